@@ -1,0 +1,163 @@
+//! Answers: as they are given, as the request table keeps them, and why there is none.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use staves_wire::cache::Answer;
+use staves_wire::error::ErrorCode;
+
+/// Most bytes of a value that the request table keeps for a retry.
+pub const KEPT_ANSWER_BYTES_MAX: usize = 4096;
+
+/// An answer whose value may still lie in the bucket's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnswerRef<'a> {
+    /// No value.
+    Nil,
+    /// Done.
+    Ok,
+    /// A number.
+    Int(i64),
+    /// A value.
+    Value(&'a [u8]),
+    /// It was not done.
+    Error(ErrorCode, &'a str),
+}
+
+impl<'a> AnswerRef<'a> {
+    /// An owned answer, borrowed.
+    pub fn of(answer: &'a Answer) -> AnswerRef<'a> {
+        match answer {
+            Answer::Nil => AnswerRef::Nil,
+            Answer::Ok => AnswerRef::Ok,
+            Answer::Int(n) => AnswerRef::Int(*n),
+            Answer::Value(bytes) => AnswerRef::Value(bytes),
+            Answer::Error(code, text) => AnswerRef::Error(*code, text),
+        }
+    }
+
+    /// The owned twin; copies a value.
+    pub fn to_owned(&self) -> Answer {
+        match *self {
+            AnswerRef::Nil => Answer::Nil,
+            AnswerRef::Ok => Answer::Ok,
+            AnswerRef::Int(n) => Answer::Int(n),
+            AnswerRef::Value(bytes) => Answer::Value(Bytes::copy_from_slice(bytes)),
+            AnswerRef::Error(code, text) => Answer::error(code, text),
+        }
+    }
+}
+
+/// Why a bucket gave no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// This member is not the data bucket of an open epoch. Nothing was done.
+    #[error("this node does not answer for the key's bucket; ask the node that the newer map names")]
+    NotServing,
+    /// This member stopped being the data bucket after it took the request, which may have taken
+    /// effect. A retry at the successor, with the same request number, finds out.
+    #[error("the key's bucket moved before the request was safe; ask its new node, with the same request number")]
+    Interrupted,
+    /// Too much waits here already. Nothing was done.
+    #[error("too many requests wait at the key's bucket; ask again a little later")]
+    Busy,
+    /// The deadline passed first. The request may have taken effect.
+    #[error("the deadline passed before the request was safe on all copies; it may or may not have taken effect")]
+    Deadline,
+}
+
+impl Refused {
+    /// What the wire calls it.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Refused::NotServing => ErrorCode::NotServing,
+            Refused::Interrupted => ErrorCode::Unreachable,
+            Refused::Busy => ErrorCode::Busy,
+            Refused::Deadline => ErrorCode::Deadline,
+        }
+    }
+}
+
+const NIL: u8 = 1;
+const INT: u8 = 2;
+const VALUE: u8 = 3;
+const TOO_LARGE: u8 = 4;
+
+/// An answer as the request table keeps it. `Ok`, the most common, is no bytes at all.
+pub(crate) fn keep(answer: &Answer) -> Bytes {
+    let mut kept = BytesMut::new();
+    match answer {
+        Answer::Ok => {}
+        Answer::Nil => kept.put_u8(NIL),
+        Answer::Int(n) => {
+            kept.put_u8(INT);
+            kept.put_i64_le(*n);
+        }
+        Answer::Value(bytes) if bytes.len() <= KEPT_ANSWER_BYTES_MAX => {
+            kept.put_u8(VALUE);
+            kept.put_slice(bytes);
+        }
+        Answer::Value(bytes) => {
+            kept.put_u8(TOO_LARGE);
+            kept.put_u64_le(bytes.len() as u64);
+        }
+        Answer::Error(code, _) => unreachable!("{code}: an error writes nothing, so no delta carries it"),
+    }
+    kept.freeze()
+}
+
+/// A kept answer, for a retry.
+pub(crate) fn recall(kept: &Bytes) -> Answer {
+    let number = |at: usize| -> Option<[u8; 8]> { kept.get(at..at + 8)?.try_into().ok() };
+    match kept.first() {
+        None => Answer::Ok,
+        Some(&NIL) => Answer::Nil,
+        Some(&VALUE) => Answer::Value(kept.slice(1..)),
+        Some(&INT) if number(1).is_some() => {
+            Answer::Int(i64::from_le_bytes(number(1).unwrap_or_default()))
+        }
+        Some(&TOO_LARGE) => {
+            let bytes = u64::from_le_bytes(number(1).unwrap_or_default());
+            Answer::error(
+                ErrorCode::Forgotten,
+                format!(
+                    "ERR the first try of this request took effect, but its answer, a value of {bytes} \
+                     bytes, is too large to be kept for a retry"
+                ),
+            )
+        }
+        Some(_) => Answer::error(ErrorCode::Internal, "ERR the kept answer cannot be read"),
+    }
+}
+
+/// The answer to a retry that comes too late.
+pub(crate) fn forgotten() -> Answer {
+    Answer::error(
+        ErrorCode::Forgotten,
+        "ERR outcome unknown: the retry came too late to tell whether the first try took effect; read the key",
+    )
+}
+
+/// Redis's own words for a full memory.
+pub(crate) fn out_of_memory() -> Answer {
+    Answer::error(
+        ErrorCode::OutOfMemory,
+        "OOM command not allowed when used memory > 'maxmemory'.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_answers_are_given_again() {
+        let value = |n| Answer::Value(Bytes::from(vec![7; n]));
+        for answer in [Answer::Ok, Answer::Nil, Answer::Int(-5), value(0), value(4096)] {
+            assert_eq!(recall(&keep(&answer)), answer);
+        }
+        let Answer::Error(ErrorCode::Forgotten, text) = recall(&keep(&value(4097))) else {
+            panic!("too large to keep")
+        };
+        assert!(text.contains("4097 bytes"), "{text}");
+        assert!(matches!(recall(&Bytes::from_static(&[INT, 1])), Answer::Error(..)));
+    }
+}

@@ -1,0 +1,66 @@
+//! A change of a bucket's bytes on its way to becoming a delta.
+
+use staves_store::EXTENT_BYTES;
+use staves_wire::group::{Run, RunKind};
+
+use crate::record::{self, Kind};
+use crate::segments::{Place, start_of};
+
+/// Runs and their bytes, as [`staves_group::Member::update`] takes them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Edit {
+    pub runs: Vec<Run>,
+    pub bytes: Vec<u8>,
+}
+
+/// What a delta weighs beside its runs, bytes and answer (see `Delta::weight`).
+const WEIGHT_BASE: usize = 64;
+const WEIGHT_RUN: usize = 16;
+
+impl Edit {
+    /// What the delta will weigh in the log.
+    pub(crate) fn weight(&self, answer: usize) -> usize {
+        WEIGHT_BASE + self.runs.len() * WEIGHT_RUN + self.bytes.len() + answer
+    }
+
+    /// Puts a live record, and its segment's head if it is the first there.
+    pub(crate) fn put(&mut self, place: Place, key: &[u8], large: bool, body: &[&[u8]]) {
+        let from = self.bytes.len();
+        let offset = match place {
+            Place::Open(offset) => offset,
+            Place::Fresh(segment) => {
+                self.bytes.extend_from_slice(&record::segment_header(Kind::Log, 0));
+                start_of(segment)
+            }
+        };
+        record::append(&mut self.bytes, key, large, body);
+        self.run(offset, from);
+    }
+
+    /// Puts a chunk of a large value.
+    pub(crate) fn chunk(&mut self, segment: u32, bytes: &[u8]) {
+        let from = self.bytes.len();
+        self.bytes.reserve(record::SEGMENT_HEADER + bytes.len());
+        self.bytes.extend_from_slice(&record::segment_header(Kind::Chunk, bytes.len()));
+        self.bytes.extend_from_slice(bytes);
+        self.run(start_of(segment), from);
+    }
+
+    /// Puts what was already appended to `bytes` from `from` on.
+    pub(crate) fn run(&mut self, offset: u64, from: usize) {
+        let len = (self.bytes.len() - from) as u32;
+        self.runs.push(Run { offset, len, kind: RunKind::Bytes });
+    }
+
+    /// Marks a record dead.
+    pub(crate) fn kill(&mut self, offset: u64) {
+        self.bytes.push(record::DEAD);
+        self.runs.push(Run { offset, len: 1, kind: RunKind::Bytes });
+    }
+
+    /// Gives segments back.
+    pub(crate) fn zero(&mut self, segments: impl IntoIterator<Item = u32>) {
+        let run = |s| Run { offset: start_of(s), len: EXTENT_BYTES as u32, kind: RunKind::Zero };
+        self.runs.extend(segments.into_iter().map(run));
+    }
+}

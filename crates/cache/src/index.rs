@@ -1,0 +1,113 @@
+//! The index of one bucket: 8 bytes per key, from a hash of the key to where its record lies.
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// 32 bits of a key's hash: what an entry keeps, so that most wrong keys are told without a look at
+/// the pages, and the table can grow without reading keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Tag(pub u32);
+
+impl Tag {
+    /// The tag of a key.
+    #[inline]
+    pub(crate) fn of(key: &[u8]) -> Tag {
+        Tag((xxh3_64(key) >> 32) as u32)
+    }
+
+    /// A table takes its position from the low bits and a fingerprint from the top ones: spread the
+    /// tag's 32 bits over both.
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        u64::from(self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(16)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Entry {
+    tag: Tag,
+    /// The record's offset / 8: a bucket's records lie within its first 32 GiB.
+    at: u32,
+}
+
+impl Entry {
+    fn offset(self) -> u64 {
+        u64::from(self.at) * 8
+    }
+}
+
+/// From tags to offsets of live records.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    table: HashTable<Entry>,
+}
+
+impl Index {
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The offset of the record with this tag that `is` the one.
+    #[inline]
+    pub(crate) fn find(&self, tag: Tag, is: impl Fn(u64) -> bool) -> Option<u64> {
+        self.table.find(tag.hash(), |e| e.tag == tag && is(e.offset())).map(|e| e.offset())
+    }
+
+    /// Adds an entry; false if it was there.
+    pub(crate) fn add(&mut self, tag: Tag, offset: u64) -> bool {
+        if self.find(tag, |o| o == offset).is_some() {
+            return false;
+        }
+        let at = u32::try_from(offset / 8).expect("records lie within a bucket's first 32 GiB");
+        self.table.insert_unique(tag.hash(), Entry { tag, at }, |e| e.tag.hash());
+        true
+    }
+
+    /// Removes one entry with this tag whose offset `is` the one; returns the offset.
+    pub(crate) fn remove(&mut self, tag: Tag, is: impl Fn(u64) -> bool) -> Option<u64> {
+        let found = self.table.find_entry(tag.hash(), |e| e.tag == tag && is(e.offset()));
+        found.ok().map(|entry| entry.remove().0.offset())
+    }
+
+    /// Keeps only the entries whose offset is `wanted`. Looks at all of them.
+    pub(crate) fn retain(&mut self, wanted: impl Fn(u64) -> bool) {
+        self.table.retain(|e| wanted(e.offset()));
+    }
+
+    /// All entries, sorted: for comparison.
+    pub(crate) fn sorted(&self) -> Vec<(Tag, u64)> {
+        let mut all: Vec<_> = self.table.iter().map(|e| (e.tag, e.offset())).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_with_the_same_tag_are_told_apart_by_where_they_lie() {
+        let mut index = Index::default();
+        assert!(index.add(Tag(7), 16) && index.add(Tag(7), 48) && !index.add(Tag(7), 16));
+        assert_eq!(index.find(Tag(7), |o| o == 48), Some(48));
+        assert_eq!(index.remove(Tag(7), |o| o == 16), Some(16));
+        assert_eq!(index.remove(Tag(7), |o| o == 16), None);
+        assert_eq!(index.sorted(), vec![(Tag(7), 48)]);
+        index.retain(|o| o != 48);
+        assert_eq!(index.len(), 0);
+    }
+
+    #[test]
+    fn an_entry_takes_eight_bytes_and_the_table_grows() {
+        assert_eq!(size_of::<Entry>(), 8);
+        let mut index = Index::default();
+        for n in 0..50_000u64 {
+            index.add(Tag::of(&n.to_le_bytes()), n * 8);
+        }
+        for n in 0..50_000u64 {
+            assert_eq!(index.find(Tag::of(&n.to_le_bytes()), |o| o == n * 8), Some(n * 8));
+        }
+    }
+}

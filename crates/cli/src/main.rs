@@ -1,0 +1,2 @@
+//! Coming.
+fn main() {}

@@ -1,0 +1,312 @@
+//! Questions for the leader: where they go, how often, and what other nodes do with them.
+//!
+//! A question goes to the leader directly if this node knows one, or else through another node, which
+//! passes it on once. So a node that is cut from the leader but not from everybody still gets through.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use openraft::error::RaftError;
+use staves_model::{ClusterId, Incarnation, NodeId, NodeState};
+
+use crate::directory::{Core, Inner};
+use crate::error::DirectoryError;
+use crate::evidence::Sign;
+use crate::message::{Answer, Body, Letter, Question, Reply, VERSION, decode, encode};
+use crate::transport::TransportError;
+
+/// How often a question may be passed on by nodes that do not lead.
+const HOPS: u8 = 1;
+/// How long one node is given to answer before another is asked, if asking twice does no harm.
+const TRY: Duration = Duration::from_millis(500);
+/// Rest between two tries: an election is under way, most often.
+const REST: Duration = Duration::from_millis(20);
+/// How long a node is given to answer a ping on another's behalf.
+const PROBE: Duration = Duration::from_millis(200);
+
+/// The node asked does not lead (any more).
+#[derive(Debug)]
+pub(crate) struct NotLeader;
+
+/// What one try came to, where it did not come to an answer.
+enum Miss {
+    /// Somebody else may lead.
+    Elsewhere { leader: Option<(NodeId, String)>, why: String },
+    /// It may have been heard.
+    Lost(String),
+}
+
+impl Inner {
+    /// Asks the leader, whoever that is, until it answers or the deadline passes.
+    pub async fn ask(
+        self: &Arc<Self>,
+        question: Question,
+        deadline: Duration,
+    ) -> Result<Answer, DirectoryError> {
+        let begun = Instant::now();
+        let waiting_for = question.name();
+        let mut hint = None;
+        let mut last = "no node of the cluster is known".to_owned();
+        for attempt in 0.. {
+            let left = deadline.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let mut rest = REST;
+            match self.try_once(&question, attempt, hint.take(), left).await {
+                Ok(Answer::Later { wait_ms, reason }) => {
+                    last = reason;
+                    rest = Duration::from_millis(wait_ms.into()).max(REST);
+                }
+                Ok(answer) => return Ok(answer),
+                Err(Miss::Elsewhere { leader, why }) => {
+                    (hint, last) = (leader, why);
+                }
+                Err(Miss::Lost(why)) if question.repeatable() => last = why,
+                Err(Miss::Lost(last)) => {
+                    return Err(DirectoryError::Unknown { waiting_for, waited: begun.elapsed(), last });
+                }
+            }
+            // A hint is followed at once, but once: two nodes that name each other must not keep us busy.
+            if hint.is_none() || attempt > 0 {
+                let left = deadline.saturating_sub(begun.elapsed());
+                tokio::time::sleep(rest.min(left)).await;
+            }
+        }
+        Err(DirectoryError::NoLeader { waiting_for, waited: begun.elapsed(), last })
+    }
+
+    async fn try_once(
+        self: &Arc<Self>,
+        question: &Question,
+        attempt: usize,
+        hint: Option<(NodeId, String)>,
+        left: Duration,
+    ) -> Result<Answer, Miss> {
+        let patience = if question.repeatable() { left.min(TRY) } else { left };
+        if self.leads().is_some() {
+            let lead = tokio::time::timeout(patience, self.lead(question.clone())).await;
+            return match lead {
+                Ok(Ok(answer)) => Ok(answer),
+                Ok(Err(NotLeader)) => {
+                    Err(Miss::Elsewhere { leader: None, why: "this node leads no longer".into() })
+                }
+                Err(_) => Err(Miss::Lost("this node leads, but no majority answers it".into())),
+            };
+        }
+        let core = self.core().map_err(|e| Miss::Elsewhere { leader: None, why: e.to_string() })?;
+        let Some((node, addr)) = self.whom_to_ask(core, attempt, hint) else {
+            return Err(Miss::Elsewhere { leader: None, why: "no other node is known".into() });
+        };
+        let budget_ms = patience.as_millis() as u32;
+        let body = Body::Ask { question: question.clone(), hops: HOPS, budget_ms };
+        let reply = core.network.call(node, &addr, body, patience).await;
+        judge(reply, &addr)
+    }
+
+    /// The leader, as far as known; every other time, and if none is known, somebody else.
+    fn whom_to_ask(
+        &self,
+        core: &Core,
+        attempt: usize,
+        hint: Option<(NodeId, String)>,
+    ) -> Option<(NodeId, String)> {
+        if hint.is_some() {
+            return hint;
+        }
+        let leader = self.leader_contact(core);
+        if attempt % 2 == 0 && leader.is_some() {
+            return leader;
+        }
+        let map = self.map();
+        let up = map.nodes.values().filter(|n| n.state == NodeState::Up && n.id != core.me);
+        let mut others: Vec<(NodeId, String)> = up.map(|n| (n.id, n.native.clone())).collect();
+        others.extend(self.options.join.iter().map(|addr| (NodeId(0), addr.clone())));
+        if others.is_empty() {
+            return leader;
+        }
+        Some(others.swap_remove(attempt / 2 % others.len()))
+    }
+
+    /// The leader's id and address, if it is another node than this.
+    pub fn leader_contact(&self, core: &Core) -> Option<(NodeId, String)> {
+        let metrics = core.raft.metrics();
+        let (leader, given) = {
+            let m = metrics.borrow();
+            let leader = m.current_leader.filter(|l| *l != core.me)?;
+            let given = m.membership_config.membership().get_node(&leader).map(|n| n.addr.clone());
+            (leader, given.unwrap_or_default())
+        };
+        let addr = core.network.address(leader, &given);
+        (!addr.is_empty()).then_some((leader, addr))
+    }
+
+    /// Another node's request, and the answer to it.
+    pub async fn handle(self: Arc<Self>, request: &[u8]) -> Bytes {
+        let reply = match decode::<Letter>(request) {
+            Err(e) => Reply::Failed(format!("the request cannot be read: {e}")),
+            Ok(letter) if letter.version != VERSION => Reply::Failed(format!(
+                "the request has version {}, this node knows {VERSION}: run one version everywhere",
+                letter.version
+            )),
+            Ok(letter) => self.receive(letter).await,
+        };
+        encode(&reply)
+    }
+
+    async fn receive(self: Arc<Self>, letter: Letter) -> Reply {
+        let Ok(core) = self.core() else {
+            return Reply::Failed("this node has not joined its cluster yet".into());
+        };
+        let joins = matches!(letter.body, Body::Ask { question: Question::Join(_), .. });
+        let ours = letter.cluster == core.cluster || (joins && letter.to == NodeId(0));
+        if !ours || (letter.to != core.me && letter.to != NodeId(0)) {
+            return Reply::Misdirected { cluster: core.cluster, node: core.me };
+        }
+        match letter.body {
+            Body::Append(rpc) => match core.raft.append_entries(rpc).await {
+                Ok(answer) => Reply::Append(answer),
+                Err(e) => Reply::Failed(e.to_string()),
+            },
+            Body::Vote(rpc) => match core.raft.vote(rpc).await {
+                Ok(answer) => Reply::Vote(answer),
+                Err(e) => Reply::Failed(e.to_string()),
+            },
+            Body::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
+                Ok(answer) => Reply::Snapshot(answer),
+                Err(RaftError::APIError(e)) => Reply::SnapshotMismatch(e),
+                Err(e) => Reply::Failed(e.to_string()),
+            },
+            Body::Ask { question, hops, budget_ms } => {
+                let budget = Duration::from_millis(budget_ms.into());
+                self.answer(core, letter.from, question, hops, budget).await
+            }
+            Body::Ping { .. } => match self.life() {
+                Ok((_, incarnation)) => Reply::Pong { incarnation },
+                Err(e) => Reply::Failed(e.to_string()),
+            },
+            Body::Probe { node, incarnation, addr } => {
+                let sign = self.probe(node, incarnation, &addr).await;
+                Reply::Probed { sign }
+            }
+        }
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        core: &Core,
+        from: NodeId,
+        question: Question,
+        hops: u8,
+        budget: Duration,
+    ) -> Reply {
+        if let Question::Join(join) = &question {
+            self.note_address(join);
+        }
+        if self.leads().is_some() {
+            return match tokio::time::timeout(budget, self.lead(question)).await {
+                Ok(Ok(answer)) => Reply::Answer(answer),
+                Ok(Err(NotLeader)) => Reply::NotLeader { leader: None },
+                Err(_) => Reply::Failed("it leads, but no majority answered it in time".into()),
+            };
+        }
+        let leader = self.leader_contact(core).filter(|(node, _)| *node != from);
+        let Some((node, addr)) = leader else { return Reply::NotLeader { leader: None } };
+        if hops == 0 {
+            return Reply::NotLeader { leader: Some((node, addr)) };
+        }
+        let budget_ms = budget.as_millis() as u32;
+        let repeatable = question.repeatable();
+        let body = Body::Ask { question, hops: hops - 1, budget_ms };
+        match core.network.call(node, &addr, body, budget).await {
+            Ok(reply) => reply,
+            Err(e) if e.undelivered() || repeatable => Reply::NotLeader { leader: None },
+            Err(e) => Reply::Failed(e.to_string()),
+        }
+    }
+
+    /// Whether that life of that node answers.
+    pub async fn ping(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        addr: &str,
+        patience: Duration,
+    ) -> Result<(), PingFailed> {
+        let Ok(core) = self.core() else { return Err(PingFailed::Silent) };
+        match core.network.call(node, addr, Body::Ping { incarnation }, patience).await {
+            Ok(Reply::Pong { incarnation: found }) if found == incarnation => Ok(()),
+            // Another life, or another node, has the address: the one that is asked for is over.
+            Ok(Reply::Pong { .. } | Reply::Misdirected { .. }) => Err(PingFailed::Over),
+            Err(TransportError::Refused { .. }) => Err(PingFailed::Over),
+            _ => Err(PingFailed::Silent),
+        }
+    }
+
+    /// One look at a node, on another's behalf.
+    pub async fn probe(&self, node: NodeId, incarnation: Incarnation, addr: &str) -> Sign {
+        match self.ping(node, incarnation, addr, PROBE).await {
+            Ok(()) => Sign::Alive,
+            Err(PingFailed::Silent) => Sign::Silent,
+            Err(PingFailed::Over) => Sign::Refused,
+        }
+    }
+
+    /// Remembers where a node that comes back is reached, so that Raft finds it before the map says so:
+    /// a cluster all of whose nodes moved could not elect a leader otherwise.
+    fn note_address(&self, join: &crate::message::Join) {
+        let Some(node) = join.node else { return };
+        let map = self.map();
+        if let Some(known) = map.nodes.get(&node).filter(|_| join.cluster == map.cluster) {
+            let entry = (join.native.clone(), known.incarnation);
+            self.seen_at.lock().insert(node, entry);
+        }
+    }
+}
+
+/// How a ping failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PingFailed {
+    /// No answer in time.
+    Silent,
+    /// That life has certainly ended: nobody listens, or somebody else does.
+    Over,
+}
+
+fn judge(reply: Result<Reply, TransportError>, addr: &str) -> Result<Answer, Miss> {
+    match reply {
+        Ok(Reply::Answer(answer)) => Ok(answer),
+        Ok(Reply::NotLeader { leader }) => {
+            let why = format!("{addr} does not lead and knows of no other leader");
+            Err(Miss::Elsewhere { leader, why })
+        }
+        Ok(Reply::Misdirected { cluster, node }) => {
+            let why = format!("{addr} is node {node} of cluster {cluster}");
+            Err(Miss::Elsewhere { leader: None, why })
+        }
+        Ok(Reply::Failed(reason)) => Err(Miss::Lost(format!("{addr}: {reason}"))),
+        Ok(_) => Err(Miss::Lost(format!("{addr} answered something else than was asked"))),
+        Err(e) if e.undelivered() => Err(Miss::Elsewhere { leader: None, why: e.to_string() }),
+        Err(e) => Err(Miss::Lost(e.to_string())),
+    }
+}
+
+/// For a node without an id: asks one address to join, on nobody's behalf.
+pub(crate) async fn ask_to_join(
+    network: &crate::network::Network,
+    addr: &str,
+    question: &Question,
+    patience: Duration,
+) -> Result<Answer, String> {
+    let budget_ms = patience.as_millis() as u32;
+    let body = Body::Ask { question: question.clone(), hops: HOPS, budget_ms };
+    let reply = network.call(NodeId(0), addr, body, patience).await;
+    match judge(reply, addr) {
+        Ok(answer) => Ok(answer),
+        Err(Miss::Elsewhere { why, .. } | Miss::Lost(why)) => Err(why),
+    }
+}
+
+/// No cluster yet.
+pub(crate) const NO_CLUSTER: ClusterId = ClusterId(0);

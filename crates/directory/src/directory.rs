@@ -1,0 +1,366 @@
+//! The handle that a node holds: questions to the leader, answers to other nodes, and the window on the map.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use openraft::ServerState;
+use parking_lot::Mutex;
+use staves_model::{
+    ClusterId, ClusterMap, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Outcome, Revision, Time,
+};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::desk::LeaseAsk;
+use crate::duties::Duties;
+use crate::error::DirectoryError;
+use crate::evidence::Evidence;
+use crate::machine::Machine;
+use crate::message::{Answer, Question};
+use crate::network::{Network, SeenAt};
+use crate::options::Options;
+use crate::store::Store;
+use crate::transport::Transport;
+use crate::types::{Applied, Metrics, Proposal, Raft};
+
+/// Lease requests that wait for one confirmation. More are told to come again.
+const DESK_QUEUE: usize = 4096;
+
+/// One node's part of the directory. Clones share it.
+#[derive(Clone)]
+pub struct Directory {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub options: Options,
+    pub transport: Arc<dyn Transport>,
+    pub store: Store,
+    pub window: watch::Receiver<Arc<ClusterMap>>,
+    /// The state machine until Raft takes it over.
+    pub machine: Mutex<Option<Machine>>,
+    pub core: OnceLock<Core>,
+    /// This life; 0 until the cluster gave one.
+    pub incarnation: AtomicU64,
+    /// What the leader keeps in mind; `None` while this node does not lead.
+    pub duties: Mutex<Option<Duties>>,
+    pub desk: mpsc::Sender<LeaseAsk>,
+    pub desk_queue: Mutex<Option<mpsc::Receiver<LeaseAsk>>>,
+    pub seen_at: SeenAt,
+    /// This node leaves: it does not insist that it lives.
+    pub leaving: AtomicBool,
+    pub tasks: Mutex<Vec<JoinHandle<()>>>,
+    origin: Instant,
+}
+
+/// What there is once this node has an id.
+pub(crate) struct Core {
+    pub raft: Raft,
+    pub network: Network,
+    pub me: NodeId,
+    pub cluster: ClusterId,
+}
+
+/// Who this node is, in this life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Life {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its id.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+}
+
+/// Leases as the leader granted them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Granted {
+    /// The asker's clock when it asked: the lease counts from here, shortened (`staves_model::shortened`).
+    pub clock: Time,
+    /// Of those wanted, what was granted.
+    pub granted: Vec<(GroupId, Epoch)>,
+    /// The leader's map: if it is newer than the asker's, a refusal may be explained there.
+    pub revision: Revision,
+}
+
+/// How leaving ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// The directory goes on without this node.
+    HandedOver,
+    /// This node was the only one that can vote: the directory waits for its return.
+    LastVoter,
+}
+
+/// The directory as this node sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// This node; 0 before it has an id.
+    pub node: NodeId,
+    /// Its life; 0 before it has one.
+    pub incarnation: Incarnation,
+    /// Its cluster; 0 before it has one.
+    pub cluster: ClusterId,
+    /// Who leads, as far as known.
+    pub leader: Option<NodeId>,
+    /// Raft's term.
+    pub term: u64,
+    /// Who votes. During a change of voters, both sets.
+    pub voters: Vec<NodeId>,
+    /// Who only follows.
+    pub learners: Vec<NodeId>,
+    /// The log's last index.
+    pub last_log: u64,
+    /// The last index that the map has taken in.
+    pub applied: u64,
+    /// At the leader: how long ago a majority last agreed that it leads.
+    pub quorum_silent_ms: Option<u64>,
+    /// The map's revision.
+    pub revision: Revision,
+}
+
+impl Directory {
+    /// Opens the data folder. Nothing runs before [`Directory::start`], but [`Directory::handle`] may be
+    /// wired up already, and must be: the cluster talks to this node while it starts.
+    pub fn open(options: Options, transport: Arc<dyn Transport>) -> Result<Directory, DirectoryError> {
+        options.raft()?;
+        let store = Store::open(options.data_dir.as_deref())?;
+        let (window_tx, window) = watch::channel(Arc::default());
+        let machine = Machine::load(store.clone(), window_tx).map_err(|reason| {
+            let path = options.data_dir.clone().unwrap_or_default().join(crate::store::FILE);
+            crate::error::StoreError::Unreadable { path, reason }
+        })?;
+        let (desk, desk_queue) = mpsc::channel(DESK_QUEUE);
+        let inner = Inner {
+            options,
+            transport,
+            store,
+            window,
+            machine: Mutex::new(Some(machine)),
+            core: OnceLock::new(),
+            incarnation: AtomicU64::new(0),
+            duties: Mutex::new(None),
+            desk,
+            desk_queue: Mutex::new(Some(desk_queue)),
+            seen_at: SeenAt::default(),
+            leaving: AtomicBool::new(false),
+            tasks: Mutex::default(),
+            origin: Instant::now(),
+        };
+        Ok(Directory { inner: Arc::new(inner) })
+    }
+
+    /// Makes the cluster, joins it, or comes back to it; returns once this node's own map shows its new
+    /// life. It may take an election; it gives up after `Times::join`.
+    pub async fn start(&self) -> Result<Life, DirectoryError> {
+        self.inner.clone().start().await
+    }
+
+    /// Answers another node's request (what its `Transport::call` carried).
+    pub async fn handle(&self, request: Bytes) -> Bytes {
+        self.inner.clone().handle(&request).await
+    }
+
+    /// The map, and each newer one as it comes. Empty (cluster 0) before the start.
+    pub fn map(&self) -> watch::Receiver<Arc<ClusterMap>> {
+        self.inner.window.clone()
+    }
+
+    /// Who leads, as far as this node knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.inner.metrics().and_then(|m| m.current_leader)
+    }
+
+    /// Proposes a change; returns once it took effect and a majority has it on disk.
+    ///
+    /// [`DirectoryError::Unknown`] means that the answer was lost: the change may have taken effect.
+    pub async fn propose(
+        &self,
+        proposal: Proposal,
+        deadline: Duration,
+    ) -> Result<(Outcome, Revision), DirectoryError> {
+        let question = Question::Propose(proposal);
+        match self.inner.ask(question, deadline).await? {
+            Answer::Applied(Applied::Done { outcome, revision }) => Ok((outcome, revision)),
+            Answer::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
+            other => Err(unexpected("a proposal", &other)),
+        }
+    }
+
+    /// Asks for leases of this node's data buckets. `clock` is the caller's clock now, before the call.
+    pub async fn lease(
+        &self,
+        clock: Time,
+        wanted: Vec<(GroupId, Epoch)>,
+        deadline: Duration,
+    ) -> Result<Granted, DirectoryError> {
+        let (node, incarnation) = self.inner.life()?;
+        let question = Question::Lease { node, incarnation, wanted };
+        match self.inner.ask(question, deadline).await? {
+            Answer::Leased { granted, revision } => Ok(Granted { clock, granted, revision }),
+            other => Err(unexpected("leases", &other)),
+        }
+    }
+
+    /// Gives leases up: this node has sealed these groups for an epoch in which another has its data slot.
+    pub async fn release(&self, groups: Vec<GroupId>, deadline: Duration) -> Result<(), DirectoryError> {
+        let (node, incarnation) = self.inner.life()?;
+        self.noted(Question::Release { node, incarnation, groups }, deadline).await
+    }
+
+    /// Hands in what this node, or a client of it, saw of others (row D5).
+    pub async fn report(&self, seen: Vec<Evidence>, deadline: Duration) -> Result<(), DirectoryError> {
+        let (from, _) = self.inner.life()?;
+        self.noted(Question::Report { from, seen }, deadline).await
+    }
+
+    /// Opens an epoch once nobody else's lease stands against it (GROUP rule 11). Ends well too if the
+    /// epoch was open already.
+    pub async fn open_epoch(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
+        self.noted(Question::Open { group, epoch }, deadline).await
+    }
+
+    /// Marks this node's member as complete (GROUP rule 16).
+    pub async fn complete(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        slot: MemberSlot,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
+        let (_, incarnation) = self.inner.life()?;
+        self.noted(Question::Complete { group, epoch, slot, incarnation }, deadline).await
+    }
+
+    /// Says that these members hold an epoch up: they do not answer, or cannot reserve the memory.
+    pub async fn stuck(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        slots: Vec<MemberSlot>,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
+        let (reporter, _) = self.inner.life()?;
+        self.noted(Question::Stuck { reporter, group, epoch, slots }, deadline).await
+    }
+
+    /// Gives up this node's vote and leadership, and tells the directory that it stops. The caller then
+    /// calls [`Directory::stop`], whatever came of this.
+    pub async fn leave(&self, deadline: Duration) -> Result<Left, DirectoryError> {
+        let (node, incarnation) = self.inner.life()?;
+        self.inner.leaving.store(true, Ordering::Release);
+        match self.inner.ask(Question::Leave { node, incarnation }, deadline).await? {
+            Answer::Noted => Ok(Left::HandedOver),
+            Answer::LastVoter => Ok(Left::LastVoter),
+            other => Err(unexpected("leaving", &other)),
+        }
+    }
+
+    /// Stops at once, as a crash would, but closes the data folder in order.
+    pub async fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.inner.tasks.lock());
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            let _ = task.await;
+        }
+        if let Some(core) = self.inner.core.get() {
+            let _ = core.raft.shutdown().await;
+        }
+        self.inner.store.close().await;
+    }
+
+    /// The directory as this node sees it now.
+    pub fn status(&self) -> Status {
+        let inner = &self.inner;
+        let core = inner.core.get();
+        let metrics = inner.metrics();
+        let membership = metrics.as_ref().map(|m| m.membership_config.membership().clone());
+        let mut voters: Vec<NodeId> =
+            membership.iter().flat_map(|m| m.voter_ids().collect::<Vec<_>>()).collect();
+        voters.sort_unstable();
+        voters.dedup();
+        Status {
+            node: core.map_or(NodeId(0), |c| c.me),
+            incarnation: Incarnation(inner.incarnation.load(Ordering::Acquire)),
+            cluster: core.map_or(ClusterId(0), |c| c.cluster),
+            leader: metrics.as_ref().and_then(|m| m.current_leader),
+            term: metrics.as_ref().map_or(0, |m| m.current_term),
+            voters,
+            learners: membership.iter().flat_map(|m| m.learner_ids().collect::<Vec<_>>()).collect(),
+            last_log: metrics.as_ref().and_then(|m| m.last_log_index).unwrap_or(0),
+            applied: metrics.as_ref().and_then(|m| m.last_applied).map_or(0, |id| id.index),
+            quorum_silent_ms: metrics.as_ref().and_then(|m| m.millis_since_quorum_ack),
+            revision: inner.window.borrow().revision,
+        }
+    }
+
+    async fn noted(&self, question: Question, deadline: Duration) -> Result<(), DirectoryError> {
+        let name = question.name();
+        match self.inner.ask(question, deadline).await? {
+            Answer::Noted => Ok(()),
+            Answer::Applied(Applied::Done { .. }) => Ok(()),
+            Answer::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
+            other => Err(unexpected(name, &other)),
+        }
+    }
+}
+
+fn unexpected(waiting_for: &'static str, answer: &Answer) -> DirectoryError {
+    let reason = format!("the leader answered {waiting_for} with {answer:?}");
+    DirectoryError::NotRunning { reason }
+}
+
+impl Inner {
+    /// This node's clock.
+    pub fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    pub fn metrics(&self) -> Option<Metrics> {
+        self.core.get().map(|core| core.raft.metrics().borrow().clone())
+    }
+
+    /// Raft's term if this node leads in it, as far as it knows.
+    pub fn leads(&self) -> Option<u64> {
+        let core = self.core.get()?;
+        let metrics = core.raft.metrics();
+        let m = metrics.borrow();
+        (m.state == ServerState::Leader && m.running_state.is_ok()).then_some(m.current_term)
+    }
+
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.window.borrow().clone()
+    }
+
+    pub fn core(&self) -> Result<&Core, DirectoryError> {
+        self.core.get().ok_or_else(|| not_running("it has not joined a cluster yet"))
+    }
+
+    /// This node's id and life.
+    pub fn life(&self) -> Result<(NodeId, Incarnation), DirectoryError> {
+        let me = self.core()?.me;
+        match self.incarnation.load(Ordering::Acquire) {
+            0 => Err(not_running("the cluster has not given it a life yet")),
+            i => Ok((me, Incarnation(i))),
+        }
+    }
+
+    /// Runs a task until [`Directory::stop`].
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.lock().push(tokio::spawn(task));
+    }
+}
+
+fn not_running(reason: &str) -> DirectoryError {
+    DirectoryError::NotRunning { reason: reason.into() }
+}

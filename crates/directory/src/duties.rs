@@ -1,0 +1,131 @@
+//! What a leader keeps in mind for one term: all of it volatile, none of it carried into the next.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use staves_model::detector::Report;
+use staves_model::{
+    ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, NodeId,
+    NodeState, StuckReport, Time,
+};
+
+use crate::message::Answer;
+use crate::options::Times;
+
+/// Most reports of silent nodes between two ticks; each node pings few and reports seldom.
+const REPORTS_MAX: usize = 4096;
+/// Most reports of stuck members between two ticks.
+const STUCK_MAX: usize = 4096;
+/// Most joins whose answer is remembered, lest one that is asked twice make two nodes.
+const JOINS_MAX: usize = 64;
+
+/// The machines of one term's leader.
+pub(crate) struct Duties {
+    /// Proposals that rest on what lies here carry this term.
+    pub term: u64,
+    pub leases: Leases,
+    pub keeper: Keeper,
+    pub detector: Detector,
+    reports: Vec<Report>,
+    stuck: Vec<StuckReport>,
+    /// Who said that they leave, in which life.
+    leaving: BTreeMap<NodeId, Incarnation>,
+    down_since: BTreeMap<NodeId, Time>,
+    /// By the joiner's nonce; `None` while its join is under way.
+    joins: VecDeque<(u64, Option<Answer>)>,
+}
+
+impl Duties {
+    /// For a node that has just come to lead, and knows all that was committed before.
+    pub fn new(term: u64, now: Time, times: &Times) -> Duties {
+        let mut leases = Leases::new(times.lease);
+        leases.become_leader(now);
+        Duties {
+            term,
+            leases,
+            keeper: Keeper::new(KeeperConfig::default()),
+            detector: Detector::new(DetectorConfig::default()),
+            reports: Vec::new(),
+            stuck: Vec::new(),
+            leaving: BTreeMap::new(),
+            down_since: BTreeMap::new(),
+            joins: VecDeque::new(),
+        }
+    }
+
+    /// Keeps a report for the next tick. What does not fit is dropped: who is silent is reported again.
+    pub fn hear(&mut self, report: Report) {
+        if self.reports.len() < REPORTS_MAX {
+            self.reports.push(report);
+        }
+    }
+
+    pub fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// Keeps a report of stuck members for the next tick. What does not fit is dropped: it comes again.
+    pub fn hear_stuck(&mut self, report: StuckReport) {
+        if self.stuck.len() < STUCK_MAX {
+            self.stuck.push(report);
+        }
+    }
+
+    pub fn take_stuck(&mut self) -> Vec<StuckReport> {
+        std::mem::take(&mut self.stuck)
+    }
+
+    pub fn leaves(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.leaving.insert(node, incarnation);
+    }
+
+    /// Who leaves in the life that the map has.
+    pub fn leaving(&self, map: &ClusterMap) -> BTreeSet<NodeId> {
+        let still = |(node, life): &(&NodeId, &Incarnation)| {
+            map.nodes.get(node).is_some_and(|n| n.incarnation == **life)
+        };
+        self.leaving.iter().filter(still).map(|(node, _)| *node).collect()
+    }
+
+    /// Keeps note of since when nodes are down, as far as this term has seen it.
+    pub fn watch_down(&mut self, now: Time, map: &ClusterMap) {
+        let down = |n: &NodeId| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down);
+        self.down_since.retain(|n, _| down(n));
+        self.leaving.retain(|n, life| map.nodes.get(n).is_some_and(|n| n.incarnation == *life));
+        for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
+            self.down_since.entry(node.id).or_insert(now);
+        }
+    }
+
+    /// Nodes that are down for less than this.
+    pub fn just_down(&self, now: Time, less_than: std::time::Duration) -> BTreeSet<NodeId> {
+        let fresh = self.down_since.iter().filter(|(_, since)| now.since(**since) < less_than);
+        fresh.map(|(node, _)| *node).collect()
+    }
+
+    /// Begins a join, unless one with this nonce is under way or done.
+    pub fn begin_join(&mut self, nonce: u64) -> JoinState {
+        if let Some((_, answer)) = self.joins.iter().find(|(n, _)| *n == nonce) {
+            return answer.clone().map_or(JoinState::UnderWay, JoinState::Done);
+        }
+        if self.joins.len() >= JOINS_MAX {
+            self.joins.pop_front();
+        }
+        self.joins.push_back((nonce, None));
+        JoinState::New
+    }
+
+    /// Ends a join: its answer is given again to who asks again; without one it may be tried again.
+    pub fn end_join(&mut self, nonce: u64, answer: Option<Answer>) {
+        self.joins.retain(|(n, _)| *n != nonce);
+        if answer.is_some() {
+            self.joins.push_back((nonce, answer));
+        }
+    }
+}
+
+/// Whether a join was asked for before.
+pub(crate) enum JoinState {
+    New,
+    UnderWay,
+    Done(Answer),
+}

@@ -1,0 +1,109 @@
+//! What can go wrong, by what the caller can do about it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use staves_model::{ClusterId, NodeId, Refusal};
+
+/// A data folder that cannot be used.
+#[derive(thiserror::Error, Debug)]
+pub enum StoreError {
+    /// Another process has it open.
+    #[error(
+        "{} is in use by another process: stop the other node, or give this one a data folder of its own",
+        path.display()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be read or written.
+    #[error("{} cannot be used: {reason}; check that the folder can be written, or restore it", path.display())]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system or the file's own checks said.
+        reason: String,
+    },
+    /// A newer program wrote it.
+    #[error("{} has format {found}, this program knows up to {known}: run the newer program", path.display())]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known here.
+        known: u32,
+    },
+}
+
+/// What the directory's calls come back with.
+#[derive(thiserror::Error, Debug)]
+pub enum DirectoryError {
+    /// The data folder.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The options contradict themselves.
+    #[error("the directory's options are refused: {reason}")]
+    Options {
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// No leader answered in time.
+    #[error("no directory leader answered within {} ms while waiting for {waiting_for}: {last}", waited.as_millis())]
+    NoLeader {
+        /// What was asked.
+        waiting_for: &'static str,
+        /// For how long.
+        waited: Duration,
+        /// What came last: who was tried, and what they said.
+        last: String,
+    },
+    /// A proposal may or may not have taken effect: its answer did not come.
+    #[error(
+        "the answer to {waiting_for} did not come within {} ms: look at the map before asking again ({last})",
+        waited.as_millis()
+    )]
+    Unknown {
+        /// What was asked.
+        waiting_for: &'static str,
+        /// For how long.
+        waited: Duration,
+        /// What came last.
+        last: String,
+    },
+    /// The map's rules refused the change; nothing changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The data folder, or the node asked, belongs to another cluster.
+    #[error(
+        "this node's data folder belongs to cluster {ours}, the node asked to cluster {theirs}: \
+         join a node of {ours}, or start with an empty data folder"
+    )]
+    OtherCluster {
+        /// This node's.
+        ours: ClusterId,
+        /// The other's.
+        theirs: ClusterId,
+    },
+    /// The cluster no longer knows this node.
+    #[error("node {node} was removed from the cluster: start with an empty data folder to join as a new node")]
+    Removed {
+        /// The node that the data folder names.
+        node: NodeId,
+    },
+    /// Two live nodes say that they are reached at one address.
+    #[error("{address} is the address of node {node}, which is running: advertise another one")]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// Who has it.
+        node: NodeId,
+    },
+    /// Not started yet, or stopped.
+    #[error("the directory of this node does not run: {reason}")]
+    NotRunning {
+        /// Which of the two, and why.
+        reason: String,
+    },
+}

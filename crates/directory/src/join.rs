@@ -1,0 +1,123 @@
+//! Nodes that start: joins at the leader (row D6).
+//!
+//! Every start of a process asks to join, the founder's own too. Raft's membership follows the map
+//! (`membership.rs`), so that several joins at once cost one change of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal};
+
+use crate::ask::{NO_CLUSTER, NotLeader, PingFailed};
+use crate::directory::Inner;
+use crate::duties::JoinState;
+use crate::lead::newly_elected;
+use crate::message::{Answer, Join, JoinRefusal};
+use crate::types::{Applied, Proposal};
+
+/// How long the present holder of an address is given to show that it lives.
+const HOLDER: Duration = Duration::from_millis(200);
+
+impl Inner {
+    /// Runs the join to its end even if the asker gives up meanwhile: it will ask again, and must not
+    /// become two nodes.
+    pub(crate) async fn lead_join(self: &Arc<Self>, join: Join) -> Result<Answer, NotLeader> {
+        match self.duties.lock().as_mut().map(|duties| duties.begin_join(join.nonce)) {
+            None => return Ok(newly_elected()),
+            Some(JoinState::Done(answer)) => return Ok(answer),
+            Some(JoinState::UnderWay) => {
+                let reason = "the join is under way".into();
+                return Ok(Answer::Later { wait_ms: 20, reason });
+            }
+            Some(JoinState::New) => {}
+        }
+        let inner = self.clone();
+        let task = tokio::spawn(async move {
+            let nonce = join.nonce;
+            let answer = inner.join_once(join).await;
+            let joined = answer.as_ref().ok().filter(|a| matches!(a, Answer::Joined { .. })).cloned();
+            if let Some(duties) = inner.duties.lock().as_mut() {
+                duties.end_join(nonce, joined);
+            }
+            answer
+        });
+        task.await.unwrap_or(Err(NotLeader))
+    }
+
+    async fn join_once(self: &Arc<Self>, join: Join) -> Result<Answer, NotLeader> {
+        let Ok(core) = self.core() else { return Err(NotLeader) };
+        let (me, cluster) = (core.me, core.cluster);
+        if join.cluster != NO_CLUSTER && join.cluster != cluster {
+            return Ok(Answer::JoinRefused(JoinRefusal::OtherCluster(cluster)));
+        }
+        if self.map().cluster == NO_CLUSTER {
+            let answer = self.write(Proposal::unconditional(Change::Bootstrap { cluster })).await?;
+            if let Answer::Later { .. } | Answer::Refused(_) = answer {
+                return Ok(answer);
+            }
+        }
+        let map = self.map();
+        // The founder's first life: the map is empty, and its folder says which id it has.
+        let founds = map.nodes.is_empty() && join.node == Some(me);
+        if let Some(node) = join.node.filter(|n| !founds && !map.nodes.contains_key(n)) {
+            tracing::warn!(%node, "a node that was removed asks to join");
+            return Ok(Answer::JoinRefused(JoinRefusal::Removed));
+        }
+        if let Some(refusal) = self.clear_address(&map, &join).await? {
+            return Ok(refusal);
+        }
+        let id = join.node.filter(|_| !founds);
+        self.bring_up(cluster, id, join).await
+    }
+
+    /// Whoever else has the newcomer's address must be dead: a port has one owner. If it answers after
+    /// all, somebody advertises a wrong address.
+    async fn clear_address(&self, map: &ClusterMap, join: &Join) -> Result<Option<Answer>, NotLeader> {
+        let former = map.nodes.values().filter(|n| {
+            n.state == NodeState::Up && n.native == join.native && Some(n.id) != join.node
+        });
+        for node in former {
+            let alive = self.ping(node.id, node.incarnation, &node.native, HOLDER).await;
+            match alive {
+                Ok(()) => return Ok(Some(Answer::JoinRefused(JoinRefusal::AddressTaken(node.id)))),
+                // Silence proves nothing; the detector will find out.
+                Err(PingFailed::Silent) => continue,
+                Err(PingFailed::Over) => {}
+            }
+            let change = Change::NodeDown { node: node.id, incarnation: node.incarnation };
+            self.write(Proposal::unconditional(change)).await?;
+        }
+        Ok(None)
+    }
+
+    async fn bring_up(
+        &self,
+        cluster: ClusterId,
+        id: Option<NodeId>,
+        join: Join,
+    ) -> Result<Answer, NotLeader> {
+        let change = Change::NodeUp {
+            id,
+            name: join.name,
+            zone: join.zone,
+            native: join.native,
+            resp: join.resp,
+            admin: join.admin,
+            memory_bytes: join.memory_bytes,
+            durable: join.durable,
+        };
+        Ok(match self.write(Proposal::unconditional(change)).await? {
+            Answer::Applied(Applied::Done { outcome: Outcome::Node { id, incarnation }, .. }) => {
+                tracing::info!(node = %id, %incarnation, "a node joined");
+                Answer::Joined { cluster, node: id, incarnation }
+            }
+            Answer::Applied(Applied::Refused { refusal: Refusal::UnknownNode { .. }, .. }) => {
+                Answer::JoinRefused(JoinRefusal::Removed)
+            }
+            Answer::Applied(Applied::Refused { refusal, .. }) => {
+                Answer::JoinRefused(JoinRefusal::Rules(refusal))
+            }
+            other => other,
+        })
+    }
+}

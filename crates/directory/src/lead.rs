@@ -1,0 +1,160 @@
+//! The leader's answers, question by question.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::error::{ClientWriteError, RaftError};
+use staves_model::keeper::StuckReport;
+use staves_model::{Change, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Refusal};
+use tokio::sync::oneshot;
+
+use crate::ask::NotLeader;
+use crate::desk::LeaseAsk;
+use crate::directory::Inner;
+use crate::message::{Answer, Question};
+use crate::types::{Applied, Proposal};
+use crate::voters;
+
+/// A leader that no majority has answered for this long writes nothing more to its log: it could not
+/// commit it, and the log is bounded.
+const QUORUM_SILENCE_MAX: Duration = Duration::from_millis(1000);
+
+impl Inner {
+    /// Answers a question as the leader, which the caller believes this node to be.
+    pub async fn lead(self: &Arc<Self>, question: Question) -> Result<Answer, NotLeader> {
+        match question {
+            Question::Join(join) => self.lead_join(join).await,
+            Question::Propose(proposal) => self.write(proposal).await,
+            Question::Lease { node, incarnation, wanted } => {
+                self.lead_lease(node, incarnation, wanted).await
+            }
+            Question::Release { node, incarnation, groups } => Ok(self.with_duties(|duties| {
+                groups.iter().for_each(|g| duties.leases.release(*g, node, incarnation));
+                Answer::Noted
+            })),
+            Question::Report { from, seen } => Ok(self.with_duties(|duties| {
+                seen.into_iter().for_each(|evidence| duties.hear(evidence.by(from)));
+                Answer::Noted
+            })),
+            Question::Open { group, epoch } => self.lead_open(group, epoch).await,
+            Question::Complete { group, epoch, slot, incarnation } => {
+                self.lead_complete(group, epoch, slot, incarnation).await
+            }
+            Question::Stuck { reporter, group, epoch, slots } => Ok(self.with_duties(|duties| {
+                duties.hear_stuck(StuckReport { group, epoch, slots, reporter });
+                Answer::Noted
+            })),
+            Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
+        }
+    }
+
+    fn with_duties(&self, f: impl FnOnce(&mut crate::duties::Duties) -> Answer) -> Answer {
+        match self.duties.lock().as_mut() {
+            Some(duties) => f(duties),
+            None => newly_elected(),
+        }
+    }
+
+    /// Orders a proposal and waits until it is applied here. The caller bounds the wait.
+    pub async fn write(&self, proposal: Proposal) -> Result<Answer, NotLeader> {
+        let Ok(core) = self.core() else { return Err(NotLeader) };
+        let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
+        if silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis()) {
+            let reason = "the leader hears no majority of the voters".into();
+            return Ok(Answer::Later { wait_ms: 50, reason });
+        }
+        match core.raft.client_write(proposal).await {
+            Ok(written) if written.data == Applied::Deposed => Err(NotLeader),
+            Ok(written) => Ok(Answer::Applied(written.data)),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(NotLeader),
+            Err(e) => Ok(Answer::Refused(e.to_string())),
+        }
+    }
+
+    async fn lead_lease(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        wanted: Vec<(GroupId, Epoch)>,
+    ) -> Result<Answer, NotLeader> {
+        let (reply, answer) = oneshot::channel();
+        let ask = LeaseAsk { node, incarnation, wanted, reply };
+        if self.desk.try_send(ask).is_err() {
+            let reason = "too many lease requests wait at the leader".into();
+            return Ok(Answer::Later { wait_ms: 50, reason });
+        }
+        answer.await.map_err(|_| NotLeader)
+    }
+
+    async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<Answer, NotLeader> {
+        let term = {
+            let duties = self.duties.lock();
+            let Some(duties) = duties.as_ref() else { return Ok(newly_elected()) };
+            let map = self.map();
+            let Some(entry) = map.groups.get(&group) else {
+                return Ok(refused(Refusal::UnknownGroup { group }, &map));
+            };
+            if entry.epoch == epoch && entry.open {
+                return Ok(Answer::Noted);
+            }
+            let now = self.now();
+            if !duties.leases.may_open(now, entry) {
+                let wait = duties.leases.opens_at(entry).map(|at| at.since(now));
+                let wait_ms = wait.unwrap_or_default().as_millis() as u32 + 1;
+                let reason = "another holder's lease has not run out".into();
+                return Ok(Answer::Later { wait_ms, reason });
+            }
+            duties.term
+        };
+        // Compare-and-set on the epoch, and only in this term: the next leader's book does not know ours.
+        let change = Change::Open { group, epoch };
+        self.write(Proposal { expected: None, term: Some(term), change }).await
+    }
+
+    async fn lead_complete(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        slot: MemberSlot,
+        incarnation: Incarnation,
+    ) -> Result<Answer, NotLeader> {
+        let change = Change::Complete { group, epoch, slot, incarnation };
+        self.write(Proposal::unconditional(change)).await
+    }
+
+    /// First the voters let it go, then the map does; until then it is told to come again.
+    async fn lead_leave(&self, node: NodeId, incarnation: Incarnation) -> Result<Answer, NotLeader> {
+        let Ok(core) = self.core() else { return Err(NotLeader) };
+        let votes = {
+            let metrics = core.raft.metrics();
+            let m = metrics.borrow();
+            m.membership_config.membership().voter_ids().any(|v| v == node)
+        };
+        {
+            let mut duties = self.duties.lock();
+            let Some(duties) = duties.as_mut() else { return Ok(newly_elected()) };
+            duties.leaves(node, incarnation);
+            let map = self.map();
+            if votes && !voters::others_can_vote(&map, node, &duties.leaving(&map), &self.options) {
+                return Ok(Answer::LastVoter);
+            }
+        }
+        if votes {
+            let reason = format!("node {node} still votes: the voters are being changed");
+            return Ok(Answer::Later { wait_ms: 50, reason });
+        }
+        let left = Proposal::unconditional(Change::NodeLeft { node, incarnation });
+        match self.write(left).await? {
+            Answer::Applied(_) => Ok(Answer::Noted),
+            other => Ok(other),
+        }
+    }
+}
+
+pub(crate) fn newly_elected() -> Answer {
+    Answer::Later { wait_ms: 20, reason: "the leader has only just been elected".into() }
+}
+
+fn refused(refusal: Refusal, map: &staves_model::ClusterMap) -> Answer {
+    Answer::Applied(Applied::Refused { refusal, revision: map.revision })
+}

@@ -1,0 +1,145 @@
+//! The leader's driver: hands its machines the time, the map and what was reported, and proposes what
+//! they want. All that is hard lies in `staves-model` (`keeper`, `detector`, `lease`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_model::detector::{Findings, Probe, Report};
+use staves_model::{Change, Revision};
+
+use crate::desk::confirm;
+use crate::directory::Inner;
+use crate::duties::Duties;
+use crate::evidence::Evidence;
+use crate::message::{Answer, Body, Reply};
+use crate::types::{Applied, Proposal};
+
+/// How long the driver waits for one of its proposals before it looks at the map anew.
+const PROPOSE: Duration = Duration::from_millis(1000);
+/// How long a second node is given to look at a suspect and answer.
+const PROBE: Duration = Duration::from_millis(300);
+
+/// Looks after the cluster whenever this node leads, until the directory stops.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let Some(core) = inner.core.get() else { return };
+    let mut elections = core.raft.server_metrics();
+    let mut window = inner.window.clone();
+    let mut tick = tokio::time::interval(inner.options.times.tick);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let open = tokio::select! {
+            _ = tick.tick() => true,
+            changed = window.changed() => changed.is_ok(),
+            changed = elections.changed() => changed.is_ok(),
+        };
+        if !open {
+            return;
+        }
+        window.mark_unchanged();
+        elections.mark_unchanged();
+        look_after(&inner).await;
+    }
+}
+
+async fn look_after(inner: &Arc<Inner>) {
+    let Some(term) = inner.leads() else {
+        inner.duties.lock().take();
+        return;
+    };
+    let known = inner.duties.lock().as_ref().is_some_and(|duties| duties.term == term);
+    if !known && !take_up(inner, term).await {
+        return;
+    }
+    let Some(findings) = detect(inner) else { return };
+    for probe in findings.probes {
+        ask_for_probes(inner, &probe);
+    }
+    for (node, incarnation) in findings.verdicts {
+        tracing::warn!(%node, %incarnation, "a node is dead");
+        propose(inner, term, None, Change::NodeDown { node, incarnation }).await;
+    }
+    for (revision, change) in plan(inner) {
+        if !propose(inner, term, Some(revision), change).await {
+            // The map moved on, or nothing can be ordered now: the next look decides anew.
+            if let Some(duties) = inner.duties.lock().as_mut() {
+                duties.keeper.refused();
+            }
+            return;
+        }
+    }
+}
+
+/// Begins a term as leader: only once a majority follows, and all that was committed before is in the map.
+async fn take_up(inner: &Inner, term: u64) -> bool {
+    inner.duties.lock().take();
+    if let Err(reason) = confirm(inner).await {
+        tracing::debug!(term, reason, "elected, but not yet followed");
+        return false;
+    }
+    if inner.leads() != Some(term) {
+        return false;
+    }
+    tracing::info!(term, "this node leads the directory");
+    let duties = Duties::new(term, inner.now(), &inner.options.times);
+    *inner.duties.lock() = Some(duties);
+    true
+}
+
+fn detect(inner: &Inner) -> Option<Findings> {
+    let mut duties = inner.duties.lock();
+    let duties = duties.as_mut()?;
+    let (now, map) = (inner.now(), inner.map());
+    duties.watch_down(now, &map);
+    let reports = duties.take_reports();
+    let mut findings = Findings::default();
+    duties.detector.step(now, &map, &reports, &mut findings);
+    Some(findings)
+}
+
+fn plan(inner: &Inner) -> Vec<(Revision, Change)> {
+    let mut duties = inner.duties.lock();
+    let Some(duties) = duties.as_mut() else { return Vec::new() };
+    let stuck = duties.take_stuck();
+    duties.keeper.step(inner.now(), &inner.map(), &stuck)
+}
+
+/// Proposes what was decided in this term. False if it was refused, or nothing can be ordered now.
+async fn propose(inner: &Inner, term: u64, expected: Option<Revision>, change: Change) -> bool {
+    let proposal = Proposal { expected, term: Some(term), change };
+    match tokio::time::timeout(PROPOSE, inner.write(proposal)).await {
+        Ok(Ok(Answer::Applied(Applied::Refused { refusal, .. }))) => {
+            tracing::debug!(%refusal, "a proposal of the leader's was refused");
+            false
+        }
+        Ok(Ok(Answer::Applied(_))) => true,
+        Ok(Ok(_) | Err(_)) | Err(_) => false,
+    }
+}
+
+/// Has others look at a suspect; what they see is heard at the next tick.
+fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
+    let (node, incarnation) = (probe.suspect, probe.incarnation);
+    let map = inner.map();
+    let Some(suspect) = map.nodes.get(&node) else { return };
+    for by in probe.by.iter().filter_map(|by| map.nodes.get(by)) {
+        let (inner, addr) = (inner.clone(), suspect.native.clone());
+        let (by, by_addr) = (by.id, by.native.clone());
+        tokio::spawn(async move {
+            let Ok(core) = inner.core() else { return };
+            let sign = if by == core.me {
+                inner.probe(node, incarnation, &addr).await
+            } else {
+                let body = Body::Probe { node, incarnation, addr };
+                match core.network.call(by, &by_addr, body, PROBE).await {
+                    Ok(Reply::Probed { sign }) => sign,
+                    // Says nothing about the suspect.
+                    _ => return,
+                }
+            };
+            let report: Report = Evidence { node, incarnation, sign }.by(by);
+            if let Some(duties) = inner.duties.lock().as_mut() {
+                duties.hear(report);
+            }
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! The directory: the cluster's one replicated truth, embedded in every node (DESIGN section 6).
+//!
+//! **Promises.** A change that [`Directory::propose`] reports as done is on the disks of a majority of the
+//! voters and in every later map. Every node sees the same maps in the same order, sooner or later
+//! ([`Directory::map`]). A lease that [`Directory::lease`] grants is honoured by every leader, this one and
+//! later ones, until it ends at its holder. An epoch that [`Directory::open_epoch`] opens has no holder of an
+//! older lease against it. Without a majority nothing changes, and nobody is told otherwise.
+//!
+//! **Path of the data.** A question goes from any node to the leader (`ask`), who answers it (`lead`,
+//! `join`, `desk`) or orders a [`Proposal`] by Raft: into the log of a majority (`store`, over `network` and the
+//! node's [`Transport`]), then, on every node, into the map (`machine`), which its [`Directory::map`] shows.
+//! The leader's driver (`leader`) hands time, map and reports to the pure machines of `staves-model` (`keeper`:
+//! epochs and placement, `detector`: who is dead, `lease`: the lease book) and proposes what they want;
+//! `membership` makes Raft's voters and learners follow the map, as `voters` plans it. Every node's
+//! `pinger` sees to it that the detector has something to judge.
+//!
+//! **Invariants.**
+//! - Vote and log entries are on disk before anybody hears of them; a node without a data folder has a new
+//!   id at each start, so that a forgotten vote is never cast twice.
+//! - What a leader decides on volatile knowledge (leases, evidence) is ordered with its term, and the map
+//!   refuses it in any other ([`Proposal::term`]).
+//! - Leases are granted only by a leader that a quorum confirmed after the request came (`desk`).
+//! - One change of Raft's membership at a time, always through a joint configuration.
+//! - Every request names the node and the cluster that it is for; a process that took an address over
+//!   answers for itself only.
+//! - Everything waits with a deadline, and every queue and table is bounded.
+//!
+//! **How many nodes.** One voter with one or two nodes, three from three, five from five. So two nodes bear the
+//! loss of the second but not of the first (its return resumes them); three is the least that bears the
+//! loss of any one. Voters that die are replaced while three others can vote; the set shrinks as nodes go. If a
+//! majority of the voters is lost at once, the directory waits for one of them to return.
+//!
+//! **Not here.** The rules of the map, placement and verdicts (`staves-model`); connections
+//! (`staves-net`, behind [`Transport`]); what members of a group say to each other (`staves-group`).
+//!
+//! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`; then
+//! `store`, `machine`, `network`, which are openraft's side.
+
+mod ask;
+mod desk;
+mod directory;
+mod duties;
+mod error;
+mod evidence;
+mod join;
+mod lead;
+mod leader;
+mod machine;
+mod membership;
+mod message;
+mod network;
+mod options;
+mod pinger;
+mod start;
+mod store;
+mod transport;
+mod types;
+mod voters;
+
+pub use directory::{Directory, Granted, Left, Life, Status};
+pub use error::{DirectoryError, StoreError};
+pub use evidence::{Evidence, Sign};
+pub use options::{NodeFacts, Options, Times};
+pub use transport::{CallFuture, Transport, TransportError};
+pub use types::{Applied, Proposal};

@@ -1,0 +1,173 @@
+//! The cluster map as Raft's state machine, and the window through which the node watches it.
+
+use std::io::Cursor;
+use std::sync::Arc;
+
+use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine, Snapshot};
+use openraft::{EntryPayload, OptionalSend, StorageError, StorageIOError};
+use staves_model::{ClusterMap, NodeId};
+use tokio::sync::watch;
+
+use crate::store::{Store, StoredSnapshot};
+use crate::types::{Applied, Entry, LogId, Proposal, SnapshotMeta, StoredMembership, Types};
+
+/// The state machine: a pure map, applied in the order of the log. It lies in memory; after a restart it
+/// is made again from the last snapshot and the log.
+pub(crate) struct Machine {
+    state: State,
+    store: Store,
+    window: watch::Sender<Arc<ClusterMap>>,
+}
+
+#[derive(Clone)]
+struct State {
+    map: Arc<ClusterMap>,
+    applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl Machine {
+    /// From the store's snapshot, or empty.
+    pub fn load(store: Store, window: watch::Sender<Arc<ClusterMap>>) -> Result<Machine, String> {
+        let mut state =
+            State { map: Arc::default(), applied: None, membership: StoredMembership::default() };
+        if let Some(snapshot) = store.snapshot() {
+            state = State::from_snapshot(&snapshot.meta, &snapshot.map)?;
+            window.send_replace(state.map.clone());
+        }
+        Ok(Machine { state, store, window })
+    }
+
+    fn apply_one(&mut self, entry: Entry) -> Applied {
+        let term = entry.log_id.leader_id.term;
+        self.state.applied = Some(entry.log_id);
+        match entry.payload {
+            EntryPayload::Blank => Applied::Blank,
+            EntryPayload::Normal(proposal) => self.propose(term, &proposal),
+            EntryPayload::Membership(membership) => {
+                self.state.membership = StoredMembership::new(Some(entry.log_id), membership);
+                Applied::Blank
+            }
+        }
+    }
+
+    fn propose(&mut self, term: u64, proposal: &Proposal) -> Applied {
+        if proposal.term.is_some_and(|wanted| wanted != term) {
+            return Applied::Deposed;
+        }
+        // Copies the map once a batch at most: the window holds the other reference.
+        let map = Arc::make_mut(&mut self.state.map);
+        let result = map.apply(proposal.expected, &proposal.change);
+        let revision = map.revision;
+        match result {
+            Ok(outcome) => Applied::Done { outcome, revision },
+            Err(refusal) => Applied::Refused { refusal, revision },
+        }
+    }
+
+    fn show(&self) {
+        self.window.send_if_modified(|shown| {
+            let newer = !Arc::ptr_eq(shown, &self.state.map) && **shown != *self.state.map;
+            if newer {
+                *shown = self.state.map.clone();
+            }
+            newer
+        });
+    }
+}
+
+impl State {
+    fn from_snapshot(meta: &SnapshotMeta, map: &[u8]) -> Result<State, String> {
+        let map: ClusterMap = postcard::from_bytes(map)
+            .map_err(|e| format!("the snapshot of the cluster map cannot be read: {e}"))?;
+        Ok(State {
+            map: Arc::new(map),
+            applied: meta.last_log_id,
+            membership: meta.last_membership.clone(),
+        })
+    }
+}
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(
+        &mut self,
+    ) -> Result<(Option<LogId>, StoredMembership), StorageError<NodeId>> {
+        Ok((self.state.applied, self.state.membership.clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Applied>, StorageError<NodeId>>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let answers = entries.into_iter().map(|entry| self.apply_one(entry)).collect();
+        self.show();
+        Ok(answers)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder { state: self.state.clone(), store: self.store.clone() }
+    }
+
+    async fn begin_receiving_snapshot(
+        &mut self,
+    ) -> Result<Box<Cursor<Vec<u8>>>, StorageError<NodeId>> {
+        Ok(Box::default())
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: Box<Cursor<Vec<u8>>>,
+    ) -> Result<(), StorageError<NodeId>> {
+        let failed = |reason: String| {
+            StorageIOError::write_snapshot(Some(meta.signature()), openraft::AnyError::error(reason))
+        };
+        let map = Arc::new(snapshot.into_inner());
+        let state = State::from_snapshot(meta, &map).map_err(failed)?;
+        let stored = StoredSnapshot { meta: meta.clone(), map };
+        self.store.save_snapshot(stored).await.map_err(|e| failed(e.to_string()))?;
+        self.state = state;
+        self.show();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<Snapshot<Types>>, StorageError<NodeId>> {
+        Ok(self.store.snapshot().map(readable))
+    }
+}
+
+/// Writes a snapshot of the map as it was when the builder was made.
+pub(crate) struct Builder {
+    state: State,
+    store: Store,
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError<NodeId>> {
+        let failed = |reason: String| {
+            StorageIOError::write_snapshot(None, openraft::AnyError::error(reason))
+        };
+        let map = postcard::to_stdvec(&*self.state.map).map_err(|e| failed(e.to_string()))?;
+        let meta = SnapshotMeta {
+            last_log_id: self.state.applied,
+            last_membership: self.state.membership.clone(),
+            snapshot_id: match self.state.applied {
+                Some(id) => format!("{}-{}", id.leader_id, id.index),
+                None => "empty".into(),
+            },
+        };
+        let stored = StoredSnapshot { meta, map: Arc::new(map) };
+        self.store.save_snapshot(stored.clone()).await.map_err(|e| failed(e.to_string()))?;
+        Ok(readable(stored))
+    }
+}
+
+fn readable(stored: StoredSnapshot) -> Snapshot<Types> {
+    let bytes = Arc::unwrap_or_clone(stored.map);
+    Snapshot { meta: stored.meta, snapshot: Box::new(Cursor::new(bytes)) }
+}

@@ -1,0 +1,95 @@
+//! Makes Raft's membership follow the map, one step of `voters.rs` at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::{BasicNode, ChangeMembers};
+use staves_model::NodeId;
+
+use crate::directory::Inner;
+use crate::types::{Metrics, Raft};
+use crate::voters::{Step, View};
+
+/// How often it looks, beside every change of the map.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long one step is waited for. It may still end well later; until then openraft refuses another.
+const STEP: Duration = Duration::from_millis(2000);
+/// How many entries a log may be behind and count as caught up.
+const NEAR: u64 = 100;
+
+/// Runs at every node, and works at the leader, until the directory stops.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let Some(core) = inner.core.get() else { return };
+    let mut window = inner.window.clone();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            changed = window.changed() => if changed.is_err() { return },
+        }
+        window.mark_unchanged();
+        // Several steps may follow from one change; the bound only keeps a mistake from spinning.
+        for _ in 0..4 {
+            let Some(step) = next_step(&inner) else { break };
+            if !take(&core.raft, step).await {
+                break;
+            }
+        }
+    }
+}
+
+fn next_step(inner: &Inner) -> Option<Step> {
+    inner.leads()?;
+    let metrics = inner.metrics()?;
+    let duties = inner.duties.lock();
+    let duties = duties.as_ref()?;
+    let map = inner.map();
+    let membership = metrics.membership_config.membership();
+    let known = membership.nodes().map(|(id, n)| (*id, n.addr.clone())).collect();
+    let just_down = duties.just_down(inner.now(), inner.options.times.replace_voter_after);
+    let view = View {
+        map: &map,
+        voters: membership.get_joint_config(),
+        known: &known,
+        caught_up: &caught_up(&metrics),
+        just_down: &just_down,
+        leaving: &duties.leaving(&map),
+        voters_max: inner.options.voters_max,
+        volatile_votes: inner.options.volatile_votes,
+    };
+    view.next_step()
+}
+
+fn caught_up(metrics: &Metrics) -> BTreeSet<NodeId> {
+    let last = metrics.last_log_index.unwrap_or(0);
+    let near = |matched: &Option<crate::types::LogId>| {
+        matched.is_some_and(|id| id.index + NEAR >= last)
+    };
+    let others = metrics.replication.iter().flatten();
+    others.filter(|(_, matched)| near(matched)).map(|(id, _)| *id).chain([metrics.id]).collect()
+}
+
+/// Takes one step; false if it has to be looked at again later.
+async fn take(raft: &Raft, step: Step) -> bool {
+    tracing::info!(?step, "the directory's membership changes");
+    let nodes = |nodes: BTreeMap<NodeId, String>| {
+        nodes.into_iter().map(|(id, addr)| (id, BasicNode { addr })).collect()
+    };
+    let change = match step {
+        Step::Add(new) => ChangeMembers::AddNodes(nodes(new)),
+        Step::Move(moved) => ChangeMembers::SetNodes(nodes(moved)),
+        Step::Remove(gone) => ChangeMembers::RemoveNodes(gone),
+        Step::Vote(voters) => ChangeMembers::ReplaceAllVoters(voters),
+    };
+    // `true`: who votes no longer goes on as a learner.
+    match tokio::time::timeout(STEP, raft.change_membership(change, true)).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(reason)) => {
+            tracing::debug!(%reason, "the change of membership has to wait");
+            false
+        }
+        Err(_) => false,
+    }
+}

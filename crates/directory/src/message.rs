@@ -1,0 +1,159 @@
+//! What directories say to each other, in postcard. A [`Letter`] goes out, a [`Reply`] comes back.
+
+use bytes::Bytes;
+use openraft::error::InstallSnapshotError;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
+    VoteRequest, VoteResponse,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use staves_model::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision};
+
+use crate::evidence::{Evidence, Sign};
+use crate::types::{Applied, Proposal, Types};
+
+/// The one version of this file's messages that there is so far; raised with any change to them.
+pub(crate) const VERSION: u8 = 1;
+
+/// A request with what fences it: a process that has taken over an address answers to its own id only.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Letter {
+    pub version: u8,
+    /// The sender's cluster; 0 while it has none.
+    pub cluster: ClusterId,
+    /// The sender; 0 while it has no id.
+    pub from: NodeId,
+    /// For whom; 0 for whoever is there.
+    pub to: NodeId,
+    pub body: Body,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Body {
+    Append(AppendEntriesRequest<Types>),
+    Vote(VoteRequest<NodeId>),
+    Snapshot(InstallSnapshotRequest<Types>),
+    /// For the leader; may be passed on `hops` more times.
+    Ask {
+        question: Question,
+        hops: u8,
+        budget_ms: u32,
+    },
+    /// Is this life of you there?
+    Ping {
+        incarnation: Incarnation,
+    },
+    /// Look whether this life of that node is there (row D5).
+    Probe {
+        node: NodeId,
+        incarnation: Incarnation,
+        addr: String,
+    },
+}
+
+/// A starting node's request to be part of the cluster.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Join {
+    /// The cluster of its data folder; 0 if it has none.
+    pub cluster: ClusterId,
+    /// Its id in its data folder.
+    pub node: Option<NodeId>,
+    /// Drawn once per start, so that asking twice does not make two nodes.
+    pub nonce: u64,
+    pub name: String,
+    pub zone: Option<String>,
+    pub native: String,
+    pub resp: String,
+    pub admin: String,
+    pub memory_bytes: u64,
+    pub durable: bool,
+}
+
+/// What only the leader can answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum Question {
+    Join(Join),
+    Propose(Proposal),
+    Lease { node: NodeId, incarnation: Incarnation, wanted: Vec<(GroupId, Epoch)> },
+    /// A sealed holder gives its leases up.
+    Release { node: NodeId, incarnation: Incarnation, groups: Vec<GroupId> },
+    Report { from: NodeId, seen: Vec<Evidence> },
+    Open { group: GroupId, epoch: Epoch },
+    Complete { group: GroupId, epoch: Epoch, slot: MemberSlot, incarnation: Incarnation },
+    Stuck { reporter: NodeId, group: GroupId, epoch: Epoch, slots: Vec<MemberSlot> },
+    Leave { node: NodeId, incarnation: Incarnation },
+}
+
+impl Question {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Question::Join(_) => "a join",
+            Question::Propose(_) => "a proposal",
+            Question::Lease { .. } => "leases",
+            Question::Release { .. } => "the release of leases",
+            Question::Report { .. } => "a report of silent nodes",
+            Question::Open { .. } => "the opening of an epoch",
+            Question::Complete { .. } => "the mark of a complete member",
+            Question::Stuck { .. } => "a report of stuck members",
+            Question::Leave { .. } => "leaving",
+        }
+    }
+
+    /// Asking twice comes to the same as asking once.
+    pub fn repeatable(&self) -> bool {
+        !matches!(self, Question::Propose(_))
+    }
+}
+
+/// The leader's answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Joined { cluster: ClusterId, node: NodeId, incarnation: Incarnation },
+    JoinRefused(JoinRefusal),
+    Applied(Applied),
+    Leased { granted: Vec<(GroupId, Epoch)>, revision: Revision },
+    /// Done, or taken note of.
+    Noted,
+    /// The map's rules refuse it, or the leader does; asking again is no use.
+    Refused(String),
+    /// Not now; ask again after this long.
+    Later { wait_ms: u32, reason: String },
+    /// The asker is the only node that can vote: there is nobody to hand over to.
+    LastVoter,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum JoinRefusal {
+    OtherCluster(ClusterId),
+    Removed,
+    AddressTaken(NodeId),
+    Rules(staves_model::Refusal),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Append(AppendEntriesResponse<NodeId>),
+    Vote(VoteResponse<NodeId>),
+    Snapshot(InstallSnapshotResponse<NodeId>),
+    SnapshotMismatch(InstallSnapshotError),
+    Answer(Answer),
+    /// The node asked does not lead; perhaps it knows who does.
+    NotLeader { leader: Option<(NodeId, String)> },
+    Pong { incarnation: Incarnation },
+    Probed { sign: Sign },
+    /// Another node lives at this address, or the receiver is of another cluster.
+    Misdirected { cluster: ClusterId, node: NodeId },
+    /// The receiver could not: it starts, stops, or its store failed.
+    Failed(String),
+}
+
+pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
+    // Plain data into a growing vector: postcard fails on unsized sequences only, which none here has.
+    Bytes::from(postcard::to_stdvec(value).expect("plain data always encodes"))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let (value, rest) = postcard::take_from_bytes(bytes).map_err(|e| e.to_string())?;
+    if rest.is_empty() { Ok(value) } else { Err(format!("{} bytes too many", rest.len())) }
+}

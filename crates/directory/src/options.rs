@@ -1,0 +1,131 @@
+//! What a node tells its directory at the start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use staves_model::Change;
+
+use crate::error::DirectoryError;
+
+/// How this node presents itself to the cluster.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    /// A name for people.
+    pub name: String,
+    /// Its zone, if it has one.
+    pub zone: Option<String>,
+    /// Where others reach its native door, `host:port`.
+    pub native: String,
+    /// Where others reach its RESP door.
+    pub resp: String,
+    /// Where others reach its admin door.
+    pub admin: String,
+    /// Memory for pages, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Everything that the directory needs to know at the start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where vote and log are kept. Without it the node gets a new id at each start, and does not vote
+    /// once others can (but see `volatile_votes`).
+    pub data_dir: Option<PathBuf>,
+    /// Native addresses of nodes of the cluster to join; any one that runs is enough. Empty: a node
+    /// without a cluster in its data folder makes one.
+    pub join: Vec<String>,
+    /// Nodes without a data folder vote too. For demos: if most voters stop, the directory is gone.
+    pub volatile_votes: bool,
+    /// Most voters: 1, 3, 5, ...
+    pub voters_max: usize,
+    /// Who this node is.
+    pub node: NodeFacts,
+    /// Changes that the node that makes the cluster proposes right after it (its first pool).
+    pub first_changes: Vec<Change>,
+    /// The directory's times.
+    pub times: Times,
+}
+
+/// The directory's share of the budget from a kill to resumed writes (at most 2 s, DESIGN section 5).
+///
+/// openraft keeps a leader lease of its own: a follower refuses to vote until `raft_election_max` has
+/// passed without a word from the leader, and stands for election one random election time later. So
+/// with the defaults a new leader stands 450 to 600 ms after the old one's last word. The heartbeat goes
+/// at every tick, which openraft makes 1.5 x `raft_heartbeat`: 75 ms.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// The leases of data buckets.
+    pub lease: Duration,
+    /// openraft's heartbeat interval, also how long it waits for the answer to one append.
+    pub raft_heartbeat: Duration,
+    /// Least random election time.
+    pub raft_election_min: Duration,
+    /// Most random election time, and openraft's leader lease.
+    pub raft_election_max: Duration,
+    /// How often the leader looks after the cluster.
+    pub tick: Duration,
+    /// How often a node pings its neighbours.
+    pub ping: Duration,
+    /// Silence that is reported.
+    pub suspicion: Duration,
+    /// How long a dead voter is waited for before another takes its place.
+    pub replace_voter_after: Duration,
+    /// How long a start waits for the cluster.
+    pub join: Duration,
+    /// Log entries between two snapshots, which bounds the log in memory and on disk.
+    pub snapshot_entries: u64,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times {
+            lease: Duration::from_millis(500),
+            raft_heartbeat: Duration::from_millis(50),
+            raft_election_min: Duration::from_millis(150),
+            raft_election_max: Duration::from_millis(300),
+            tick: Duration::from_millis(50),
+            ping: Duration::from_millis(100),
+            suspicion: Duration::from_millis(350),
+            replace_voter_after: Duration::from_millis(500),
+            join: Duration::from_secs(60),
+            snapshot_entries: 1000,
+        }
+    }
+}
+
+impl Options {
+    /// Options with the default times, for a node that makes its own cluster in memory.
+    pub fn new(node: NodeFacts) -> Options {
+        Options {
+            data_dir: None,
+            join: Vec::new(),
+            volatile_votes: false,
+            voters_max: 5,
+            node,
+            first_changes: Vec::new(),
+            times: Times::default(),
+        }
+    }
+
+    pub(crate) fn raft(&self) -> Result<openraft::Config, DirectoryError> {
+        if self.voters_max % 2 == 0 {
+            let reason = format!("voters_max is {}: make it odd, for an even set bears no more losses", self.voters_max);
+            return Err(DirectoryError::Options { reason });
+        }
+        let ms = |d: Duration| d.as_millis() as u64;
+        let config = openraft::Config {
+            cluster_name: "staves".into(),
+            heartbeat_interval: ms(self.times.raft_heartbeat),
+            election_timeout_min: ms(self.times.raft_election_min),
+            election_timeout_max: ms(self.times.raft_election_max),
+            install_snapshot_timeout: 2_000,
+            max_payload_entries: 64,
+            snapshot_max_chunk_size: 512 << 10,
+            snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(self.times.snapshot_entries),
+            max_in_snapshot_log_to_keep: self.times.snapshot_entries / 2,
+            // Must exceed what lies between two snapshots, or a lagging node would get them over and over.
+            replication_lag_threshold: 2 * self.times.snapshot_entries,
+            ..openraft::Config::default()
+        };
+        config.validate().map_err(|e| DirectoryError::Options { reason: e.to_string() })
+    }
+}

@@ -1,0 +1,217 @@
+//! From nothing, or from a data folder, to a life in the cluster (row D6).
+//!
+//! ```text
+//! folder names a cluster    run Raft under that id, then ask the leader (perhaps oneself) for a new life
+//! no cluster, no --join     draw a cluster id, be node 1, begin Raft's log alone, then as above
+//! no cluster, --join        ask any node for an id and a life, write them down, run Raft as a learner
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use openraft::BasicNode;
+use openraft::error::{InitializeError, RaftError};
+use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
+
+use crate::ask::{NO_CLUSTER, ask_to_join};
+use crate::directory::{Core, Inner, Life};
+use crate::error::{DirectoryError, StoreError};
+use crate::message::{Answer, Join, JoinRefusal, Question};
+use crate::network::Network;
+use crate::store::{FILE, Identity};
+use crate::types::{Proposal, Raft};
+use crate::{desk, leader, membership, pinger};
+
+/// The id of the node that makes a cluster: the map hands out ids from here.
+const FOUNDER: NodeId = NodeId(1);
+/// How long one address is given to answer a join.
+const JOIN_TRY: Duration = Duration::from_millis(1000);
+/// Rest after all addresses were tried.
+const JOIN_REST: Duration = Duration::from_millis(100);
+
+impl Inner {
+    pub(crate) async fn start(self: Arc<Self>) -> Result<Life, DirectoryError> {
+        let begun = Instant::now();
+        let nonce = rand::random();
+        let mut life = None;
+        let identity = match self.store.identity() {
+            Some(identity) => identity,
+            None if self.options.join.is_empty() => self.found().await?,
+            None => {
+                let (identity, incarnation) = self.enlist(nonce, begun).await?;
+                life = Some(incarnation);
+                identity
+            }
+        };
+        self.run_raft(identity).await?;
+        let incarnation = match life {
+            Some(incarnation) => incarnation,
+            None => self.come_up(identity, nonce).await?,
+        };
+        self.incarnation.store(incarnation.0, Ordering::Release);
+        self.see_oneself(identity.node, incarnation, begun).await?;
+        self.spawn(pinger::run(self.clone()));
+        if identity.founder {
+            self.first_changes().await?;
+        }
+        tracing::info!(cluster = %identity.cluster, node = %identity.node, %incarnation, "this node is up");
+        Ok(Life { cluster: identity.cluster, node: identity.node, incarnation })
+    }
+
+    async fn found(&self) -> Result<Identity, DirectoryError> {
+        let cluster = ClusterId(rand::random_range(1..=u64::MAX));
+        let identity = Identity { cluster, node: FOUNDER, founder: true };
+        self.save(identity).await?;
+        Ok(identity)
+    }
+
+    /// Asks the given addresses in turn for an id.
+    async fn enlist(&self, nonce: u64, begun: Instant) -> Result<(Identity, Incarnation), DirectoryError> {
+        let network = self.network(NO_CLUSTER, NodeId(0));
+        let question = Question::Join(self.join(NO_CLUSTER, None, nonce));
+        let mut last = String::new();
+        while begun.elapsed() < self.options.times.join {
+            for addr in &self.options.join {
+                let left = self.options.times.join.saturating_sub(begun.elapsed());
+                match ask_to_join(&network, addr, &question, left.min(JOIN_TRY)).await {
+                    Ok(Answer::Joined { cluster, node, incarnation }) => {
+                        let identity = Identity { cluster, node, founder: false };
+                        self.save(identity).await?;
+                        return Ok((identity, incarnation));
+                    }
+                    Ok(Answer::JoinRefused(refusal)) => {
+                        return Err(self.join_refused(NO_CLUSTER, NodeId(0), refusal));
+                    }
+                    Ok(Answer::Later { reason, .. }) => last = format!("{addr}: {reason}"),
+                    Ok(other) => last = format!("{addr} answered a join with {other:?}"),
+                    Err(why) => last = why,
+                }
+            }
+            tokio::time::sleep(JOIN_REST).await;
+        }
+        let waiting_for = "a cluster to join";
+        Err(DirectoryError::NoLeader { waiting_for, waited: begun.elapsed(), last })
+    }
+
+    /// A new life for an id that this node has already.
+    async fn come_up(self: &Arc<Self>, identity: Identity, nonce: u64) -> Result<Incarnation, DirectoryError> {
+        if identity.founder {
+            self.begin_log(identity.node).await?;
+        }
+        let join = self.join(identity.cluster, Some(identity.node), nonce);
+        match self.ask(Question::Join(join), self.options.times.join).await? {
+            Answer::Joined { node, incarnation, .. } if node == identity.node => Ok(incarnation),
+            Answer::JoinRefused(refusal) => {
+                Err(self.join_refused(identity.cluster, identity.node, refusal))
+            }
+            other => Err(DirectoryError::NotRunning {
+                reason: format!("the leader answered the join of node {} with {other:?}", identity.node),
+            }),
+        }
+    }
+
+    /// The first entry of the cluster's log, unless it is there: this node alone votes.
+    async fn begin_log(&self, me: NodeId) -> Result<(), DirectoryError> {
+        let raft = &self.core()?.raft;
+        let alone = [(me, BasicNode::new(&self.options.node.native))];
+        match raft.initialize(std::collections::BTreeMap::from(alone)).await {
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(e) => Err(DirectoryError::NotRunning { reason: e.to_string() }),
+        }
+    }
+
+    async fn run_raft(self: &Arc<Self>, identity: Identity) -> Result<(), DirectoryError> {
+        let not_running = |reason: String| DirectoryError::NotRunning { reason };
+        let twice = || not_running("it was started before".into());
+        let machine = self.machine.lock().take().ok_or_else(twice)?;
+        let queue = self.desk_queue.lock().take().ok_or_else(twice)?;
+        let Identity { cluster, node: me, .. } = identity;
+        let network = self.network(cluster, me);
+        let config = Arc::new(self.options.raft()?);
+        let raft = Raft::new(me, config, network.clone(), self.store.clone(), machine)
+            .await
+            .map_err(|e| not_running(format!("Raft cannot run on this data folder: {e}")))?;
+        self.core.set(Core { raft, network, me, cluster }).map_err(|_| twice())?;
+        self.spawn(desk::run(self.clone(), queue));
+        self.spawn(leader::run(self.clone()));
+        self.spawn(membership::run(self.clone()));
+        Ok(())
+    }
+
+    /// Waits until this node's own map has its new life.
+    async fn see_oneself(
+        &self,
+        me: NodeId,
+        incarnation: Incarnation,
+        begun: Instant,
+    ) -> Result<(), DirectoryError> {
+        let mut window = self.window.clone();
+        let seen = window.wait_for(|map| map.nodes.get(&me).is_some_and(|n| n.incarnation >= incarnation));
+        let left = self.options.times.join.saturating_sub(begun.elapsed());
+        match tokio::time::timeout(left, seen).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(DirectoryError::NoLeader {
+                waiting_for: "the first map from the leader",
+                waited: begun.elapsed(),
+                last: format!("the cluster took node {me} in, but its log does not reach this node"),
+            }),
+        }
+    }
+
+    /// What every new cluster gets. Not asked again once there was a pool, deleted or not.
+    async fn first_changes(self: &Arc<Self>) -> Result<(), DirectoryError> {
+        if self.map().next_pool != PoolId(1) {
+            return Ok(());
+        }
+        for change in &self.options.first_changes {
+            let proposal = Question::Propose(Proposal::unconditional(change.clone()));
+            self.ask(proposal, self.options.times.join).await?;
+        }
+        Ok(())
+    }
+
+    fn network(&self, cluster: ClusterId, me: NodeId) -> Network {
+        Network {
+            transport: self.transport.clone(),
+            map: self.window.clone(),
+            seen_at: self.seen_at.clone(),
+            cluster,
+            me,
+        }
+    }
+
+    fn join(&self, cluster: ClusterId, node: Option<NodeId>, nonce: u64) -> Join {
+        let facts = self.options.node.clone();
+        Join {
+            cluster,
+            node,
+            nonce,
+            name: facts.name,
+            zone: facts.zone,
+            native: facts.native,
+            resp: facts.resp,
+            admin: facts.admin,
+            memory_bytes: facts.memory_bytes,
+            durable: self.options.data_dir.is_some(),
+        }
+    }
+
+    fn join_refused(&self, ours: ClusterId, node: NodeId, refusal: JoinRefusal) -> DirectoryError {
+        match refusal {
+            JoinRefusal::OtherCluster(theirs) => DirectoryError::OtherCluster { ours, theirs },
+            JoinRefusal::Removed => DirectoryError::Removed { node },
+            JoinRefusal::AddressTaken(node) => {
+                DirectoryError::AddressTaken { address: self.options.node.native.clone(), node }
+            }
+            JoinRefusal::Rules(refusal) => refusal.into(),
+        }
+    }
+
+    async fn save(&self, identity: Identity) -> Result<(), DirectoryError> {
+        self.store.save_identity(identity).await.map_err(|e| {
+            let path = self.options.data_dir.clone().unwrap_or_default().join(FILE);
+            StoreError::Unreadable { path, reason: e.to_string() }.into()
+        })
+    }
+}

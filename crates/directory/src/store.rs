@@ -1,0 +1,239 @@
+//! What Raft must find again after a crash: vote, log, snapshot, and whose they are.
+//!
+//! One redb file, `directory.redb` in the node's data folder. Its tables:
+//!
+//! ```text
+//! meta      &str -> bytes     "format"    u32 LE, see FORMAT
+//!                             "identity"  postcard Identity (cluster, node, founder)
+//!                             "vote"      postcard Vote
+//!                             "purged"    postcard LogId: the last entry dropped from the log's head
+//!                             "committed" postcard LogId: a hint, written with whatever comes next
+//! log       u64   -> bytes    index -> postcard Entry
+//! snapshot  &str -> bytes     "meta"      postcard SnapshotMeta
+//!                             "map"       postcard ClusterMap
+//! ```
+//!
+//! One thread owns the file and does all writing, in the order of the requests, many in one transaction
+//! where many wait; every transaction is durable before anybody hears of it. Reads never touch the file:
+//! the log since the last snapshot is held in memory, which compaction bounds (`Times::snapshot_entries`).
+//! A node without a data folder runs the same code on redb's memory backend.
+
+mod log;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openraft::storage::LogFlushed;
+use parking_lot::Mutex;
+use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use staves_model::{ClusterId, NodeId};
+
+use crate::error::StoreError;
+use crate::types::{Entry, LogId, SnapshotMeta, Types, Vote};
+
+/// The file's name in the data folder.
+pub(crate) const FILE: &str = "directory.redb";
+/// The newest layout that this program writes and reads.
+const FORMAT: u32 = 1;
+/// redb's page cache. The log is in memory anyway.
+const CACHE_BYTES: usize = 4 << 20;
+
+const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
+const LOG: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("log");
+const SNAPSHOT: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("snapshot");
+
+/// Whose state this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub cluster: ClusterId,
+    pub node: NodeId,
+    /// This node made the cluster: if Raft's log is still empty, it has to begin it.
+    pub founder: bool,
+}
+
+/// A snapshot of the map, as stored and sent.
+#[derive(Clone)]
+pub(crate) struct StoredSnapshot {
+    pub meta: SnapshotMeta,
+    pub map: Arc<Vec<u8>>,
+}
+
+/// An entry with its encoded length, by which batches are bounded.
+struct Held {
+    entry: Entry,
+    bytes: usize,
+}
+
+/// The readable side: what the file holds, or will once the writer gets there.
+#[derive(Default)]
+struct Memory {
+    identity: Option<Identity>,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    entries: BTreeMap<u64, Held>,
+    snapshot: Option<StoredSnapshot>,
+}
+
+/// Handle to a node's directory state; clones share it.
+#[derive(Clone)]
+pub(crate) struct Store {
+    memory: Arc<Mutex<Memory>>,
+    writer: Arc<writer::Writer>,
+}
+
+impl Store {
+    /// Opens `folder`, or memory if there is none.
+    pub fn open(folder: Option<&Path>) -> Result<Store, StoreError> {
+        let (db, path) = match folder {
+            Some(folder) => {
+                let path = folder.join(FILE);
+                (open_file(folder, &path)?, path)
+            }
+            None => (open_memory()?, PathBuf::from("(memory)")),
+        };
+        check_format(&db, &path)?;
+        let memory = load(&db).map_err(|e| unreadable(&path, &e))?;
+        let writer = writer::Writer::spawn(db).map_err(|e| unreadable(&path, &e))?;
+        Ok(Store { memory: Arc::new(Mutex::new(memory)), writer: Arc::new(writer) })
+    }
+
+    pub fn identity(&self) -> Option<Identity> {
+        self.memory.lock().identity
+    }
+
+    /// Durable when it returns.
+    pub async fn save_identity(&self, identity: Identity) -> io::Result<()> {
+        self.put("identity", encode(&identity)?).await?;
+        self.memory.lock().identity = Some(identity);
+        Ok(())
+    }
+
+    pub fn snapshot(&self) -> Option<StoredSnapshot> {
+        self.memory.lock().snapshot.clone()
+    }
+
+    /// Replaces the snapshot; durable when it returns.
+    pub async fn save_snapshot(&self, snapshot: StoredSnapshot) -> io::Result<()> {
+        let meta = encode(&snapshot.meta)?;
+        let map = snapshot.map.clone();
+        self.write(move |done| writer::Job::Snapshot { meta, map, done }).await?;
+        self.memory.lock().snapshot = Some(snapshot);
+        Ok(())
+    }
+
+    /// Ends the writer and lets go of the file. Later writes fail.
+    pub async fn close(&self) {
+        let writer = self.writer.clone();
+        // Joining a thread blocks; the last transaction may be under way.
+        let _ = tokio::task::spawn_blocking(move || writer.close()).await;
+    }
+
+    async fn put(&self, key: &'static str, value: Vec<u8>) -> io::Result<()> {
+        self.write(move |done| writer::Job::Put { key, value, done }).await
+    }
+
+    async fn write(&self, job: impl FnOnce(writer::Done) -> writer::Job) -> io::Result<()> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        self.writer.send(job(writer::Done::Reply(tx)));
+        rx.await.unwrap_or_else(|_| Err(writer::closed()))
+    }
+
+    fn append(&self, entries: Vec<(u64, Vec<u8>)>, flushed: LogFlushed<Types>) {
+        let committed = self.memory.lock().committed;
+        self.writer.send(writer::Job::Append { entries, committed, done: writer::Done::Flushed(flushed) });
+    }
+}
+
+fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
+    std::fs::create_dir_all(folder).map_err(|e| unreadable(folder, &e))?;
+    Builder::new().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.to_owned() },
+        e => unreadable(path, &e),
+    })
+}
+
+fn open_memory() -> Result<Database, StoreError> {
+    Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .create_with_backend(redb::backends::InMemoryBackend::new())
+        .map_err(|e| unreadable(Path::new("(memory)"), &e))
+}
+
+fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Unreadable { path: path.to_owned(), reason: reason.to_string() }
+}
+
+/// Refuses a file of a newer program, and marks a new file as ours.
+fn check_format(db: &Database, path: &Path) -> Result<(), StoreError> {
+    let check = || -> Result<Option<u32>, redb::Error> {
+        let tx = db.begin_write()?;
+        let found = {
+            let mut meta = tx.open_table(META)?;
+            tx.open_table(LOG)?;
+            tx.open_table(SNAPSHOT)?;
+            let found = meta.get("format")?.map(|v| v.value().to_vec());
+            match found {
+                None => {
+                    meta.insert("format", FORMAT.to_le_bytes().as_slice())?;
+                    Some(FORMAT)
+                }
+                Some(v) => v.try_into().ok().map(u32::from_le_bytes),
+            }
+        };
+        tx.commit()?;
+        Ok(found)
+    };
+    match check().map_err(|e| unreadable(path, &e))? {
+        Some(found) if found <= FORMAT => Ok(()),
+        Some(found) => Err(StoreError::NewerFormat { path: path.to_owned(), found, known: FORMAT }),
+        None => Err(unreadable(path, &"its format mark is not four bytes")),
+    }
+}
+
+fn load(db: &Database) -> io::Result<Memory> {
+    let tx = db.begin_read().map_err(io::Error::other)?;
+    let meta = tx.open_table(META).map_err(io::Error::other)?;
+    let mut memory = Memory {
+        identity: read(&meta, "identity")?,
+        vote: read(&meta, "vote")?,
+        committed: read(&meta, "committed")?,
+        purged: read(&meta, "purged")?,
+        ..Memory::default()
+    };
+    let log = tx.open_table(LOG).map_err(io::Error::other)?;
+    for row in log.iter().map_err(io::Error::other)? {
+        let (index, bytes) = row.map_err(io::Error::other)?;
+        let entry: Entry = decode(bytes.value(), "log entry")?;
+        memory.entries.insert(index.value(), Held { entry, bytes: bytes.value().len() });
+    }
+    let snapshot = tx.open_table(SNAPSHOT).map_err(io::Error::other)?;
+    let map = snapshot.get("map").map_err(io::Error::other)?.map(|v| v.value().to_vec());
+    memory.snapshot = match (read(&snapshot, "meta")?, map) {
+        (Some(meta), Some(map)) => Some(StoredSnapshot { meta, map: Arc::new(map) }),
+        _ => None,
+    };
+    Ok(memory)
+}
+
+fn read<T: DeserializeOwned>(
+    table: &impl ReadableTable<&'static str, &'static [u8]>,
+    key: &'static str,
+) -> io::Result<Option<T>> {
+    let value = table.get(key).map_err(io::Error::other)?;
+    value.map(|v| decode(v.value(), key)).transpose()
+}
+
+fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(value).map_err(io::Error::other)
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8], what: &str) -> io::Result<T> {
+    postcard::from_bytes(bytes)
+        .map_err(|e| io::Error::other(format!("the stored {what} cannot be read: {e}")))
+}

@@ -1,0 +1,315 @@
+//! Rules 8 to 11 at the leader of an epoch: seal every retained member, find the cut, bring every
+//! listed member to it, ask the directory to open.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use staves_model::{
+    Epoch, Group, Incarnation, MemberSlot, Time, mutant::Mutant, mutant::planted,
+};
+use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
+
+use crate::member::{Ctx, DirectoryCall, Effects, Member, ctx};
+use crate::requests::RequestTable;
+
+struct Sealed {
+    streams: Vec<SealedStream>,
+    want_extents: u32,
+    pages: u32,
+}
+
+/// What every listed member is to be brought to.
+struct Plan {
+    streams: Vec<SyncStream>,
+    want_extents: u32,
+    pages: u32,
+}
+
+/// A change of epoch that this member leads.
+pub(crate) struct Leading {
+    group: Arc<Group>,
+    sealed: BTreeMap<MemberSlot, Sealed>,
+    plan: Option<Plan>,
+    done: BTreeSet<MemberSlot>,
+    unable: BTreeSet<MemberSlot>,
+    since: Time,
+}
+
+impl Leading {
+    fn new(group: Arc<Group>, now: Time) -> Leading {
+        Leading {
+            group,
+            sealed: BTreeMap::new(),
+            plan: None,
+            done: BTreeSet::new(),
+            unable: BTreeSet::new(),
+            since: now,
+        }
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.group.epoch
+    }
+
+    pub fn has_cut(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    fn retained(&self) -> impl Iterator<Item = MemberSlot> + '_ {
+        self.group.listed().map(|(slot, _)| slot).filter(|slot| self.group.retained(*slot))
+    }
+
+    // A retained member that does not answer is removed by a further epoch, never skipped (rule 8).
+    fn all_sealed(&self) -> bool {
+        if planted(Mutant::GoOnWithSealMissing) {
+            let complete = self
+                .sealed
+                .keys()
+                .filter(|slot| self.group.member(**slot).is_some_and(|x| x.complete))
+                .count();
+            return complete >= usize::from(self.group.m);
+        }
+        self.retained().all(|slot| self.sealed.contains_key(&slot))
+    }
+
+    fn all_synced(&self) -> bool {
+        if planted(Mutant::OpenBeforeAllHoldCut) {
+            return self.done.contains(&MemberSlot(0));
+        }
+        let skipped = |slot: &MemberSlot| {
+            planted(Mutant::GoOnWithSealMissing)
+                && self.group.retained(*slot)
+                && !self.sealed.contains_key(slot)
+        };
+        self.group.listed().all(|(slot, _)| self.done.contains(&slot) || skipped(&slot))
+    }
+
+    /// The streams whose data bucket, as of the last open epoch, has sealed: it answers no more, so
+    /// promises made to it need not be waited out.
+    fn released(&self) -> u32 {
+        self.sealed
+            .keys()
+            .filter_map(|slot| self.group.kept[slot.index()])
+            .filter(|was| was.index() < usize::from(self.group.m))
+            .fold(0, |bits, was| bits | (1 << was.0))
+    }
+
+    fn make_plan(&mut self) {
+        if self.group.fresh {
+            let streams = (0..self.group.m).map(|stream| SyncStream {
+                stream,
+                cut: 0,
+                deltas: vec![],
+                requests: vec![],
+                forgot: false,
+            });
+            self.plan = Some(Plan { streams: streams.collect(), want_extents: 0, pages: 0 });
+            return;
+        }
+        if !self.all_sealed() {
+            return;
+        }
+        let streams = (0..self.group.m).map(|stream| self.cut_stream(stream)).collect();
+        let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
+        self.plan = Some(Plan {
+            streams,
+            want_extents: most(|s| s.want_extents),
+            pages: most(|s| s.pages),
+        });
+    }
+
+    // Rule 9: from the highest survivor's prefix, the longest run without a gap in the union of the
+    // logs. A retained data bucket has made nothing beyond its own prefix, so its last seq is that cut.
+    fn cut_stream(&self, stream: u8) -> SyncStream {
+        let reports: Vec<&SealedStream> = self
+            .sealed
+            .values()
+            .flat_map(|s| s.streams.iter().filter(|r| r.stream == stream))
+            .collect();
+        let mut union: BTreeMap<u64, &Delta> = BTreeMap::new();
+        for delta in reports.iter().flat_map(|r| &r.deltas) {
+            let held = union.entry(delta.label.seq).or_insert(delta);
+            if held.label < delta.label {
+                *held = delta;
+            }
+        }
+        let best = reports.iter().max_by_key(|r| r.prefix);
+        let prefix = best.map_or(0, |r| r.prefix);
+        let mut cut = prefix;
+        while union.contains_key(&(cut + 1)) {
+            cut += 1;
+        }
+        let mut requests = RequestTable::default();
+        if let Some(best) = best {
+            requests = RequestTable::load(&best.requests, best.forgot);
+        }
+        let beyond = union.range(prefix + 1..).take_while(|(seq, _)| **seq <= cut);
+        beyond.for_each(|(_, delta)| requests.record(delta));
+        SyncStream {
+            stream,
+            cut,
+            deltas: union.range(..=cut).map(|(_, delta)| (*delta).clone()).collect(),
+            requests: requests.dump(),
+            forgot: requests.forgot(),
+        }
+    }
+
+    fn send_seal(&self, ctx: &Ctx<'_>, out: &mut Effects) {
+        let released = self.released();
+        for slot in self.retained().filter(|slot| !self.sealed.contains_key(slot)) {
+            if let Some(member) = self.group.member(slot) {
+                let message = GroupMessage::Seal { group: self.group.clone(), released };
+                out.sends.push((member.node, ctx.envelope(self.epoch(), message)));
+            }
+        }
+    }
+
+    fn send_sync(&self, ctx: &Ctx<'_>, plan: &Plan, out: &mut Effects) {
+        for (slot, member) in self.group.listed().filter(|(slot, _)| !self.done.contains(slot)) {
+            let streams = plan.streams.iter().map(|s| self.sync_for(slot, s)).collect();
+            let message = GroupMessage::Sync {
+                group: self.group.clone(),
+                slot,
+                streams,
+                want_extents: plan.want_extents,
+                pages: plan.pages,
+            };
+            out.sends.push((member.node, ctx.envelope(self.epoch(), message)));
+        }
+    }
+
+    // A retained member needs the deltas above its prefix; a joiner begins at the cut and needs the
+    // request table instead.
+    fn sync_for(&self, slot: MemberSlot, stream: &SyncStream) -> SyncStream {
+        let report = self
+            .sealed
+            .get(&slot)
+            .and_then(|s| s.streams.iter().find(|r| r.stream == stream.stream));
+        let joins = !self.group.retained(slot);
+        SyncStream {
+            stream: stream.stream,
+            cut: stream.cut,
+            deltas: match report {
+                Some(r) => {
+                    stream.deltas.iter().filter(|d| d.label.seq > r.prefix).cloned().collect()
+                }
+                None => vec![],
+            },
+            requests: if joins { stream.requests.clone() } else { vec![] },
+            forgot: stream.forgot,
+        }
+    }
+
+    // Who has not done what this change waits for.
+    fn missing(&self) -> Vec<MemberSlot> {
+        match self.plan {
+            None => self.retained().filter(|slot| !self.sealed.contains_key(slot)).collect(),
+            Some(_) => {
+                self.group.listed().map(|(s, _)| s).filter(|s| !self.done.contains(s)).collect()
+            }
+        }
+    }
+}
+
+impl Member {
+    /// The map names an epoch that is committed and not open: if this member is to lead it, begin.
+    pub(crate) fn start_leading(&mut self, now: Time, group: Arc<Group>, out: &mut Effects) {
+        let mine = group.slot_of(self.me, self.incarnation) == Some(group.leader);
+        let newer = self.leading.as_ref().is_none_or(|l| l.epoch() < group.epoch);
+        let past = self.epoch() > group.epoch;
+        if !newer || past {
+            return;
+        }
+        self.leading = mine.then(|| Leading::new(group, now));
+        self.lead(now, out);
+    }
+
+    /// Does what the change waits for, again.
+    pub(crate) fn lead(&mut self, now: Time, out: &mut Effects) {
+        let ctx = ctx!(self, now);
+        let Some(leading) = &mut self.leading else { return };
+        if leading.plan.is_none() {
+            leading.make_plan();
+        }
+        match &leading.plan {
+            None => leading.send_seal(&ctx, out),
+            Some(plan) if !leading.all_synced() => leading.send_sync(&ctx, plan, out),
+            Some(_) => {
+                out.directory.push(DirectoryCall::Open { group: ctx.group, epoch: leading.epoch() });
+                if planted(Mutant::ServeBeforeOpen) {
+                    leading.tell_open(&ctx, out);
+                }
+            }
+        }
+        let late = now.since(leading.since) >= ctx.options.stuck_after && !leading.all_synced();
+        let slots: Vec<MemberSlot> =
+            if late { leading.missing() } else { leading.unable.iter().copied().collect() };
+        if !slots.is_empty() {
+            let epoch = leading.epoch();
+            out.directory.push(DirectoryCall::Stuck { group: ctx.group, epoch, slots });
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn on_sealed(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        slot: MemberSlot,
+        incarnation: Incarnation,
+        streams: Vec<SealedStream>,
+        want_extents: u32,
+        pages: u32,
+        out: &mut Effects,
+    ) {
+        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else { return };
+        let listed = leading.group.member(slot).is_some_and(|x| x.incarnation == incarnation);
+        if leading.plan.is_some() || !listed || leading.sealed.contains_key(&slot) {
+            return;
+        }
+        leading.sealed.insert(slot, Sealed { streams, want_extents, pages });
+        self.lead(now, out);
+    }
+
+    pub(crate) fn on_synced(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        slot: MemberSlot,
+        incarnation: Incarnation,
+        able: bool,
+        out: &mut Effects,
+    ) {
+        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else { return };
+        if leading.group.member(slot).is_none_or(|x| x.incarnation != incarnation) {
+            return;
+        }
+        if !able {
+            leading.unable.insert(slot);
+            return;
+        }
+        leading.unable.remove(&slot);
+        if leading.done.insert(slot) && leading.all_synced() {
+            self.lead(now, out);
+        }
+    }
+}
+
+impl Leading {
+    // The planted bug "served before the directory opened": a sync that says that all is open.
+    fn tell_open(&self, ctx: &Ctx<'_>, out: &mut Effects) {
+        let mut opened = (*self.group).clone();
+        opened.open = true;
+        let opened = Arc::new(opened);
+        for (slot, member) in self.group.listed() {
+            let message = GroupMessage::Sync {
+                group: opened.clone(),
+                slot,
+                streams: vec![],
+                want_extents: 0,
+                pages: 0,
+            };
+            out.sends.push((member.node, ctx.envelope(self.epoch(), message)));
+        }
+    }
+}

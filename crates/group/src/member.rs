@@ -1,0 +1,563 @@
+//! The machine: one node's part in one group, and everything that it can be told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_model::{
+    Epoch, Group, GroupId, Incarnation, MemberSlot, NodeId, Revision, Time, mutant::Mutant,
+    mutant::planted,
+};
+use staves_store::{Arena, Budget, Pages};
+use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run};
+
+use crate::fill::Fill;
+use crate::lead::Leading;
+use crate::requests::Recall;
+use crate::stream::Stream;
+use crate::table::{PageTable, Shape};
+use crate::update::Peer;
+
+/// What an operator or a test may set. All times are on the local clock.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long a promise (and a directory lease) holds.
+    pub lease: Duration,
+    /// A data bucket says something to every parity bucket at least so often.
+    pub heartbeat_every: Duration,
+    /// Deltas not acknowledged for so long are sent again.
+    pub resend_after: Duration,
+    /// A member that has not answered for so long is reported to the directory.
+    pub stuck_after: Duration,
+    /// Most bytes of deltas that a stream's log holds (I10); a full log pushes back on clients.
+    pub log_bytes_max: usize,
+    /// Most bytes of deltas in one message.
+    pub message_bytes_max: usize,
+    /// Pages asked for in one message by a joiner.
+    pub fetch_pages: u32,
+    /// Such messages a joiner keeps unanswered.
+    pub fetch_window: usize,
+    /// For pools that may start empty: a member that has not heard the directory for so long stops
+    /// acknowledging and promising (GROUP rule 13).
+    pub quiet_after: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            lease: Duration::from_millis(500),
+            heartbeat_every: Duration::from_millis(100),
+            resend_after: Duration::from_millis(60),
+            stuck_after: Duration::from_millis(800),
+            log_bytes_max: 8 << 20,
+            message_bytes_max: 512 << 10,
+            fetch_pages: 64,
+            fetch_window: 8,
+            quiet_after: None,
+        }
+    }
+}
+
+/// What a member is told.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A message of the group protocol arrived.
+    Message(GroupEnvelope),
+    /// Time has passed.
+    Tick,
+    /// The directory's entry for the group, as this node sees it now.
+    Map(Arc<Group>),
+    /// The directory granted a lease on the request that was sent at `clock`.
+    Lease {
+        /// For this epoch of the group.
+        epoch: Epoch,
+        /// To this life of this node.
+        incarnation: Incarnation,
+        /// Our clock when we asked.
+        clock: Time,
+    },
+    /// A directory leader that a quorum confirmed has answered what we asked at `clock`.
+    Heard {
+        /// Our clock when we asked.
+        clock: Time,
+    },
+}
+
+/// What the member wants done. The driver sends `sends` in any order, and may lose them.
+#[derive(Default, Debug)]
+pub struct Effects {
+    /// Messages to other members.
+    pub sends: Vec<(NodeId, GroupEnvelope)>,
+    /// Calls to the directory. They are repeated until the map shows their effect.
+    pub directory: Vec<DirectoryCall>,
+}
+
+/// A call to the directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DirectoryCall {
+    /// All listed members hold the cut: open the epoch.
+    Open {
+        /// The group.
+        group: GroupId,
+        /// The epoch to open.
+        epoch: Epoch,
+    },
+    /// All pages of this member are here.
+    Complete {
+        /// The group.
+        group: GroupId,
+        /// The open epoch.
+        epoch: Epoch,
+        /// The member.
+        slot: MemberSlot,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// These members have not answered for too long, or cannot hold the bucket: go on without them.
+    Stuck {
+        /// The group.
+        group: GroupId,
+        /// The epoch in which they are listed.
+        epoch: Epoch,
+        /// Who.
+        slots: Vec<MemberSlot>,
+    },
+}
+
+/// Why an update is not taken now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// This member is not the data bucket of an open epoch: ask the directory's map again.
+    NotServing,
+    /// The log is full until the parity buckets catch up: try again in a moment.
+    Busy,
+}
+
+/// What a member of a group keeps.
+pub(crate) struct State {
+    pub slot: MemberSlot,
+    pub epoch: Epoch,
+    /// The epoch at whose cut this member stands; 0 if none.
+    pub synced: Epoch,
+    pub open: bool,
+    pub view: Arc<Group>,
+    pub streams: Vec<Stream>,
+    pub table: PageTable,
+    /// A data bucket's knowledge of its parity buckets, by member slot.
+    pub peers: Vec<Peer>,
+    /// "No successor of this stream's data bucket answers before": what this parity bucket promised.
+    pub promised: Vec<Time>,
+    pub directory_lease: Time,
+    /// Asked to seal for this epoch: no new promises.
+    pub sealing: Epoch,
+    pub pending_seal: Option<(NodeId, Arc<Group>, u32)>,
+    pub fill: Fill,
+    pub want_extents: u32,
+    /// Pages of its life before, for rule 17.
+    pub old: Option<PageTable>,
+}
+
+impl State {
+    pub fn shape(&self) -> Shape {
+        Shape { m: self.streams.len(), slot: self.slot }
+    }
+
+    pub fn serving(&self) -> bool {
+        self.open && self.shape().is_data()
+    }
+
+    pub fn own(&self) -> &Stream {
+        &self.streams[self.slot.index()]
+    }
+
+    pub fn prefixes(&self) -> Vec<u64> {
+        let shape = self.shape();
+        (0..shape.columns()).map(|c| self.streams[shape.stream(c)].prefix).collect()
+    }
+
+    pub fn applied(&self) -> Vec<u64> {
+        let shape = self.shape();
+        (0..shape.columns()).map(|c| self.streams[shape.stream(c)].applied).collect()
+    }
+}
+
+/// Who this is, and when: what every step needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Ctx<'a> {
+    pub now: Time,
+    pub options: &'a Options,
+    pub group: GroupId,
+    pub me: NodeId,
+    pub incarnation: Incarnation,
+    /// When this node last heard the directory, by rule 13; always now where the rule does not apply.
+    pub quiet: bool,
+}
+
+impl Ctx<'_> {
+    pub fn envelope(&self, epoch: Epoch, message: GroupMessage) -> GroupEnvelope {
+        GroupEnvelope {
+            group: self.group,
+            epoch,
+            from: self.me,
+            incarnation: self.incarnation,
+            message,
+        }
+    }
+}
+
+/// Called at a copy or parity bucket for each delta that it applies, in order of seq.
+pub type Applied<'a> = dyn FnMut(&Pages, &Delta) + 'a;
+
+/// One node's part in one group. It may be no member at all (yet, or any more).
+pub struct Member {
+    pub(crate) options: Options,
+    pub(crate) id: GroupId,
+    pub(crate) me: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) budget: Arc<Budget>,
+    newest: Revision,
+    heard: Time,
+    pub(crate) state: Option<State>,
+    pub(crate) leading: Option<Leading>,
+    pub(crate) old: Option<PageTable>,
+}
+
+macro_rules! ctx {
+    ($member:expr, $now:expr) => {
+        Ctx {
+            now: $now,
+            options: &$member.options,
+            group: $member.id,
+            me: $member.me,
+            incarnation: $member.incarnation,
+            quiet: $member.is_quiet($now),
+        }
+    };
+}
+pub(crate) use ctx;
+
+impl Member {
+    /// A node's part in group `id`, with nothing in it. Pages will come from `arena` within `budget`.
+    pub fn new(
+        options: Options,
+        id: GroupId,
+        me: NodeId,
+        incarnation: Incarnation,
+        arena: Arc<Arena>,
+        budget: Arc<Budget>,
+    ) -> Member {
+        Member {
+            options,
+            id,
+            me,
+            incarnation,
+            arena,
+            budget,
+            newest: Revision(0),
+            heard: Time::ZERO,
+            state: None,
+            leading: None,
+            old: None,
+        }
+    }
+
+    /// The group.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// Its member slot, if it is a member.
+    pub fn slot(&self) -> Option<MemberSlot> {
+        self.state.as_ref().map(|s| s.slot)
+    }
+
+    /// Its epoch; 0 if it is no member.
+    pub fn epoch(&self) -> Epoch {
+        self.state.as_ref().map_or(Epoch(0), |s| s.epoch)
+    }
+
+    /// Whether it is in a data bucket's slot.
+    pub fn is_data(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.shape().is_data())
+    }
+
+    /// Whether it is the data bucket of an open epoch.
+    pub fn serving(&self) -> bool {
+        self.state.as_ref().is_some_and(State::serving)
+    }
+
+    /// Whether its epoch is open, as far as it knows.
+    pub fn is_open(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.open)
+    }
+
+    /// Whether all its pages are here.
+    pub fn complete(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.table.absent_count() == 0)
+    }
+
+    /// Pages still to be fetched, and the end of the page table.
+    pub fn progress(&self) -> (u32, u32) {
+        self.state.as_ref().map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
+    }
+
+    /// The directory's entry by which it stands.
+    pub fn view(&self) -> Option<&Arc<Group>> {
+        self.state.as_ref().map(|s| &s.view)
+    }
+
+    /// Whether the log has room for a delta of this weight.
+    pub fn admit(&self, weight: usize) -> Result<(), Refused> {
+        let state = self.state.as_ref().filter(|s| s.serving()).ok_or(Refused::NotServing)?;
+        // One delta is always let in, so that a weight above the bound cannot wait for ever.
+        let bytes = state.own().log.bytes();
+        if bytes > 0 && bytes + weight > self.options.log_bytes_max {
+            return Err(Refused::Busy);
+        }
+        Ok(())
+    }
+
+    /// Makes an update: `runs` and `bytes` as in [`Delta`], but always the new bytes, whatever m is.
+    /// It is answered once [`Member::stable`] has reached the seq that this returns; a group without
+    /// parity is stable at once. Call [`Member::flush`] after the last of a batch.
+    ///
+    /// # Panics
+    /// If the member is not serving, or a page is not here: ask [`Member::admit`] and
+    /// [`Member::absent_in`] first.
+    pub fn update(
+        &mut self,
+        request: Option<RequestId>,
+        answer: Bytes,
+        runs: Vec<Run>,
+        bytes: Bytes,
+    ) -> u64 {
+        let state = self.state.as_mut().expect("update at a node that is no member of the group");
+        state.make(request, answer, runs, bytes)
+    }
+
+    /// Sends what updates have made since the last flush.
+    pub fn flush(&mut self, now: Time, out: &mut Effects) {
+        let ctx = ctx!(self, now);
+        if let Some(state) = &mut self.state {
+            state.send_new(&ctx, out);
+        }
+    }
+
+    /// What is known of a request. `retry`: its client has sent it before.
+    pub fn recall(&self, request: &RequestId, retry: bool) -> Recall {
+        match self.state.as_ref().filter(|s| s.serving()) {
+            Some(s) => s.own().requests.recall(request, s.own().stable, retry),
+            None => Recall::New,
+        }
+    }
+
+    /// The low watermark of the own stream: answers and reads of anything up to here may go out.
+    pub fn stable(&self) -> u64 {
+        self.state.as_ref().filter(|s| s.serving()).map_or(0, |s| s.own().stable)
+    }
+
+    /// The seq of the last update made.
+    pub fn last(&self) -> u64 {
+        self.state.as_ref().filter(|s| s.serving()).map_or(0, |s| s.own().prefix)
+    }
+
+    /// Whether a read whose newest write is `seq` may be answered as far as stability goes (I8).
+    pub fn releases(&self, seq: u64) -> bool {
+        seq <= self.stable() || planted(Mutant::ReadUnstable)
+    }
+
+    /// Whether a lease holds: no successor has answered anything yet (I7). For a read, ask at or after
+    /// its arrival.
+    pub fn may_read(&self, now: Time) -> bool {
+        let ctx = ctx!(self, now);
+        self.state.as_ref().is_some_and(|s| s.lease_holds(&ctx))
+    }
+
+    /// Whether updates may be answered: false only for a member of a pool that may start empty that has
+    /// not heard the directory for too long (rule 13).
+    pub fn may_answer(&self, now: Time) -> bool {
+        !self.is_quiet(now)
+    }
+
+    /// The bytes. Empty if this is no member.
+    pub fn pages(&self) -> Option<&Pages> {
+        self.state.as_ref().map(|s| s.table.pages())
+    }
+
+    /// The first page of a range that is not here yet (m > 1). Ask for it with [`Member::demand`].
+    pub fn absent_in(&self, runs: &[Run]) -> Option<u32> {
+        let state = self.state.as_ref()?;
+        crate::table::touched(runs).find(|p| !state.table.is_here(*p))
+    }
+
+    /// Fetches a page before the others: a client waits for it (rule 16).
+    pub fn demand(&mut self, now: Time, page: u32, out: &mut Effects) {
+        let ctx = ctx!(self, now);
+        if let Some(state) = &mut self.state {
+            state.demand(&ctx, page, out);
+        }
+    }
+
+    /// Asks every member to reserve `extents` extents in all.
+    pub fn want_extents(&mut self, extents: u32) {
+        if let Some(state) = self.state.as_mut().filter(|s| s.serving()) {
+            state.want(extents);
+        }
+    }
+
+    /// How many extents every listed member has reserved: no update may need more.
+    pub fn usable_extents(&self) -> u32 {
+        self.state.as_ref().filter(|s| s.serving()).map_or(0, State::granted)
+    }
+
+    /// How many extents this bucket has asked every member to reserve.
+    pub fn wanted_extents(&self) -> u32 {
+        self.state.as_ref().map_or(0, |s| s.want_extents)
+    }
+
+    /// A stream, for checkers and status.
+    pub fn stream(&self, stream: usize) -> Option<&Stream> {
+        self.state.as_ref().and_then(|s| s.streams.get(stream))
+    }
+
+    /// The page table, for checkers and status.
+    pub fn table(&self) -> Option<&PageTable> {
+        self.state.as_ref().map(|s| &s.table)
+    }
+
+    /// The epoch at whose cut this member stands, for checkers.
+    pub fn synced(&self) -> Epoch {
+        self.state.as_ref().map_or(Epoch(0), |s| s.synced)
+    }
+
+    /// Whether it leads the change to this epoch and has found its cut, for status and checkers.
+    pub fn leads_sync_of(&self, epoch: Epoch) -> bool {
+        self.leading.as_ref().is_some_and(|l| l.epoch() == epoch && l.has_cut())
+    }
+
+    /// Whether it still has pages of a life in which it was a member, for rule 17.
+    pub fn has_old_pages(&self) -> bool {
+        self.old.is_some() || self.state.as_ref().is_some_and(|s| s.old.is_some())
+    }
+
+    /// What a process that comes back with its memory of this member must do before anything else: it
+    /// has forgotten what it promised, so it counts as having promised now (rule "after a restart a
+    /// member seals nothing for one full promise").
+    pub fn restart(&mut self, now: Time) {
+        self.leading = None;
+        self.newest = Revision(0);
+        self.heard = Time::ZERO;
+        if let Some(state) = &mut self.state {
+            state.restart(now, self.options.lease);
+        }
+    }
+
+    /// The one way in.
+    pub fn step(&mut self, now: Time, event: Event, out: &mut Effects, applied: &mut Applied<'_>) {
+        match event {
+            Event::Message(envelope) => self.message(now, envelope, out, applied),
+            Event::Tick => self.tick(now, out, applied),
+            Event::Map(group) => self.map(now, group, out, applied),
+            Event::Lease { epoch, incarnation, clock } => {
+                let ctx = ctx!(self, now);
+                if let Some(state) = &mut self.state {
+                    state.directory_lease(&ctx, epoch, incarnation, clock);
+                }
+            }
+            Event::Heard { clock } => self.heard = self.heard.max(clock),
+        }
+    }
+
+    pub(crate) fn is_quiet(&self, now: Time) -> bool {
+        self.options
+            .quiet_after
+            .is_some_and(|t| now > self.heard + staves_model::shortened(t))
+    }
+
+    fn message(
+        &mut self,
+        now: Time,
+        envelope: GroupEnvelope,
+        out: &mut Effects,
+        applied: &mut Applied<'_>,
+    ) {
+        if envelope.group != self.id {
+            return;
+        }
+        let ctx = ctx!(self, now);
+        let (from, epoch) = (envelope.from, envelope.epoch);
+        match envelope.message {
+            GroupMessage::Sealed { slot, incarnation, streams, want_extents, pages } => {
+                self.on_sealed(now, epoch, slot, incarnation, streams, want_extents, pages, out);
+            }
+            GroupMessage::Synced { slot, incarnation, able } => {
+                self.on_synced(now, epoch, slot, incarnation, able, out);
+            }
+            GroupMessage::Sync { group, slot, streams, want_extents, pages } => {
+                self.on_sync(now, from, group, slot, streams, want_extents, pages, out, applied);
+            }
+            message => {
+                if let Some(state) = &mut self.state {
+                    state.message(&ctx, from, envelope.incarnation, epoch, message, out, applied);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Effects, applied: &mut Applied<'_>) {
+        self.lead(now, out);
+        let ctx = ctx!(self, now);
+        if let Some(state) = &mut self.state {
+            state.retry_seal(&ctx, out);
+            if state.open {
+                state.tick_data(&ctx, out);
+                state.tick_fill(&ctx, out);
+            }
+            state.advance(applied);
+        }
+    }
+
+    fn map(&mut self, now: Time, group: Arc<Group>, out: &mut Effects, applied: &mut Applied<'_>) {
+        let late = group.revision < self.newest && !planted(Mutant::LateOldMapDrops);
+        if group.id != self.id || late {
+            return;
+        }
+        self.newest = self.newest.max(group.revision);
+        if !group.open {
+            self.start_leading(now, group, out);
+            return;
+        }
+        if self.leading.as_ref().is_some_and(|l| l.epoch() <= group.epoch) {
+            self.leading = None;
+        }
+        if group.slot_of(self.me, self.incarnation).is_none() {
+            self.drop_state(&group);
+            return;
+        }
+        let ctx = ctx!(self, now);
+        if let Some(state) = self.state.as_mut().filter(|s| s.epoch == group.epoch) {
+            state.view = group.clone();
+            if state.synced == group.epoch && !state.open {
+                state.opened(&ctx, out, applied);
+            }
+        }
+    }
+
+    // Rule 12: state is dropped only on an open map, of an epoch not below its own, that does not list it.
+    fn drop_state(&mut self, group: &Group) {
+        let listed_before = self.state.as_ref().is_some_and(|s| s.epoch > group.epoch);
+        if listed_before && !planted(Mutant::LateOldMapDrops) {
+            return;
+        }
+        if let Some(state) = self.state.take() {
+            self.old = (state.shape().m == 1).then_some(state.table);
+        }
+    }
+
+    /// Gives back the memory of a former life that was kept for rule 17. The driver calls it when
+    /// memory is short or time has passed.
+    pub fn forget_old(&mut self) {
+        self.old = None;
+    }
+}

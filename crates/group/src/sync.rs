@@ -1,0 +1,203 @@
+//! Rules 10 and 11 at every listed member: it is brought to the cut, and serves once the directory
+//! has opened the epoch.
+
+use std::sync::Arc;
+
+use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
+use staves_store::Pages;
+use staves_wire::group::{GroupMessage, SyncStream};
+
+use crate::fill::Fill;
+use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
+use crate::requests::RequestTable;
+use crate::stream::Stream;
+use crate::table::{PageTable, Shape};
+use crate::update::Peer;
+
+impl Member {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn on_sync(
+        &mut self,
+        now: Time,
+        leader: NodeId,
+        group: Arc<Group>,
+        slot: MemberSlot,
+        streams: Vec<SyncStream>,
+        want_extents: u32,
+        pages: u32,
+        out: &mut Effects,
+        applied: &mut Applied<'_>,
+    ) {
+        if planted(Mutant::ServeBeforeOpen) && group.open {
+            return self.step(now, Event::Map(group), out, applied);
+        }
+        let listed = group.member(slot).is_some_and(|x| x.is(self.me, self.incarnation));
+        let sound = streams.len() == usize::from(group.m)
+            && streams.iter().enumerate().all(|(i, s)| usize::from(s.stream) == i);
+        if !listed || !sound || self.epoch() > group.epoch {
+            return;
+        }
+        let mut able = true;
+        if self.synced() != group.epoch {
+            if group.retained(slot) {
+                let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
+                let Some(state) = self.state.as_mut().filter(|_| sealed) else { return };
+                able = state.to_cut(now, group.clone(), slot, streams, want_extents, applied);
+            } else {
+                able = self.join(now, group.clone(), slot, streams, want_extents, pages);
+            }
+        }
+        let ctx = ctx!(self, now);
+        let message = GroupMessage::Synced { slot, incarnation: ctx.incarnation, able };
+        out.sends.push((leader, ctx.envelope(group.epoch, message)));
+    }
+
+    // A joiner: no state counts, the cut is its base (rule 10). What it held before may save bytes only.
+    fn join(
+        &mut self,
+        now: Time,
+        group: Arc<Group>,
+        slot: MemberSlot,
+        streams: Vec<SyncStream>,
+        want_extents: u32,
+        pages: u32,
+    ) -> bool {
+        let shape = Shape { m: usize::from(group.m), slot };
+        let mut fresh = Pages::new(self.arena.clone(), self.budget.clone());
+        if !fresh.reserve(want_extents) {
+            // The life before may be what is in the way.
+            self.old = None;
+            if self.state.as_ref().is_none_or(|s| s.epoch <= group.epoch) {
+                self.state = None;
+            }
+            if !fresh.reserve(want_extents) {
+                return false;
+            }
+        }
+        let before = self.state.take();
+        let old = match before {
+            Some(state) if state.shape().m == 1 => Some(state),
+            _ => None,
+        };
+        let trusted = old
+            .as_ref()
+            .is_some_and(|s| planted(Mutant::ReturningTrustsPrefix) && s.streams[0].prefix >= streams[0].cut);
+        let old = old.map(|s| s.table).or_else(|| self.old.take());
+        let (table, old) = match old {
+            Some(old) if trusted => (old, None),
+            old if group.fresh => {
+                drop(old);
+                (PageTable::whole(fresh, shape.columns()), None)
+            }
+            old => (PageTable::absent(fresh, shape.columns(), pages), old),
+        };
+        let cut = streams.get(slot.index()).map_or(0, |s| s.cut);
+        let streams = streams
+            .iter()
+            .map(|s| {
+                let requests = if planted(Mutant::RequestTableNotRebuilt) {
+                    RequestTable::default()
+                } else {
+                    RequestTable::load(&s.requests, s.forgot)
+                };
+                Stream::at_cut(s.cut, requests)
+            })
+            .collect();
+        self.state = Some(State {
+            slot,
+            epoch: group.epoch,
+            synced: group.epoch,
+            open: false,
+            streams,
+            table,
+            peers: vec![Peer::at_cut(cut, now); group.members.len()],
+            promised: vec![Time::ZERO; shape.m],
+            directory_lease: Time::ZERO,
+            sealing: staves_model::Epoch(0),
+            pending_seal: None,
+            fill: Fill::default(),
+            want_extents,
+            old,
+            view: group,
+        });
+        true
+    }
+}
+
+impl State {
+    // A retained member: it fills its streams to the cut, drops what lies beyond, and applies (rules 9, 10).
+    fn to_cut(
+        &mut self,
+        now: Time,
+        group: Arc<Group>,
+        slot: MemberSlot,
+        streams: Vec<SyncStream>,
+        want_extents: u32,
+        applied: &mut Applied<'_>,
+    ) -> bool {
+        let was_parity = !self.shape().is_data();
+        self.table.pages_mut().reserve(want_extents);
+        if self.table.pages().reserved() < want_extents {
+            return false;
+        }
+        self.epoch = group.epoch;
+        self.open = false;
+        self.want_extents = want_extents;
+        for sync in &streams {
+            if self.shape().carries(usize::from(sync.stream)) {
+                self.stream_to_cut(sync, applied, was_parity);
+            }
+        }
+        self.slot = slot;
+        self.view = group;
+        let cut = streams.get(slot.index()).map_or(0, |s| s.cut);
+        self.peers = vec![Peer::at_cut(cut, now); self.view.members.len()];
+        self.fill.clear();
+        self.synced = self.epoch;
+        true
+    }
+
+    fn stream_to_cut(&mut self, sync: &SyncStream, applied: &mut Applied<'_>, was_parity: bool) {
+        let stream = usize::from(sync.stream);
+        let s = &mut self.streams[stream];
+        if !planted(Mutant::KeepBeyondCut) {
+            s.drop_beyond(sync.cut);
+        }
+        for delta in &sync.deltas {
+            s.receive(delta.clone(), usize::MAX);
+        }
+        if planted(Mutant::GoOnWithSealMissing) {
+            s.prefix = s.prefix.min(sync.cut);
+        }
+        if !planted(Mutant::KeepBeyondCut) && !planted(Mutant::GoOnWithSealMissing) {
+            assert_eq!(s.prefix, sync.cut, "the leader sends what leads to the cut");
+        }
+        if was_parity && !planted(Mutant::PartsBeforeCutApplied) {
+            s.stable = s.stable.max(sync.cut);
+            self.apply_upto(stream, sync.cut.min(self.streams[stream].prefix), applied);
+            let at = self.applied();
+            self.table.settle(&at);
+        }
+        if !planted(Mutant::PageAheadTakenAsDone) {
+            let shape = self.shape();
+            self.table.revert_above(shape, stream, sync.cut);
+        }
+    }
+
+    /// The directory has opened the epoch at whose cut this member stands (rule 11).
+    pub fn opened(&mut self, ctx: &Ctx<'_>, out: &mut Effects, applied: &mut Applied<'_>) {
+        self.open = true;
+        self.sealing = staves_model::Epoch(0);
+        if self.shape().is_data() {
+            for peer in &mut self.peers {
+                peer.heard_at = ctx.now;
+                peer.moved_at = ctx.now;
+            }
+            self.raise_stable(ctx);
+            self.tick_data(ctx, out);
+        } else {
+            self.advance(applied);
+        }
+        self.tick_fill(ctx, out);
+    }
+}

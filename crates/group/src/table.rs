@@ -1,0 +1,399 @@
+//! The pages of one member with what the protocol keeps beside each: its labels, whether it is here,
+//! and, for a page that is not, how far its deltas have been let go.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use staves_model::{Label, MemberSlot, PAGE_BYTES, mutant::Mutant, mutant::planted};
+use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Full, Pages};
+use staves_wire::group::{Delta, Run, RunKind};
+
+use crate::code;
+
+/// A page on its way in: rebuilt, and waiting until the streams have come as far as it has.
+#[derive(Clone, Debug)]
+pub struct Rebuilt {
+    /// Its label per column of the table.
+    pub labels: Vec<Label>,
+    /// Its bytes; `None` when all zero.
+    pub bytes: Option<Bytes>,
+}
+
+/// A member's page table.
+///
+/// It has one label column per stream that the member's pages carry: one at a data bucket (its own
+/// stream) and at every member when m = 1; m at a parity bucket.
+pub struct PageTable {
+    pages: Pages,
+    columns: usize,
+    labels: Vec<Label>,
+    // One bit per page below `here.len() * 64`; pages beyond were made after this member joined, and are here.
+    absent: Vec<u64>,
+    absent_count: u32,
+    gone: BTreeMap<u32, Vec<u64>>,
+    rebuilt: BTreeMap<u32, Rebuilt>,
+}
+
+const UNWRITTEN: Label = Label { epoch: staves_model::Epoch(0), seq: 0 };
+
+impl PageTable {
+    /// A table on which all pages are here, and zero where never written.
+    pub fn whole(pages: Pages, columns: usize) -> PageTable {
+        PageTable {
+            pages,
+            columns,
+            labels: Vec::new(),
+            absent: Vec::new(),
+            absent_count: 0,
+            gone: BTreeMap::new(),
+            rebuilt: BTreeMap::new(),
+        }
+    }
+
+    /// A table whose first `count` pages are still to be fetched.
+    pub fn absent(pages: Pages, columns: usize, count: u32) -> PageTable {
+        let mut table = PageTable::whole(pages, columns);
+        for page in 0..count {
+            table.set_absent(page);
+        }
+        table
+    }
+
+    /// The bytes.
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// For reservations.
+    pub fn pages_mut(&mut self) -> &mut Pages {
+        &mut self.pages
+    }
+
+    /// The end of the table: no page from here on was ever written.
+    pub fn end(&self) -> u32 {
+        let labelled = (self.labels.len() / self.columns) as u32;
+        let absent_end = self.absent.iter().rposition(|w| *w != 0).map_or(0, |w| (w as u32 + 1) * 64);
+        labelled.max(absent_end)
+    }
+
+    /// How many pages are still to be fetched.
+    pub fn absent_count(&self) -> u32 {
+        self.absent_count
+    }
+
+    /// Whether a page is here.
+    pub fn is_here(&self, page: u32) -> bool {
+        self.absent
+            .get(page as usize / 64)
+            .is_none_or(|word| word & (1 << (page % 64)) == 0)
+    }
+
+    /// The first page at or after `from` that is still to be fetched.
+    pub fn next_absent(&self, from: u32) -> Option<u32> {
+        let mut page = from;
+        while (page as usize) < self.absent.len() * 64 {
+            let word = self.absent[page as usize / 64] >> (page % 64);
+            if word != 0 {
+                return Some(page + word.trailing_zeros());
+            }
+            page = (page / 64 + 1) * 64;
+        }
+        None
+    }
+
+    fn set_absent(&mut self, page: u32) {
+        let word = page as usize / 64;
+        if self.absent.len() <= word {
+            self.absent.resize(word + 1, 0);
+        }
+        let bit = 1 << (page % 64);
+        if self.absent[word] & bit == 0 {
+            self.absent[word] |= bit;
+            self.absent_count += 1;
+        }
+    }
+
+    fn set_here(&mut self, page: u32) {
+        if !self.is_here(page) {
+            self.absent[page as usize / 64] &= !(1 << (page % 64));
+            self.absent_count -= 1;
+        }
+        self.gone.remove(&page);
+        self.rebuilt.remove(&page);
+    }
+
+    /// A page's labels, one per column.
+    pub fn labels(&self, page: u32) -> Vec<Label> {
+        (0..self.columns).map(|c| self.label(page, c)).collect()
+    }
+
+    /// A page's label in one column.
+    pub fn label(&self, page: u32, column: usize) -> Label {
+        self.labels.get(page as usize * self.columns + column).copied().unwrap_or(UNWRITTEN)
+    }
+
+    fn set_label(&mut self, page: u32, column: usize, label: Label) {
+        let at = page as usize * self.columns + column;
+        if self.labels.len() <= at {
+            let end = (page as usize + 1) * self.columns;
+            self.labels.resize(end, UNWRITTEN);
+        }
+        self.labels[at] = label;
+    }
+
+    /// Applies a delta's runs to the pages that are here and do not have it yet (I2), and remembers for
+    /// the others that it was let go (rule 4). `slot` and `m` choose put, XOR or XOR by a coefficient.
+    ///
+    /// # Errors
+    /// `Full` if the memory was not reserved, which rule "a seq is never refused" excludes.
+    pub fn apply(
+        &mut self,
+        shape: Shape,
+        stream: usize,
+        delta: &Delta,
+        prefixes: &[u64],
+    ) -> Result<(), Full> {
+        let column = shape.column(stream);
+        let seq = delta.label.seq;
+        if self.absent_count > 0 {
+            for page in touched(&delta.runs).filter(|p| !self.is_here(*p)).collect::<Vec<_>>() {
+                self.meet_absent(page, column, seq, prefixes)?;
+            }
+        }
+        let coefficient = code::coefficient(shape.m, shape.slot, stream);
+        let mut at = 0;
+        for run in &delta.runs {
+            match run.kind {
+                RunKind::Zero => self.zero(run, column, delta.label),
+                RunKind::Bytes => {
+                    let bytes = &delta.bytes[at..at + run.len as usize];
+                    at += run.len as usize;
+                    self.put(run.offset, bytes, shape.m, coefficient, column, delta.label)?;
+                }
+            }
+        }
+        for page in touched(&delta.runs) {
+            if self.is_here(page) && self.label(page, column) < delta.label {
+                self.set_label(page, column, delta.label);
+            }
+        }
+        Ok(())
+    }
+
+    // A delta passes a page that is not here. If the page is at hand but waited for the streams, and does
+    // not have this delta, its moment is now; else the delta is let go and a part without it is too old.
+    fn meet_absent(
+        &mut self,
+        page: u32,
+        column: usize,
+        seq: u64,
+        prefixes: &[u64],
+    ) -> Result<(), Full> {
+        if self.is_here(page) {
+            return Ok(());
+        }
+        if let Some(rebuilt) = self.rebuilt.get(&page)
+            && rebuilt.labels[column].seq < seq
+        {
+            let ready = rebuilt.labels.iter().zip(prefixes).all(|(l, p)| l.seq <= *p);
+            if let Some(rebuilt) = self.rebuilt.remove(&page)
+                && ready
+            {
+                return self.install(page, &rebuilt);
+            }
+        }
+        let gone = self.gone.entry(page).or_insert_with(|| vec![0; self.columns]);
+        gone[column] = gone[column].max(seq);
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        m: usize,
+        coefficient: u8,
+        column: usize,
+        label: Label,
+    ) -> Result<(), Full> {
+        let (mut offset, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let page = (offset / PAGE_BYTES as u64) as u32;
+            let within = (offset % PAGE_BYTES as u64) as usize;
+            let (part, tail) = rest.split_at(rest.len().min(PAGE_BYTES - within));
+            if self.is_here(page) && self.label(page, column) < label {
+                if m == 1 {
+                    self.pages.write(offset, part)?;
+                } else {
+                    code::multiply_add(&mut self.pages, offset, part, coefficient)?;
+                }
+            }
+            offset += part.len() as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn zero(&mut self, run: &Run, column: usize, label: Label) {
+        let pages = touched(std::slice::from_ref(run));
+        if pages.clone().all(|p| self.is_here(p) && self.label(p, column) < label) {
+            self.pages.zero(run.offset, u64::from(run.len));
+            return;
+        }
+        for page in pages {
+            if self.is_here(page) && self.label(page, column) < label {
+                self.pages.zero(u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
+            }
+        }
+    }
+
+    /// Takes a rebuilt page. It becomes part of the table once every stream has been applied as far as
+    /// the page has it (rule 15); until then it waits. Returns false if it is older than deltas that
+    /// were let go for it already, or there is no memory for it now: ask again.
+    pub fn offer(&mut self, page: u32, rebuilt: Rebuilt, applied: &[u64]) -> bool {
+        if self.is_here(page) {
+            return true;
+        }
+        let old = self
+            .gone
+            .get(&page)
+            .is_some_and(|gone| gone.iter().zip(&rebuilt.labels).any(|(g, l)| *g > l.seq));
+        if old && !planted(Mutant::PartOlderThanGone) {
+            return false;
+        }
+        let ahead = rebuilt.labels.iter().zip(applied).any(|(l, a)| l.seq > *a);
+        if ahead && !planted(Mutant::PageAheadTakenAsDone) {
+            self.rebuilt.insert(page, rebuilt);
+            return true;
+        }
+        self.install(page, &rebuilt).is_ok()
+    }
+
+    /// Whether a page is at hand and only waits for the streams.
+    pub fn is_waiting(&self, page: u32) -> bool {
+        self.rebuilt.contains_key(&page)
+    }
+
+    /// Installs the pages whose streams have come far enough.
+    pub fn settle(&mut self, applied: &[u64]) {
+        if self.rebuilt.is_empty() {
+            return;
+        }
+        let ready: Vec<u32> = self
+            .rebuilt
+            .iter()
+            .filter(|(_, r)| r.labels.iter().zip(applied).all(|(l, a)| l.seq <= *a))
+            .map(|(p, _)| *p)
+            .collect();
+        for page in ready {
+            if let Some(rebuilt) = self.rebuilt.remove(&page) {
+                // Without memory it stays absent, and is asked for again.
+                let _ = self.install(page, &rebuilt);
+            }
+        }
+    }
+
+    fn install(&mut self, page: u32, rebuilt: &Rebuilt) -> Result<(), Full> {
+        self.pages.set_page(page, rebuilt.bytes.as_deref())?;
+        for (column, label) in rebuilt.labels.iter().enumerate() {
+            if *label != UNWRITTEN || self.label(page, column) != UNWRITTEN {
+                self.set_label(page, column, *label);
+            }
+        }
+        self.set_here(page);
+        Ok(())
+    }
+
+    /// Pages that carry a label above the cut of their stream are not here any more (rule 9).
+    pub fn revert_above(&mut self, shape: Shape, stream: usize, cut: u64) -> u32 {
+        let column = shape.column(stream);
+        self.rebuilt.clear();
+        let above: Vec<u32> = (0..(self.labels.len() / self.columns) as u32)
+            .filter(|p| self.is_here(*p) && self.label(*p, column).seq > cut)
+            .collect();
+        for page in &above {
+            self.pages.zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
+            for c in 0..self.columns {
+                self.set_label(*page, c, UNWRITTEN);
+            }
+            self.set_absent(*page);
+        }
+        above.len() as u32
+    }
+
+    /// A copy of a page's bytes for a message; `None` when it is all zero.
+    pub fn copy_out(&self, page: u32) -> Option<Bytes> {
+        let bytes = self.pages.page(page)?;
+        if bytes.iter().all(|b| *b == 0) {
+            return None;
+        }
+        Some(Bytes::copy_from_slice(bytes))
+    }
+}
+
+/// Which member a table belongs to: what decides its columns and its arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Data buckets of the group.
+    pub m: usize,
+    /// This member's slot.
+    pub slot: MemberSlot,
+}
+
+impl Shape {
+    /// Whether the slot is a data bucket.
+    pub fn is_data(self) -> bool {
+        self.slot.index() < self.m
+    }
+
+    /// Label columns of its pages.
+    pub fn columns(self) -> usize {
+        if self.is_data() { 1 } else { self.m }
+    }
+
+    /// The column of a stream.
+    pub fn column(self, stream: usize) -> usize {
+        if self.columns() == 1 { 0 } else { stream }
+    }
+
+    /// The stream of a column.
+    pub fn stream(self, column: usize) -> usize {
+        if self.is_data() { self.slot.index() } else { column }
+    }
+
+    /// Whether its pages carry this stream.
+    pub fn carries(self, stream: usize) -> bool {
+        !self.is_data() || self.slot.index() == stream
+    }
+}
+
+/// The pages that runs touch, in order; a page may come more than once.
+pub fn touched(runs: &[Run]) -> impl Iterator<Item = u32> + Clone + '_ {
+    let page = |offset: u64| (offset / PAGE_BYTES as u64) as u32;
+    runs.iter()
+        .filter(|r| r.len > 0)
+        .flat_map(move |r| page(r.offset)..=page(r.offset + u64::from(r.len) - 1))
+}
+
+/// Whether a delta's runs are well formed for a group of `m` data buckets: what a peer sends is checked
+/// before it is believed.
+pub fn well_formed(delta: &Delta, m: usize) -> bool {
+    let extent = EXTENT_BYTES as u64;
+    let end_max = u64::from(staves_store::BUCKET_EXTENTS_MAX) * extent;
+    let mut bytes = 0usize;
+    for run in &delta.runs {
+        let Some(end) = run.offset.checked_add(u64::from(run.len)) else { return false };
+        if end > end_max {
+            return false;
+        }
+        match run.kind {
+            RunKind::Bytes => bytes += run.len as usize,
+            RunKind::Zero if m > 1 => return false,
+            RunKind::Zero if run.offset % extent != 0 || u64::from(run.len) % extent != 0 => return false,
+            RunKind::Zero => {}
+        }
+    }
+    bytes == delta.bytes.len() && delta.label.seq > 0
+}
+
+const _: () = assert!(EXTENT_PAGES as usize * PAGE_BYTES == EXTENT_BYTES);

@@ -1,0 +1,415 @@
+//! Normal operation, rules 1 to 6: the data bucket makes and sends, parity receives, acknowledges and
+//! applies, and the low watermark lets both forget.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use staves_model::{
+    Epoch, Incarnation, Label, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted,
+};
+use staves_wire::group::{Delta, GroupMessage, RequestId, Run, RunKind};
+
+use crate::member::{Applied, Ctx, DirectoryCall, Effects, State};
+use crate::table::well_formed;
+
+/// What a data bucket knows of one of its parity buckets.
+#[derive(Clone, Default)]
+pub(crate) struct Peer {
+    /// It reported to have received everything up to here, in this incarnation and epoch.
+    pub prefix: u64,
+    /// Sent up to here (perhaps lost).
+    pub sent: u64,
+    /// The stable seq that was last sent.
+    pub sent_stable: u64,
+    /// When anything was last sent.
+    pub sent_at: Time,
+    /// When its prefix last rose, or nothing was owed to it.
+    pub moved_at: Time,
+    /// When it was last heard.
+    pub heard_at: Time,
+    /// When deltas were last sent again.
+    pub resent_at: Time,
+    /// It promised that no successor answers before.
+    pub promise: Time,
+    /// Extents that it has reserved.
+    pub granted: u32,
+}
+
+impl Peer {
+    /// A parity bucket that stands at the cut.
+    pub fn at_cut(cut: u64, now: Time) -> Peer {
+        Peer {
+            prefix: cut,
+            sent: cut,
+            moved_at: now,
+            heard_at: now,
+            ..Peer::default()
+        }
+    }
+}
+
+/// A gap is filled again after this time at the soonest, so that a burst of acks that all report it
+/// causes one burst of deltas.
+const RESEND_NOT_BEFORE: Duration = Duration::from_millis(5);
+
+impl State {
+    /// Rule 1, the data bucket's part that needs no message.
+    pub fn make(
+        &mut self,
+        request: Option<RequestId>,
+        answer: Bytes,
+        runs: Vec<Run>,
+        bytes: Bytes,
+    ) -> u64 {
+        assert!(self.serving(), "only the data bucket of an open epoch makes deltas");
+        let shape = self.shape();
+        let own = self.slot.index();
+        let bytes = if shape.m == 1 { bytes } else { self.xor_with_old(&runs, &bytes) };
+        let label = Label { epoch: self.epoch, seq: self.streams[own].prefix + 1 };
+        let delta = Delta { label, request, answer, runs, bytes };
+        assert!(well_formed(&delta, shape.m), "runs and bytes of an update must agree");
+        let protected = self.view.parity_slots().next().is_some();
+        self.table
+            .apply(shape, own, &delta, &[])
+            .expect("usable_extents() says what was reserved everywhere; the service must stay within it");
+        self.streams[own].append(delta, protected);
+        if !protected {
+            self.streams[own].stable = label.seq;
+        }
+        label.seq
+    }
+
+    fn xor_with_old(&self, runs: &[Run], new: &Bytes) -> Bytes {
+        let mut xored = BytesMut::from(&new[..]);
+        let mut at = 0;
+        let mut old = Vec::new();
+        for run in runs.iter().filter(|r| r.kind == RunKind::Bytes) {
+            old.clear();
+            self.table.pages().read_into(run.offset, run.len as usize, &mut old);
+            for (x, o) in xored[at..at + run.len as usize].iter_mut().zip(&old) {
+                *x ^= o;
+            }
+            at += run.len as usize;
+        }
+        xored.freeze()
+    }
+
+    /// Sends every parity bucket, joiners included, what it was not sent yet.
+    pub fn send_new(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
+        if !self.serving() {
+            return;
+        }
+        let view = self.view.clone();
+        for slot in view.parity_slots() {
+            if self.peers[slot.index()].sent < self.own().prefix {
+                self.send_to(ctx, slot, out);
+            }
+        }
+    }
+
+    // All that is owed to one parity bucket, in messages of bounded size; at least one message.
+    fn send_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot, out: &mut Effects) {
+        let Some(node) = self.view.member(slot).map(|x| x.node) else { return };
+        let own = self.slot.index();
+        loop {
+            let stream = &self.streams[own];
+            let peer = &self.peers[slot.index()];
+            let mut deltas = Vec::new();
+            let mut weight = 0;
+            for delta in stream.log.from(peer.sent + 1) {
+                weight += delta.weight();
+                if !deltas.is_empty() && weight > ctx.options.message_bytes_max {
+                    break;
+                }
+                deltas.push(delta.clone());
+            }
+            let sent = deltas.last().map_or(peer.sent, |d| d.label.seq);
+            let message = GroupMessage::Deltas {
+                stream: own as u8,
+                deltas,
+                stable: stream.stable,
+                last: stream.prefix,
+                clock: ctx.now,
+                want_extents: self.want_extents,
+            };
+            let (last, stable) = (stream.prefix, stream.stable);
+            out.sends.push((node, ctx.envelope(self.epoch, message)));
+            let peer = &mut self.peers[slot.index()];
+            let stuck_in_place = sent == peer.sent;
+            peer.sent = sent;
+            peer.sent_stable = stable;
+            peer.sent_at = ctx.now;
+            if sent >= last || stuck_in_place {
+                return;
+            }
+        }
+    }
+
+    /// Heartbeats, sending again, and reports of members that do not move (rules 1, 6).
+    pub fn tick_data(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
+        if !self.serving() {
+            return;
+        }
+        let view = self.view.clone();
+        let (last, stable) = (self.own().prefix, self.own().stable);
+        let mut stuck = Vec::new();
+        for slot in view.parity_slots() {
+            let peer = &mut self.peers[slot.index()];
+            if peer.prefix >= last {
+                peer.moved_at = ctx.now;
+            }
+            let owed = peer.prefix < peer.sent;
+            let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at).max(peer.sent_at));
+            if owed && quiet_for >= ctx.options.resend_after {
+                peer.sent = peer.prefix;
+                peer.resent_at = ctx.now;
+            }
+            let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
+            let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
+            if silent || unmoved {
+                stuck.push(slot);
+            }
+            let due = ctx.now.since(peer.sent_at) >= ctx.options.heartbeat_every;
+            if peer.sent < last || peer.sent_stable < stable || due {
+                self.send_to(ctx, slot, out);
+            }
+        }
+        if !stuck.is_empty() {
+            out.directory.push(DirectoryCall::Stuck {
+                group: ctx.group,
+                epoch: self.epoch,
+                slots: stuck,
+            });
+        }
+    }
+
+    /// Messages that need a member with state.
+    #[allow(clippy::too_many_arguments)]
+    pub fn message(
+        &mut self,
+        ctx: &Ctx<'_>,
+        from: NodeId,
+        incarnation: Incarnation,
+        epoch: Epoch,
+        message: GroupMessage,
+        out: &mut Effects,
+        applied: &mut Applied<'_>,
+    ) {
+        match message {
+            GroupMessage::Deltas { stream, deltas, stable, last, clock, want_extents } => {
+                if self.accepts(from, incarnation, epoch, stream, deltas.first()) {
+                    let stream = usize::from(stream);
+                    self.receive(ctx, stream, deltas, stable, applied);
+                    self.want_extents = self.want_extents.max(want_extents);
+                    if self.want_extents > self.table.pages().reserved() {
+                        self.table.pages_mut().reserve(self.want_extents);
+                    }
+                    self.acknowledge(ctx, from, epoch, stream, last, clock, out);
+                }
+            }
+            GroupMessage::Ack { slot, incarnation, stream, prefix, gap, clock, promise, granted_extents } => {
+                let current = epoch == self.epoch
+                    && self.view.member(slot).is_some_and(|x| x.incarnation == incarnation);
+                let own = self.serving() && usize::from(stream) == self.slot.index();
+                let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
+                if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
+                    self.acknowledged(ctx, slot, prefix, gap, out);
+                    let peer = &mut self.peers[slot.index()];
+                    peer.granted = granted_extents;
+                    if promise {
+                        self.promised_by(ctx, slot, clock);
+                    }
+                }
+            }
+            GroupMessage::Seal { group, released } => self.on_seal(ctx, from, group, released, out),
+            GroupMessage::Get { page, count, urgent: _, held } => {
+                self.give(ctx, from, epoch, page, count, &held, out);
+            }
+            GroupMessage::Parts { slot, parts } => {
+                if epoch == self.epoch && self.open {
+                    self.take_parts(ctx, slot, parts, out);
+                }
+            }
+            GroupMessage::Sealed { .. } | GroupMessage::Sync { .. } | GroupMessage::Synced { .. } => {}
+        }
+    }
+
+    // Rule 2: the envelope's epoch fences, whatever the deltas' labels say.
+    fn accepts(
+        &self,
+        from: NodeId,
+        incarnation: Incarnation,
+        epoch: Epoch,
+        stream: u8,
+        first: Option<&Delta>,
+    ) -> bool {
+        if self.shape().is_data() || usize::from(stream) >= self.streams.len() {
+            return false;
+        }
+        if planted(Mutant::OldEpochAccepted) {
+            return true;
+        }
+        let fence = match first {
+            Some(delta) if planted(Mutant::FenceByLabel) => delta.label.epoch,
+            _ => epoch,
+        };
+        let from_data = planted(Mutant::FenceByLabel)
+            || self.view.member(MemberSlot(stream)).is_some_and(|x| x.is(from, incarnation));
+        fence == self.epoch && self.synced == self.epoch && from_data
+    }
+
+    fn receive(
+        &mut self,
+        ctx: &Ctx<'_>,
+        stream: usize,
+        deltas: Vec<Delta>,
+        stable: u64,
+        applied: &mut Applied<'_>,
+    ) {
+        let room = ctx.options.log_bytes_max;
+        for delta in deltas {
+            if !well_formed(&delta, self.streams.len()) {
+                return;
+            }
+            self.streams[stream].receive(delta, room);
+        }
+        let s = &mut self.streams[stream];
+        s.stable = s.stable.max(stable);
+        self.advance(applied);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn acknowledge(
+        &mut self,
+        ctx: &Ctx<'_>,
+        to: NodeId,
+        epoch: Epoch,
+        stream: usize,
+        last: u64,
+        clock: Time,
+        out: &mut Effects,
+    ) {
+        if ctx.quiet {
+            return;
+        }
+        let s = &self.streams[stream];
+        let (mut prefix, gap) = (s.prefix, s.log.has_gap() && s.prefix < last);
+        if planted(Mutant::AckHighestReceived) {
+            prefix = prefix.max(s.log.highest().unwrap_or(0));
+        }
+        let promise = self.promise(ctx, stream);
+        let epoch = if planted(Mutant::OldEpochAccepted) { epoch } else { self.epoch };
+        let message = GroupMessage::Ack {
+            slot: self.slot,
+            incarnation: ctx.incarnation,
+            stream: stream as u8,
+            prefix,
+            gap,
+            clock,
+            promise,
+            granted_extents: self.table.pages().reserved(),
+        };
+        out.sends.push((to, ctx.envelope(epoch, message)));
+    }
+
+    fn acknowledged(
+        &mut self,
+        ctx: &Ctx<'_>,
+        slot: MemberSlot,
+        prefix: u64,
+        gap: bool,
+        out: &mut Effects,
+    ) {
+        let last = self.own().prefix;
+        // What nobody can have received yet is no report of ours; a peer that says so is not believed.
+        let prefix = prefix.min(last);
+        let peer = &mut self.peers[slot.index()];
+        peer.heard_at = ctx.now;
+        if prefix > peer.prefix {
+            peer.prefix = prefix;
+            peer.moved_at = ctx.now;
+        }
+        peer.sent = peer.sent.max(peer.prefix);
+        let again = gap && ctx.now.since(peer.resent_at) >= RESEND_NOT_BEFORE;
+        if again {
+            peer.sent = peer.prefix;
+            peer.resent_at = ctx.now;
+            self.send_to(ctx, slot, out);
+        }
+        self.raise_stable(ctx);
+    }
+
+    /// Rules 3 and 5: stable is the lowest prefix over all listed parity buckets, joiners included; what
+    /// all have reported is let go.
+    pub fn raise_stable(&mut self, ctx: &Ctx<'_>) {
+        if ctx.quiet || !self.serving() {
+            return;
+        }
+        let own = self.slot.index();
+        let mut lowest = self.streams[own].prefix;
+        let mut lowest_counted = lowest;
+        for slot in self.view.parity_slots() {
+            let prefix = self.peers[slot.index()].prefix;
+            lowest = lowest.min(prefix);
+            let complete = self.view.member(slot).is_some_and(|x| x.complete);
+            if complete || !planted(Mutant::JoinerNotCounted) {
+                lowest_counted = lowest_counted.min(prefix);
+            }
+        }
+        let stream = &mut self.streams[own];
+        stream.stable = stream.stable.max(lowest_counted);
+        stream.purge(lowest);
+    }
+
+    /// Rule 4: parity applies each stream in order up to stable; rule 5: and lets it go, but never while
+    /// its epoch is not open.
+    pub fn advance(&mut self, applied: &mut Applied<'_>) {
+        let shape = self.shape();
+        if shape.is_data() {
+            return;
+        }
+        for stream in 0..self.streams.len() {
+            let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
+            self.apply_upto(stream, upto, applied);
+            if self.open || planted(Mutant::PurgeWhileNotOpen) {
+                let upto = self.streams[stream].applied.min(self.streams[stream].stable);
+                self.streams[stream].purge(upto);
+            }
+        }
+        let at = self.applied();
+        self.table.settle(&at);
+    }
+
+    /// Applies a stream's deltas, in order, up to a seq that is in the log.
+    pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) {
+        let shape = self.shape();
+        let prefixes = self.prefixes();
+        while self.streams[stream].applied < upto {
+            let seq = self.streams[stream].applied + 1;
+            if let Some(delta) = self.streams[stream].log.get(seq) {
+                self.table
+                    .apply(shape, stream, delta, &prefixes)
+                    .expect("pages are reserved at all members before the first delta to them");
+                applied(self.table.pages(), delta);
+            } else {
+                debug_assert!(false, "delta {seq} of stream {stream} is neither applied nor logged");
+            }
+            self.streams[stream].applied = seq;
+        }
+    }
+
+    /// The data bucket wants so many extents at every member, itself included.
+    pub fn want(&mut self, extents: u32) {
+        self.want_extents = extents;
+        self.table.pages_mut().reserve(extents);
+    }
+
+    /// What every listed member has reserved.
+    pub fn granted(&self) -> u32 {
+        let own = self.table.pages().reserved();
+        self.view
+            .parity_slots()
+            .map(|p| self.peers[p.index()].granted)
+            .fold(own, u32::min)
+    }
+}

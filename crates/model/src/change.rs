@@ -1,0 +1,305 @@
+//! Changes to the cluster map, and the rules that refuse them.
+//!
+//! A change is made whole or refused whole. What it is checked against lies in the map alone, so every
+//! node that applies the same changes in the same order comes to the same map. `change/refusal.rs` holds
+//! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules, `change/epochs.rs` those of GROUP (7, 11 and 13) for a group's membership.
+
+mod epochs;
+mod nodes;
+mod pools;
+mod refusal;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::epochs::NewEpoch;
+pub(crate) use self::epochs::{is_source, sources};
+pub use self::refusal::Refusal;
+
+use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::map::{ClusterMap, Group, LastOpen, Medium, Node, NodeState, Pool, PoolKind};
+use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
+
+/// Most nodes that a cluster may know, up or down.
+pub const NODES_MAX: usize = 1024;
+/// Most pools.
+pub const POOLS_MAX: usize = 64;
+/// Most buckets of one pool.
+pub const BUCKETS_MAX: u32 = 4096;
+/// Most groups of all pools together.
+pub const GROUPS_MAX: usize = 16_384;
+/// Longest name, zone or address, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// A change that somebody proposes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// Makes a cluster out of an empty map. The first change of all.
+    Bootstrap {
+        /// The cluster's name for itself; not 0.
+        cluster: ClusterId,
+    },
+    /// A node's process started: a new life. What its former life held counts as lost at once.
+    NodeUp {
+        /// Its id if it has one; `None` asks for a fresh one.
+        id: Option<NodeId>,
+        /// A name for people. Need not be unique.
+        name: String,
+        /// Its zone, if it has one.
+        zone: Option<String>,
+        /// Where the native protocol is reached.
+        native: String,
+        /// Where RESP is reached.
+        resp: String,
+        /// Where the admin door is reached.
+        admin: String,
+        /// Memory for pages, in bytes.
+        memory_bytes: u64,
+        /// Whether it keeps its vote on disk.
+        durable: bool,
+    },
+    /// A node was confirmed dead (row D5).
+    NodeDown {
+        /// The node.
+        node: NodeId,
+        /// The life that ended: another one is not harmed.
+        incarnation: Incarnation,
+    },
+    /// A node that was declared dead proves to live on, in the same life and with its memory: it was
+    /// cut off or paused. Its memberships of last open epochs count again.
+    NodeBack {
+        /// The node.
+        node: NodeId,
+        /// Its life, the one that was declared dead.
+        incarnation: Incarnation,
+    },
+    /// A node says that it stops.
+    NodeLeft {
+        /// The node.
+        node: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// Strikes a node that will not come back. Its id is not used again.
+    ForgetNode {
+        /// The node: down, and a member of nothing.
+        node: NodeId,
+    },
+    /// Asks a node to give up its buckets (need-to-remove, row X5), or to take some again.
+    Drain {
+        /// The node.
+        node: NodeId,
+        /// Drain, or resume.
+        on: bool,
+    },
+    /// Makes a pool with its groups. They start at epoch 0, with no members.
+    CreatePool {
+        /// Its name, unique.
+        name: String,
+        /// What its bytes mean.
+        kind: PoolKind,
+        /// m and the wanted k.
+        scheme: Scheme,
+        /// Where its pages lie.
+        medium: Medium,
+        /// Bytes that each node may give to it.
+        node_budget_bytes: u64,
+        /// Buckets: a power of two.
+        buckets: u32,
+        /// Whether a group all of whose members are gone may start again empty.
+        may_start_empty: bool,
+    },
+    /// Changes a pool's k or budget while it serves (row X3).
+    SetPool {
+        /// The pool.
+        name: String,
+        /// The new scheme; m must stay.
+        scheme: Option<Scheme>,
+        /// The new budget.
+        node_budget_bytes: Option<u64>,
+    },
+    /// Deletes a pool with all that it holds.
+    DeletePool {
+        /// The pool.
+        name: String,
+    },
+    /// Commits the next epochs of some groups: one proposal moves all buckets of a dead node.
+    CommitEpochs(Vec<NewEpoch>),
+    /// The leader of an epoch has brought every listed member to the cut (GROUP rule 11).
+    Open {
+        /// The group.
+        group: GroupId,
+        /// The epoch: refused unless it is the newest and not yet open.
+        epoch: Epoch,
+    },
+    /// A joiner has all pages (GROUP rule 16).
+    Complete {
+        /// The group.
+        group: GroupId,
+        /// The open epoch in which it says so.
+        epoch: Epoch,
+        /// Its member slot.
+        slot: MemberSlot,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// Says plainly that more was lost of these groups than their scheme bears.
+    MarkLost {
+        /// The groups.
+        groups: Vec<GroupId>,
+    },
+}
+
+/// What a change came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// It was so already; the revision stays.
+    Unchanged,
+    /// A node's new life.
+    Node {
+        /// Its id.
+        id: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// A new pool.
+    Pool {
+        /// Its id.
+        id: PoolId,
+    },
+}
+
+impl ClusterMap {
+    /// Makes a change whole, or refuses it and changes nothing.
+    ///
+    /// `expected` is the revision on which the proposer decided. The change is refused with
+    /// [`Refusal::MapMovedOn`] if anything that it rests on has changed since: for `CommitEpochs` and
+    /// `MarkLost` that is the groups they name (nodes are checked by life and state anyway), so that
+    /// a takeover is not held up by every other group that opens; for all else it is the whole map.
+    pub fn apply(
+        &mut self,
+        expected: Option<Revision>,
+        change: &Change,
+    ) -> Result<Outcome, Refusal> {
+        self.check_expected(expected, change)?;
+        match change {
+            Change::Bootstrap { cluster } => return self.bootstrap(*cluster),
+            _ if self.cluster == ClusterId(0) => return Err(Refusal::NotBootstrapped),
+            _ => {}
+        }
+        match change {
+            Change::Bootstrap { .. } => unreachable!("handled above"),
+            Change::NodeUp { .. } => self.node_up(change),
+            Change::NodeDown { node, incarnation } | Change::NodeLeft { node, incarnation } => {
+                self.set_state(*node, *incarnation, NodeState::Down)
+            }
+            Change::NodeBack { node, incarnation } => {
+                self.set_state(*node, *incarnation, NodeState::Up)
+            }
+            Change::ForgetNode { node } => self.forget_node(*node),
+            Change::Drain { node, on } => self.drain(*node, *on),
+            Change::CreatePool { .. } => self.create_pool(change),
+            Change::SetPool {
+                name,
+                scheme,
+                node_budget_bytes,
+            } => self.set_pool(name, *scheme, *node_budget_bytes),
+            Change::DeletePool { name } => self.delete_pool(name),
+            Change::CommitEpochs(new) => self.commit_epochs(new),
+            Change::Open { group, epoch } => self.open(*group, *epoch),
+            Change::Complete {
+                group,
+                epoch,
+                slot,
+                incarnation,
+            } => self.complete(*group, *epoch, *slot, *incarnation),
+            Change::MarkLost { groups } => self.mark_lost(groups),
+        }
+    }
+
+    fn check_expected(&self, expected: Option<Revision>, change: &Change) -> Result<(), Refusal> {
+        let Some(expected) = expected else {
+            return Ok(());
+        };
+        let newest_of = |groups: &mut dyn Iterator<Item = GroupId>| {
+            let known = groups.filter_map(|g| self.groups.get(&g));
+            known.map(|g| g.revision).max().unwrap_or_default()
+        };
+        let stands = expected <= self.revision
+            && match change {
+                Change::CommitEpochs(new) => {
+                    newest_of(&mut new.iter().map(|n| n.group)) <= expected
+                }
+                Change::MarkLost { groups } => newest_of(&mut groups.iter().copied()) <= expected,
+                _ => expected == self.revision,
+            };
+        if stands {
+            Ok(())
+        } else {
+            Err(Refusal::MapMovedOn {
+                expected,
+                found: self.revision,
+            })
+        }
+    }
+
+    /// Every change that takes effect ends here.
+    fn moved(&mut self, outcome: Outcome) -> Result<Outcome, Refusal> {
+        self.revision = self.revision.next();
+        Ok(outcome)
+    }
+
+    fn bootstrap(&mut self, cluster: ClusterId) -> Result<Outcome, Refusal> {
+        if self.cluster != ClusterId(0) {
+            return Err(Refusal::AlreadyBootstrapped {
+                cluster: self.cluster,
+            });
+        }
+        if cluster == ClusterId(0) {
+            return Err(Refusal::BadName {
+                what: "cluster id".into(),
+                name: "0".into(),
+                reason: "0 stands for no cluster".into(),
+            });
+        }
+        self.cluster = cluster;
+        self.next_node = NodeId(1);
+        self.next_pool = PoolId(1);
+        self.next_group = GroupId(1);
+        self.next_incarnation = Incarnation(1);
+        self.moved(Outcome::Done)
+    }
+}
+
+impl Group {
+    /// Whether any life of this node is a member of the newest epoch or of the last open one.
+    pub fn names(&self, node: NodeId) -> bool {
+        self.members
+            .iter()
+            .chain(&self.last_open.members)
+            .flatten()
+            .any(|x| x.node == node)
+    }
+}
+
+fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
+    let reason = if text.is_empty() {
+        "it is empty".to_owned()
+    } else if text.len() > NAME_BYTES_MAX {
+        format!("it is longer than {NAME_BYTES_MAX} bytes")
+    } else if text.chars().any(|c| c.is_control()) {
+        "it holds a control character".to_owned()
+    } else {
+        return Ok(());
+    };
+    let name = text.chars().take(64).filter(|c| !c.is_control()).collect();
+    Err(Refusal::BadName {
+        what: what.to_owned(),
+        name,
+        reason,
+    })
+}
+
+#[cfg(test)]
+mod tests;

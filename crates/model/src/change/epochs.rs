@@ -1,0 +1,393 @@
+//! A group's membership: commit, open, complete, lost (GROUP rules 7, 11, 13, 16).
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Refusal};
+use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+use crate::map::{ClusterMap, Group, LastOpen, Member};
+use crate::mutant::{Mutant, planted};
+use crate::scheme::K_MAX;
+
+/// The next epoch of one group, as it is proposed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NewEpoch {
+    /// The group.
+    pub group: GroupId,
+    /// The epoch: one above the group's newest.
+    pub epoch: Epoch,
+    /// Members by member slot: a node and its life; `None` is vacant. At least m slots; data slots
+    /// are never vacant.
+    pub members: Vec<Option<(NodeId, Incarnation)>>,
+    /// For each slot of `members`: where that member stands in the last open epoch, if it is
+    /// retained; `None` for a joiner and for a vacant slot.
+    pub kept: Vec<Option<MemberSlot>>,
+    /// Who seals, cuts, syncs and opens.
+    pub leader: MemberSlot,
+    /// Starts from nothing.
+    pub fresh: bool,
+}
+
+impl ClusterMap {
+    pub(super) fn commit_epochs(&mut self, new: &[NewEpoch]) -> Result<Outcome, Refusal> {
+        let mut seen = BTreeSet::new();
+        let mut checked = Vec::with_capacity(new.len());
+        for n in new {
+            if !seen.insert(n.group) {
+                return Err(Refusal::NamedTwice { group: n.group });
+            }
+            checked.push(self.check_epoch(n)?);
+        }
+        if checked.is_empty() {
+            return Ok(Outcome::Unchanged);
+        }
+        let revision = self.revision.next();
+        for (n, members) in new.iter().zip(checked) {
+            let group = self.groups.get_mut(&n.group).expect("check_epoch found it");
+            group.epoch = n.epoch;
+            group.open = false;
+            group.leader = n.leader;
+            group.members = members;
+            group.kept = n.kept.clone();
+            group.fresh = n.fresh;
+            group.revision = revision;
+        }
+        self.moved(Outcome::Done)
+    }
+
+    /// Rule 7. Gives the members as they go into the map, with their `complete` marks.
+    fn check_epoch(&self, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusal> {
+        let group = self
+            .groups
+            .get(&n.group)
+            .ok_or(Refusal::UnknownGroup { group: n.group })?;
+        if n.epoch != group.epoch.next() {
+            return Err(Refusal::WrongEpoch {
+                group: n.group,
+                epoch: n.epoch,
+                newest: group.epoch,
+            });
+        }
+        check_shape(group, n)?;
+        self.check_members_run(n)?;
+        let members = if n.fresh {
+            self.check_fresh(group, n)?;
+            fresh_members(n)
+        } else {
+            let members = check_kept(group, n)?;
+            check_sources_suffice(group, n, &members)?;
+            members
+        };
+        let leads = members.get(n.leader.index()).is_some_and(Option::is_some);
+        if !leads || (!n.fresh && n.kept[n.leader.index()].is_none()) {
+            return Err(Refusal::BadLeader {
+                group: n.group,
+                slot: n.leader,
+            });
+        }
+        Ok(members)
+    }
+
+    /// Members are on distinct nodes, each in its present life and up.
+    fn check_members_run(&self, n: &NewEpoch) -> Result<(), Refusal> {
+        let mut nodes = BTreeSet::new();
+        for (slot, (node, incarnation)) in listed(n) {
+            if !nodes.insert(node) {
+                return Err(Refusal::NodeTwice {
+                    group: n.group,
+                    node,
+                });
+            }
+            if !self.is_up(node, incarnation) {
+                return Err(Refusal::MemberNotUp {
+                    group: n.group,
+                    slot,
+                    node,
+                    incarnation,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A start from nothing: the first of all, or after the loss of more than the scheme bears in a
+    /// pool that may (GROUP rule 13: the time T before it is the proposer's to wait).
+    fn check_fresh(&self, group: &Group, n: &NewEpoch) -> Result<(), Refusal> {
+        let refuse = |reason: String| {
+            Err(Refusal::NotFresh {
+                group: n.group,
+                reason,
+            })
+        };
+        if n.kept.iter().any(Option::is_some) {
+            return refuse("a start from nothing keeps nobody".into());
+        }
+        if group.last_open.epoch == Epoch(0) {
+            return Ok(());
+        }
+        if !self
+            .pools
+            .get(&group.pool)
+            .is_some_and(|p| p.may_start_empty)
+        {
+            return refuse(
+                "its pool promises to keep what it holds; delete the pool instead".into(),
+            );
+        }
+        let alive = self.complete_sources_up(group);
+        if alive >= usize::from(group.m) {
+            return refuse(format!(
+                "{alive} complete members of it run and {} are enough; keep them",
+                group.m
+            ));
+        }
+        Ok(())
+    }
+
+    /// How many complete members of the last open epoch run.
+    pub fn complete_sources_up(&self, group: &Group) -> usize {
+        let members = group.last_open.members.iter().flatten();
+        members
+            .filter(|x| x.complete && self.is_up(x.node, x.incarnation))
+            .count()
+    }
+
+    pub(super) fn open(&mut self, id: GroupId, epoch: Epoch) -> Result<Outcome, Refusal> {
+        let revision = self.revision.next();
+        let group = self
+            .groups
+            .get_mut(&id)
+            .ok_or(Refusal::UnknownGroup { group: id })?;
+        if group.epoch != epoch || epoch == Epoch(0) {
+            return Err(Refusal::NotNewest {
+                group: id,
+                epoch,
+                newest: group.epoch,
+            });
+        }
+        if group.open {
+            return Err(Refusal::AlreadyOpen { group: id, epoch });
+        }
+        group.open = true;
+        group.lost = false;
+        group.last_open = LastOpen {
+            epoch,
+            members: group.members.clone(),
+        };
+        group.revision = revision;
+        self.moved(Outcome::Done)
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        id: GroupId,
+        epoch: Epoch,
+        slot: MemberSlot,
+        incarnation: Incarnation,
+    ) -> Result<Outcome, Refusal> {
+        let revision = self.revision.next();
+        let group = self
+            .groups
+            .get_mut(&id)
+            .ok_or(Refusal::UnknownGroup { group: id })?;
+        if group.epoch != epoch {
+            return Err(Refusal::NotNewest {
+                group: id,
+                epoch,
+                newest: group.epoch,
+            });
+        }
+        if !group.open {
+            return Err(Refusal::NotOpen { group: id, epoch });
+        }
+        let member = group.members.get_mut(slot.index()).and_then(Option::as_mut);
+        let Some(member) = member.filter(|x| x.incarnation == incarnation) else {
+            return Err(Refusal::NotThatMember {
+                group: id,
+                slot,
+                incarnation,
+            });
+        };
+        if member.complete {
+            return Err(Refusal::AlreadyComplete { group: id, slot });
+        }
+        member.complete = true;
+        // An open epoch is its own last open one: sources are told apart by this mark.
+        group.last_open.members.clone_from(&group.members);
+        group.revision = revision;
+        self.moved(Outcome::Done)
+    }
+
+    pub(super) fn mark_lost(&mut self, ids: &[GroupId]) -> Result<Outcome, Refusal> {
+        for id in ids {
+            let group = self
+                .groups
+                .get(id)
+                .ok_or(Refusal::UnknownGroup { group: *id })?;
+            let kept = self.complete_sources_up(group);
+            if kept >= usize::from(group.m) || group.last_open.epoch == Epoch(0) {
+                return Err(Refusal::NotLost {
+                    group: *id,
+                    kept,
+                    m: group.m,
+                });
+            }
+        }
+        let revision = self.revision.next();
+        let mut any = false;
+        for id in ids {
+            let group = self.groups.get_mut(id).expect("looked up above");
+            if !group.lost {
+                group.lost = true;
+                group.revision = revision;
+                any = true;
+            }
+        }
+        if any {
+            self.moved(Outcome::Done)
+        } else {
+            Ok(Outcome::Unchanged)
+        }
+    }
+}
+
+/// Where retained members come from: the last *open* epoch, and no other (GROUP rule 7). An epoch
+/// that was committed and then abandoned may list joiners that hold nothing, and lack members that do.
+pub(crate) fn sources(group: &Group) -> &[Option<Member>] {
+    if planted(Mutant::SourcesFromCommitted) && group.last_open.epoch != Epoch(0) {
+        return &group.members;
+    }
+    &group.last_open.members
+}
+
+/// Whether this life of this node may not be listed as a joiner: it would wipe what it holds.
+pub(crate) fn is_source(group: &Group, node: NodeId, incarnation: Incarnation) -> bool {
+    if planted(Mutant::SourceListedAsJoiner) {
+        return false;
+    }
+    sources(group)
+        .iter()
+        .flatten()
+        .any(|x| x.is(node, incarnation))
+}
+
+fn listed(n: &NewEpoch) -> impl Iterator<Item = (MemberSlot, (NodeId, Incarnation))> + '_ {
+    let slots = n.members.iter().enumerate();
+    slots.filter_map(|(s, x)| x.map(|x| (MemberSlot(s as u8), x)))
+}
+
+fn check_shape(group: &Group, n: &NewEpoch) -> Result<(), Refusal> {
+    let m = usize::from(group.m);
+    // Twice k: while members are exchanged, the new stand beside the old.
+    let max = m + 2 * usize::from(K_MAX);
+    let reason = if n.members.len() < m || n.members.len() > max {
+        format!(
+            "it has {} member slots; give it {m} to {max}",
+            n.members.len()
+        )
+    } else if n.kept.len() != n.members.len() {
+        format!(
+            "it has {} member slots and {} marks of kept",
+            n.members.len(),
+            n.kept.len()
+        )
+    } else if let Some(s) = n.members[..m].iter().position(Option::is_none) {
+        format!("data slot {s} is vacant; list a member there")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Malformed {
+        group: n.group,
+        epoch: n.epoch,
+        reason,
+    })
+}
+
+fn fresh_members(n: &NewEpoch) -> Vec<Option<Member>> {
+    let all_there = |(node, incarnation)| Member {
+        node,
+        incarnation,
+        complete: true,
+    };
+    n.members.iter().map(|x| x.map(all_there)).collect()
+}
+
+/// Each member is a source in the place where it is said to stand, or a joiner that is no source.
+fn check_kept(group: &Group, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusal> {
+    let sources = sources(group);
+    let mut members = vec![None; n.members.len()];
+    for (s, kept) in n.kept.iter().enumerate() {
+        let slot = MemberSlot(s as u8);
+        members[s] = match (n.members[s], *kept) {
+            (None, None) => None,
+            (Some((node, incarnation)), None) => {
+                if is_source(group, node, incarnation) {
+                    return Err(Refusal::SourceAsJoiner {
+                        group: n.group,
+                        node,
+                    });
+                }
+                Some(Member {
+                    node,
+                    incarnation,
+                    complete: false,
+                })
+            }
+            (listed, Some(from)) => {
+                let source = sources.get(from.index()).copied().flatten();
+                let same = source.filter(|x| listed == Some((x.node, x.incarnation)));
+                let Some(source) = same else {
+                    return Err(Refusal::NotThatSource {
+                        group: n.group,
+                        slot,
+                        from,
+                    });
+                };
+                check_place(group, n, slot, from)?;
+                Some(source)
+            }
+        };
+    }
+    Ok(members)
+}
+
+/// With m = 1 every bucket holds the same bytes and any may take any slot. With m > 1 the bytes of a
+/// bucket are those of its slot.
+fn check_place(
+    group: &Group,
+    n: &NewEpoch,
+    slot: MemberSlot,
+    from: MemberSlot,
+) -> Result<(), Refusal> {
+    if group.m == 1 || slot == from {
+        return Ok(());
+    }
+    Err(Refusal::Malformed {
+        group: n.group,
+        epoch: n.epoch,
+        reason: format!(
+            "member {slot} is kept from slot {from}; with m = {} members keep their slots",
+            group.m
+        ),
+    })
+}
+
+fn check_sources_suffice(
+    group: &Group,
+    n: &NewEpoch,
+    members: &[Option<Member>],
+) -> Result<(), Refusal> {
+    let kept = members.iter().flatten().filter(|x| x.complete).count();
+    if kept < usize::from(group.m) {
+        return Err(Refusal::TooFewSources {
+            group: n.group,
+            kept,
+            m: group.m,
+        });
+    }
+    if group.m == 1 && !members[0].is_some_and(|x| x.complete) {
+        return Err(Refusal::FirstNotComplete { group: n.group });
+    }
+    Ok(())
+}

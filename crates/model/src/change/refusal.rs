@@ -1,0 +1,164 @@
+//! Why a change was refused: the thing, the reason, and what to do about it.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::BUCKETS_MAX;
+use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision};
+use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
+
+/// A refused change. The map is as it was.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+#[allow(missing_docs)] // each variant's message says what it means, its fields are what it names
+pub enum Refusal {
+    // The proposer looked at another map.
+    #[error(
+        "the map is at revision {found}, and what the proposal names has changed since revision {expected}: look again and decide anew"
+    )]
+    MapMovedOn { expected: Revision, found: Revision },
+    #[error("the cluster is not bootstrapped yet: start a first node without --join")]
+    NotBootstrapped,
+    #[error(
+        "cluster {cluster} is bootstrapped already: join it, or use an empty data folder for a new cluster"
+    )]
+    AlreadyBootstrapped { cluster: ClusterId },
+
+    // Nodes.
+    #[error(
+        "node {node} is not known to this cluster: it was forgotten or is of another cluster; start it with an empty data folder for a new id"
+    )]
+    UnknownNode { node: NodeId },
+    #[error(
+        "incarnation {incarnation} of node {node} is not its present one, which is {present}: its process started again since; drop the report"
+    )]
+    OldIncarnation {
+        node: NodeId,
+        incarnation: Incarnation,
+        present: Incarnation,
+    },
+    #[error("node {node} is up: stop it first")]
+    NodeIsUp { node: NodeId },
+    #[error(
+        "node {node} is still a member of group {group}: wait until its buckets are elsewhere, or delete the pool"
+    )]
+    NodeIsMember { node: NodeId, group: GroupId },
+    #[error("{what} '{name}' cannot be used, because {reason}: choose another")]
+    BadName {
+        what: String,
+        name: String,
+        reason: String,
+    },
+    #[error("there are {max} {what} already, and there may be no more: remove one first")]
+    TooMany { what: String, max: usize },
+
+    // Pools.
+    #[error("pool '{name}' does not exist: `staves pool list` shows those that do")]
+    UnknownPool { name: String },
+    #[error(
+        "pool '{name}' exists already: choose another name, or change it with `staves pool set`"
+    )]
+    PoolExists { name: String },
+    #[error(
+        "pool '{name}' cannot have {buckets} buckets: choose a power of two from 1 to {BUCKETS_MAX}"
+    )]
+    BadBuckets { name: String, buckets: u32 },
+    #[error(
+        "pool '{name}' cannot have scheme {scheme}: choose m from 1 to {M_MAX} and k from 0 to {K_MAX}"
+    )]
+    BadScheme { name: String, scheme: Scheme },
+    #[error(
+        "pool '{name}' cannot go from scheme {from} to {to}, because the number of data buckets is fixed when a pool is made: change only k, or make a new pool"
+    )]
+    SchemeChangesM {
+        name: String,
+        from: Scheme,
+        to: Scheme,
+    },
+    #[error(
+        "pool '{name}' cannot have a budget of {bytes} bytes a node: give it at least one page ({PAGE_BYTES} bytes)"
+    )]
+    BadBudget { name: String, bytes: u64 },
+
+    // Epochs.
+    #[error("group {group} does not exist: its pool was deleted; drop the proposal")]
+    UnknownGroup { group: GroupId },
+    #[error("group {group} is named twice in one proposal: name it once")]
+    NamedTwice { group: GroupId },
+    #[error(
+        "epoch {epoch} of group {group} does not follow its newest, {newest}: look again and decide anew"
+    )]
+    WrongEpoch {
+        group: GroupId,
+        epoch: Epoch,
+        newest: Epoch,
+    },
+    #[error("epoch {epoch} of group {group} is malformed: {reason}")]
+    Malformed {
+        group: GroupId,
+        epoch: Epoch,
+        reason: String,
+    },
+    #[error("node {node} is listed twice in group {group}: members must be on distinct nodes")]
+    NodeTwice { group: GroupId, node: NodeId },
+    #[error(
+        "member {slot} of group {group} is incarnation {incarnation} of node {node}, which is not up: choose one that is"
+    )]
+    MemberNotUp {
+        group: GroupId,
+        slot: MemberSlot,
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    #[error(
+        "member {slot} of group {group} is said to be kept from slot {from} of the last open epoch, where another stands: only members of the last open epoch are sources (GROUP rule 7)"
+    )]
+    NotThatSource {
+        group: GroupId,
+        slot: MemberSlot,
+        from: MemberSlot,
+    },
+    #[error(
+        "node {node} is a source of group {group} and is listed as a joiner: keep it or leave it out (GROUP rule 7)"
+    )]
+    SourceAsJoiner { group: GroupId, node: NodeId },
+    #[error(
+        "group {group} would keep {kept} complete members and needs {m}: wait for one to come back (GROUP rule 7)"
+    )]
+    TooFewSources { group: GroupId, kept: usize, m: u8 },
+    #[error(
+        "slot 0 of group {group} must be a complete member of the last open epoch: with m = 1 only that one can serve"
+    )]
+    FirstNotComplete { group: GroupId },
+    #[error("group {group} may not start empty: {reason}")]
+    NotFresh { group: GroupId, reason: String },
+    #[error(
+        "slot {slot} of group {group} cannot lead its change of epoch: the leader must be a listed member that is kept"
+    )]
+    BadLeader { group: GroupId, slot: MemberSlot },
+    #[error(
+        "epoch {epoch} of group {group} is not its newest, {newest}: the epoch was abandoned; read the map again"
+    )]
+    NotNewest {
+        group: GroupId,
+        epoch: Epoch,
+        newest: Epoch,
+    },
+    #[error("epoch {epoch} of group {group} is open already: nothing is left to do")]
+    AlreadyOpen { group: GroupId, epoch: Epoch },
+    #[error("epoch {epoch} of group {group} is not open yet: report again when it is")]
+    NotOpen { group: GroupId, epoch: Epoch },
+    #[error(
+        "slot {slot} of group {group} is not held by incarnation {incarnation}: read the map again"
+    )]
+    NotThatMember {
+        group: GroupId,
+        slot: MemberSlot,
+        incarnation: Incarnation,
+    },
+    #[error("member {slot} of group {group} is complete already: nothing is left to do")]
+    AlreadyComplete { group: GroupId, slot: MemberSlot },
+    #[error(
+        "group {group} is not lost: {kept} complete members run and {m} are enough; commit an epoch with them"
+    )]
+    NotLost { group: GroupId, kept: usize, m: u8 },
+}

@@ -1,0 +1,462 @@
+use super::*;
+use crate::testing::*;
+
+/// A refused change leaves the map byte for byte as it was.
+fn refused(map: &mut ClusterMap, change: &Change) -> Refusal {
+    let before = map.clone();
+    let refusal = map.apply(None, change).expect_err("a refusal");
+    assert_eq!(*map, before, "{refusal}");
+    assert!(
+        refusal.to_string().contains([':', ';']),
+        "names a remedy: {refusal}"
+    );
+    refusal
+}
+
+fn refused_epoch(map: &mut ClusterMap, new: NewEpoch) -> Refusal {
+    refused(map, &Change::CommitEpochs(vec![new]))
+}
+
+#[test]
+fn nothing_goes_before_bootstrap_and_it_happens_once() {
+    let mut map = ClusterMap::default();
+    assert_eq!(refused(&mut map, &node_up(None)), Refusal::NotBootstrapped);
+    let mut map = cluster(0);
+    let again = Change::Bootstrap {
+        cluster: ClusterId(8),
+    };
+    assert_eq!(
+        refused(&mut map, &again),
+        Refusal::AlreadyBootstrapped {
+            cluster: ClusterId(7)
+        }
+    );
+}
+
+/// Row D6: a node comes, comes back, and ids and incarnations only grow.
+#[test]
+fn each_start_of_a_node_is_a_new_life() {
+    let mut map = cluster(2);
+    let first = map.nodes[&NodeId(1)].incarnation;
+    let again = map.apply(None, &node_up(Some(1))).expect("known");
+    assert_eq!(
+        again,
+        Outcome::Node {
+            id: NodeId(1),
+            incarnation: Incarnation(3)
+        }
+    );
+    assert!(
+        !map.is_up(NodeId(1), first),
+        "what the old life held is lost at once"
+    );
+    assert!(map.is_up(NodeId(1), Incarnation(3)));
+    assert_eq!(
+        refused(&mut map, &node_up(Some(9))),
+        Refusal::UnknownNode { node: NodeId(9) }
+    );
+    let late = Change::NodeDown {
+        node: NodeId(1),
+        incarnation: first,
+    };
+    assert!(matches!(
+        refused(&mut map, &late),
+        Refusal::OldIncarnation { .. }
+    ));
+}
+
+#[test]
+fn a_node_declared_dead_may_come_back_in_the_same_life() {
+    let mut map = cluster_with_pool(1, "1+0", 1);
+    start(&mut map, &[1]);
+    let life = Incarnation(1);
+    map.apply(None, &node_down(&map, 1)).expect("up");
+    assert_eq!(map.complete_sources_up(&map.groups[&GroupId(1)]), 0);
+    map.apply(
+        None,
+        &Change::NodeBack {
+            node: NodeId(1),
+            incarnation: life,
+        },
+    )
+    .expect("same life");
+    assert_eq!(map.complete_sources_up(&map.groups[&GroupId(1)]), 1);
+    map.apply(None, &node_up(Some(1))).expect("known");
+    let late = Change::NodeBack {
+        node: NodeId(1),
+        incarnation: life,
+    };
+    assert!(matches!(
+        refused(&mut map, &late),
+        Refusal::OldIncarnation { .. }
+    ));
+}
+
+#[test]
+fn a_node_is_forgotten_only_when_it_is_down_and_holds_nothing() {
+    let mut map = cluster_with_pool(2, "1+1", 1);
+    start(&mut map, &[1, 2]);
+    let forget = Change::ForgetNode { node: NodeId(2) };
+    assert_eq!(
+        refused(&mut map, &forget),
+        Refusal::NodeIsUp { node: NodeId(2) }
+    );
+    map.apply(None, &node_down(&map, 2)).expect("up");
+    assert!(matches!(
+        refused(&mut map, &forget),
+        Refusal::NodeIsMember { .. }
+    ));
+    let alone = next_epoch(&map, 1, &[(1, Some(0))]);
+    commit(&mut map, alone).expect("one complete member");
+    assert!(
+        matches!(refused(&mut map, &forget), Refusal::NodeIsMember { .. }),
+        "a member of the last open epoch is a member still"
+    );
+    open(&mut map, 1, 2).expect("newest");
+    map.apply(None, &forget).expect("holds nothing");
+    assert!(!map.nodes.contains_key(&NodeId(2)));
+}
+
+#[test]
+fn names_addresses_and_pools_are_checked() {
+    let mut map = cluster_with_pool(1, "1+2", 4);
+    for (change, why) in [
+        (create_pool("cache", "1+1", 4, true), "exists already"),
+        (create_pool("a b", "1+1", 4, true), "only letters"),
+        (create_pool("", "1+1", 4, true), "is empty"),
+        (
+            create_pool(&"x".repeat(300), "1+1", 4, true),
+            "longer than 255",
+        ),
+        (create_pool("c", "1+1", 3, true), "power of two"),
+        (create_pool("c", "1+1", 0, true), "power of two"),
+        (create_pool("c", "1+1", 8192, true), "power of two"),
+        (Change::DeletePool { name: "x".into() }, "does not exist"),
+        (node_up_in(None, Some("a\nb"), 1), "control character"),
+    ] {
+        let refusal = refused(&mut map, &change).to_string();
+        assert!(refusal.contains(why), "{refusal}");
+    }
+    let to = |s: &str| Change::SetPool {
+        name: "cache".into(),
+        scheme: Some(s.parse().expect("a scheme")),
+        node_budget_bytes: None,
+    };
+    assert!(matches!(
+        refused(&mut map, &to("2+1")),
+        Refusal::SchemeChangesM { .. }
+    ));
+    assert_eq!(map.apply(None, &to("1+2")), Ok(Outcome::Unchanged));
+    assert_eq!(map.apply(None, &to("1+0")), Ok(Outcome::Done));
+    map.apply(
+        None,
+        &Change::DeletePool {
+            name: "cache".into(),
+        },
+    )
+    .expect("exists");
+    assert!(map.groups.is_empty() && map.pools.is_empty());
+    map.apply(None, &create_pool("cache", "1+1", 4, true))
+        .expect("free again");
+    assert_eq!(
+        map.pools[&PoolId(2)].groups[0],
+        GroupId(5),
+        "ids are never used twice"
+    );
+}
+
+#[test]
+fn a_proposal_on_an_old_map_is_refused() {
+    let mut map = cluster_with_pool(3, "1+1", 2);
+    let seen = map.revision;
+    let drain = Change::Drain {
+        node: NodeId(3),
+        on: true,
+    };
+    map.apply(Some(seen), &drain).expect("the present map");
+    let now = map.revision;
+    assert_eq!(map.apply(Some(now), &drain), Ok(Outcome::Unchanged));
+    assert_eq!(map.revision, now);
+    assert_eq!(
+        map.apply(
+            Some(seen),
+            &Change::Drain {
+                node: NodeId(3),
+                on: false
+            }
+        ),
+        Err(Refusal::MapMovedOn {
+            expected: seen,
+            found: now
+        })
+    );
+
+    // An epoch rests on its group alone: other groups' changes do not hold it up, its own do.
+    let fresh = |map: &ClusterMap, g, n| {
+        let new = NewEpoch {
+            fresh: true,
+            ..next_epoch(map, g, &[(n, None)])
+        };
+        Change::CommitEpochs(vec![new])
+    };
+    let (one, two) = (fresh(&map, 1, 1), fresh(&map, 2, 2));
+    map.apply(Some(now), &one).expect("unchanged");
+    map.apply(Some(now), &two).expect("group 2 is as it was");
+    let three = fresh(&map, 1, 3);
+    assert!(matches!(
+        map.apply(Some(now), &three),
+        Err(Refusal::MapMovedOn { .. })
+    ));
+    let ahead = Revision(map.revision.0 + 1);
+    assert!(matches!(
+        map.apply(Some(ahead), &three),
+        Err(Refusal::MapMovedOn { .. })
+    ));
+}
+
+/// GROUP rules 7 and 11.
+#[test]
+fn epochs_are_committed_opened_and_completed() {
+    let mut map = cluster_with_pool(3, "1+2", 1);
+    start(&mut map, &[1, 2]);
+    let joined = next_epoch(&map, 1, &[(1, Some(0)), (2, Some(1)), (3, None)]);
+    commit(&mut map, joined).expect("a joiner");
+    let group = &map.groups[&GroupId(1)];
+    assert_eq!(
+        (group.epoch, group.open, group.last_open.epoch),
+        (Epoch(2), false, Epoch(1))
+    );
+    assert!(
+        group.members[1].expect("listed").complete,
+        "the mark goes with the member"
+    );
+    assert!(!group.members[2].expect("listed").complete);
+
+    let done = |epoch| Change::Complete {
+        group: GroupId(1),
+        epoch: Epoch(epoch),
+        slot: MemberSlot(2),
+        incarnation: Incarnation(3),
+    };
+    assert!(matches!(
+        refused(&mut map, &done(2)),
+        Refusal::NotOpen { .. }
+    ));
+    let early = Change::Open {
+        group: GroupId(1),
+        epoch: Epoch(1),
+    };
+    assert!(matches!(
+        refused(&mut map, &early),
+        Refusal::NotNewest { .. }
+    ));
+    open(&mut map, 1, 2).expect("newest");
+    let again = Change::Open {
+        group: GroupId(1),
+        epoch: Epoch(2),
+    };
+    assert!(matches!(
+        refused(&mut map, &again),
+        Refusal::AlreadyOpen { .. }
+    ));
+    assert_eq!(map.groups[&GroupId(1)].tolerates(|_, _| true), Some(1));
+    map.apply(None, &done(2)).expect("open");
+    assert!(matches!(
+        refused(&mut map, &done(2)),
+        Refusal::AlreadyComplete { .. }
+    ));
+    let group = &map.groups[&GroupId(1)];
+    assert_eq!(group.members, group.last_open.members);
+    assert_eq!(group.tolerates(|_, _| true), Some(2));
+    let stray = Change::Complete {
+        group: GroupId(1),
+        epoch: Epoch(2),
+        slot: MemberSlot(9),
+        incarnation: Incarnation(3),
+    };
+    assert!(matches!(
+        refused(&mut map, &stray),
+        Refusal::NotThatMember { .. }
+    ));
+}
+
+/// GROUP rule 7: sources are the members of the last *open* epoch.
+#[test]
+fn an_abandoned_epoch_changes_nothing() {
+    let mut map = cluster_with_pool(4, "1+2", 1);
+    start(&mut map, &[1, 2]);
+    let abandoned = next_epoch(&map, 1, &[(1, Some(0)), (3, None)]);
+    commit(&mut map, abandoned).expect("well formed");
+    let from_committed = next_epoch(&map, 1, &[(1, Some(0)), (3, Some(1))]);
+    assert!(matches!(
+        refused_epoch(&mut map, from_committed),
+        Refusal::NotThatSource {
+            slot: MemberSlot(1),
+            from: MemberSlot(1),
+            ..
+        }
+    ));
+    let wiped = next_epoch(&map, 1, &[(1, Some(0)), (2, None)]);
+    assert_eq!(
+        refused_epoch(&mut map, wiped),
+        Refusal::SourceAsJoiner {
+            group: GroupId(1),
+            node: NodeId(2)
+        }
+    );
+    let back = next_epoch(&map, 1, &[(2, Some(1)), (1, Some(0)), (4, None)]);
+    commit(&mut map, back).expect("2 is a source still");
+}
+
+#[test]
+fn a_malformed_epoch_is_refused_and_the_whole_proposal_with_it() {
+    let mut map = cluster_with_pool(3, "1+2", 2);
+    start(&mut map, &[1, 2]);
+    let ok = next_epoch(&map, 1, &[(1, Some(0)), (2, Some(1)), (3, None)]);
+    let with = |edit: &dyn Fn(&mut NewEpoch)| {
+        let mut new = ok.clone();
+        edit(&mut new);
+        new
+    };
+    let dead = Some((NodeId(3), Incarnation(99)));
+    for (bad, why) in [
+        (with(&|n| n.epoch = Epoch(3)), "does not follow"),
+        (with(&|n| n.epoch = Epoch(1)), "does not follow"),
+        (with(&|n| n.group = GroupId(9)), "does not exist"),
+        (with(&|n| n.members.truncate(0)), "member slots"),
+        (with(&|n| n.kept.truncate(1)), "marks of kept"),
+        (with(&|n| n.members[0] = None), "vacant"),
+        (with(&|n| n.members[2] = n.members[1]), "listed twice"),
+        (with(&|n| n.members[2] = dead), "not up"),
+        (with(&|n| n.kept[2] = Some(MemberSlot(1))), "another stands"),
+        (
+            with(&|n| n.kept[2] = Some(MemberSlot(77))),
+            "another stands",
+        ),
+        (with(&|n| n.members[1] = None), "another stands"),
+        (with(&|n| n.leader = MemberSlot(2)), "cannot lead"),
+        (with(&|n| n.leader = MemberSlot(200)), "cannot lead"),
+        (with(&|n| n.fresh = true), "keeps nobody"),
+        (next_epoch(&map, 1, &[(3, None)]), "needs 1"),
+        (
+            next_epoch(&map, 1, &[(3, None), (1, Some(0))]),
+            "only that one can serve",
+        ),
+    ] {
+        let both = vec![
+            NewEpoch {
+                fresh: true,
+                ..next_epoch(&map, 2, &[(1, None)])
+            },
+            bad,
+        ];
+        let refusal = refused(&mut map, &Change::CommitEpochs(both)).to_string();
+        assert!(refusal.contains(why), "{refusal} for '{why}'");
+    }
+    let twice = Change::CommitEpochs(vec![ok.clone(), ok.clone()]);
+    assert_eq!(
+        refused(&mut map, &twice),
+        Refusal::NamedTwice { group: GroupId(1) }
+    );
+    commit(&mut map, ok).expect("it was well formed");
+}
+
+#[test]
+fn with_more_data_buckets_members_keep_their_slots() {
+    let mut map = cluster_with_pool(4, "2+1", 1);
+    start(&mut map, &[1, 2, 3]);
+    let moved = next_epoch(&map, 1, &[(2, Some(1)), (1, Some(0)), (3, Some(2))]);
+    assert!(
+        refused_epoch(&mut map, moved)
+            .to_string()
+            .contains("keep their slots")
+    );
+    let replaced = next_epoch(&map, 1, &[(4, None), (2, Some(1)), (3, Some(2))]);
+    assert!(
+        matches!(
+            refused_epoch(&mut map, replaced.clone()),
+            Refusal::BadLeader { .. }
+        ),
+        "a joiner has nothing to lead with"
+    );
+    commit(
+        &mut map,
+        NewEpoch {
+            leader: MemberSlot(1),
+            ..replaced
+        },
+    )
+    .expect("2 of 3 kept");
+    open(&mut map, 1, 2).expect("newest");
+    let too_few = next_epoch(&map, 1, &[(4, Some(0)), (2, Some(1))]);
+    assert!(matches!(
+        refused_epoch(&mut map, too_few),
+        Refusal::TooFewSources { kept: 1, m: 2, .. }
+    ));
+}
+
+/// GROUP rule 13 and DESIGN section 9: only a pool that may starts empty, and only when all is gone.
+#[test]
+fn starting_empty_and_being_lost_are_last_resorts() {
+    for may in [true, false] {
+        let mut map = cluster(2);
+        map.apply(None, &create_pool("cache", "1+1", 1, may))
+            .expect("new");
+        start(&mut map, &[1, 2]);
+        let lost = Change::MarkLost {
+            groups: vec![GroupId(1)],
+        };
+        let empty = |map: &ClusterMap| NewEpoch {
+            fresh: true,
+            ..next_epoch(map, 1, &[(2, None)])
+        };
+        map.apply(None, &node_down(&map, 1)).expect("up");
+        assert!(matches!(
+            refused(&mut map, &lost),
+            Refusal::NotLost { kept: 1, .. }
+        ));
+        let early = empty(&map);
+        assert!(matches!(
+            refused_epoch(&mut map, early),
+            Refusal::NotFresh { .. }
+        ));
+        map.apply(None, &node_up(Some(2))).expect("known");
+        map.apply(None, &lost).expect("nobody is left");
+        assert_eq!(map.apply(None, &lost), Ok(Outcome::Unchanged));
+        assert!(map.groups[&GroupId(1)].lost);
+        assert_eq!(
+            map.groups[&GroupId(1)].tolerates(|n, i| map.is_up(n, i)),
+            None
+        );
+        let now = empty(&map);
+        if may {
+            commit(&mut map, now).expect("it may");
+            open(&mut map, 1, 2).expect("newest");
+            assert!(!map.groups[&GroupId(1)].lost);
+        } else {
+            let refusal = refused_epoch(&mut map, now).to_string();
+            assert!(refusal.contains("promises to keep"), "{refusal}");
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+mod planted {
+    use super::*;
+    use crate::mutant::{Mutant, plant};
+
+    #[test]
+    fn the_planted_bugs_let_through_what_the_rules_refuse() {
+        let mut map = cluster_with_pool(4, "1+2", 1);
+        start(&mut map, &[1, 2]);
+        let abandoned = next_epoch(&map, 1, &[(1, Some(0)), (3, None)]);
+        commit(&mut map, abandoned).expect("well formed");
+        let from_committed = next_epoch(&map, 1, &[(1, Some(0)), (3, Some(1))]);
+        let wiped = next_epoch(&map, 1, &[(1, Some(0)), (2, None)]);
+        plant(Some(Mutant::SourcesFromCommitted));
+        assert!(commit(&mut map.clone(), from_committed).is_ok());
+        plant(Some(Mutant::SourceListedAsJoiner));
+        assert!(commit(&mut map, wiped).is_ok());
+        plant(None);
+    }
+}

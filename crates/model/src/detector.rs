@@ -1,0 +1,356 @@
+//! Who is dead (rows D5, X4): evidence from many, judged at the directory's leader.
+//!
+//! Nodes ping those of [`whom_to_ping`]; what they find, and what failed requests and clients tell, they
+//! report to the directory's leader. One reporter is never believed alone while there is another to ask:
+//! the leader asks others to probe the suspect. It is dead when two of them say so and nobody has lately
+//! heard it; all of them where fewer than two are left.
+//!
+//! **A partial partition** (A and B cut, both reach C) kills nobody: C's fresh word that B lives
+//! outweighs any silence. It does not outweigh a connection refused *later*, for that a dead
+//! process's machine says itself.
+//!
+//! **One who is left alone with its word** (two nodes in all, or all others in doubt themselves) may have
+//! been paused itself, and found everybody silent when it woke. So a lone silence must stand for a while
+//! before it is believed; whoever lives is heard again in that time. A lone refusal need not.
+//!
+//! What drivers owe: answer a request for a probe with what was found, `Alive` included; and who has
+//! reported against a node and then hears of it says `Alive` at once, which takes its former word back.
+//!
+//! A wrong verdict costs time, never data: epochs fence the node off, and it may come back in the same
+//! life (`Change::NodeBack`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::ids::{Incarnation, NodeId};
+use crate::map::{ClusterMap, NodeState};
+use crate::time::Time;
+
+/// Most nodes that one node pings.
+pub const PINGED_MAX: usize = 32;
+/// Most reporters whose word on one suspect is kept.
+const REPORTERS_MAX: usize = 16;
+
+/// The detector's times and widths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DetectorConfig {
+    /// How long a finding counts.
+    pub window: Duration,
+    /// How long before others are asked to probe the same suspect again.
+    pub probe_again: Duration,
+    /// How many nodes are asked at once.
+    pub probers: usize,
+    /// How long a lone word must stand before it is believed.
+    pub alone_after: Duration,
+    /// How long before a verdict that has not reached the map is given again.
+    pub verdict_again: Duration,
+}
+
+impl Default for DetectorConfig {
+    fn default() -> Self {
+        DetectorConfig {
+            window: Duration::from_millis(1000),
+            probe_again: Duration::from_millis(150),
+            probers: 3,
+            alone_after: Duration::from_millis(300),
+            verdict_again: Duration::from_millis(250),
+        }
+    }
+}
+
+/// What a reporter found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// It answered.
+    Alive,
+    /// No answer to pings for the suspicion time.
+    Silent,
+    /// Its machine refused the connection: no process listens.
+    Refused,
+    /// A request to it failed: a broken connection or a deadline passed.
+    Failed,
+}
+
+/// One node's word on another. A client's complaint is reported by the node that heard it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// Who says so.
+    pub reporter: NodeId,
+    /// Of whom.
+    pub suspect: NodeId,
+    /// Of which life of it.
+    pub incarnation: Incarnation,
+    /// What was found.
+    pub finding: Finding,
+}
+
+/// What the detector wants done.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Findings {
+    /// Ask these nodes to probe this life of this node now, and to report what they find.
+    pub probes: Vec<Probe>,
+    /// Dead: to be proposed as `Change::NodeDown`.
+    pub verdicts: Vec<(NodeId, Incarnation)>,
+}
+
+/// A request for probes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Probe {
+    /// Whom to probe.
+    pub suspect: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Who should.
+    pub by: Vec<NodeId>,
+}
+
+/// The detector. Holds one case per suspect that is up, and in it a bounded number of reporters.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    config: DetectorConfig,
+    cases: BTreeMap<NodeId, Case>,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    incarnation: Incarnation,
+    /// Since when a word against it has stood without a break.
+    doubted_since: Option<Time>,
+    /// The latest word of each reporter.
+    words: BTreeMap<NodeId, (Time, Finding)>,
+    probed_at: Option<Time>,
+    /// Raised with each round of probes, so that each round asks others.
+    round: usize,
+    judged_at: Option<Time>,
+}
+
+impl Detector {
+    /// A detector that has heard nothing yet.
+    pub fn new(config: DetectorConfig) -> Detector {
+        Detector {
+            config,
+            cases: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets everything: this directory node has just become leader, or is leader no longer.
+    pub fn reset(&mut self) {
+        self.cases.clear();
+    }
+
+    /// Takes in reports (none: a tick), and says whom to have probed and who is dead.
+    pub fn step(&mut self, now: Time, map: &ClusterMap, reports: &[Report], out: &mut Findings) {
+        for report in reports {
+            self.hear(now, map, report);
+        }
+        self.forget(now, map);
+        let suspects: Vec<NodeId> = self.cases.keys().copied().collect();
+        for case in self.cases.values_mut() {
+            let stands = case.against(now).next().is_some();
+            case.doubted_since = stands.then(|| case.doubted_since.unwrap_or(now));
+        }
+        let long = |c: &Case| c.doubted_for(now) >= Some(self.config.alone_after);
+        let doubted: BTreeSet<NodeId> = self
+            .cases
+            .iter()
+            .filter(|(_, c)| long(c))
+            .map(|(n, _)| *n)
+            .collect();
+        for suspect in suspects {
+            self.judge(now, map, suspect, &doubted, out);
+        }
+    }
+
+    fn hear(&mut self, now: Time, map: &ClusterMap, report: &Report) {
+        let up = |n| map.nodes.get(&n).is_some_and(|n| n.state == NodeState::Up);
+        let Report {
+            reporter,
+            suspect,
+            incarnation,
+            finding,
+        } = *report;
+        if reporter == suspect || !up(reporter) || !map.is_up(suspect, incarnation) {
+            return;
+        }
+        if finding == Finding::Alive && !self.cases.contains_key(&suspect) {
+            return; // nobody doubts it
+        }
+        let case = self
+            .cases
+            .entry(suspect)
+            .or_insert_with(|| Case::new(incarnation));
+        if case.incarnation != incarnation {
+            *case = Case::new(incarnation);
+        }
+        if case.words.len() >= REPORTERS_MAX && !case.words.contains_key(&reporter) {
+            let oldest = case
+                .words
+                .iter()
+                .min_by_key(|(n, (at, _))| (*at, **n))
+                .map(|(n, _)| *n);
+            oldest.map(|n| case.words.remove(&n));
+        }
+        case.words.insert(reporter, (now, finding));
+    }
+
+    /// Drops words that no longer count, and cases about which nobody says anything any more.
+    fn forget(&mut self, now: Time, map: &ClusterMap) {
+        let window = self.config.window;
+        self.cases.retain(|suspect, case| {
+            case.words.retain(|_, (at, _)| now.since(*at) <= window);
+            map.is_up(*suspect, case.incarnation)
+                && case.words.values().any(|(_, f)| *f != Finding::Alive)
+        });
+    }
+
+    fn judge(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        suspect: NodeId,
+        doubted: &BTreeSet<NodeId>,
+        out: &mut Findings,
+    ) {
+        let config = self.config;
+        let Some(case) = self.cases.get_mut(&suspect) else {
+            return;
+        };
+        let against: BTreeSet<NodeId> = case.against(now).collect();
+        if against.is_empty() {
+            return;
+        }
+        let up = map
+            .nodes
+            .values()
+            .filter(|n| n.state == NodeState::Up && n.id != suspect);
+        let others: Vec<NodeId> = up.map(|n| n.id).collect();
+        // Who has long been in doubt itself is not waited for: when two die at once, the rest decide.
+        let able = others
+            .iter()
+            .filter(|n| !doubted.contains(n) || against.contains(n))
+            .count();
+        let heard = against.len() >= 2 || case.lone_word_counts(now, config.alone_after);
+        if heard && against.len() >= able.clamp(1, 2) {
+            if case
+                .judged_at
+                .is_none_or(|at| now.since(at) >= config.verdict_again)
+            {
+                case.judged_at = Some(now);
+                out.verdicts.push((suspect, case.incarnation));
+            }
+            return;
+        }
+        if case
+            .probed_at
+            .is_none_or(|at| now.since(at) >= config.probe_again)
+        {
+            case.probed_at = Some(now);
+            let unheard = others
+                .into_iter()
+                .filter(|n| !against.contains(n))
+                .collect();
+            let by = circle_from(
+                suspect,
+                unheard,
+                case.round * config.probers,
+                config.probers,
+            );
+            case.round += 1;
+            if !by.is_empty() {
+                out.probes.push(Probe {
+                    suspect,
+                    incarnation: case.incarnation,
+                    by,
+                });
+            }
+        }
+    }
+}
+
+impl Case {
+    fn new(incarnation: Incarnation) -> Case {
+        Case {
+            incarnation,
+            doubted_since: None,
+            words: BTreeMap::new(),
+            probed_at: None,
+            round: 0,
+            judged_at: None,
+        }
+    }
+
+    fn doubted_for(&self, now: Time) -> Option<Duration> {
+        self.doubted_since.map(|since| now.since(since))
+    }
+
+    /// Whether one reporter is enough where there is no second one to ask.
+    fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
+        let refused = self.words.values().any(|(_, f)| *f == Finding::Refused);
+        refused || self.doubted_for(now) >= Some(alone_after)
+    }
+
+    /// The reporters whose word against the suspect stands. (Words too old are gone already.)
+    fn against(&self, now: Time) -> impl Iterator<Item = NodeId> + '_ {
+        let alive = self.words.values().filter(|(_, f)| *f == Finding::Alive);
+        let alive_at = alive.map(|(at, _)| *at).max().filter(|at| *at <= now);
+        self.words
+            .iter()
+            .filter_map(move |(reporter, (at, finding))| {
+                let stands = match (finding, alive_at) {
+                    (Finding::Alive, _) => false,
+                    (_, None) => true,
+                    (Finding::Refused, Some(alive_at)) => *at > alive_at,
+                    (Finding::Silent | Finding::Failed, Some(_)) => false,
+                };
+                stands.then_some(*reporter)
+            })
+    }
+}
+
+/// Some of the nodes, from the one after `node` in the circle of ids on, `skip` further each round.
+fn circle_from(node: NodeId, mut nodes: Vec<NodeId>, skip: usize, count: usize) -> Vec<NodeId> {
+    nodes.sort_unstable();
+    if nodes.is_empty() {
+        return nodes;
+    }
+    let after = nodes.partition_point(|n| *n <= node);
+    let start = (after + skip) % nodes.len();
+    nodes.rotate_left(start);
+    nodes.truncate(count);
+    nodes
+}
+
+/// Whom a node pings: the next two and the one before it in the circle of the ids of nodes that are up,
+/// and the peers of its groups, at most [`PINGED_MAX`]. By id.
+pub fn whom_to_ping(map: &ClusterMap, me: NodeId) -> Vec<NodeId> {
+    let up = map
+        .nodes
+        .values()
+        .filter(|n| n.state == NodeState::Up && n.id != me);
+    let circle = circle_from(me, up.map(|n| n.id).collect(), 0, usize::MAX);
+    let mut pinged: BTreeSet<NodeId> = circle
+        .iter()
+        .take(2)
+        .chain(circle.last())
+        .copied()
+        .collect();
+    let mut peers = BTreeSet::new();
+    for group in map
+        .groups
+        .values()
+        .filter(|g| g.members.iter().flatten().any(|x| x.node == me))
+    {
+        peers.extend(group.members.iter().flatten().map(|x| x.node));
+    }
+    // In the order of the circle, so that with very many peers each is pinged by somebody.
+    for peer in circle.iter().filter(|n| peers.contains(n)) {
+        if pinged.len() >= PINGED_MAX {
+            break;
+        }
+        pinged.insert(*peer);
+    }
+    pinged.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+use super::*;
+use crate::testing::*;
+
+fn at(ms: u64) -> Time {
+    Time::from_millis(ms)
+}
+
+struct Court {
+    map: ClusterMap,
+    detector: Detector,
+    now: Time,
+}
+
+impl Court {
+    fn of(nodes: u64) -> Court {
+        let map = cluster(nodes);
+        Court {
+            map,
+            detector: Detector::new(DetectorConfig::default()),
+            now: at(1000),
+        }
+    }
+
+    /// Hears `reporter`'s word and gives the verdicts and the nodes asked to probe.
+    fn hear(&mut self, words: &[(u64, u64, Finding)]) -> (Vec<u64>, Vec<(u64, Vec<u64>)>) {
+        let reports: Vec<Report> = words
+            .iter()
+            .map(|(reporter, suspect, finding)| Report {
+                reporter: NodeId(*reporter),
+                suspect: NodeId(*suspect),
+                incarnation: self.map.nodes[&NodeId(*suspect)].incarnation,
+                finding: *finding,
+            })
+            .collect();
+        let mut out = Findings::default();
+        self.detector.step(self.now, &self.map, &reports, &mut out);
+        let by = |p: &Probe| (p.suspect.0, p.by.iter().map(|n| n.0).collect());
+        (
+            out.verdicts.iter().map(|v| v.0.0).collect(),
+            out.probes.iter().map(by).collect(),
+        )
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+    }
+}
+
+use Finding::{Alive, Failed, Refused, Silent};
+
+/// Row D5: a death is confirmed by a second node before anything is done.
+#[test]
+fn one_word_asks_others_and_two_confirm() {
+    let mut court = Court::of(5);
+    assert_eq!(
+        court.hear(&[(1, 3, Silent)]),
+        (vec![], vec![(3, vec![4, 5, 2])])
+    );
+    court.wait(50);
+    assert_eq!(
+        court.hear(&[(1, 3, Silent)]),
+        (vec![], vec![]),
+        "not asked again so soon"
+    );
+    assert_eq!(court.hear(&[(4, 3, Refused)]), (vec![3], vec![]));
+    assert_eq!(court.hear(&[(5, 3, Failed)]), (vec![], vec![]), "said once");
+    court.wait(250);
+    assert_eq!(
+        court.hear(&[]),
+        (vec![3], vec![]),
+        "said again while the map does not know"
+    );
+    let down = node_down(&court.map, 3);
+    court.map.apply(None, &down).expect("up");
+    court.wait(250);
+    assert_eq!(court.hear(&[(1, 3, Silent)]), (vec![], vec![]), "known");
+}
+
+/// A and B cut, both reach C: nobody is dead, however long it lasts.
+#[test]
+fn a_partial_partition_kills_nobody() {
+    let mut court = Court::of(3);
+    for _ in 0..100 {
+        let (dead, _) = court.hear(&[(1, 2, Silent), (2, 1, Silent)]);
+        assert!(dead.is_empty());
+        court.wait(50);
+        let (dead, _) = court.hear(&[(3, 1, Alive), (3, 2, Alive)]);
+        assert!(dead.is_empty());
+        court.wait(50);
+    }
+    // Then B dies indeed: C's own word turns, and the alive it said before is its word no longer.
+    let (dead, _) = court.hear(&[(1, 2, Silent), (3, 2, Silent)]);
+    assert_eq!(dead, vec![2]);
+}
+
+#[test]
+fn a_refused_connection_outweighs_an_earlier_sign_of_life() {
+    let mut court = Court::of(4);
+    court.hear(&[(1, 2, Silent), (4, 2, Alive)]);
+    court.wait(10);
+    assert!(
+        court.hear(&[(1, 2, Refused)]).0.is_empty(),
+        "one is not two"
+    );
+    assert_eq!(court.hear(&[(3, 2, Refused)]).0, vec![2]);
+    let mut court = Court::of(4);
+    court.hear(&[(1, 2, Refused)]);
+    court.wait(10);
+    court.hear(&[(4, 2, Alive)]);
+    assert!(
+        court.hear(&[(3, 2, Silent)]).0.is_empty(),
+        "it lived after that"
+    );
+}
+
+#[test]
+fn where_two_are_not_left_one_decides_but_not_in_haste() {
+    let mut court = Court::of(2);
+    assert!(court.hear(&[(1, 2, Silent)]).0.is_empty());
+    court.wait(300);
+    assert_eq!(court.hear(&[]).0, vec![2]);
+    let mut court = Court::of(2);
+    assert_eq!(court.hear(&[(1, 2, Refused)]).0, vec![2]);
+    // Two of three die at once: the third does not wait for the word of a dead one.
+    let mut court = Court::of(3);
+    assert!(court.hear(&[(1, 2, Silent), (1, 3, Silent)]).0.is_empty());
+    court.wait(300);
+    assert_eq!(court.hear(&[(1, 2, Silent), (1, 3, Silent)]).0, vec![2, 3]);
+}
+
+/// A pause of the one who judges must not look like the death of everybody else.
+#[test]
+fn who_wakes_from_a_pause_condemns_nobody() {
+    let mut court = Court::of(5);
+    let all_silent: Vec<_> = (2..=5).map(|n| (1, n, Silent)).collect();
+    assert!(court.hear(&all_silent).0.is_empty());
+    court.wait(100);
+    let all_alive: Vec<_> = (2..=5).map(|n| (1, n, Alive)).collect();
+    assert!(court.hear(&all_alive).0.is_empty());
+    court.wait(300);
+    assert_eq!(court.hear(&[]), (vec![], vec![]));
+    assert!(court.detector.cases.is_empty(), "the words were taken back");
+}
+
+#[test]
+fn old_words_and_words_of_other_lives_and_strangers_count_for_nothing() {
+    let mut court = Court::of(4);
+    court.hear(&[(1, 2, Silent)]);
+    court.wait(1001);
+    assert!(
+        court.hear(&[(3, 2, Silent)]).0.is_empty(),
+        "the first word is too old"
+    );
+    court.map.apply(None, &node_up(Some(2))).expect("known");
+    assert!(
+        court.hear(&[(4, 2, Silent)]).0.is_empty(),
+        "the second was of another life"
+    );
+    assert!(court.hear(&[(2, 2, Silent)]).0.is_empty(), "of itself");
+    let mut out = Findings::default();
+    let stranger = Report {
+        reporter: NodeId(77),
+        suspect: NodeId(2),
+        incarnation: court.map.nodes[&NodeId(2)].incarnation,
+        finding: Refused,
+    };
+    court
+        .detector
+        .step(court.now, &court.map, &[stranger], &mut out);
+    assert!(out.verdicts.is_empty(), "a stranger's word");
+}
+
+#[test]
+fn each_round_of_probes_asks_others_and_cases_end() {
+    let mut court = Court::of(9);
+    let (_, first) = court.hear(&[(1, 5, Silent)]);
+    court.wait(150);
+    let (_, second) = court.hear(&[(1, 5, Silent)]);
+    assert_eq!(first, vec![(5, vec![6, 7, 8])]);
+    assert_eq!(second, vec![(5, vec![9, 2, 3])]);
+    court.wait(1001);
+    assert_eq!(court.hear(&[]), (vec![], vec![]));
+    assert!(court.detector.cases.is_empty());
+    let mut court = Court::of(60);
+    for reporter in 2..=60 {
+        court.hear(&[(reporter, 1, Silent)]);
+    }
+    assert!(court.detector.cases[&NodeId(1)].words.len() <= REPORTERS_MAX);
+}
+
+/// Rows D5 and X4: neighbours in the circle of ids, and the peers of one's groups.
+#[test]
+fn each_node_pings_its_neighbours_and_its_peers() {
+    let mut map = cluster_with_pool(9, "1+2", 1);
+    let ids = |map: &ClusterMap, me| -> Vec<u64> {
+        whom_to_ping(map, NodeId(me)).iter().map(|n| n.0).collect()
+    };
+    assert_eq!(ids(&map, 1), vec![2, 3, 9]);
+    assert_eq!(ids(&map, 9), vec![1, 2, 8]);
+    map.apply(None, &node_down(&map, 2)).expect("up");
+    assert_eq!(ids(&map, 1), vec![3, 4, 9], "new neighbours for a dead one");
+    start(&mut map, &[1, 6, 7]);
+    assert_eq!(ids(&map, 1), vec![3, 4, 6, 7, 9]);
+    assert_eq!(ids(&cluster(1), 1), Vec::<u64>::new());
+    assert_eq!(ids(&cluster(2), 1), vec![2]);
+    let mut map = cluster(80);
+    map.apply(None, &create_pool("cache", "1+1", 128, true))
+        .expect("new");
+    for g in 0..79 {
+        let mut group = map.groups[&crate::ids::GroupId(g + 1)].clone();
+        group.members = [1, u64::from(g) + 2]
+            .map(|n| {
+                Some(crate::map::Member {
+                    node: NodeId(n),
+                    incarnation: Incarnation(n),
+                    complete: true,
+                })
+            })
+            .to_vec();
+        map.groups.insert(group.id, group);
+    }
+    assert_eq!(ids(&map, 1).len(), PINGED_MAX);
+}

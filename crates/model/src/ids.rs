@@ -1,0 +1,103 @@
+//! Names of things: each a newtype, so that an epoch is never taken for a sequence number.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// One `staves` process's place in the cluster. Kept across restarts where there is a data folder.
+    NodeId(u64), "n"
+);
+id!(
+    /// Which life of a node: raised by the directory each time that the node's process starts.
+    Incarnation(u64), "i"
+);
+id!(
+    /// A group's membership version. It fences everything older.
+    Epoch(u64), "e"
+);
+id!(
+    /// A pool: a named container with a kind, a scheme, a medium and a budget.
+    PoolId(u32), "p"
+);
+id!(
+    /// A group of m data and k parity buckets.
+    GroupId(u32), "g"
+);
+id!(
+    /// The cluster map's version: raised by every change that takes effect.
+    Revision(u64), "r"
+);
+id!(
+    /// A member's position in its group: `0..m` are data buckets, `m..` are parity (copies when m = 1).
+    MemberSlot(u8), "s"
+);
+id!(
+    /// One of the 16,384 hash slots of a key-value pool.
+    HashSlot(u16), "h"
+);
+id!(
+    /// Who makes requests: one id per client (or per door of a node) and life of it.
+    ClientId(u64), "c"
+);
+id!(
+    /// The cluster's own name, made at bootstrap; a node of another cluster is refused.
+    ClusterId(u64), "cl"
+);
+
+impl Epoch {
+    /// The epoch after this one.
+    pub fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}
+
+impl Revision {
+    /// The revision after this one.
+    pub fn next(self) -> Revision {
+        Revision(self.0 + 1)
+    }
+}
+
+impl MemberSlot {
+    /// As an index into a group's member list.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A delta's label: made once by its data bucket, never changed. Labels compare as pairs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Label {
+    /// The epoch in which the data bucket made the delta.
+    pub epoch: Epoch,
+    /// Its number in the data bucket's stream, from 1; 0 is "never written".
+    pub seq: u64,
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch.0, self.seq)
+    }
+}

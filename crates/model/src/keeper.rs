@@ -1,0 +1,440 @@
+//! What the directory's leader proposes by itself: takeovers, repairs, moves (rows D5, X2, X3, X5).
+//!
+//! **Path of the data.** Each tick, and at each change of the map, [`Keeper::step`] looks at every group
+//! and decides at most one next epoch for it; `keeper/plan.rs` holds those decisions as plain functions
+//! of the map. What is urgent (somebody in the group died, is stuck, or did not open in time) goes for
+//! all groups in one proposal. What can wait (repairs, drains, balance, in this order) goes for
+//! so many groups at a time that traffic stays bounded.
+//!
+//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more, is filled
+//! under live writes, takes the place that the ring gives it when it is complete, and only then the
+//! surplus goes. A group that stands where the ring has it is left alone.
+//!
+//! **Promises.** A proposal made on a map is one that this map accepts. The keeper is a policy: if it
+//! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
+//! `change/epochs.rs`'s.
+
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use self::plan::{Choice, Kind, View};
+use crate::change::{Change, NewEpoch};
+use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
+use crate::ring::Ring;
+use crate::time::Time;
+
+/// How long the directory waits before a group starts empty, and so how long a member may go on
+/// without having heard the directory (GROUP rule 13).
+pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
+/// Most (group, life of a node) pairs remembered as unable.
+const UNABLE_MAX: usize = 4096;
+/// How often the time for which a member is not chosen doubles.
+pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
+
+/// The keeper's times and widths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeeperConfig {
+    /// How long an epoch may stay committed and not open before another is tried. Doubles with each try.
+    pub open_deadline: Duration,
+    /// How long a group must have been without members before it starts empty, where it may.
+    pub start_empty_after: Duration,
+    /// Most groups in change at a time for the sake of repairs, drains and balance.
+    pub moves_at_once: usize,
+    /// How long a member that could not follow is not chosen again for that group. Doubles each time
+    /// that it could not again, up to [`UNABLE_DOUBLINGS_MAX`] times.
+    pub unable_for: Duration,
+    /// How long before a proposal that has not reached the map is made again.
+    pub propose_again: Duration,
+    /// How long before a node that is down, holds nothing and cannot come back is forgotten.
+    pub forget_after: Duration,
+}
+
+impl Default for KeeperConfig {
+    fn default() -> Self {
+        KeeperConfig {
+            open_deadline: Duration::from_millis(600),
+            start_empty_after: START_EMPTY_AFTER,
+            moves_at_once: 16,
+            unable_for: Duration::from_secs(30),
+            propose_again: Duration::from_millis(300),
+            forget_after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Members that do not follow: the leader of an epoch not yet open names those that did not seal or
+/// sync; the data bucket of an open one names parity buckets that do not acknowledge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StuckReport {
+    /// The group.
+    pub group: GroupId,
+    /// The epoch in which it was found.
+    pub epoch: Epoch,
+    /// Their member slots in that epoch.
+    pub slots: Vec<MemberSlot>,
+    /// Who says so.
+    pub reporter: NodeId,
+}
+
+/// The planner. Deterministic; bounded by the number of groups and nodes.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    config: KeeperConfig,
+    watches: BTreeMap<GroupId, Watch>,
+    /// The lives of nodes that could not follow, per group.
+    unable: BTreeMap<(GroupId, NodeId, Incarnation), Unable>,
+    down_since: BTreeMap<NodeId, Time>,
+    /// Every node's life and state as last seen: proposals under way rest on them.
+    lives: Vec<(NodeId, Incarnation, NodeState)>,
+    ring: Ring,
+    plans: BTreeMap<PoolId, PoolPlan>,
+}
+
+/// Where the buckets of a pool belong, as long as neither ring nor pool change.
+#[derive(Clone, Debug)]
+struct PoolPlan {
+    pool: Pool,
+    /// Per bucket: the nodes that should hold it, then all others in the order of preference.
+    choices: Vec<Vec<NodeId>>,
+}
+
+/// What the keeper remembers of one group.
+#[derive(Clone, Debug, Default)]
+struct Watch {
+    epoch: Epoch,
+    /// Since when that epoch was seen committed and not open.
+    waiting_since: Option<Time>,
+    /// The member slots of that epoch that were reported stuck.
+    stuck: BTreeSet<MemberSlot>,
+    /// Since when the group was seen with too few complete members.
+    gone_since: Option<Time>,
+    /// The group's revision for which a proposal was made, and when.
+    proposed: Option<(Revision, Time)>,
+}
+
+/// One life of a node that could not follow a group.
+#[derive(Clone, Copy, Debug)]
+struct Unable {
+    /// Until when it is not chosen.
+    until: Time,
+    /// Until when it is remembered, so that the next time is longer.
+    known_until: Time,
+    times: u32,
+}
+
+/// What a group needs.
+enum Need {
+    Nothing,
+    Epoch(Kind, NewEpoch),
+    MarkLost,
+}
+
+impl Keeper {
+    /// A keeper that has seen nothing yet. A new directory leader starts with a new one.
+    pub fn new(config: KeeperConfig) -> Keeper {
+        Keeper {
+            config,
+            watches: BTreeMap::new(),
+            unable: BTreeMap::new(),
+            down_since: BTreeMap::new(),
+            lives: Vec::new(),
+            ring: Ring::default(),
+            plans: BTreeMap::new(),
+        }
+    }
+
+    /// A proposal was refused or was not heard of again: the next step may make it anew at once.
+    pub fn refused(&mut self) {
+        self.watches.values_mut().for_each(|w| w.proposed = None);
+    }
+
+    /// Looks at the map, and gives the changes to propose with the revision on which each was decided.
+    /// They rest on different things: none of them makes another stale.
+    pub fn step(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        stuck: &[StuckReport],
+    ) -> Vec<(Revision, Change)> {
+        self.look(now, map);
+        stuck.iter().for_each(|report| self.hear(now, map, report));
+        let (mut urgent, mut moves, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut in_change = 0;
+        for group in map.groups.values() {
+            in_change += usize::from(in_change_now(map, group));
+            if self.under_way(now, group) {
+                continue;
+            }
+            match self.need(now, map, group) {
+                Need::Nothing => {}
+                Need::Epoch(Kind::Urgent, new) => urgent.push(new),
+                Need::Epoch(kind, new) => moves.push((kind, new)),
+                Need::MarkLost => lost.push(group.id),
+            }
+        }
+        // Stable: equals stay in order of group.
+        moves.sort_by_key(|(kind, _)| *kind);
+        let budget = self
+            .config
+            .moves_at_once
+            .saturating_sub(in_change + urgent.len());
+        urgent.extend(moves.into_iter().map(|(_, new)| new).take(budget));
+        self.propose(now, map, urgent, lost)
+    }
+
+    fn propose(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        epochs: Vec<NewEpoch>,
+        lost: Vec<GroupId>,
+    ) -> Vec<(Revision, Change)> {
+        for id in epochs.iter().map(|n| n.group).chain(lost.iter().copied()) {
+            if let (Some(watch), Some(group)) = (self.watches.get_mut(&id), map.groups.get(&id)) {
+                watch.proposed = Some((group.revision, now));
+            }
+        }
+        let mut out = Vec::new();
+        if !epochs.is_empty() {
+            out.push((map.revision, Change::CommitEpochs(epochs)));
+        }
+        if !lost.is_empty() {
+            out.push((map.revision, Change::MarkLost { groups: lost }));
+        }
+        if out.is_empty() {
+            // This one rests on the whole map, so it goes alone.
+            out.extend(self.node_to_forget(now, map).map(|c| (map.revision, c)));
+        }
+        out
+    }
+
+    /// Brings what is remembered in line with the map.
+    fn look(&mut self, now: Time, map: &ClusterMap) {
+        let lives: Vec<_> = map
+            .nodes
+            .values()
+            .map(|n| (n.id, n.incarnation, n.state))
+            .collect();
+        if lives != self.lives {
+            self.lives = lives;
+            self.refused();
+        }
+        self.unable.retain(|(group, node, incarnation), unable| {
+            unable.known_until > now
+                && map.groups.contains_key(group)
+                && map.is_up(*node, *incarnation)
+        });
+        self.down_since
+            .retain(|n, _| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down));
+        for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
+            self.down_since.entry(node.id).or_insert(now);
+        }
+        self.watches.retain(|id, _| map.groups.contains_key(id));
+        for group in map.groups.values() {
+            let watch = self.watches.entry(group.id).or_default();
+            if watch.epoch != group.epoch {
+                watch.epoch = group.epoch;
+                watch.waiting_since = None;
+                watch.stuck.clear();
+            }
+            let waits = !group.open && group.epoch > Epoch(0);
+            watch.waiting_since = waits.then(|| watch.waiting_since.unwrap_or(now));
+            let gone = group.last_open.epoch > Epoch(0)
+                && map.complete_sources_up(group) < usize::from(group.m);
+            watch.gone_since = gone.then(|| watch.gone_since.unwrap_or(now));
+        }
+        self.look_at_ring(map);
+    }
+
+    fn look_at_ring(&mut self, map: &ClusterMap) {
+        if !self.ring.is_of(map) {
+            self.ring = Ring::of(map);
+            self.plans.clear();
+        }
+        self.plans
+            .retain(|id, plan| map.pools.get(id) == Some(&plan.pool));
+        for pool in map.pools.values() {
+            let ring = &self.ring;
+            self.plans
+                .entry(pool.id)
+                .or_insert_with(|| PoolPlan::of(ring, pool));
+        }
+    }
+
+    /// Takes in a report of stuck members, if who makes it is entitled to and they are still listed.
+    fn hear(&mut self, now: Time, map: &ClusterMap, report: &StuckReport) {
+        let Some(group) = map.groups.get(&report.group) else {
+            return;
+        };
+        if report.epoch != group.epoch || !entitled(group, report.reporter) {
+            return;
+        }
+        let named =
+            |(s, x): &(MemberSlot, &Member)| report.slots.contains(s) && x.node != report.reporter;
+        let named: Vec<_> = group.listed().filter(named).collect();
+        let Some(watch) = self.watches.get_mut(&group.id) else {
+            return;
+        };
+        let news: Vec<_> = named
+            .into_iter()
+            .filter(|(s, _)| watch.stuck.insert(*s))
+            .collect();
+        if plan::leader_is_the_odd_one(group, &watch.stuck) {
+            return;
+        }
+        for (_, member) in news {
+            self.note_unable(now, (group.id, member.node, member.incarnation));
+        }
+    }
+
+    fn note_unable(&mut self, now: Time, key: (GroupId, NodeId, Incarnation)) {
+        let before = self.unable.get(&key).map_or(0, |u| u.times);
+        // When very many are unable at once, forgetting one costs a try in vain.
+        if before == 0 && self.unable.len() >= UNABLE_MAX {
+            self.unable.pop_first();
+        }
+        let long = self.config.unable_for * (1 << before.min(UNABLE_DOUBLINGS_MAX));
+        let until = now + long;
+        self.unable.insert(
+            key,
+            Unable {
+                until,
+                known_until: until + long,
+                times: before + 1,
+            },
+        );
+    }
+
+    /// Whether a proposal for this group may still be on its way.
+    fn under_way(&self, now: Time, group: &Group) -> bool {
+        let proposed = self.watches.get(&group.id).and_then(|w| w.proposed);
+        proposed.is_some_and(|(revision, at)| {
+            revision == group.revision && now.since(at) < self.config.propose_again
+        })
+    }
+
+    fn need(&self, now: Time, map: &ClusterMap, group: &Group) -> Need {
+        let (Some(pool), Some(watch), Some(plan)) = (
+            map.pools.get(&group.pool),
+            self.watches.get(&group.id),
+            self.plans.get(&group.pool),
+        ) else {
+            return Need::Nothing;
+        };
+        let order = plan
+            .choices
+            .get(group.bucket as usize)
+            .map_or(&[][..], Vec::as_slice);
+        let choice = Choice::new(map, group, order, |n, i| {
+            self.unable
+                .get(&(group.id, n, i))
+                .is_some_and(|u| u.until > now)
+        });
+        let view = View {
+            map,
+            group,
+            pool,
+            choice,
+            stuck: &watch.stuck,
+        };
+        let found = match watch.gone_since {
+            _ if group.last_open.epoch == Epoch(0) => {
+                let due = group.epoch == Epoch(0) || self.disturbed(now, &view, watch);
+                due.then(|| plan::start(&view)).flatten()
+            }
+            Some(since) => return self.need_of_gone(now, &view, watch, since),
+            None if self.disturbed(now, &view, watch) => plan::takeover(&view),
+            None if group.open => return view.next_move().map_or(Need::Nothing, into_need),
+            None => None,
+        };
+        found.map_or(Need::Nothing, |new| Need::Epoch(Kind::Urgent, new))
+    }
+
+    /// Too few complete members are left to go on with.
+    fn need_of_gone(&self, now: Time, view: &View<'_>, watch: &Watch, since: Time) -> Need {
+        if !view.pool.may_start_empty {
+            return if view.group.lost {
+                Need::Nothing
+            } else {
+                Need::MarkLost
+            };
+        }
+        let begun = view.group.fresh && !view.group.open;
+        let due = if begun {
+            self.disturbed(now, view, watch)
+        } else {
+            now.since(since) >= self.config.start_empty_after || !view.any_source_may_live()
+        };
+        match plan::start(view).filter(|_| due) {
+            Some(new) => Need::Epoch(Kind::Urgent, new),
+            None => Need::Nothing,
+        }
+    }
+
+    /// Whether the newest epoch cannot go on as it is.
+    fn disturbed(&self, now: Time, view: &View<'_>, watch: &Watch) -> bool {
+        let deadline = self.config.open_deadline * (1 << view.tries().min(4));
+        let late = watch
+            .waiting_since
+            .is_some_and(|since| now.since(since) >= deadline);
+        late || !watch.stuck.is_empty() || view.somebody_is_dead() || view.found_again()
+    }
+
+    /// A node without a data folder gets a new id when it starts again: its old entry is waste.
+    fn node_to_forget(&self, now: Time, map: &ClusterMap) -> Option<Change> {
+        let long_down = self
+            .down_since
+            .iter()
+            .filter(|(_, since)| now.since(**since) >= self.config.forget_after);
+        let mut useless = long_down.map(|(n, _)| *n).filter(|n| {
+            let returns = map.nodes.get(n).is_none_or(|n| n.durable);
+            !returns && !map.groups.values().any(|g| g.names(*n))
+        });
+        useless.next().map(|node| Change::ForgetNode { node })
+    }
+}
+
+impl PoolPlan {
+    fn of(ring: &Ring, pool: &Pool) -> PoolPlan {
+        let mut choices = ring.plan(pool);
+        for (bucket, choice) in choices.iter_mut().enumerate() {
+            let others = ring.preference(pool, bucket as u32);
+            let others: Vec<_> = others.into_iter().filter(|n| !choice.contains(n)).collect();
+            choice.extend(others);
+        }
+        PoolPlan {
+            pool: pool.clone(),
+            choices,
+        }
+    }
+}
+
+/// Whose word on stuck members counts: the leader's while the epoch is not open, then the data buckets'.
+fn entitled(group: &Group, reporter: NodeId) -> bool {
+    if group.open {
+        return group
+            .listed()
+            .any(|(s, x)| s.0 < group.m && x.node == reporter);
+    }
+    group
+        .member(group.leader)
+        .is_some_and(|x| x.node == reporter)
+}
+
+fn into_need((kind, new): (Kind, NewEpoch)) -> Need {
+    Need::Epoch(kind, new)
+}
+
+/// Whether the group counts against the bound on moves: it is between epochs or is being filled, and
+/// can get on by itself.
+fn in_change_now(map: &ClusterMap, group: &Group) -> bool {
+    let filling = group.members.iter().flatten().any(|x| !x.complete);
+    let can = map.complete_sources_up(group) >= usize::from(group.m);
+    can && (!group.open || filling)
+}
+
+#[cfg(test)]
+mod tests;

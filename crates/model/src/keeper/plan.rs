@@ -1,0 +1,455 @@
+//! One group's next epoch, as plain functions of the map.
+
+use std::collections::BTreeSet;
+
+use crate::change::{NewEpoch, is_source, sources};
+use crate::ids::{Epoch, Incarnation, MemberSlot, NodeId};
+use crate::map::{ClusterMap, Group, Member, Pool};
+use crate::mutant::{Mutant, planted};
+use crate::scheme::K_MAX;
+
+/// After so many tries in vain an epoch is made of survivors alone: a joiner may be what is in the way.
+const TRIES_WITH_JOINERS: u64 = 2;
+
+/// Why an epoch is proposed. What stands first goes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Kind {
+    /// The group does not serve, or not safely: never held back.
+    Urgent,
+    /// The last steps of a move: its copies are made, the surplus can go.
+    Finish,
+    /// Fewer members than the scheme wants.
+    Repair,
+    /// A member's node is draining.
+    Drain,
+    /// The ring has it elsewhere.
+    Balance,
+}
+
+/// The nodes that may hold a group, best first.
+pub(super) struct Choice {
+    able: Vec<(NodeId, Incarnation)>,
+}
+
+impl Choice {
+    /// `order` without those who are not up and those who lately could not.
+    pub(super) fn new(
+        map: &ClusterMap,
+        group: &Group,
+        order: &[NodeId],
+        unable: impl Fn(NodeId, Incarnation) -> bool,
+    ) -> Choice {
+        let barred = |n, i| unable(n, i) && !wiped_all_the_same(group, n, i);
+        let lives = order
+            .iter()
+            .filter_map(|n| Some((*n, map.nodes.get(n)?.incarnation)));
+        Choice {
+            able: lives
+                .filter(|(n, i)| map.is_up(*n, *i) && !barred(*n, *i))
+                .collect(),
+        }
+    }
+}
+
+/// The planted bug 18: a source that did not answer is called in again, as a joiner.
+fn wiped_all_the_same(group: &Group, node: NodeId, incarnation: Incarnation) -> bool {
+    planted(Mutant::SourceListedAsJoiner) && group.last_open.slot_of(node, incarnation).is_some()
+}
+
+/// A group with all that a decision about it rests on.
+pub(super) struct View<'a> {
+    pub(super) map: &'a ClusterMap,
+    pub(super) group: &'a Group,
+    pub(super) pool: &'a Pool,
+    pub(super) choice: Choice,
+    /// The member slots of the newest epoch that were reported stuck.
+    pub(super) stuck: &'a BTreeSet<MemberSlot>,
+}
+
+/// A member on its way into an epoch: where it is kept from, if it is.
+type Seat = ((NodeId, Incarnation), Option<MemberSlot>);
+
+impl View<'_> {
+    /// How many epochs were committed since the last open one and not opened, the newest not counted.
+    pub(super) fn tries(&self) -> u64 {
+        self.group
+            .epoch
+            .0
+            .saturating_sub(self.group.last_open.epoch.0 + 1)
+    }
+
+    pub(super) fn somebody_is_dead(&self) -> bool {
+        self.group
+            .listed()
+            .any(|(_, x)| !self.map.is_up(x.node, x.incarnation))
+    }
+
+    /// The group was given up, and now enough of its members are there again.
+    pub(super) fn found_again(&self) -> bool {
+        let group = self.group;
+        let given_up = (group.open && group.lost)
+            || (group.fresh && !group.open && group.last_open.epoch > Epoch(0));
+        given_up && self.map.complete_sources_up(group) >= usize::from(group.m)
+    }
+
+    /// Whether a process that was a member of the last open epoch may still run, unheard: its node has
+    /// not started anew since.
+    pub(super) fn any_source_may_live(&self) -> bool {
+        self.group.last_open.members.iter().flatten().any(|x| {
+            self.map
+                .nodes
+                .get(&x.node)
+                .is_some_and(|n| n.incarnation == x.incarnation)
+        })
+    }
+
+    /// Members that the scheme wants and the nodes allow.
+    fn width(&self) -> usize {
+        self.pool.scheme.width()
+    }
+
+    /// The nodes that should hold the group.
+    fn desired(&self) -> &[(NodeId, Incarnation)] {
+        &self.choice.able[..self.width().min(self.choice.able.len())]
+    }
+
+    /// The best nodes that are not among `taken` and may join.
+    fn joiners<'s>(
+        &'s self,
+        taken: &'s [Seat],
+    ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
+        self.choice
+            .able
+            .iter()
+            .copied()
+            .filter(|(node, incarnation)| {
+                !taken.iter().any(|((n, _), _)| n == node)
+                    && !is_source(self.group, *node, *incarnation)
+            })
+    }
+
+    fn epoch(&self, seats: Vec<Option<Seat>>, leader: MemberSlot) -> NewEpoch {
+        NewEpoch {
+            group: self.group.id,
+            epoch: self.group.epoch.next(),
+            members: seats.iter().map(|s| s.map(|(member, _)| member)).collect(),
+            kept: seats.iter().map(|s| s.and_then(|(_, kept)| kept)).collect(),
+            leader,
+            fresh: false,
+        }
+    }
+}
+
+/// Whether a report that all others are stuck rather tells of who made it: there are at least two
+/// others, and one of them could lead instead.
+pub(super) fn leader_is_the_odd_one(group: &Group, stuck: &BTreeSet<MemberSlot>) -> bool {
+    let listed = group.listed().count();
+    let could_lead = |(slot, x): (MemberSlot, &Member)| {
+        stuck.contains(&slot) && x.complete && (group.open || group.retained(slot) || group.fresh)
+    };
+    listed >= 3 && stuck.len() + 1 >= listed && group.listed().any(could_lead)
+}
+
+/// A start from nothing: a new group, or one whose bytes are gone.
+pub(super) fn start(view: &View<'_>) -> Option<NewEpoch> {
+    let m = usize::from(view.group.m);
+    // Each try in vain begins with another node, and later ones with no more than it takes.
+    let tries = if view.group.epoch > view.group.last_open.epoch {
+        view.tries() + 1
+    } else {
+        0
+    };
+    let mut nodes = view.desired().to_vec();
+    if nodes.len() < m {
+        return None;
+    }
+    if tries >= TRIES_WITH_JOINERS {
+        let skip = tries as usize % nodes.len();
+        nodes.rotate_left(skip);
+        nodes.truncate(m);
+    }
+    let seats = nodes
+        .into_iter()
+        .map(|member| Some((member, None)))
+        .collect();
+    Some(NewEpoch {
+        fresh: true,
+        ..view.epoch(seats, MemberSlot(0))
+    })
+}
+
+/// The next epoch of a group that lost a member, or whose newest epoch does not open.
+pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
+    let m = usize::from(view.group.m);
+    let mut kept = survivors(view, true);
+    if complete(&kept) < m {
+        // Better one that may be stuck than none.
+        kept = survivors(view, false);
+    }
+    if complete(&kept) < m {
+        return None;
+    }
+    let joiners = view.tries_after() < TRIES_WITH_JOINERS;
+    let seats = if m == 1 {
+        seats_of_copies(view, &kept, joiners)
+    } else {
+        seats_in_place(view, &kept, joiners)?
+    };
+    let leader = choose_leader(view, &seats)?;
+    Some(view.epoch(seats, leader))
+}
+
+impl View<'_> {
+    /// `tries`, were one more epoch committed now.
+    fn tries_after(&self) -> u64 {
+        (self.group.epoch.0 - self.group.last_open.epoch.0).min(u64::from(u32::MAX))
+    }
+}
+
+/// The sources that run; without those who are stuck, if asked.
+fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> {
+    let group = view.group;
+    let stuck = |x: &Member| {
+        let listed = group.slot_of(x.node, x.incarnation);
+        without_stuck
+            && !leader_is_the_odd_one(group, view.stuck)
+            && listed.is_some_and(|s| view.stuck.contains(&s))
+    };
+    sources(group)
+        .iter()
+        .enumerate()
+        .filter_map(|(s, x)| x.map(|x| (MemberSlot(s as u8), x)))
+        .filter(|(_, x)| view.map.is_up(x.node, x.incarnation) && !stuck(x))
+        .collect()
+}
+
+fn complete(kept: &[(MemberSlot, Member)]) -> usize {
+    kept.iter().filter(|(_, x)| x.complete).count()
+}
+
+fn seat((slot, x): &(MemberSlot, Member)) -> Seat {
+    ((x.node, x.incarnation), Some(*slot))
+}
+
+/// m = 1: the complete copy that stands first serves; all others follow in their order.
+fn seats_of_copies(
+    view: &View<'_>,
+    kept: &[(MemberSlot, Member)],
+    joiners: bool,
+) -> Vec<Option<Seat>> {
+    let first = kept.iter().position(|(_, x)| x.complete).unwrap_or(0);
+    let mut seats: Vec<Seat> = vec![seat(&kept[first])];
+    seats.extend(
+        kept.iter()
+            .enumerate()
+            .filter(|(i, _)| *i != first)
+            .map(|(_, x)| seat(x)),
+    );
+    if joiners {
+        let room = view.width().saturating_sub(seats.len());
+        let new: Vec<_> = view.joiners(&seats).take(room).collect();
+        seats.extend(new.into_iter().map(|member| (member, None)));
+    }
+    seats.into_iter().map(Some).collect()
+}
+
+/// m > 1: members keep their slots; a lost data bucket must be replaced, a parity bucket may be.
+fn seats_in_place(
+    view: &View<'_>,
+    kept: &[(MemberSlot, Member)],
+    joiners: bool,
+) -> Option<Vec<Option<Seat>>> {
+    let m = usize::from(view.group.m);
+    let end = kept.iter().map(|(s, _)| s.index() + 1).max().unwrap_or(0);
+    let mut seats: Vec<Option<Seat>> = vec![None; end.max(view.width())];
+    for x in kept {
+        seats[x.0.index()] = Some(seat(x));
+    }
+    let taken: Vec<Seat> = kept.iter().map(seat).collect();
+    let mut free = view.joiners(&taken);
+    for (slot, seat) in seats.iter_mut().enumerate().take(view.width()) {
+        if seat.is_some() || (slot >= m && !joiners) {
+            continue;
+        }
+        *seat = free.next().map(|member| (member, None));
+        if seat.is_none() && slot < m {
+            return None;
+        }
+    }
+    Some(seats)
+}
+
+/// Who leads: the present leader if it is at work and told what is in its way; else the next in turn
+/// of those that are complete, beginning with who will serve.
+fn choose_leader(view: &View<'_>, seats: &[Option<Seat>]) -> Option<MemberSlot> {
+    let group = view.group;
+    let whole = |from: MemberSlot| {
+        sources(group)
+            .get(from.index())
+            .copied()
+            .flatten()
+            .is_some_and(|x| x.complete)
+    };
+    let able: Vec<usize> = (0..seats.len())
+        .filter(|s| seats[*s].is_some_and(|(_, kept)| kept.is_some_and(whole)))
+        .collect();
+    if able.is_empty() {
+        return None;
+    }
+    let leads_now = |s: &usize| {
+        let now = group.member(group.leader).filter(|_| !group.open);
+        now.is_some_and(|x| seats[*s].is_some_and(|((n, i), _)| x.is(n, i)))
+    };
+    let odd = leader_is_the_odd_one(group, view.stuck);
+    let reported = !view.stuck.is_empty() && !odd;
+    let slot = match able.iter().copied().find(leads_now).filter(|_| reported) {
+        Some(slot) => slot,
+        None => {
+            let turn = view.tries_after() as usize + usize::from(odd && group.open);
+            able[turn % able.len()]
+        }
+    };
+    Some(MemberSlot(slot as u8))
+}
+
+// Moves: the group is open and all its members run.
+impl View<'_> {
+    /// The next step towards where the ring has the group, if it is not there.
+    pub(super) fn next_move(&self) -> Option<(Kind, NewEpoch)> {
+        if self.desired().is_empty() {
+            return None; // every node drains: there is nowhere to go
+        }
+        if self.group.m == 1 {
+            self.move_copies()
+        } else {
+            self.move_in_place()
+        }
+    }
+
+    fn members(&self) -> Vec<(MemberSlot, Member)> {
+        self.group.listed().map(|(s, x)| (s, *x)).collect()
+    }
+
+    fn wanted(&self, x: &Member) -> bool {
+        self.desired().contains(&(x.node, x.incarnation))
+    }
+
+    fn drains(&self, x: &Member) -> bool {
+        self.map.nodes.get(&x.node).is_some_and(|n| n.draining)
+    }
+
+    fn move_copies(&self) -> Option<(Kind, NewEpoch)> {
+        let members = self.members();
+        let filling = members.iter().any(|(_, x)| self.wanted(x) && !x.complete);
+        if filling {
+            return None; // one thing after the other
+        }
+        let all_here = self
+            .desired()
+            .iter()
+            .all(|(n, _)| members.iter().any(|(_, x)| x.node == *n));
+        if all_here {
+            self.settle(&members)
+        } else {
+            self.call_in(&members)
+        }
+    }
+
+    /// First step: who is missing joins beside those that are there.
+    fn call_in(&self, members: &[(MemberSlot, Member)]) -> Option<(Kind, NewEpoch)> {
+        // A copy half made in the wrong place is of no use any more.
+        let useful = |x: &Member| x.complete || self.wanted(x);
+        let mut seats: Vec<Seat> = members
+            .iter()
+            .filter(|(_, x)| useful(x))
+            .map(seat)
+            .collect();
+        let kind = if seats.len() < self.desired().len() {
+            Kind::Repair
+        } else if members.iter().any(|(_, x)| self.drains(x)) {
+            Kind::Drain
+        } else {
+            Kind::Balance
+        };
+        let room = (1 + 2 * usize::from(K_MAX)).saturating_sub(seats.len());
+        let missing = self
+            .desired()
+            .iter()
+            .filter(|(n, _)| !seats.iter().any(|((s, _), _)| s == n));
+        let missing: Vec<Seat> = missing.take(room).map(|member| (*member, None)).collect();
+        if missing.is_empty() {
+            return None;
+        }
+        seats.extend(missing);
+        Some((
+            kind,
+            self.epoch(seats.into_iter().map(Some).collect(), MemberSlot(0)),
+        ))
+    }
+
+    /// Last steps: all that are wanted are complete. The ring's first serves; then the surplus goes. A
+    /// former data bucket stays for one epoch as a copy, so that it is sealed and nothing of its stream
+    /// is in doubt.
+    fn settle(&self, members: &[(MemberSlot, Member)]) -> Option<(Kind, NewEpoch)> {
+        let (_, serving) = members.first()?;
+        let first = self.desired()[0];
+        let moves = (serving.node, serving.incarnation) != first;
+        let surplus = members.iter().any(|(_, x)| !self.wanted(x));
+        if !moves && !surplus {
+            return None;
+        }
+        let stays = |x: &Member| self.wanted(x) || (moves && x == serving);
+        let mut seats: Vec<Seat> = members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
+        // Stable: the ring's first before all others, who keep their order.
+        seats.sort_by_key(|(member, _)| *member != first);
+        let kind = if surplus { Kind::Finish } else { Kind::Balance };
+        Some((
+            kind,
+            self.epoch(seats.into_iter().map(Some).collect(), MemberSlot(0)),
+        ))
+    }
+
+    /// m > 1: a bucket's bytes are those of its slot, so there is no joining beside it. Vacant parity
+    /// slots are filled, surplus ones (k lowered) given up, and members of draining nodes replaced one by
+    /// one while the others bear it.
+    fn move_in_place(&self) -> Option<(Kind, NewEpoch)> {
+        let members = self.members();
+        let filling = members.iter().any(|(_, x)| !x.complete);
+        let within = |s: MemberSlot| s.index() < self.width();
+        let vacant = (0..self.width()).find(|s| !members.iter().any(|(t, _)| t.index() == *s));
+        let surplus = members.iter().any(|(s, _)| !within(*s));
+        let drained = members.iter().find(|(s, x)| within(*s) && self.drains(x));
+
+        let taken: Vec<Seat> = members.iter().map(seat).collect();
+        let free = self.joiners(&taken).next();
+        let (kind, left_out, joins) = match (vacant, free, drained) {
+            (Some(slot), Some(member), _) => (Kind::Repair, None, Some((slot, member))),
+            _ if filling => return None,
+            _ if surplus => (Kind::Finish, None, None),
+            (None, Some(member), Some((slot, _))) if members.len() > usize::from(self.group.m) => {
+                (Kind::Drain, Some(*slot), Some((slot.index(), member)))
+            }
+            _ => return None,
+        };
+        let keep_surplus = kind != Kind::Finish;
+        let end = self.width().max(if keep_surplus {
+            self.group.members.len()
+        } else {
+            0
+        });
+        let mut seats: Vec<Option<Seat>> = vec![None; end];
+        for x in members
+            .iter()
+            .filter(|(s, _)| s.index() < end && Some(*s) != left_out)
+        {
+            seats[x.0.index()] = Some(seat(x));
+        }
+        if let Some((slot, member)) = joins {
+            seats[slot] = Some((member, None));
+        }
+        let leader = seats
+            .iter()
+            .position(|s| s.is_some_and(|(_, kept)| kept.is_some()))?;
+        Some((kind, self.epoch(seats, MemberSlot(leader as u8))))
+    }
+}

@@ -1,0 +1,177 @@
+//! The directory leader's lease book (GROUP, promises and leases).
+//!
+//! A lease says to a data bucket: "no successor of yours answers for one lease from when you asked".
+//! The book is volatile and lies at the directory's leader alone. It keeps the saying true on both
+//! sides: a lease goes only to who will not be succeeded meanwhile, and no epoch opens before every
+//! lease of somebody else in its group ran out.
+//!
+//! **Why nobody else's lease is missed.** A leader grants only after a quorum confirmed it *after* the
+//! request came, and the holder counts from its own clock at the request. So every lease of a former
+//! leader ends at most one lease after its deposition, and a new leader that opens nothing for one whole
+//! lease has waited them all out. Granting meanwhile is safe: a grant asserts nothing but that *this*
+//! leader opens no successor before the grant ends (it has the grant in its book), and that no former
+//! leader does (it is deposed: what it opened is in the map already, and the holder is checked against
+//! the map). Waiting there too would only stop reads.
+//!
+//! **Clocks.** The book counts a whole lease from the grant; the holder counts a shortened one from its
+//! request (`time::shortened`), so it stops first at any clock rates within the bound.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+use crate::map::{ClusterMap, Group};
+use crate::mutant::{Mutant, planted};
+use crate::time::Time;
+
+/// Who holds a lease for what: a data slot of a group, and one life of a node.
+type Holder = (GroupId, MemberSlot, NodeId, Incarnation);
+
+/// The book. At most one entry per data bucket and holder that lately asked; run-out ones are struck.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    lease: Duration,
+    /// From when this directory node may open epochs; `None` while it does not lead.
+    opens_from: Option<Time>,
+    until: BTreeMap<Holder, Time>,
+    strike_at: Time,
+}
+
+impl Leases {
+    /// A book for leases of this length, at a directory node that does not lead.
+    pub fn new(lease: Duration) -> Leases {
+        Leases {
+            lease,
+            opens_from: None,
+            until: BTreeMap::new(),
+            strike_at: Time::ZERO,
+        }
+    }
+
+    /// This directory node leads from now on; it opens nothing until one whole lease has passed. What
+    /// it granted in an earlier time as leader is waited out with the rest.
+    pub fn become_leader(&mut self, now: Time) {
+        let wait = if planted(Mutant::NewDirectoryLeaderSkipsWait) {
+            Duration::ZERO
+        } else {
+            self.lease
+        };
+        self.opens_from = Some(now + wait);
+        self.until.clear();
+    }
+
+    /// This directory node leads no longer: it grants nothing and opens nothing.
+    pub fn lose_leadership(&mut self) {
+        self.opens_from = None;
+        self.until.clear();
+    }
+
+    /// Grants leases to one life of a node: of the buckets and epochs `wanted`, those that it may have.
+    ///
+    /// The caller MUST have had its leadership confirmed by a quorum after the request came, and MUST
+    /// hand in a map no older than that confirmation.
+    pub fn grant(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        node: NodeId,
+        incarnation: Incarnation,
+        wanted: &[(GroupId, Epoch)],
+    ) -> Vec<(GroupId, Epoch)> {
+        self.strike(now);
+        // Who is declared dead gets none, so that its takeover does not wait for ever longer.
+        if self.opens_from.is_none() || !map.is_up(node, incarnation) {
+            return Vec::new();
+        }
+        let mut granted = Vec::new();
+        for (id, epoch) in wanted {
+            let Some(group) = map.groups.get(id) else {
+                continue;
+            };
+            let Some(slot) = entitled(group, node, incarnation, *epoch) else {
+                continue;
+            };
+            self.until
+                .insert((*id, slot, node, incarnation), now + self.lease);
+            granted.push((*id, *epoch));
+        }
+        granted
+    }
+
+    /// Whether the group's newest epoch may open: this directory node has led for one lease, and nobody
+    /// holds a lease but who keeps the same data slot in that epoch.
+    pub fn may_open(&self, now: Time, group: &Group) -> bool {
+        let Some(from) = self.opens_from else {
+            return false;
+        };
+        if now < from {
+            return false;
+        }
+        if planted(Mutant::OpenWithoutLeaseWait) {
+            return true;
+        }
+        self.others(group).all(|until| until <= now)
+    }
+
+    /// When `may_open` is worth asking again; `None` while this directory node does not lead.
+    pub fn opens_at(&self, group: &Group) -> Option<Time> {
+        let from = self.opens_from?;
+        Some(self.others(group).fold(from, Time::max))
+    }
+
+    /// The ends of the leases of all who do not keep their data slot in the group's newest epoch.
+    fn others(&self, group: &Group) -> impl Iterator<Item = Time> {
+        let first = (group.id, MemberSlot(0), NodeId(0), Incarnation(0));
+        self.until
+            .range(first..)
+            .take_while(|((id, ..), _)| *id == group.id)
+            .filter(|((_, slot, node, incarnation), _)| {
+                !group
+                    .member(*slot)
+                    .is_some_and(|x| x.is(*node, *incarnation))
+            })
+            .map(|(_, until)| *until)
+    }
+
+    /// A holder has sealed itself for a committed epoch that gives its data slot to another, and says
+    /// so: its lease need not be waited out. A grant that is still on its way to it does no harm, for a
+    /// sealed member answers nobody, and no later one is made, for its successor is committed.
+    pub fn release(&mut self, group: GroupId, node: NodeId, incarnation: Incarnation) {
+        self.until
+            .retain(|(g, _, n, i), _| (*g, *n, *i) != (group, node, incarnation));
+    }
+
+    /// Strikes what ran out, once a lease: so the book never holds more than two leases' requests.
+    fn strike(&mut self, now: Time) {
+        if now >= self.strike_at {
+            self.until.retain(|_, until| *until > now);
+            self.strike_at = now + self.lease;
+        }
+    }
+}
+
+/// The data slot for which this life of this node may have a lease, if any: it holds the slot in the
+/// last open epoch, that is the epoch it asks for, and a successor under way leaves it in place.
+fn entitled(
+    group: &Group,
+    node: NodeId,
+    incarnation: Incarnation,
+    epoch: Epoch,
+) -> Option<MemberSlot> {
+    let slot = if planted(Mutant::LeaseWithoutEpoch) {
+        group.slot_of(node, incarnation)?
+    } else {
+        if epoch != group.last_open.epoch || epoch == Epoch(0) {
+            return None;
+        }
+        let slot = group.last_open.slot_of(node, incarnation)?;
+        let stays = group.open
+            || (group.slot_of(node, incarnation) == Some(slot)
+                && group.kept.get(slot.index()) == Some(&Some(slot)));
+        stays.then_some(slot)?
+    };
+    (slot.0 < group.m).then_some(slot)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! What a Staves cluster is, without any I/O: names, time, schemes, and the cluster map with its rules.
+//!
+//! **Promises.** [`ClusterMap`] is the one replicated truth. [`ClusterMap::apply`] either makes a
+//! [`Change`] whole or refuses it and changes nothing; it never breaks a rule of DESIGN section 6.
+//! Everything here is deterministic: the same changes in the same order give the same map on every
+//! node, so the map can be a Raft state machine in the program and a plain value in the simulator.
+//!
+//! **Path of the data.** A proposal (a change and the revision it was decided on) reaches the
+//! directory's leader, is ordered by Raft, and is applied here on every node. The leader's
+//! [`keeper`] looks at the map and at the [`detector`]'s findings and makes the next proposals.
+//!
+//! **Invariants.** GROUP rules 7, 11 and 13 at the directory (`change/epochs.rs`): members on distinct
+//! nodes, sources only from the last *open* epoch and never listed as joiners, at least m complete members
+//! kept, epochs and incarnations only growing. No read lease outlives the opening of a successor
+//! (`lease.rs`). The leader's policies (`keeper.rs`, `detector.rs`) can cost time, never data: what
+//! they propose passes the same rules.
+//!
+//! **Layout.** `ids`, `time`, `scheme`: the words. `map`: the state. `change`: its rules. `ring`:
+//! placement. `detector`, `keeper`, `lease`: the directory leader's own machines. `mutant`: the
+//! planted bugs of GROUP.md, compiled in for the simulator only. Read `map`, then `change`.
+//!
+//! **Not here.** How members agree on bytes (`staves-group`), how changes are ordered (`staves-directory`).
+
+pub mod change;
+pub mod detector;
+mod ids;
+pub mod keeper;
+pub mod lease;
+mod map;
+pub mod mutant;
+pub mod ring;
+mod scheme;
+#[cfg(test)]
+mod testing;
+mod time;
+
+pub use change::{Change, NewEpoch, Outcome, Refusal};
+pub use detector::{Detector, DetectorConfig, whom_to_ping};
+pub use ids::{
+    ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,
+    Revision,
+};
+pub use keeper::{Keeper, KeeperConfig, StuckReport};
+pub use lease::Leases;
+pub use map::{ClusterMap, Group, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind};
+pub use ring::Ring;
+pub use scheme::{HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, Scheme, hash_slot};
+pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};

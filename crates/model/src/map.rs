@@ -1,0 +1,260 @@
+//! The cluster map: nodes, pools, groups. A plain value; `change.rs` holds the rules that change it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{
+    ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, Revision,
+};
+use crate::scheme::{HASH_SLOTS, Scheme};
+
+/// Is the node's process believed to run?
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeState {
+    /// Running, as far as the directory knows.
+    Up,
+    /// Declared dead, or left; its memberships count as lost.
+    Down,
+}
+
+/// One node of the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    /// Its id, for good where it has a data folder.
+    pub id: NodeId,
+    /// Its present life; raised each time that its process starts.
+    pub incarnation: Incarnation,
+    /// A name for people.
+    pub name: String,
+    /// Members of a group go to distinct zones where that can be had.
+    pub zone: Option<String>,
+    /// Where the native protocol is reached, `host:port`.
+    pub native: String,
+    /// Where RESP is reached, `host:port`.
+    pub resp: String,
+    /// Where the admin HTTP door is reached, `host:port`.
+    pub admin: String,
+    /// Memory for pages, in bytes.
+    pub memory_bytes: u64,
+    /// Whether it keeps its vote on disk, and so may vote.
+    pub durable: bool,
+    /// Up or down.
+    pub state: NodeState,
+    /// Asked to give up its buckets (need-to-remove, row X5).
+    pub draining: bool,
+}
+
+/// What a pool's bytes mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PoolKind {
+    /// Key-value records in hash slots.
+    Cache,
+}
+
+/// Where a pool's pages lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Medium {
+    /// The nodes' memory.
+    Ram,
+}
+
+/// A named container of groups.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its id, never used again.
+    pub id: PoolId,
+    /// Its name, unique among pools.
+    pub name: String,
+    /// What its bytes mean.
+    pub kind: PoolKind,
+    /// m and the k that is wanted; a group may have fewer parity buckets while nodes are few.
+    pub scheme: Scheme,
+    /// Where its pages lie.
+    pub medium: Medium,
+    /// How many bytes of pages each node may give to this pool.
+    pub node_budget_bytes: u64,
+    /// Its groups in bucket order. For key-value pools hash slot `s` belongs to bucket
+    /// `s * len / 16384`.
+    pub groups: Vec<GroupId>,
+    /// Whether a group all of whose members are gone may start again empty.
+    pub may_start_empty: bool,
+}
+
+impl Pool {
+    /// The bucket (index into `groups`) of a hash slot.
+    pub fn bucket_of(&self, slot: HashSlot) -> usize {
+        usize::from(slot.0) * self.groups.len() / usize::from(HASH_SLOTS)
+    }
+}
+
+/// A member of a group: one life of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// Which life of it. Another life is another member.
+    pub incarnation: Incarnation,
+    /// All its pages are done. Only complete members count towards m.
+    pub complete: bool,
+}
+
+impl Member {
+    /// Whether this is that life of that node.
+    pub fn is(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.node == node && self.incarnation == incarnation
+    }
+}
+
+/// The members of the last epoch that was open: the only sources there are (GROUP rule 7).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LastOpen {
+    /// That epoch; 0 if none ever was.
+    pub epoch: Epoch,
+    /// Its members by member slot, with their `complete` marks kept up to date while it is the newest.
+    pub members: Vec<Option<Member>>,
+}
+
+/// One group as the directory knows it. This is also what members are told (GROUP's "map").
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Its id.
+    pub id: GroupId,
+    /// The pool that it belongs to.
+    pub pool: PoolId,
+    /// Its place in the pool (index into `Pool::groups`).
+    pub bucket: u32,
+    /// Data buckets. `members.len() - m` is the number of parity slots of this epoch.
+    pub m: u8,
+    /// The newest committed epoch.
+    pub epoch: Epoch,
+    /// Whether that epoch is open; if not, its leader is at work.
+    pub open: bool,
+    /// The one member slot that leads the change to this epoch. Always a listed member.
+    pub leader: MemberSlot,
+    /// Members by member slot; `None` is vacant.
+    pub members: Vec<Option<Member>>,
+    /// For each member slot of `members`: where that member stood in `last_open`, if it is retained.
+    /// `None` for a joiner (and for a vacant slot).
+    pub kept: Vec<Option<MemberSlot>>,
+    /// The epoch starts from nothing (a new group, or a cache group whose members are all gone):
+    /// nobody is retained, all streams begin at the cut 0, all pages are there and zero.
+    pub fresh: bool,
+    /// The sources.
+    pub last_open: LastOpen,
+    /// More was lost than the scheme bears: nobody can answer for the old bytes.
+    pub lost: bool,
+    /// The revision of the map at which this entry last changed.
+    pub revision: Revision,
+}
+
+impl Group {
+    /// The member in a slot.
+    pub fn member(&self, slot: MemberSlot) -> Option<&Member> {
+        self.members.get(slot.index()).and_then(Option::as_ref)
+    }
+
+    /// The slot of this life of this node in the newest committed epoch.
+    pub fn slot_of(&self, node: NodeId, incarnation: Incarnation) -> Option<MemberSlot> {
+        position(&self.members, node, incarnation)
+    }
+
+    /// The slots of the parity buckets that are listed (copies when m = 1).
+    pub fn parity_slots(&self) -> impl Iterator<Item = MemberSlot> + '_ {
+        let m = usize::from(self.m);
+        (m..self.members.len())
+            .filter(|s| self.members[*s].is_some())
+            .map(|s| MemberSlot(s as u8))
+    }
+
+    /// All listed members with their slots.
+    pub fn listed(&self) -> impl Iterator<Item = (MemberSlot, &Member)> + '_ {
+        self.members
+            .iter()
+            .enumerate()
+            .filter_map(|(s, x)| x.as_ref().map(|x| (MemberSlot(s as u8), x)))
+    }
+
+    /// Whether the member in this slot is retained from the last open epoch.
+    pub fn retained(&self, slot: MemberSlot) -> bool {
+        self.kept.get(slot.index()).is_some_and(Option::is_some)
+    }
+
+    /// How many more members may be lost now without losing data: complete members of the last open
+    /// epoch that run, less m. `None` if data is lost already.
+    pub fn tolerates(&self, up: impl Fn(NodeId, Incarnation) -> bool) -> Option<u8> {
+        let source = if self.fresh && !self.open {
+            &self.members
+        } else {
+            &self.last_open.members
+        };
+        let alive = source
+            .iter()
+            .flatten()
+            .filter(|x| x.complete && up(x.node, x.incarnation))
+            .count();
+        alive.checked_sub(usize::from(self.m)).map(|n| n as u8)
+    }
+}
+
+impl LastOpen {
+    /// The slot of this life of this node in the last open epoch.
+    pub fn slot_of(&self, node: NodeId, incarnation: Incarnation) -> Option<MemberSlot> {
+        position(&self.members, node, incarnation)
+    }
+}
+
+fn position(
+    members: &[Option<Member>],
+    node: NodeId,
+    incarnation: Incarnation,
+) -> Option<MemberSlot> {
+    members
+        .iter()
+        .position(|x| x.as_ref().is_some_and(|x| x.is(node, incarnation)))
+        .map(|s| MemberSlot(s as u8))
+}
+
+/// The cluster's one replicated truth.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// The cluster's name for itself; 0 before bootstrap.
+    pub cluster: ClusterId,
+    /// Raised by each change that takes effect.
+    pub revision: Revision,
+    /// All nodes that are known, up or down.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// All pools.
+    pub pools: BTreeMap<PoolId, Pool>,
+    /// All groups of all pools.
+    pub groups: BTreeMap<GroupId, Group>,
+    /// The next ids to hand out; an id is never used twice.
+    pub next_node: NodeId,
+    /// See `next_node`.
+    pub next_pool: PoolId,
+    /// See `next_node`.
+    pub next_group: GroupId,
+    /// The next incarnation to hand out, of any node.
+    pub next_incarnation: Incarnation,
+}
+
+impl ClusterMap {
+    /// A pool by name.
+    pub fn pool_named(&self, name: &str) -> Option<&Pool> {
+        self.pools.values().find(|p| p.name == name)
+    }
+
+    /// Whether this life of this node is believed to run.
+    pub fn is_up(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.nodes
+            .get(&node)
+            .is_some_and(|n| n.state == NodeState::Up && n.incarnation == incarnation)
+    }
+
+    /// The group that owns a hash slot of a pool.
+    pub fn group_of(&self, pool: PoolId, slot: HashSlot) -> Option<&Group> {
+        let pool = self.pools.get(&pool)?;
+        let id = pool.groups.get(pool.bucket_of(slot))?;
+        self.groups.get(id)
+    }
+}

@@ -1,0 +1,102 @@
+//! The planted bugs of GROUP.md, and those that the service above adds. Each must be found by the
+//! simulator. They are compiled in only with the feature `mutants`, which only the simulator turns on.
+
+/// A planted bug. The numbers are GROUP.md's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // the names say it; the numbers lead to GROUP.md
+pub enum Mutant {
+    AckHighestReceived = 1,
+    ReadUnstable = 2,
+    PromiseFromReceipt = 3,
+    SealBeforePromiseEnds = 4,
+    RestartForgetsPromise = 5,
+    SealingKeepsPromising = 6,
+    OpenWithoutLeaseWait = 7,
+    NewDirectoryLeaderSkipsWait = 8,
+    LeaseWithoutEpoch = 9,
+    OldEpochAccepted = 10,
+    FenceByLabel = 11,
+    GoOnWithSealMissing = 12,
+    OpenBeforeAllHoldCut = 13,
+    ServeBeforeOpen = 14,
+    SourcesFromCommitted = 15,
+    PurgeWhileNotOpen = 16,
+    JoinerNotCounted = 17,
+    SourceListedAsJoiner = 18,
+    LateOldMapDrops = 19,
+    KeepBeyondCut = 20,
+    PartsBeforeCutApplied = 21,
+    PageAheadTakenAsDone = 22,
+    PartOlderThanGone = 23,
+    LabelsBySeqAlone = 24,
+    ReturningTrustsPrefix = 25,
+    RetryAnsweredBeforeStable = 26,
+    RequestTableNotRebuilt = 27,
+    OldIncarnationCounted = 28,
+}
+
+impl Mutant {
+    /// All of them, in GROUP.md's order.
+    pub const ALL: [Mutant; 28] = [
+        Mutant::AckHighestReceived,
+        Mutant::ReadUnstable,
+        Mutant::PromiseFromReceipt,
+        Mutant::SealBeforePromiseEnds,
+        Mutant::RestartForgetsPromise,
+        Mutant::SealingKeepsPromising,
+        Mutant::OpenWithoutLeaseWait,
+        Mutant::NewDirectoryLeaderSkipsWait,
+        Mutant::LeaseWithoutEpoch,
+        Mutant::OldEpochAccepted,
+        Mutant::FenceByLabel,
+        Mutant::GoOnWithSealMissing,
+        Mutant::OpenBeforeAllHoldCut,
+        Mutant::ServeBeforeOpen,
+        Mutant::SourcesFromCommitted,
+        Mutant::PurgeWhileNotOpen,
+        Mutant::JoinerNotCounted,
+        Mutant::SourceListedAsJoiner,
+        Mutant::LateOldMapDrops,
+        Mutant::KeepBeyondCut,
+        Mutant::PartsBeforeCutApplied,
+        Mutant::PageAheadTakenAsDone,
+        Mutant::PartOlderThanGone,
+        Mutant::LabelsBySeqAlone,
+        Mutant::ReturningTrustsPrefix,
+        Mutant::RetryAnsweredBeforeStable,
+        Mutant::RequestTableNotRebuilt,
+        Mutant::OldIncarnationCounted,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+mod planted {
+    use super::Mutant;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    /// Plants a bug in everything that runs on this thread, or takes it out again.
+    pub fn plant(mutant: Option<Mutant>) {
+        PLANTED.with(|p| p.set(mutant));
+    }
+
+    /// Whether this bug is planted on this thread.
+    #[inline]
+    pub fn planted(mutant: Mutant) -> bool {
+        PLANTED.with(|p| p.get() == Some(mutant))
+    }
+}
+
+#[cfg(not(feature = "mutants"))]
+mod planted {
+    /// Nothing is ever planted in the program.
+    #[inline(always)]
+    pub fn planted(_: super::Mutant) -> bool {
+        false
+    }
+}
+
+pub use planted::*;

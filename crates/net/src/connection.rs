@@ -1,0 +1,496 @@
+//! The connecting side: many requests at once, answers in any order, each with its deadline.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use staves_model::Time;
+use staves_wire::directory::Sign;
+use staves_wire::frame::{Decoder, Envelope, Incoming, Raw, VERSION_MAX, VERSION_MIN};
+use staves_wire::hello::{Ping, Welcome};
+use staves_wire::{ErrorPacket, Kind, Message, Opcode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use crate::error::NetError;
+use crate::identity::Identity;
+use crate::options::Options;
+use crate::outbox::{NotPut, Outbox};
+use crate::queue::GroupQueue;
+
+/// What a read asks for at least.
+pub(crate) const READ_BYTES: usize = 16 << 10;
+
+type Answer = Result<Message, NetError>;
+
+/// A connection to a node. Clones are the same connection; it ends when the last is dropped.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+    _open: Arc<OpenGuard>,
+}
+
+struct Shared {
+    addr: String,
+    welcome: Welcome,
+    outbox: Outbox,
+    in_flight: Semaphore,
+    waiting: Mutex<Waiting>,
+    /// Somebody closed it here.
+    closing: Notify,
+    /// It is over.
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: BTreeMap<u64, (Opcode, oneshot::Sender<Answer>)>,
+    over: Option<NetError>,
+}
+
+/// Ends the connection's task with the last clone.
+struct OpenGuard(Arc<Shared>);
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        self.0.closing.notify_one();
+    }
+}
+
+/// Takes a request off the list when nobody waits for it any more.
+struct Forget<'a>(&'a Shared, u64);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.lock().requests.remove(&self.1);
+    }
+}
+
+impl Connection {
+    /// Connects, greets, and is ready for requests.
+    pub async fn open(
+        addr: &str,
+        identity: &Identity,
+        options: &Options,
+    ) -> Result<Connection, NetError> {
+        Connection::open_with(addr, identity, options, None).await
+    }
+
+    pub(crate) async fn open_with(
+        addr: &str,
+        identity: &Identity,
+        options: &Options,
+        group: Option<Arc<GroupQueue>>,
+    ) -> Result<Connection, NetError> {
+        let started = Instant::now();
+        let greeted = tokio::time::timeout(options.connect_timeout, async {
+            let mut socket = connect(addr, started).await?;
+            let (decoder, buffer, welcome) = greet(addr, &mut socket, identity, options).await?;
+            Ok((socket, decoder, buffer, welcome))
+        });
+        let (socket, decoder, buffer, welcome) = greeted.await.unwrap_or_else(|_| {
+            Err(NetError::Connect {
+                addr: addr.to_owned(),
+                kind: io::ErrorKind::TimedOut,
+                reason: format!(
+                    "no answer within {} ms",
+                    options.connect_timeout.as_millis()
+                ),
+                waited_ms: millis(options.connect_timeout),
+            })
+        })?;
+        let in_flight = options.in_flight_max.min(welcome.in_flight_max).max(1);
+        let shared = Arc::new(Shared {
+            addr: addr.to_owned(),
+            welcome,
+            outbox: Outbox::new(options.queued_bytes_max, group),
+            in_flight: Semaphore::new(in_flight as usize),
+            waiting: Mutex::default(),
+            closing: Notify::new(),
+            ended: Notify::new(),
+        });
+        tokio::spawn(run(
+            shared.clone(),
+            socket,
+            decoder,
+            buffer,
+            options.clone(),
+        ));
+        Ok(Connection {
+            _open: Arc::new(OpenGuard(shared.clone())),
+            shared,
+        })
+    }
+
+    /// The address that it was opened to.
+    pub fn addr(&self) -> &str {
+        &self.shared.addr
+    }
+
+    /// Who the other side is.
+    pub fn welcome(&self) -> &Welcome {
+        &self.shared.welcome
+    }
+
+    /// Why it ended, if it has.
+    pub fn over(&self) -> Option<NetError> {
+        self.shared.waiting.lock().over.clone()
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&self) -> NetError {
+        loop {
+            let ended = self.shared.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(error) = self.over() {
+                return error;
+            }
+            ended.await;
+        }
+    }
+
+    /// Ends it: whoever waits for an answer is told so.
+    pub fn close(&self) {
+        self.shared.closing.notify_one();
+    }
+
+    /// Asks, and waits for the answer until the deadline, which travels with the request.
+    pub async fn call(&self, request: &Message, deadline: Instant) -> Result<Message, NetError> {
+        let shared = &*self.shared;
+        let started = Instant::now();
+        let opcode = request.opcode();
+        debug_assert_eq!(opcode.kind(), Kind::Request, "only requests are answered");
+        let mut sent = false;
+        let work = async {
+            let _permit = shared.in_flight.acquire().await;
+            shared.outbox.wait_for_room().await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (id, answer) = shared.begin(opcode)?;
+            let _forget = Forget(shared, id);
+            // A millisecond at least: 0 would mean that nobody waits.
+            let envelope = Envelope {
+                request: id,
+                answer: false,
+                deadline_ms: millis(left).max(1),
+            };
+            shared.send(envelope, request)?;
+            sent = true;
+            answer.await.unwrap_or_else(|_| Err(shared.closed_error()))
+        };
+        match tokio::time::timeout_at(deadline.into(), work).await {
+            Ok(answer) => answer,
+            Err(_) => Err(NetError::Deadline {
+                addr: shared.addr.clone(),
+                what: opcode.word(),
+                waited_ms: started.elapsed().as_millis() as u64,
+                sent,
+            }),
+        }
+    }
+}
+
+impl Shared {
+    fn begin(&self, opcode: Opcode) -> Result<(u64, oneshot::Receiver<Answer>), NetError> {
+        let (tell, answer) = oneshot::channel();
+        let id = self.outbox.next_request();
+        let mut waiting = self.waiting.lock();
+        if let Some(error) = &waiting.over {
+            return Err(error.clone());
+        }
+        waiting.requests.insert(id, (opcode, tell));
+        Ok((id, answer))
+    }
+
+    fn send(&self, envelope: Envelope, message: &Message) -> Result<(), NetError> {
+        let bytes_max = usize::try_from(self.welcome.message_bytes_max).unwrap_or(usize::MAX);
+        self.outbox
+            .put(envelope, message, bytes_max)
+            .map_err(|not_put| match not_put {
+                NotPut::Closed => self.closed_error(),
+                NotPut::TooLarge(bytes) => NetError::TooLarge {
+                    addr: self.addr.clone(),
+                    what: message.opcode().word(),
+                    bytes,
+                    bytes_max,
+                },
+            })
+    }
+
+    fn closed_error(&self) -> NetError {
+        let over = self.waiting.lock().over.clone();
+        over.unwrap_or_else(|| closed(&self.addr, "it was closed on this side", None))
+    }
+
+    /// An answer goes to whoever waits for it; if nobody does any more, that is well too.
+    fn answer(&self, incoming: Incoming) -> Result<(), NetError> {
+        let raw = match incoming {
+            Incoming::Message(raw) => raw,
+            Incoming::TooLarge { header, bytes_max } => {
+                if let Some((opcode, tell)) = self.waiting.lock().requests.remove(&header.request) {
+                    let _ = tell.send(Err(NetError::TooLarge {
+                        addr: self.addr.clone(),
+                        what: opcode.word(),
+                        bytes: bytes_max + 1,
+                        bytes_max,
+                    }));
+                }
+                return Ok(());
+            }
+        };
+        if !raw.is_answer() {
+            let reason = "it sent a request, and only the connecting side asks";
+            return Err(closed(&self.addr, reason, None));
+        }
+        let asked = self.waiting.lock().requests.remove(&raw.header.request);
+        let Some((asked, tell)) = asked else {
+            return self.unasked(&raw);
+        };
+        let _ = tell.send(self.look_into(raw, asked));
+        Ok(())
+    }
+
+    /// Nobody asked: too late an answer, or an error about the connection as a whole (request 0).
+    fn unasked(&self, raw: &Raw) -> Result<(), NetError> {
+        if raw.header.request != 0 || raw.header.opcode != Opcode::Error as u8 {
+            return Ok(());
+        }
+        match Message::decode(Opcode::Error, 0, raw.body.clone()) {
+            Ok(Message::Error(packet)) => Err(closed(&self.addr, packet.to_string(), None)),
+            _ => Err(closed(
+                &self.addr,
+                "it sent an error that does not decode",
+                None,
+            )),
+        }
+    }
+
+    fn look_into(&self, raw: Raw, asked: Opcode) -> Answer {
+        let (addr, what) = (self.addr.clone(), asked.word());
+        let Some(opcode) = Opcode::from_number(raw.header.opcode) else {
+            return Err(NetError::Unexpected {
+                addr,
+                what,
+                got: "an opcode of a newer version",
+            });
+        };
+        if opcode.kind() != Kind::Answer {
+            return Err(NetError::Unexpected {
+                addr,
+                what,
+                got: opcode.word(),
+            });
+        }
+        match Message::decode(opcode, raw.header.epoch, raw.body) {
+            Ok(Message::Error(packet)) => Err(NetError::Refused { addr, what, packet }),
+            Ok(message) => Ok(message),
+            Err(error) => {
+                tracing::warn!(%addr, what, %error, "an answer does not decode");
+                Err(NetError::Unexpected {
+                    addr,
+                    what,
+                    got: "bytes that do not decode",
+                })
+            }
+        }
+    }
+
+    /// Asks for a sign of life; nobody waits for the answer, its arrival is enough.
+    fn ping(&self) {
+        let envelope = Envelope {
+            request: self.outbox.next_request(),
+            ..Envelope::default()
+        };
+        let _ = self.send(envelope, &Message::Ping(Ping { clock: Time::ZERO }));
+    }
+
+    fn end(&self, error: NetError) {
+        self.outbox.close();
+        let mut waiting = self.waiting.lock();
+        waiting.over = Some(error.clone());
+        let requests = std::mem::take(&mut waiting.requests);
+        drop(waiting);
+        for (_, (_, tell)) in requests {
+            let _ = tell.send(Err(error.clone()));
+        }
+        self.in_flight.close();
+        self.ended.notify_waiters();
+    }
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    socket: TcpStream,
+    decoder: Decoder,
+    buffer: BytesMut,
+    options: Options,
+) {
+    let (mut reading, mut writing) = socket.into_split();
+    let error = tokio::select! {
+        // The reader first: answers that it hands out may bring new requests, which then leave in
+        // the same turn.
+        biased;
+        () = shared.closing.notified() => closed(&shared.addr, "it was closed on this side", None),
+        error = read(&shared, &mut reading, decoder, buffer, options.silence_max) => error,
+        error = shared.outbox.run(&mut writing, options.stall_max) => {
+            closed(&shared.addr, format!("writing failed: {error}"), Some(Sign::Reset))
+        }
+    };
+    tracing::debug!(addr = %shared.addr, %error, "connection ended");
+    shared.end(error);
+}
+
+async fn read(
+    shared: &Shared,
+    socket: &mut (impl AsyncRead + Unpin),
+    mut decoder: Decoder,
+    mut buffer: BytesMut,
+    silence_max: Duration,
+) -> NetError {
+    let addr = &shared.addr;
+    let mut silent = false;
+    loop {
+        loop {
+            match decoder.next(&mut buffer) {
+                Ok(None) => break,
+                Ok(Some(incoming)) => {
+                    if let Err(error) = shared.answer(incoming) {
+                        return error;
+                    }
+                }
+                Err(error) => return closed(addr, error.to_string(), None),
+            }
+        }
+        buffer.reserve(
+            decoder
+                .wanted()
+                .saturating_sub(buffer.len())
+                .max(READ_BYTES),
+        );
+        match tokio::time::timeout(silence_max / 2, socket.read_buf(&mut buffer)).await {
+            Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Reset)),
+            Ok(Ok(_)) => silent = false,
+            Ok(Err(error)) => {
+                return closed(addr, format!("reading failed: {error}"), Some(Sign::Reset));
+            }
+            Err(_) if silent => {
+                let sign = Some(Sign::Silent(millis(silence_max)));
+                return closed(
+                    addr,
+                    format!("silent for {} ms", silence_max.as_millis()),
+                    sign,
+                );
+            }
+            Err(_) => {
+                silent = true;
+                shared.ping();
+            }
+        }
+    }
+}
+
+async fn connect(addr: &str, started: Instant) -> Result<TcpStream, NetError> {
+    let failed = |error: io::Error| NetError::Connect {
+        addr: addr.to_owned(),
+        kind: error.kind(),
+        reason: error.to_string(),
+        waited_ms: millis(started.elapsed()),
+    };
+    let socket = TcpStream::connect(addr).await.map_err(failed)?;
+    socket.set_nodelay(true).map_err(failed)?;
+    Ok(socket)
+}
+
+async fn greet(
+    addr: &str,
+    socket: &mut TcpStream,
+    identity: &Identity,
+    options: &Options,
+) -> Result<(Decoder, BytesMut, Welcome), NetError> {
+    let failed = |reason: String| NetError::Hello {
+        addr: addr.to_owned(),
+        reason,
+        code: None,
+    };
+    let mut bytes = BytesMut::new();
+    let envelope = Envelope {
+        request: rand::random::<u64>().max(1),
+        ..Envelope::default()
+    };
+    staves_wire::frame::encode(envelope, &Message::Hello(identity.hello()), &mut bytes);
+    socket
+        .write_all(&bytes)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+
+    let mut decoder = Decoder::new(options.limits);
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    let raw = loop {
+        match decoder
+            .next(&mut buffer)
+            .map_err(|error| failed(error.to_string()))?
+        {
+            Some(Incoming::Message(raw)) => break raw,
+            Some(Incoming::TooLarge { .. }) => {
+                return Err(failed("its answer is too large".into()));
+            }
+            None => {}
+        }
+        match socket.read_buf(&mut buffer).await {
+            Ok(0) => return Err(failed("it closed the connection".into())),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    };
+    let opcode = Opcode::from_number(raw.header.opcode);
+    let opcode = opcode.ok_or_else(|| failed("its answer is of a newer version".into()))?;
+    match Message::decode(opcode, raw.header.epoch, raw.body) {
+        Ok(Message::Welcome(welcome)) => {
+            check_welcome(&welcome, identity).map_err(failed)?;
+            Ok((decoder, buffer, welcome))
+        }
+        Ok(Message::Error(ErrorPacket { code, text })) => Err(NetError::Hello {
+            addr: addr.to_owned(),
+            reason: text,
+            code: Some(code),
+        }),
+        Ok(other) => Err(failed(format!(
+            "it answered with {}",
+            other.opcode().word()
+        ))),
+        Err(error) => Err(failed(format!("its answer does not decode: {error}"))),
+    }
+}
+
+fn check_welcome(welcome: &Welcome, identity: &Identity) -> Result<(), String> {
+    if !(VERSION_MIN..=VERSION_MAX).contains(&welcome.version) {
+        return Err(format!(
+            "it chose version {}, which was not offered",
+            welcome.version
+        ));
+    }
+    let cluster = identity.who().cluster;
+    if cluster.0 != 0 && welcome.cluster.0 != 0 && cluster != welcome.cluster {
+        return Err(format!(
+            "it belongs to cluster {:016x}, not {:016x}",
+            welcome.cluster.0, cluster.0
+        ));
+    }
+    Ok(())
+}
+
+fn closed(addr: &str, reason: impl Into<String>, sign: Option<Sign>) -> NetError {
+    NetError::Closed {
+        addr: addr.to_owned(),
+        reason: reason.into(),
+        sign,
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

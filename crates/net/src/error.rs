@@ -1,0 +1,157 @@
+//! What can go wrong between two processes, by what the caller can do about it.
+
+use std::io;
+
+use staves_model::NodeId;
+use staves_wire::directory::Sign;
+use staves_wire::{ErrorCode, ErrorPacket};
+
+/// Why there is no answer, or not the one that was wanted.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NetError {
+    /// No connection. Nothing was done.
+    #[error("cannot connect to {addr}: {reason}")]
+    Connect {
+        /// The address tried.
+        addr: String,
+        /// The operating system's word for it.
+        kind: io::ErrorKind,
+        /// Its text.
+        reason: String,
+        /// How long it was tried.
+        waited_ms: u32,
+    },
+    /// Connected, but the other side did not greet back as it should. Nothing was done.
+    #[error("{addr} did not accept the hello: {reason}")]
+    Hello {
+        /// The address.
+        addr: String,
+        /// Why.
+        reason: String,
+        /// The other side's code, if it gave one.
+        code: Option<ErrorCode>,
+    },
+    /// Another node answers at the address. Nothing was done.
+    #[error(
+        "{addr} is node {found}, not node {wanted}: the address has a new owner, or the map is old"
+    )]
+    WrongNode {
+        /// The address.
+        addr: String,
+        /// Who should be there.
+        wanted: NodeId,
+        /// Who is.
+        found: NodeId,
+    },
+    /// The map has no address for the node. Nothing was done.
+    #[error("no address is known for node {node}")]
+    NoAddress {
+        /// The node.
+        node: NodeId,
+    },
+    /// The message is larger than the other side takes. Nothing was done.
+    #[error("a {what} message of {bytes} bytes is more than {addr} takes ({bytes_max})")]
+    TooLarge {
+        /// The address.
+        addr: String,
+        /// The message.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// The connection ended before the answer. The request may or may not have been done.
+    #[error("the connection to {addr} ended: {reason}")]
+    Closed {
+        /// The address.
+        addr: String,
+        /// Why.
+        reason: String,
+        /// How it looks from here.
+        sign: Option<Sign>,
+    },
+    /// The answer took too long. The request may or may not have been done.
+    #[error("{addr} did not answer {what} within {waited_ms} ms")]
+    Deadline {
+        /// The address.
+        addr: String,
+        /// The message that was to be answered.
+        what: &'static str,
+        /// How long it had.
+        waited_ms: u64,
+        /// Whether it had been sent at all.
+        sent: bool,
+    },
+    /// The other side answered with an error packet.
+    #[error("{addr} refused {what}: {packet}")]
+    Refused {
+        /// The address.
+        addr: String,
+        /// The message that it refused.
+        what: &'static str,
+        /// Its answer.
+        packet: ErrorPacket,
+    },
+    /// An answer of the wrong kind: a fault in one of the two programs.
+    #[error("{addr} answered {what} with {got}")]
+    Unexpected {
+        /// The address.
+        addr: String,
+        /// The message that was asked.
+        what: &'static str,
+        /// What came.
+        got: &'static str,
+    },
+}
+
+impl NetError {
+    /// Whether it is certain that the request was not done.
+    pub fn nothing_done(&self) -> bool {
+        match self {
+            NetError::Connect { .. }
+            | NetError::Hello { .. }
+            | NetError::WrongNode { .. }
+            | NetError::NoAddress { .. }
+            | NetError::TooLarge { .. } => true,
+            NetError::Deadline { sent, .. } => !sent,
+            NetError::Refused { packet, .. } => packet.code.nothing_done(),
+            NetError::Closed { .. } | NetError::Unexpected { .. } => false,
+        }
+    }
+
+    /// What it says about the other side's life (row D5), if anything.
+    pub fn sign(&self) -> Option<Sign> {
+        match self {
+            NetError::Connect {
+                kind, waited_ms, ..
+            } => Some(match kind {
+                io::ErrorKind::ConnectionRefused => Sign::Refused,
+                _ => Sign::Silent(*waited_ms),
+            }),
+            NetError::WrongNode { .. } => Some(Sign::Refused),
+            NetError::Closed { sign, .. } => *sign,
+            NetError::Deadline {
+                waited_ms,
+                sent: true,
+                ..
+            } => Some(Sign::Silent(u32::try_from(*waited_ms).unwrap_or(u32::MAX))),
+            NetError::Hello { code: None, .. } => Some(Sign::Reset),
+            _ => None,
+        }
+    }
+
+    /// The code that fits, for passing it on.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            NetError::Deadline { .. } => ErrorCode::Deadline,
+            NetError::Refused { packet, .. } => packet.code,
+            NetError::Hello {
+                code: Some(code), ..
+            } => *code,
+            NetError::TooLarge { .. } => ErrorCode::TooLarge,
+            NetError::Unexpected { .. } => ErrorCode::Internal,
+            _ => ErrorCode::Unreachable,
+        }
+    }
+}

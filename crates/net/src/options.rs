@@ -1,0 +1,48 @@
+//! The bounds of connections. Everything that could grow has one, everything that could wait has one.
+
+use std::time::Duration;
+
+use staves_wire::frame::{Limits, MESSAGE_BYTES_MAX};
+
+/// Bounds that both sides of a connection keep.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of a message, and of messages that are not complete yet.
+    pub limits: Limits,
+    /// Most requests begun and not answered. A client waits before it begins another; a server stops
+    /// reading.
+    pub in_flight_max: u32,
+    /// A server stops reading while the requests that it works on take up more than this.
+    pub in_flight_bytes_max: usize,
+    /// A client waits before it queues more than this, a server stops reading while more answers
+    /// than this wait to be written.
+    pub queued_bytes_max: usize,
+    /// How long connecting, and the hello after it, may take.
+    pub connect_timeout: Duration,
+    /// A client that has heard nothing for half of this sends a ping; after the whole, it gives the
+    /// connection up.
+    pub silence_max: Duration,
+    /// A server gives up a connection on which nothing came for this long. Clients ping more often.
+    pub idle_max: Duration,
+    /// A connection that takes not one byte for this long is given up.
+    pub stall_max: Duration,
+    /// Most connections that a server holds at once.
+    pub connections_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            limits: Limits::default(),
+            in_flight_max: 4096,
+            // One message of the largest kind must fit, or it could never be taken.
+            in_flight_bytes_max: MESSAGE_BYTES_MAX,
+            queued_bytes_max: 16 << 20,
+            connect_timeout: Duration::from_secs(1),
+            silence_max: Duration::from_secs(4),
+            idle_max: Duration::from_secs(60),
+            stall_max: Duration::from_secs(10),
+            connections_max: 10_000,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! An answer that is owed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use staves_wire::frame::Envelope;
+use staves_wire::{ErrorCode, Kind, Message};
+use tokio::sync::Notify;
+
+use crate::outbox::{NotPut, Outbox};
+
+/// What a connection owes: requests begun and not answered.
+pub(crate) struct Owed {
+    state: Mutex<OwedState>,
+    /// Wakes the reader when something was answered.
+    less: Notify,
+}
+
+#[derive(Clone, Copy, Default)]
+struct OwedState {
+    requests: u32,
+    bytes: usize,
+}
+
+impl Owed {
+    pub(crate) fn new() -> Owed {
+        Owed {
+            state: Mutex::default(),
+            less: Notify::new(),
+        }
+    }
+
+    /// Waits until fewer than so many are owed.
+    pub(crate) async fn wait_below(&self, requests_max: u32, bytes_max: usize) {
+        loop {
+            let less = self.less.notified();
+            tokio::pin!(less);
+            less.as_mut().enable();
+            let now = *self.state.lock();
+            if now.requests < requests_max && now.bytes < bytes_max {
+                return;
+            }
+            less.await;
+        }
+    }
+
+    /// Waits until all was answered.
+    pub(crate) async fn wait_none(&self) {
+        self.wait_below(1, usize::MAX).await;
+    }
+
+    fn add(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.requests += 1;
+        state.bytes += bytes;
+    }
+
+    fn remove(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.requests -= 1;
+        state.bytes -= bytes;
+        drop(state);
+        self.less.notify_waiters();
+    }
+}
+
+/// The right, and the duty, to answer one request. Dropped without an answer, it answers that the
+/// request was dropped, so that nobody waits in vain.
+pub struct Reply {
+    outbox: Arc<Outbox>,
+    owed: Arc<Owed>,
+    request: u64,
+    what: &'static str,
+    bytes: usize,
+    deadline: Option<Instant>,
+    answered: bool,
+}
+
+impl Reply {
+    pub(crate) fn new(
+        outbox: Arc<Outbox>,
+        owed: Arc<Owed>,
+        request: u64,
+        what: &'static str,
+        bytes: usize,
+        deadline: Option<Instant>,
+    ) -> Reply {
+        owed.add(bytes);
+        Reply {
+            outbox,
+            owed,
+            request,
+            what,
+            bytes,
+            deadline,
+            answered: false,
+        }
+    }
+
+    /// When the asker stops waiting; `None` if it did not say.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether the asker has stopped waiting.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Answers. Never blocks; if the connection is gone, so is the answer.
+    pub fn send(mut self, answer: &Message) {
+        self.put(answer);
+    }
+
+    /// Answers with an error packet.
+    pub fn error(self, code: ErrorCode, text: impl Into<String>) {
+        self.send(&Message::error(code, text));
+    }
+
+    fn put(&mut self, answer: &Message) {
+        debug_assert_eq!(
+            answer.opcode().kind(),
+            Kind::Answer,
+            "a request is answered with an answer"
+        );
+        self.answered = true;
+        let envelope = Envelope {
+            request: self.request,
+            answer: true,
+            deadline_ms: 0,
+        };
+        let put = self
+            .outbox
+            .put(envelope, answer, staves_wire::frame::MESSAGE_BYTES_MAX);
+        if let Err(NotPut::TooLarge(bytes)) = put {
+            let text = format!(
+                "the answer to {} has {bytes} bytes, more than a message may have",
+                self.what
+            );
+            let _ = self.outbox.put(
+                envelope,
+                &Message::error(ErrorCode::TooLarge, text),
+                usize::MAX,
+            );
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.answered {
+            let text = format!("{} was dropped without an answer", self.what);
+            self.put(&Message::error(ErrorCode::Internal, text));
+        }
+        self.owed.remove(self.bytes);
+    }
+}

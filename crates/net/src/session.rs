@@ -1,0 +1,346 @@
+//! One accepted connection, from its hello to its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw, VERSION_MAX, VERSION_MIN};
+use staves_wire::hello::{Hello, Pong, Role, Welcome};
+use staves_wire::{ErrorCode, ErrorPacket, Kind, Message, Opcode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::connection::READ_BYTES;
+use crate::outbox::Outbox;
+use crate::reply::{Owed, Reply};
+use crate::server::{Handler, PeerInfo, Shared};
+
+/// Serves a connection until it ends; says why.
+pub(crate) async fn serve<H: Handler>(
+    mut socket: TcpStream,
+    addr: SocketAddr,
+    shared: &Shared<H>,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), String> {
+    let options = &shared.options;
+    socket
+        .set_nodelay(true)
+        .map_err(|error| error.to_string())?;
+    let mut input = Input {
+        decoder: Decoder::new(options.limits),
+        buffer: BytesMut::with_capacity(READ_BYTES),
+    };
+    let hello = tokio::time::timeout(
+        options.connect_timeout,
+        greet(&mut socket, &mut input, shared),
+    );
+    let hello = hello
+        .await
+        .map_err(|_| "no hello came in time".to_owned())??;
+    let peer = PeerInfo {
+        addr,
+        hello,
+        connection: shared.next_connection(),
+    };
+
+    let (mut reading, mut writing) = socket.into_split();
+    let session = Session {
+        shared,
+        peer,
+        outbox: Arc::new(Outbox::new(options.queued_bytes_max, None)),
+        owed: Arc::new(Owed::new()),
+    };
+    let result = tokio::select! {
+        // The reader first: what it answers at once leaves in the same turn, in one write.
+        biased;
+        result = session.work(&mut reading, &mut input, stopping) => result,
+        error = session.outbox.run(&mut writing, options.stall_max) => {
+            Err(format!("writing failed: {error}"))
+        }
+    };
+    if let Err(reason) = &result {
+        // A last word, if the other side still listens: why.
+        let mut bytes = BytesMut::new();
+        let envelope = Envelope {
+            request: 0,
+            answer: true,
+            deadline_ms: 0,
+        };
+        let message = Message::error(ErrorCode::Malformed, reason.clone());
+        frame::encode(envelope, &message, &mut bytes);
+        let _ = writing.try_write(&bytes);
+    }
+    session.outbox.close();
+    result
+}
+
+/// Bytes that came and what they are becoming.
+struct Input {
+    decoder: Decoder,
+    buffer: BytesMut,
+}
+
+impl Input {
+    async fn next(
+        &mut self,
+        socket: &mut (impl AsyncRead + Unpin),
+        idle_max: Duration,
+    ) -> Result<Option<Incoming>, String> {
+        loop {
+            let incoming = self
+                .decoder
+                .next(&mut self.buffer)
+                .map_err(|error| error.to_string())?;
+            if incoming.is_some() {
+                return Ok(incoming);
+            }
+            let more = self.decoder.wanted().saturating_sub(self.buffer.len());
+            self.buffer.reserve(more.max(READ_BYTES));
+            match tokio::time::timeout(idle_max, socket.read_buf(&mut self.buffer)).await {
+                Ok(Ok(0)) => return Ok(None),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(format!("reading failed: {error}")),
+                Err(_) => return Err(format!("nothing came for {} ms", idle_max.as_millis())),
+            }
+        }
+    }
+}
+
+/// The hello, and our answer to it.
+async fn greet<H: Handler>(
+    socket: &mut TcpStream,
+    input: &mut Input,
+    shared: &Shared<H>,
+) -> Result<Hello, String> {
+    let incoming = match input.next(socket, shared.options.connect_timeout).await {
+        Ok(Some(incoming)) => incoming,
+        Ok(None) => return Err("it left before its hello".to_owned()),
+        Err(reason) => {
+            say(
+                socket,
+                0,
+                &Message::error(ErrorCode::Malformed, reason.clone()),
+            )
+            .await;
+            return Err(reason);
+        }
+    };
+    let request = match &incoming {
+        Incoming::Message(raw) => raw.header.request,
+        Incoming::TooLarge { header, .. } => header.request,
+    };
+    match accept_hello(incoming, shared) {
+        Ok((hello, welcome)) => {
+            say(socket, request, &Message::Welcome(welcome)).await;
+            Ok(hello)
+        }
+        Err(packet) => {
+            let reason = packet.to_string();
+            say(socket, request, &Message::Error(packet)).await;
+            Err(reason)
+        }
+    }
+}
+
+async fn say(socket: &mut TcpStream, request: u64, message: &Message) {
+    let mut bytes = BytesMut::new();
+    frame::encode(
+        Envelope {
+            request,
+            answer: true,
+            deadline_ms: 0,
+        },
+        message,
+        &mut bytes,
+    );
+    // If it fails, the next read says so.
+    let _ = socket.write_all(&bytes).await;
+}
+
+fn accept_hello<H: Handler>(
+    incoming: Incoming,
+    shared: &Shared<H>,
+) -> Result<(Hello, Welcome), ErrorPacket> {
+    let malformed = |text: &str| ErrorPacket::new(ErrorCode::Malformed, text);
+    let Incoming::Message(raw) = incoming else {
+        return Err(malformed("the hello is too large"));
+    };
+    if raw.header.opcode != Opcode::Hello as u8 || raw.is_answer() {
+        return Err(malformed(
+            "the first message of a connection must be a hello",
+        ));
+    }
+    let hello = match Message::decode(Opcode::Hello, raw.header.epoch, raw.body) {
+        Ok(Message::Hello(hello)) => hello,
+        Ok(_) => {
+            return Err(malformed(
+                "the first message of a connection must be a hello",
+            ));
+        }
+        Err(error) => return Err(malformed(&format!("the hello does not decode: {error}"))),
+    };
+    if hello.version_min > VERSION_MAX || hello.version_max < VERSION_MIN {
+        let text = format!(
+            "you speak versions {} to {} of the protocol, this node {VERSION_MIN} to {VERSION_MAX}: update the older one",
+            hello.version_min, hello.version_max
+        );
+        return Err(ErrorPacket::new(ErrorCode::Unsupported, text));
+    }
+    let who = shared.identity.who();
+    if hello.cluster.0 != 0 && who.cluster.0 != 0 && hello.cluster != who.cluster {
+        let text = format!(
+            "this node belongs to cluster {:016x}, and you mean {:016x}",
+            who.cluster.0, hello.cluster.0
+        );
+        return Err(ErrorPacket::new(ErrorCode::WrongCluster, text));
+    }
+    shared.handler.admit(&hello)?;
+    let welcome = Welcome {
+        cluster: who.cluster,
+        node: who.node,
+        incarnation: who.incarnation,
+        version: VERSION_MAX.min(hello.version_max),
+        features: 0,
+        message_bytes_max: shared.options.limits.message_bytes_max as u64,
+        in_flight_max: shared.options.in_flight_max,
+    };
+    Ok((hello, welcome))
+}
+
+struct Session<'a, H> {
+    shared: &'a Shared<H>,
+    peer: PeerInfo,
+    outbox: Arc<Outbox>,
+    owed: Arc<Owed>,
+}
+
+impl<H: Handler> Session<'_, H> {
+    async fn work(
+        &self,
+        socket: &mut (impl AsyncRead + Unpin),
+        input: &mut Input,
+        mut stopping: watch::Receiver<bool>,
+    ) -> Result<(), String> {
+        tokio::select! {
+            biased;
+            result = self.read(socket, input) => result,
+            () = told_to_stop(&mut stopping) => {
+                // The writer is polled beside this: it ends when all that is owed has been said.
+                self.owed.wait_none().await;
+                while !self.outbox.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        socket: &mut (impl AsyncRead + Unpin),
+        input: &mut Input,
+    ) -> Result<(), String> {
+        let options = &self.shared.options;
+        loop {
+            // Push back: while too much is under way, or too many answers wait to be taken, nothing
+            // more is read, and TCP tells the other side.
+            self.owed
+                .wait_below(options.in_flight_max, options.in_flight_bytes_max)
+                .await;
+            if self.outbox.is_full() {
+                self.outbox.wait_for_room().await;
+            }
+            match input.next(socket, options.idle_max).await? {
+                None => return Ok(()),
+                Some(Incoming::Message(raw)) => self.take(raw)?,
+                Some(Incoming::TooLarge { header, bytes_max }) => {
+                    let text = format!("a message of more than {bytes_max} bytes is refused");
+                    self.refuse(header.request, ErrorCode::TooLarge, text);
+                }
+            }
+        }
+    }
+
+    /// A message goes where it belongs. An error ends the connection.
+    fn take(&self, raw: Raw) -> Result<(), String> {
+        let header = raw.header;
+        if raw.is_answer() {
+            return Err("an answer came, and nothing was asked".to_owned());
+        }
+        let Some(opcode) = Opcode::from_number(header.opcode) else {
+            let text = format!("opcode {} is not known to this version", header.opcode);
+            self.refuse(header.request, ErrorCode::Unsupported, text);
+            return Ok(());
+        };
+        if opcode.kind() == Kind::Answer || opcode == Opcode::Hello {
+            return Err(format!("{} came out of place", opcode.word()));
+        }
+        if self.peer.hello.role != Role::Node && is_for_nodes(opcode) {
+            let text = format!("{} is for nodes of the cluster only", opcode.word());
+            self.refuse(header.request, ErrorCode::Denied, text);
+            return Ok(());
+        }
+        let bytes = raw.body.len();
+        match Message::decode(opcode, header.epoch, raw.body) {
+            Ok(Message::Group(batch)) => self.shared.handler.group(&self.peer, batch.0),
+            Ok(Message::Ping(ping)) => {
+                let who = self.shared.identity.who();
+                let pong = Pong {
+                    clock: ping.clock,
+                    node: who.node,
+                    incarnation: who.incarnation,
+                };
+                self.answer(header.request, &Message::Pong(pong));
+            }
+            Ok(request) => {
+                let wait = u64::from(header.deadline_ms);
+                let deadline = (wait > 0).then(|| Instant::now() + Duration::from_millis(wait));
+                let (outbox, owed) = (self.outbox.clone(), self.owed.clone());
+                let reply =
+                    Reply::new(outbox, owed, header.request, opcode.word(), bytes, deadline);
+                self.shared.handler.request(&self.peer, request, reply);
+            }
+            Err(error) => {
+                let text = format!("the {} message does not decode: {error}", opcode.word());
+                self.refuse(header.request, ErrorCode::Malformed, text);
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, request: u64, code: ErrorCode, text: String) {
+        tracing::debug!(addr = %self.peer.addr, %code, %text, "a message was refused");
+        self.answer(request, &Message::error(code, text));
+    }
+
+    fn answer(&self, request: u64, message: &Message) {
+        let envelope = Envelope {
+            request,
+            answer: true,
+            deadline_ms: 0,
+        };
+        // It can only be closed, and then nobody waits.
+        let _ = self.outbox.put(envelope, message, usize::MAX);
+    }
+}
+
+async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
+    // An error means that the server is gone, which is also a reason.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+/// What an application or a person's tool has no business to send.
+fn is_for_nodes(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::Group
+            | Opcode::Raft
+            | Opcode::Join
+            | Opcode::Leave
+            | Opcode::LeaseRequest
+            | Opcode::Probe
+            | Opcode::Calls
+    )
+}

@@ -1,0 +1,6 @@
+//! Connections over loopback: what they promise, and what they bear.
+
+mod common;
+mod connection;
+mod hostile;
+mod peers;

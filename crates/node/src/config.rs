@@ -1,0 +1,362 @@
+//! What a node is told: file, environment, flags, in that order, the later over the earlier.
+//!
+//! **Promises.** One table, [`KEYS`], is all there is: the parser, the environment's names, the example
+//! file and `config show` are made from it, so that they cannot disagree. A key that does not exist is
+//! an error with file, line and the nearest key there is; so is a value that does not fit, with what
+//! would. Nothing is taken for granted from a file that could not be read whole.
+//!
+//! **Path of the data.** Each layer yields pairs of key and text ([`file`] for TOML, where lists become
+//! commas); the key's setter parses the text into [`Config`]; [`Config::check`] looks at what only makes
+//! sense together. [`Loaded`] remembers where each value came from.
+//!
+//! **Not here.** Which flags there are (the program derives them), what the values do. The environment is
+//! shared with others (orchestrators make up `STAVES_...` names for a service called `staves`), so an
+//! unknown variable there is a warning, and only if it looks like a slip.
+
+mod error;
+mod file;
+mod suggest;
+mod value;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use staves_model::Scheme;
+use staves_model::change::BUCKETS_MAX;
+use staves_wire::cache::VALUE_BYTES_MAX;
+
+pub use error::{ConfigError, Origin};
+pub use suggest::nearest;
+pub use value::{Advertise, Doors, Endpoint, Millis, Setting, Size};
+
+/// One key of the configuration.
+pub struct Key {
+    /// Its name in the file; with dashes its flag, in capitals behind `STAVES_` its variable.
+    pub name: &'static str,
+    /// What holds without it, as text; empty where there is nothing.
+    pub default: &'static str,
+    /// What it means, in a sentence or two.
+    pub doc: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+    get: fn(&Config) -> String,
+    quoted: fn(&str) -> String,
+}
+
+impl Key {
+    /// Its environment variable.
+    pub fn variable(&self) -> String {
+        format!("STAVES_{}", self.name.to_ascii_uppercase())
+    }
+}
+
+macro_rules! keys {
+    ($($name:ident: $type:ty = $default:literal, $doc:literal;)*) => {
+        /// A node's configuration. Each field is a key of [`KEYS`], where its meaning stands.
+        #[derive(Clone, PartialEq, Debug)]
+        pub struct Config {
+            $(#[doc = $doc] pub $name: $type,)*
+        }
+
+        /// All keys, in the order in which people meet them.
+        pub const KEYS: &[Key] = &[$(Key {
+            name: stringify!($name),
+            default: $default,
+            doc: $doc,
+            set: |config, text| {
+                config.$name = <$type as Setting>::parse(text)?;
+                Ok(())
+            },
+            get: |config| config.$name.show(),
+            quoted: <$type as Setting>::toml,
+        },)*];
+
+        impl Default for Config {
+            fn default() -> Config {
+                Config {
+                    // A default that does not parse is a fault of this table; a test parses them all.
+                    $($name: <$type as Setting>::parse($default)
+                        .expect(concat!("the default of '", stringify!($name), "' parses")),)*
+                }
+            }
+        }
+    };
+}
+
+keys! {
+    data: Option<PathBuf> = "", "The folder for the node's identity and its vote. Without one the node gets a new id at each start and does not vote.";
+    listen: Endpoint = "127.0.0.1:1600", "Where the native protocol is served. Other nodes must reach it.";
+    resp: Endpoint = "127.0.0.1:6379", "Where Redis's protocol is served.";
+    admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
+    advertise: Advertise = "", "What others are told to connect to, if it is not what the doors bind to: a host, a host:port for the native protocol, or 'native=HOST:PORT,resp=HOST:PORT,admin=HOST:PORT'.";
+    join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
+    memory: Size = "1GiB", "Memory for pages. A new cluster's first pool gets half of it on every node.";
+    zone: Option<String> = "", "Where the node stands (a rack, a data centre). Copies go to distinct zones where there are enough.";
+    name: Option<String> = "", "A name for people. Without one it is made of the node's id.";
+    log: String = "info", "What is logged: error, warn, info, debug, trace, or directives such as 'info,staves_net=debug'.";
+    pool: String = "cache", "The pool that Redis's protocol serves, and that a new cluster starts with.";
+    scheme: Scheme = "1+2", "The scheme of a new cluster's first pool: one primary and so many copies, as far as there are nodes.";
+    buckets: u32 = "64", "How many buckets a new cluster's first pool has: a power of two.";
+    threads: u32 = "0", "Worker threads; 0 is one for each core.";
+    clients_max: u32 = "10000", "Most connections of Redis's protocol at a time.";
+    value_bytes_max: Size = "512MiB", "Largest value that is taken.";
+    log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet. When it is full, writers wait.";
+    request_ms: Millis = "5000", "How long a request of a client may take before it is answered with an error.";
+    stop_ms: Millis = "10000", "How long a node that is asked to stop may take to hand over what it serves.";
+    voters_max: u32 = "5", "Most nodes that vote in the directory: an odd number. There are three from three nodes on, five from five.";
+    volatile_votes: bool = "false", "Let a node without a data folder vote. For demonstrations: a vote that is forgotten can split a cluster.";
+    lease_ms: Millis = "500", "How long a primary may answer reads after the directory, or all its copies, have last said so.";
+    tick_ms: Millis = "25", "How often the node's machines look at the clock.";
+    ping_ms: Millis = "100", "How often neighbours are pinged.";
+    suspicion_ms: Millis = "350", "How long a neighbour may be silent before it is suspected.";
+    heartbeat_ms: Millis = "75", "How often the directory's leader shows that it lives.";
+    election_min_ms: Millis = "300", "The directory elects a new leader after a silence of at least this ...";
+    election_max_ms: Millis = "600", "... and at most this.";
+    empty_after_ms: Millis = "10000", "How long the directory waits for lost members before a cache bucket that is lost whole starts empty.";
+}
+
+/// A configuration and where each of its values came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// Where each key was set last; a key that is not here has its default.
+    pub origins: BTreeMap<&'static str, Origin>,
+    /// What may be a slip but is no error.
+    pub warnings: Vec<String>,
+}
+
+/// Puts the layers together: defaults, then the file, the environment, the flags.
+///
+/// `env` may hold variables of others; only those that begin with `STAVES_` are looked at. `flags` are
+/// pairs of key and text.
+pub fn load(
+    path: Option<&Path>,
+    env: impl IntoIterator<Item = (String, String)>,
+    flags: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigError> {
+    let text = path.map(file::read).transpose()?;
+    let (path, text) = (path.unwrap_or(Path::new("")), text.as_deref().unwrap_or(""));
+    load_text(path, text, env, flags)
+}
+
+/// As [`load`], for a file that is already read.
+pub fn load_text(
+    path: &Path,
+    text: &str,
+    env: impl IntoIterator<Item = (String, String)>,
+    flags: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigError> {
+    let mut loaded = Loaded {
+        config: Config::default(),
+        origins: BTreeMap::new(),
+        warnings: Vec::new(),
+    };
+    for (line, name, value) in file::pairs(path, text)? {
+        let origin = Origin::File {
+            path: path.to_owned(),
+            line,
+        };
+        loaded.set(&name, value, origin)?;
+    }
+    // In the order of the names, so that the first error does not depend on the environment's order.
+    let env: BTreeMap<String, String> = env.into_iter().collect();
+    for (variable, value) in env {
+        let Some(name) = variable.strip_prefix("STAVES_") else {
+            continue;
+        };
+        let name = name.to_ascii_lowercase();
+        if find(&name).is_some() {
+            loaded.set(&name, Ok(value), Origin::Environment { variable })?;
+        } else if !OTHER_VARIABLES.contains(&name.as_str())
+            && let Some(meant) = nearest(&name, KEYS.iter().map(|k| k.name))
+        {
+            let meant = meant.to_ascii_uppercase();
+            loaded.warnings.push(format!(
+                "the variable {variable} is not one of ours; did you mean STAVES_{meant}?"
+            ));
+        }
+    }
+    for (name, value) in flags {
+        let origin = Origin::Flag {
+            flag: format!("--{}", name.replace('_', "-")),
+        };
+        loaded.set(&name, Ok(value), origin)?;
+    }
+    loaded.config.check()?;
+    Ok(loaded)
+}
+
+/// Variables that the program reads elsewhere.
+const OTHER_VARIABLES: &[&str] = &["cluster", "config", "deadline", "output", "require_tools"];
+
+fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+impl Loaded {
+    fn set(
+        &mut self,
+        name: &str,
+        value: Result<String, String>,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
+        let Some(key) = find(name) else {
+            let meant = nearest(name, KEYS.iter().map(|k| k.name));
+            return Err(ConfigError::UnknownKey {
+                origin,
+                key: name.to_owned(),
+                meant,
+            });
+        };
+        value
+            .and_then(|text| (key.set)(&mut self.config, text.trim()))
+            .map_err(|reason| ConfigError::BadValue {
+                origin: origin.clone(),
+                key: key.name,
+                reason,
+            })?;
+        self.origins.insert(key.name, origin);
+        Ok(())
+    }
+
+    /// Every key, its value as text, and where it came from (`None`: the default).
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, String, Option<&Origin>)> {
+        KEYS.iter().map(|key| {
+            (
+                key.name,
+                (key.get)(&self.config),
+                self.origins.get(key.name),
+            )
+        })
+    }
+
+    /// The configuration in force as TOML, each value with where it came from.
+    pub fn show(&self) -> String {
+        let mut text = String::new();
+        for (key, (name, value, origin)) in KEYS.iter().zip(self.entries()) {
+            let origin = origin.map_or("default".to_owned(), Origin::to_string);
+            let assignment = if value.is_empty() && key.default.is_empty() {
+                format!("# {name} is not set")
+            } else {
+                format!("{name} = {}", (key.quoted)(&value))
+            };
+            text += &format!("{assignment:<48} # {origin}\n");
+        }
+        text
+    }
+}
+
+/// A commented file with every key at its default: as it stands it changes nothing.
+pub fn example() -> String {
+    let mut text = String::from(
+        "# Configuration of a Staves node. Every key is optional and stands here with its default.\n\
+         # A variable STAVES_<KEY> goes over this file, and a flag --<key> of 'staves up' over both.\n",
+    );
+    for key in KEYS {
+        text += "\n";
+        for line in wrapped(key.doc, 96) {
+            text += &format!("# {line}\n");
+        }
+        text += &format!("#{} = {}\n", key.name, (key.quoted)(key.default));
+    }
+    text
+}
+
+/// Text in lines of at most so many bytes, broken at blanks.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let full = lines
+            .last()
+            .is_some_and(|line| line.len() + 1 + word.len() > width);
+        if full {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+impl Config {
+    /// Looks at what only makes sense together.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Config {
+            lease_ms,
+            tick_ms,
+            ping_ms,
+            suspicion_ms,
+            ..
+        } = self;
+        let rules = [
+            (
+                self.memory.0 >= MEMORY_BYTES_MIN,
+                "memory must be at least 16MiB",
+            ),
+            (
+                self.value_bytes_max.0 <= VALUE_BYTES_MAX as u64 && self.value_bytes_max.0 > 0,
+                "value_bytes_max must be more than nothing and at most 512MiB",
+            ),
+            (
+                self.buckets.is_power_of_two() && self.buckets <= BUCKETS_MAX,
+                "buckets must be a power of two, at most 4096",
+            ),
+            (
+                self.scheme.m == 1,
+                "scheme must be 1+k: a key-value pool keeps whole copies",
+            ),
+            (
+                self.voters_max % 2 == 1 && self.voters_max <= 9,
+                "voters_max must be 1, 3, 5, 7 or 9: an even number bears no more losses",
+            ),
+            (
+                tick_ms.0 * 4 <= lease_ms.0,
+                "lease_ms must be at least four times tick_ms",
+            ),
+            (
+                ping_ms.0 * 2 <= suspicion_ms.0,
+                "suspicion_ms must be at least twice ping_ms",
+            ),
+            (
+                self.heartbeat_ms.0 * 2 <= self.election_min_ms.0,
+                "election_min_ms must be at least twice heartbeat_ms",
+            ),
+            (
+                self.election_min_ms.0 < self.election_max_ms.0,
+                "election_max_ms must be greater than election_min_ms, or elections tie",
+            ),
+            (
+                self.empty_after_ms.0 >= lease_ms.0 * 2,
+                "empty_after_ms must be at least twice lease_ms",
+            ),
+            (self.clients_max > 0, "clients_max must be at least 1"),
+            (!self.pool.is_empty(), "pool must have a name"),
+            (
+                [&self.zone, &self.name]
+                    .into_iter()
+                    .flatten()
+                    .all(|t| t.len() <= NAME_BYTES_MAX),
+                "zone and name may have at most 255 bytes",
+            ),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, reason)) => Err(ConfigError::Conflict(reason.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// What others are told, once the doors are open on `bound` (whose ports are never 0).
+    pub fn advertised(&self, bound: &Doors) -> Result<Doors, ConfigError> {
+        self.advertise.over(bound).map_err(ConfigError::Conflict)
+    }
+}
+
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+const NAME_BYTES_MAX: usize = staves_wire::directory::NAME_BYTES_MAX;
+
+#[cfg(test)]
+mod tests;

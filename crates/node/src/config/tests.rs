@@ -1,0 +1,159 @@
+//! Layers, slips, and the example file.
+
+use super::*;
+
+fn none() -> Vec<(String, String)> {
+    Vec::new()
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+fn refused(text: &str) -> String {
+    match load_text(Path::new("staves.toml"), text, none(), none()) {
+        Err(error) => error.to_string(),
+        Ok(_) => format!("accepted: {text}"),
+    }
+}
+
+#[test]
+fn the_later_layer_wins() {
+    let file = "memory = \"2GiB\"\njoin = [\"a:1\", \"b:2\"]\nlease_ms = 600\nzone = 'north'\n";
+    let env = vec![
+        pair("STAVES_MEMORY", "3GiB"),
+        pair("STAVES_ZONE", "south"),
+        pair("HOME", "/"),
+    ];
+    let flags = vec![pair("zone", "east")];
+    let loaded = load_text(Path::new("f.toml"), file, env, flags).expect("sound");
+    let config = &loaded.config;
+    assert_eq!(config.memory, Size(3 << 30));
+    assert_eq!(config.zone.as_deref(), Some("east"));
+    assert_eq!(config.join.show(), "a:1,b:2");
+    assert_eq!((config.lease_ms, config.tick_ms), (Millis(600), Millis(25)));
+    let shown = loaded.show();
+    for part in [
+        ("zone = \"east\"", "# --zone"),
+        ("memory = \"3GiB\"", "# STAVES_MEMORY"),
+        ("join = [\"a:1\", \"b:2\"]", "# f.toml:2"),
+        ("lease_ms = 600", "# f.toml:3"),
+        ("tick_ms = 25", "# default"),
+        ("# data is not set", "# default"),
+    ] {
+        let found = shown
+            .lines()
+            .any(|l| l.starts_with(part.0) && l.ends_with(part.1));
+        assert!(found, "{part:?} in\n{shown}");
+    }
+}
+
+#[test]
+fn what_is_shown_reads_back_as_the_same() {
+    let file =
+        "memory = \"2GiB\"\njoin = [\"a:1\", \"b:2\"]\nadvertise = \"h,resp=r:1\"\ndata = \"/a b\"";
+    let first = load_text(Path::new("f.toml"), file, none(), none()).expect("sound");
+    let second = load_text(Path::new("g.toml"), &first.show(), none(), none()).expect("sound");
+    assert_eq!(first.config, second.config);
+}
+
+#[test]
+fn a_slip_is_named_with_file_line_and_suggestion() {
+    assert_eq!(
+        refused("zone = \"a\"\n\nmemroy = 1\n"),
+        "staves.toml:3: unknown key 'memroy'; did you mean 'memory'?"
+    );
+    assert_eq!(
+        refused("[section]\nmemory = 1\n"),
+        "staves.toml:1: unknown key 'section'; 'staves config example' shows all keys"
+    );
+    assert_eq!(
+        refused("\nmemory = \"lots\"\n"),
+        "staves.toml:2: memory: 'lots' is no size; write for example 512MiB, 1GB or 1073741824"
+    );
+    assert!(refused("memory = 2024-01-01").starts_with("staves.toml:1: memory: a date"));
+    assert!(refused("a = 1\nb = = 2\n").starts_with("staves.toml:2: "));
+    assert!(
+        refused("memory = 1\nmemory = 2\n").starts_with("staves.toml:2: "),
+        "set twice"
+    );
+    let flags = vec![pair("value_bytes_max", "x")];
+    let error = load_text(Path::new(""), "", none(), flags).expect_err("no size");
+    assert!(
+        error
+            .to_string()
+            .starts_with("--value-bytes-max: value_bytes_max: 'x' is no size")
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error =
+        load(Some(Path::new("/no/such/staves.toml")), none(), none()).expect_err("not there");
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot read the configuration file /no/such/staves.toml: ")
+    );
+}
+
+#[test]
+fn values_must_go_together() {
+    for (text, part) in [
+        ("memory = 1024", "memory must be at least"),
+        ("voters_max = 4", "voters_max"),
+        ("buckets = 48", "power of two"),
+        ("scheme = \"2+1\"", "scheme must be 1+k"),
+        ("lease_ms = 50", "lease_ms"),
+        ("election_min_ms = 700", "election_max_ms"),
+        ("value_bytes_max = \"1GiB\"", "value_bytes_max"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn strange_variables_are_not_ours_and_slips_are_warned_of() {
+    let env = vec![
+        pair("STAVES_SERVICE_HOST", "10.0.0.1"),
+        pair("STAVES_PORT_1600_TCP", "tcp://10.0.0.1:1600"),
+        pair("STAVES_CLUSTER", "10.0.0.1:1600"),
+        pair("STAVES_MEMROY", "1GiB"),
+    ];
+    let loaded = load_text(Path::new(""), "", env, none()).expect("sound");
+    assert_eq!(
+        loaded.warnings,
+        ["the variable STAVES_MEMROY is not one of ours; did you mean STAVES_MEMORY?"]
+    );
+}
+
+#[test]
+fn the_example_changes_nothing_and_names_every_key() {
+    let text = example();
+    let commented = load_text(Path::new("e.toml"), &text, none(), none()).expect("sound");
+    assert_eq!(commented.config, Config::default());
+    assert!(commented.origins.is_empty());
+    // Taken literally, every line is right as well.
+    let live: String = text
+        .lines()
+        .filter_map(|l| l.strip_prefix('#'))
+        .filter(|l| !l.starts_with(' '))
+        .map(|l| format!("{l}\n"))
+        .collect();
+    let literal = load_text(Path::new("e.toml"), &live, none(), none()).expect("sound");
+    assert_eq!(literal.config, Config::default());
+    assert_eq!(literal.origins.len(), KEYS.len());
+    assert!(text.lines().all(|line| line.len() <= 100));
+}
+
+#[test]
+fn every_key_has_a_variable_and_a_sentence() {
+    for key in KEYS {
+        assert_eq!(
+            key.variable(),
+            format!("STAVES_{}", key.name.to_uppercase())
+        );
+        assert!(key.doc.ends_with('.'), "{}", key.name);
+    }
+}

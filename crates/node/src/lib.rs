@@ -1,0 +1,5 @@
+//! Coming.
+
+pub mod config;
+pub mod resp;
+pub mod status;

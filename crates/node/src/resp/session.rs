@@ -1,0 +1,433 @@
+//! What one connection has agreed on, and the commands that are answered on the spot.
+
+use std::time::Duration;
+
+use super::cluster;
+use super::facts::{ClientFacts, Facts};
+use super::info;
+use super::output::{Output, Protocol};
+use super::parse::{Args, integer};
+use super::table::{COMMANDS, Entry, Name, lookup};
+
+/// What becomes of the connection after an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum After {
+    /// It goes on.
+    Open,
+    /// It is closed once the answer is written (QUIT).
+    Close,
+}
+
+/// The state of one connection.
+///
+/// Commands change it in the order in which they are read. An answer that comes later (the driver waits
+/// for other nodes) is written in the protocol that held when its command was read: the driver keeps
+/// [`Session::protocol`] of that moment beside the [`Join`](super::Join).
+#[derive(Debug)]
+pub struct Session {
+    me: ClientFacts,
+    protocol: Protocol,
+}
+
+impl Session {
+    /// A new connection: its number, its two ends, and the node's uptime.
+    pub fn new(id: u64, addr: String, local_addr: String, uptime: Duration) -> Session {
+        let me = ClientFacts {
+            id,
+            addr,
+            local_addr,
+            protocol: 2,
+            connected: uptime,
+            ..ClientFacts::default()
+        };
+        Session {
+            me,
+            protocol: Protocol::Resp2,
+        }
+    }
+
+    /// The protocol that the client asked for.
+    #[inline]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The connection as CLIENT LIST shows it.
+    pub fn client(&self) -> &ClientFacts {
+        &self.me
+    }
+
+    /// Answers a [`Command::Local`](super::Command::Local). `facts` is asked only by commands that tell
+    /// of the node or the cluster.
+    pub fn answer(
+        &mut self,
+        name: Name,
+        args: Args<'_>,
+        facts: impl FnOnce() -> Facts,
+        out: &mut Output,
+    ) -> After {
+        match name {
+            Name::Ping => ping(args, out),
+            Name::Echo => out.bulk(args.at(1)),
+            Name::Hello => self.hello(args, facts, out),
+            Name::Auth => out.error(NO_AUTH),
+            Name::Select => select(args, out),
+            Name::ReadOnly | Name::ReadWrite => out.ok(),
+            Name::Reset => self.reset(out),
+            Name::Time => time(facts().unix_time, out),
+            Name::Info => out.text(self.protocol, &info::info(args, &facts())),
+            Name::Command => command(args, self.protocol, out),
+            Name::Client => self.client_command(args, facts, out),
+            Name::Config => config(args, self.protocol, facts, out),
+            Name::Cluster => cluster::answer(args, self.protocol, facts, out),
+            Name::Quit => {
+                out.ok();
+                return After::Close;
+            }
+            // Data commands never come here; `command.rs` makes operations of them.
+            other => out.error(&format!("ERR {other:?} is not answered on the spot")),
+        }
+        After::Open
+    }
+
+    /// `HELLO [version [AUTH user password] [SETNAME name]]`: all of it or nothing.
+    fn hello(&mut self, args: Args<'_>, facts: impl FnOnce() -> Facts, out: &mut Output) {
+        let (protocol, name) = match self.hello_wish(args) {
+            Ok(wish) => wish,
+            Err(refusal) => return out.error(&refusal),
+        };
+        self.set_protocol(protocol);
+        if let Some(name) = name {
+            self.me.name = name;
+        }
+        let facts = facts();
+        out.map(protocol, 7);
+        let texts = [("server", "redis"), ("version", info::REDIS_VERSION)];
+        for (key, value) in texts {
+            out.bulk(key.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+        out.bulk(b"proto");
+        out.integer(i64::from(self.me.protocol));
+        out.bulk(b"id");
+        out.integer(self.me.id as i64);
+        for (key, value) in [("mode", "cluster"), ("role", "master")] {
+            out.bulk(key.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+        out.bulk(b"modules");
+        out.array(1);
+        out.map(protocol, 2);
+        for (key, value) in [("name", "staves"), ("ver", facts.version)] {
+            out.bulk(key.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+    }
+
+    fn hello_wish(&self, args: Args<'_>) -> Result<(Protocol, Option<String>), String> {
+        let protocol = match args.get(1).map(integer) {
+            None => self.protocol,
+            Some(None) => {
+                return Err("ERR Protocol version is not an integer or out of range".into());
+            }
+            Some(Some(2)) => Protocol::Resp2,
+            Some(Some(3)) => Protocol::Resp3,
+            Some(Some(_)) => return Err("NOPROTO unsupported protocol version".into()),
+        };
+        let mut name = None;
+        let mut options = args.iter_from(2);
+        while let Some(option) = options.next() {
+            if option.eq_ignore_ascii_case(b"auth") && options.len() >= 2 {
+                return Err(NO_AUTH.into());
+            } else if option.eq_ignore_ascii_case(b"setname")
+                && let Some(text) = options.next()
+            {
+                name = Some(client_name(text)?);
+            } else {
+                let option = String::from_utf8_lossy(option);
+                return Err(format!("ERR Syntax error in HELLO option '{option}'"));
+            }
+        }
+        Ok((protocol, name))
+    }
+
+    fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        self.me.protocol = if protocol == Protocol::Resp3 { 3 } else { 2 };
+    }
+
+    fn reset(&mut self, out: &mut Output) {
+        self.set_protocol(Protocol::Resp2);
+        self.me.name.clear();
+        out.simple("RESET");
+    }
+
+    fn client_command(&mut self, args: Args<'_>, facts: impl FnOnce() -> Facts, out: &mut Output) {
+        let protocol = self.protocol;
+        match subcommand(args).as_str() {
+            "id" => out.integer(self.me.id as i64),
+            "getname" if self.me.name.is_empty() => out.nil(protocol),
+            "getname" => out.bulk(self.me.name.as_bytes()),
+            "setname" => match client_name(args.at(2)) {
+                Ok(name) => {
+                    self.me.name = name;
+                    out.ok();
+                }
+                Err(refusal) => out.error(&refusal),
+            },
+            "setinfo" => self.set_info(args, out),
+            "info" => out.text(protocol, &self.me.line(facts().uptime)),
+            "list" if args.len() > 2 => out.error("ERR syntax error"),
+            "list" => {
+                let facts = facts();
+                let others = facts.clients.iter().filter(|c| c.id != self.me.id);
+                let lines = others.chain([&self.me]).map(|c| c.line(facts.uptime));
+                out.text(protocol, &lines.collect::<String>());
+            }
+            "no-evict" | "no-touch" => match args.at(2).to_ascii_lowercase().as_slice() {
+                b"on" | b"off" => out.ok(),
+                _ => out.error("ERR syntax error"),
+            },
+            "reply" => match args.at(2).to_ascii_lowercase().as_slice() {
+                b"on" => out.ok(),
+                b"off" | b"skip" => out.error(
+                    "ERR CLIENT REPLY OFF and SKIP are not supported: every command is answered",
+                ),
+                _ => out.error("ERR syntax error"),
+            },
+            _ => help("client", out),
+        }
+    }
+
+    fn set_info(&mut self, args: Args<'_>, out: &mut Output) {
+        let value = args.at(3);
+        if !is_name(value) {
+            let option = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
+            return out.error(&format!(
+                "ERR {option} cannot contain spaces, newlines or special characters."
+            ));
+        }
+        let value = String::from_utf8_lossy(value).into_owned();
+        match args.at(2).to_ascii_lowercase().as_slice() {
+            b"lib-name" => self.me.library = value,
+            b"lib-ver" => self.me.library_version = value,
+            other => {
+                let other = String::from_utf8_lossy(other);
+                return out.error(&format!("ERR Unrecognized option '{other}'"));
+            }
+        }
+        out.ok();
+    }
+}
+
+const NO_AUTH: &str =
+    "ERR AUTH is called although this cluster takes no credentials yet: connect without a password";
+
+/// Longest name that a client may give itself, in bytes.
+const NAME_BYTES_MAX: usize = 1024;
+
+fn is_name(text: &[u8]) -> bool {
+    text.len() <= NAME_BYTES_MAX && text.iter().all(u8::is_ascii_graphic)
+}
+
+fn client_name(text: &[u8]) -> Result<String, String> {
+    if !is_name(text) {
+        return Err(
+            "ERR Client names cannot contain spaces, newlines or special characters.".into(),
+        );
+    }
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// The subcommand in lower case; "" without one.
+pub(super) fn subcommand(args: Args<'_>) -> String {
+    args.get(1)
+        .map(|s| String::from_utf8_lossy(s).to_ascii_lowercase())
+        .unwrap_or_default()
+}
+
+/// HELP of a command with subcommands.
+pub(super) fn help(name: &str, out: &mut Output) {
+    let subcommands = lookup(name.as_bytes()).map_or(&[][..], |entry| entry.subcommands);
+    out.array(subcommands.len() + 1);
+    out.simple(&format!(
+        "{} <subcommand> [<arg> ...]. Subcommands are:",
+        name.to_uppercase()
+    ));
+    subcommands
+        .iter()
+        .for_each(|(text, _)| out.simple(&text.to_uppercase()));
+}
+
+fn ping(args: Args<'_>, out: &mut Output) {
+    match args.len() {
+        1 => out.simple("PONG"),
+        2 => out.bulk(args.at(1)),
+        _ => out.error("ERR wrong number of arguments for 'ping' command"),
+    }
+}
+
+fn select(args: Args<'_>, out: &mut Output) {
+    match integer(args.at(1)) {
+        Some(0) => out.ok(),
+        Some(_) => out.error("ERR DB index is out of range"),
+        None => out.error("ERR value is not an integer or out of range"),
+    }
+}
+
+fn time(unix_time: Duration, out: &mut Output) {
+    out.array(2);
+    out.bulk(unix_time.as_secs().to_string().as_bytes());
+    out.bulk(unix_time.subsec_micros().to_string().as_bytes());
+}
+
+fn command(args: Args<'_>, protocol: Protocol, out: &mut Output) {
+    match subcommand(args).as_str() {
+        "" => write_entries(COMMANDS.iter().map(Some), protocol, out),
+        "count" => out.integer(COMMANDS.len() as i64),
+        "info" if args.len() == 2 => write_entries(COMMANDS.iter().map(Some), protocol, out),
+        "info" => write_entries(args.iter_from(2).map(lookup), protocol, out),
+        "docs" => {
+            let asked: Vec<&Entry> = match args.len() {
+                2 => COMMANDS.iter().collect(),
+                _ => args.iter_from(2).filter_map(lookup).collect(),
+            };
+            out.map(protocol, asked.len());
+            for entry in asked {
+                out.bulk(entry.text.as_bytes());
+                entry.write_docs(protocol, out);
+            }
+        }
+        "list" if args.len() > 2 => out.error("ERR syntax error"),
+        "list" => {
+            out.set(protocol, COMMANDS.len());
+            COMMANDS
+                .iter()
+                .for_each(|entry| out.bulk(entry.text.as_bytes()));
+        }
+        "getkeys" => get_keys(args, out),
+        _ => help("command", out),
+    }
+}
+
+fn write_entries<'a>(
+    entries: impl ExactSizeIterator<Item = Option<&'a Entry>>,
+    protocol: Protocol,
+    out: &mut Output,
+) {
+    out.array(entries.len());
+    for entry in entries {
+        match entry {
+            Some(entry) => entry.write(protocol, out),
+            None => out.nil_array(protocol),
+        }
+    }
+}
+
+fn get_keys(args: Args<'_>, out: &mut Output) {
+    let Some(entry) = lookup(args.at(2)) else {
+        return out.error("ERR Invalid command specified");
+    };
+    let inner = args.len() - 2;
+    if entry.keys.0 == 0 {
+        return out.error("ERR The command has no key arguments");
+    }
+    if !entry.takes(inner) {
+        return out.error("ERR Invalid number of arguments specified for command");
+    }
+    let places: Vec<usize> = entry.key_places(inner).collect();
+    out.array(places.len());
+    places.iter().for_each(|at| out.bulk(args.at(at + 2)));
+}
+
+fn config(args: Args<'_>, protocol: Protocol, facts: impl FnOnce() -> Facts, out: &mut Output) {
+    match subcommand(args).as_str() {
+        "get" => {
+            let options = info::config_options(&facts());
+            let wanted = |name: &str| {
+                args.iter_from(2).any(|pattern| glob(&pattern.to_ascii_lowercase(), name.as_bytes()))
+            };
+            let found: Vec<_> = options.iter().filter(|(name, _)| wanted(name)).collect();
+            out.map(protocol, found.len());
+            for (name, value) in found {
+                out.bulk(name.as_bytes());
+                out.bulk(value.as_bytes());
+            }
+        }
+        "set" => out.error(
+            "ERR CONFIG SET is not supported: options are set in the configuration file, by STAVES_* \
+             variables or by the flags of 'staves up'; pools by 'staves pool set'",
+        ),
+        "resetstat" => out.ok(),
+        _ => help("config", out),
+    }
+}
+
+/// Patterns as in CONFIG GET: `*` any run, `?` any byte; the rest stands for itself. Never recursive:
+/// a stranger's pattern must not cost more than its length times the text's.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(b) if *b == b'?' || *b == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    p = at + 1;
+                    t = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn patterns_match_as_in_config_get() {
+        for (pattern, text) in [
+            ("*", ""),
+            ("*", "x"),
+            ("max*", "maxmemory"),
+            ("*mem?ry*", "maxmemory-policy"),
+            ("a*b*c", "aXbYbc"),
+        ] {
+            assert!(
+                glob(pattern.as_bytes(), text.as_bytes()),
+                "{pattern} {text}"
+            );
+        }
+        for (pattern, text) in [
+            ("", "x"),
+            ("max", "maxmemory"),
+            ("*x", "xy"),
+            ("a?", "a"),
+            ("a*b*c", "aXbY"),
+        ] {
+            assert!(
+                !glob(pattern.as_bytes(), text.as_bytes()),
+                "{pattern} {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_is_cheap() {
+        assert!(!glob(
+            "*a".repeat(5_000).as_bytes(),
+            "a".repeat(4_000).as_bytes()
+        ));
+    }
+}

@@ -1,0 +1,343 @@
+//! The door from bytes to bytes: conversations as clients hold them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Buf;
+use staves_model::{
+    ClusterId, ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Medium, Member,
+    MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Scheme,
+};
+
+use super::*;
+
+fn node(id: u64) -> Node {
+    Node {
+        id: NodeId(id),
+        incarnation: Incarnation(id),
+        name: format!("n{id}"),
+        zone: None,
+        native: format!("10.0.0.{id}:1600"),
+        resp: format!("10.0.0.{id}:6379"),
+        admin: format!("10.0.0.{id}:1680"),
+        memory_bytes: 1 << 30,
+        durable: true,
+        state: NodeState::Up,
+        draining: false,
+    }
+}
+
+fn group(id: u32, nodes: &[u64]) -> Group {
+    let member = |n: &u64| {
+        Some(Member {
+            node: NodeId(*n),
+            incarnation: Incarnation(*n),
+            complete: true,
+        })
+    };
+    let members: Vec<_> = nodes.iter().map(member).collect();
+    Group {
+        id: GroupId(id),
+        pool: PoolId(1),
+        bucket: id,
+        m: 1,
+        epoch: Epoch(1),
+        open: true,
+        leader: MemberSlot(0),
+        kept: vec![None; members.len()],
+        last_open: LastOpen {
+            epoch: Epoch(1),
+            members: members.clone(),
+        },
+        members,
+        fresh: true,
+        lost: false,
+        revision: Default::default(),
+    }
+}
+
+/// Four buckets on three nodes: n1 serves the first two, n2 and n3 one each.
+fn facts() -> Facts {
+    let owners: [&[u64]; 4] = [&[1, 2], &[1, 2], &[2, 3], &[3, 1]];
+    let groups: Vec<Group> = (0..4).map(|i| group(i, owners[i as usize])).collect();
+    let pool = Pool {
+        id: PoolId(1),
+        name: "cache".into(),
+        kind: PoolKind::Cache,
+        scheme: Scheme { m: 1, k: 1 },
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 29,
+        groups: groups.iter().map(|g| g.id).collect(),
+        may_start_empty: true,
+    };
+    let map = ClusterMap {
+        cluster: ClusterId(7),
+        nodes: (1..=3).map(|i| (NodeId(i), node(i))).collect(),
+        pools: [(pool.id, pool)].into(),
+        groups: groups.into_iter().map(|g| (g.id, g)).collect(),
+        ..ClusterMap::default()
+    };
+    Facts {
+        map: Arc::new(map),
+        node: NodeId(1),
+        pool: "cache".into(),
+        version: "0.1.0",
+        unix_time: Duration::from_micros(1_700_000_000_000_042),
+        uptime: Duration::from_secs(60),
+        port: 6379,
+        clients_max: 10_000,
+        value_bytes_max: 512 << 20,
+        keys: 5,
+        ..Facts::default()
+    }
+}
+
+struct Door {
+    parser: Parser,
+    session: Session,
+    facts: Facts,
+    after: After,
+}
+
+impl Door {
+    fn new() -> Door {
+        let session = Session::new(
+            9,
+            "127.0.0.1:5".into(),
+            "127.0.0.1:6379".into(),
+            Duration::from_secs(50),
+        );
+        Door {
+            parser: Parser::default(),
+            session,
+            facts: facts(),
+            after: After::Open,
+        }
+    }
+
+    /// Sends one line as an inline command; the answer, line ends shown as `|`.
+    fn say(&mut self, line: &str) -> String {
+        let input = format!("{line}\r\n");
+        let mut out = Output::new();
+        let frame = self
+            .parser
+            .next(input.as_bytes())
+            .expect("well formed")
+            .expect("whole");
+        assert_eq!(frame.used, input.len());
+        match Command::of(frame.args, 1 << 20) {
+            Command::Local { name, args } => {
+                self.after = self
+                    .session
+                    .answer(name, args, || self.facts.clone(), &mut out);
+            }
+            Command::Refused(text) => out.error(&text),
+            other => panic!("{line} is not local: {other:?}"),
+        }
+        let bytes = out.copy_to_bytes(out.remaining());
+        String::from_utf8_lossy(&bytes).replace("\r\n", "|")
+    }
+}
+
+#[test]
+fn small_talk() {
+    let mut door = Door::new();
+    let talk = [
+        ("PING", "+PONG|"),
+        ("PING hello", "$5|hello|"),
+        (
+            "PING a b",
+            "-ERR wrong number of arguments for 'ping' command|",
+        ),
+        ("ECHO x", "$1|x|"),
+        ("SELECT 0", "+OK|"),
+        ("SELECT 1", "-ERR DB index is out of range|"),
+        ("SELECT a", "-ERR value is not an integer or out of range|"),
+        ("TIME", "*2|$10|1700000000|$2|42|"),
+        ("CLIENT ID", ":9|"),
+        ("CLIENT GETNAME", "$-1|"),
+        ("CLIENT SETNAME me", "+OK|"),
+        ("CLIENT GETNAME", "$2|me|"),
+        (
+            "CLIENT SETNAME 'a b'",
+            "-ERR Client names cannot contain spaces, newlines or special characters.|",
+        ),
+        ("CLIENT SETINFO LIB-NAME redis-py", "+OK|"),
+        ("CLIENT SETINFO lib-ver 5.0.1", "+OK|"),
+        (
+            "CLIENT SETINFO lib-color red",
+            "-ERR Unrecognized option 'lib-color'|",
+        ),
+        ("CLIENT NO-EVICT ON", "+OK|"),
+        ("CLIENT NO-TOUCH maybe", "-ERR syntax error|"),
+        ("CLIENT REPLY ON", "+OK|"),
+        ("READONLY", "+OK|"),
+        ("CONFIG RESETSTAT", "+OK|"),
+        (
+            "CONFIG GET save appendonly",
+            "*4|$4|save|$0||$10|appendonly|$2|no|",
+        ),
+        ("CONFIG GET DATA*", "*2|$9|databases|$1|1|"),
+        ("CONFIG GET nothing", "*0|"),
+    ];
+    for (line, answer) in talk {
+        assert_eq!(door.say(line), answer, "{line}");
+    }
+    assert!(
+        door.say("CONFIG SET maxmemory 1")
+            .starts_with("-ERR CONFIG SET is not supported")
+    );
+    assert!(
+        door.say("CLIENT REPLY OFF")
+            .starts_with("-ERR CLIENT REPLY OFF")
+    );
+    assert!(door.say("AUTH secret").starts_with("-ERR AUTH"));
+    let line = door.say("CLIENT INFO");
+    assert!(
+        line.contains("id=9 addr=127.0.0.1:5 laddr=127.0.0.1:6379"),
+        "{line}"
+    );
+    assert!(
+        line.contains("name=me age=10 ") && line.contains("lib-name=redis-py lib-ver=5.0.1"),
+        "{line}"
+    );
+    assert_eq!(door.say("RESET"), "+RESET|");
+    assert_eq!(door.say("CLIENT GETNAME"), "$-1|");
+    assert_eq!(
+        (door.say("QUIT"), door.after),
+        ("+OK|".into(), After::Close)
+    );
+}
+
+#[test]
+fn hello_agrees_on_all_or_nothing() {
+    let mut door = Door::new();
+    assert!(door.say("HELLO").starts_with("*14|$6|server|$5|redis|"));
+    assert_eq!(
+        door.say("HELLO 4"),
+        "-NOPROTO unsupported protocol version|"
+    );
+    assert_eq!(
+        door.say("HELLO x"),
+        "-ERR Protocol version is not an integer or out of range|"
+    );
+    assert_eq!(
+        door.say("HELLO 3 FOO"),
+        "-ERR Syntax error in HELLO option 'FOO'|"
+    );
+    assert_eq!(
+        door.say("HELLO 3 AUTH a"),
+        "-ERR Syntax error in HELLO option 'AUTH'|"
+    );
+    assert!(
+        door.say("HELLO 3 AUTH user secret SETNAME x")
+            .starts_with("-ERR AUTH")
+    );
+    assert_eq!(door.session.protocol(), Protocol::Resp2);
+    assert_eq!(door.say("CLIENT GETNAME"), "$-1|");
+
+    let hello = door.say("HELLO 3 SETNAME me");
+    assert!(
+        hello.starts_with("%7|") && hello.contains("$5|proto|:3|$2|id|:9|"),
+        "{hello}"
+    );
+    assert_eq!(door.session.protocol(), Protocol::Resp3);
+    assert_eq!(door.say("CLIENT GETNAME"), "$2|me|");
+    assert_eq!(door.say("CONFIG GET databases"), "%1|$9|databases|$1|1|");
+    assert!(door.say("INFO").starts_with("=") && door.say("CLIENT LIST").contains("resp=3"));
+    assert!(
+        door.say("COMMAND INFO get")
+            .starts_with("*1|*10|$3|get|:2|~2|+readonly|+fast|:1|:1|:1|")
+    );
+    assert!(door.say("HELLO 2").starts_with("*14|"));
+}
+
+#[test]
+fn the_table_is_told() {
+    let mut door = Door::new();
+    assert_eq!(door.say("COMMAND COUNT"), format!(":{}|", COMMANDS.len()));
+    assert!(
+        door.say("COMMAND")
+            .starts_with(&format!("*{}|*10|$6|append|", COMMANDS.len()))
+    );
+    assert_eq!(door.say("COMMAND INFO nothing"), "*1|*-1|");
+    assert!(
+        door.say("COMMAND DOCS get nothing")
+            .starts_with("*2|$3|get|*6|$7|summary|")
+    );
+    assert_eq!(door.say("COMMAND GETKEYS mset a 1 b 2"), "*2|$1|a|$1|b|");
+    let few = "-ERR Invalid number of arguments specified for command|";
+    assert_eq!(door.say("COMMAND GETKEYS get"), few);
+    assert_eq!(
+        door.say("COMMAND GETKEYS ping"),
+        "-ERR The command has no key arguments|"
+    );
+    assert!(door.say("CLUSTER HELP").contains("+KEYSLOT|"));
+}
+
+#[test]
+fn the_cluster_is_told() {
+    let mut door = Door::new();
+    assert_eq!(door.say("CLUSTER KEYSLOT foo"), ":12182|");
+    let me = format!("{:016x}{:024x}", 7, 1);
+    assert_eq!(door.say("CLUSTER MYID"), format!("$40|{me}|"));
+    let slots = door.say("CLUSTER SLOTS");
+    // The first two buckets have the same nodes, and so are one range.
+    let first = format!("*3|*4|:0|:8191|*4|$8|10.0.0.1|:6379|$40|{me}|*0|*4|$8|10.0.0.2|");
+    assert!(slots.starts_with(&first), "{slots}");
+    assert!(slots.contains("|:8192|:12287|*4|$8|10.0.0.2|") && slots.contains("|:12288|:16383|"));
+    let info = door.say("CLUSTER INFO");
+    assert!(
+        info.contains("cluster_state:ok|") && info.contains("cluster_size:3|"),
+        "{info}"
+    );
+    let nodes = door.say("CLUSTER NODES");
+    assert!(nodes.contains(&format!(
+        "{me} 10.0.0.1:6379@1600 myself,master - 0 0 0 connected 0-8191\n"
+    )));
+    assert!(
+        door.say("CLUSTER SHARDS")
+            .starts_with("*3|*4|$5|slots|*2|:0|:8191|$5|nodes|*2|*14|")
+    );
+}
+
+#[test]
+fn slots_without_a_primary_are_said_to_fail() {
+    let mut door = Door::new();
+    let mut map = ClusterMap::clone(&door.facts.map);
+    map.nodes.get_mut(&NodeId(3)).expect("n3").state = NodeState::Down;
+    map.groups.get_mut(&GroupId(0)).expect("g0").open = false;
+    door.facts.map = Arc::new(map);
+    let info = door.say("CLUSTER INFO");
+    assert!(
+        info.contains("cluster_state:fail|cluster_slots_assigned:16384|cluster_slots_ok:8192|"),
+        "{info}"
+    );
+    assert!(door.say("CLUSTER SLOTS").starts_with("*2|*4|:4096|:8191|"));
+    assert!(
+        door.say("CLUSTER NODES")
+            .contains("master,fail - 0 0 0 disconnected\n")
+    );
+    door.facts.map = Arc::default();
+    assert_eq!(door.say("CLUSTER SLOTS"), "*0|");
+}
+
+#[test]
+fn info_has_sections() {
+    let mut door = Door::new();
+    let all = door.say("INFO");
+    for line in [
+        "# Server|redis_version:7.",
+        "cluster_enabled:1|",
+        "db0:keys=5,",
+        "pool:cache|scheme:1+1|",
+    ] {
+        assert!(all.contains(line), "{line} in {all}");
+    }
+    let one = door.say("INFO keyspace");
+    assert!(
+        one.contains("# Keyspace|") && !one.contains("# Server"),
+        "{one}"
+    );
+    assert_eq!(door.say("INFO nothing"), "$0||");
+}

@@ -1,0 +1,436 @@
+//! How the cluster is, for people and for programs.
+//!
+//! **Promises.** A [`StatusReport`] is a pure function of a map, of what the nodes say of themselves,
+//! and of what one node knows of the directory. It claims no more than they show: a node whose facts did
+//! not come is told without them, and the number of losses that can still be borne is the lowest over all
+//! buckets *and* the directory's voters. Its [`sentence`](StatusReport::sentence) says it in plain words.
+//!
+//! **Path of the data.** Each node makes [`NodeFacts`] of itself and a report of its own map
+//! ([`StatusReport::new`]); that is what `/api/v1/status` and the native protocol's `status` answer, as
+//! JSON. Whoever asks several nodes joins their answers with [`StatusReport::absorb`].
+//!
+//! **Invariants.** [`State::Healthy`] means: every bucket of every pool is open with all the members that
+//! its scheme asks for (as far as the cluster has nodes at all), all of them complete, and the directory
+//! has a leader and a majority to spare wherever its size allows. A node that is down is then only told.
+
+mod sentence;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use staves_model::{ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool, PoolKind};
+
+/// Whether somebody should look.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// All is as it was asked to be.
+    Healthy,
+    /// Nothing is lost, but something is missing or being rebuilt.
+    Degraded,
+    /// Something is lost.
+    Lost,
+}
+
+/// What a node says of itself.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeFacts {
+    /// Which node.
+    pub node: u64,
+    /// Which life of it.
+    pub incarnation: u64,
+    /// The program's version.
+    pub version: String,
+    /// Since its process started.
+    pub uptime_ms: u64,
+    /// Keys in the data buckets that it serves.
+    pub keys: u64,
+    /// Bytes of keys and values in them.
+    pub live_bytes: u64,
+    /// Bytes of pages that it holds, copies included.
+    pub used_bytes: u64,
+    /// Bytes of pages that it may hold.
+    pub budget_bytes: u64,
+    /// Reads since its start.
+    pub reads: u64,
+    /// Reads that found a value.
+    pub hits: u64,
+    /// Writes since its start.
+    pub writes: u64,
+    /// Pages of the buckets that it is filling now: all of them.
+    pub filling_pages: u64,
+    /// Those of them that are not here yet.
+    pub missing_pages: u64,
+    /// Pages that lately came in, per second.
+    pub pages_per_second: u64,
+}
+
+/// What one node knows of the directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirectoryFacts {
+    /// Its leader; `None` while there is none.
+    pub leader: Option<u64>,
+    /// The nodes that vote.
+    pub voters: Vec<u64>,
+    /// Raft's term.
+    pub term: u64,
+}
+
+/// One node, as the map has it and as it says itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Whether the directory believes that it runs.
+    pub up: bool,
+    /// Whether it gives up its buckets.
+    pub draining: bool,
+    /// Where it stands.
+    pub zone: Option<String>,
+    /// Where the native protocol is reached.
+    pub native: String,
+    /// Where Redis's protocol is reached.
+    pub resp: String,
+    /// Where HTTP is reached.
+    pub admin: String,
+    /// Memory for pages.
+    pub memory_bytes: u64,
+    /// Whether it has a data folder.
+    pub durable: bool,
+    /// Whether it votes in the directory.
+    pub votes: bool,
+    /// Whether it leads the directory.
+    pub leads_directory: bool,
+    /// Data buckets that it holds.
+    pub primaries: u32,
+    /// Parity buckets (copies) that it holds.
+    pub copies: u32,
+    /// How many of both are not complete yet.
+    pub filling: u32,
+    /// What it says of itself, if it was asked and answered.
+    pub facts: Option<NodeFacts>,
+}
+
+/// One pool. Each bucket counts in one of `whole`, `short`, `changing`, `starting` and `lost`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// `cache`.
+    pub kind: String,
+    /// m+k, as asked.
+    pub scheme: String,
+    /// Parity buckets that a group can have with the nodes there are.
+    pub parity_possible: u8,
+    /// `ram`.
+    pub medium: String,
+    /// Bytes of each node.
+    pub node_budget_bytes: u64,
+    /// Whether a bucket that is lost whole starts empty.
+    pub may_start_empty: bool,
+    /// All buckets.
+    pub buckets: u32,
+    /// With all members, all complete.
+    pub whole: u32,
+    /// Serving, but short of complete members.
+    pub short: u32,
+    /// Moving on to new members: not serving for a moment.
+    pub changing: u32,
+    /// Not begun yet.
+    pub starting: u32,
+    /// More lost than the scheme bears.
+    pub lost: u32,
+    /// How many more nodes may be lost without losing data; `None` if data is lost.
+    pub tolerates: Option<u32>,
+}
+
+/// What is being rebuilt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rebuild {
+    /// Pages to fill, by what the nodes say.
+    pub pages: u64,
+    /// Those that are still missing.
+    pub missing_pages: u64,
+    /// Done, in percent, rounded down.
+    pub percent: u8,
+    /// At the present speed; `None` while nothing moves.
+    pub seconds_left: Option<u64>,
+}
+
+/// The cluster's state.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Whether somebody should look.
+    pub state: State,
+    /// The same in one plain sentence.
+    pub sentence: String,
+    /// The cluster's id, in hexadecimal; empty before there is one.
+    pub cluster: String,
+    /// The map's revision.
+    pub revision: u64,
+    /// The node that answered.
+    pub answered_by: u64,
+    /// How many more nodes may be lost, whichever they are; `None` if data is lost.
+    pub tolerates: Option<u32>,
+    /// What is being rebuilt, if anything is.
+    pub rebuild: Option<Rebuild>,
+    /// The directory.
+    pub directory: DirectoryFacts,
+    /// All nodes, by id.
+    pub nodes: Vec<NodeStatus>,
+    /// All pools, by id.
+    pub pools: Vec<PoolStatus>,
+}
+
+impl StatusReport {
+    /// The report of a node that has this map, knows this of the directory, and says this of itself.
+    pub fn new(
+        map: &ClusterMap,
+        answered_by: NodeId,
+        directory: DirectoryFacts,
+        facts: impl IntoIterator<Item = NodeFacts>,
+    ) -> StatusReport {
+        let nodes = map
+            .nodes
+            .values()
+            .map(|node| node_status(map, node, &directory))
+            .collect();
+        let pools = map
+            .pools
+            .values()
+            .map(|pool| pool_status(map, pool))
+            .collect();
+        let cluster = match map.cluster.0 {
+            0 => String::new(),
+            id => format!("{id:016x}"),
+        };
+        let mut report = StatusReport {
+            state: State::Healthy,
+            sentence: String::new(),
+            cluster,
+            revision: map.revision.0,
+            answered_by: answered_by.0,
+            tolerates: None,
+            rebuild: None,
+            directory,
+            nodes,
+            pools,
+        };
+        facts.into_iter().for_each(|facts| report.place(facts));
+        report.conclude();
+        report
+    }
+
+    /// Takes over what another node says of itself, and its view of the directory where this one has
+    /// none. The newer map wins.
+    pub fn absorb(&mut self, other: StatusReport) {
+        let other = if other.revision > self.revision {
+            std::mem::replace(self, other)
+        } else {
+            other
+        };
+        if self.directory.leader.is_none() && other.directory.term >= self.directory.term {
+            self.directory = other.directory;
+            for node in &mut self.nodes {
+                node.leads_directory = self.directory.leader == Some(node.id);
+                node.votes = self.directory.voters.contains(&node.id);
+            }
+        }
+        other
+            .nodes
+            .into_iter()
+            .filter_map(|node| node.facts)
+            .for_each(|facts| self.place(facts));
+        self.conclude();
+    }
+
+    /// What a node says of itself goes to its row.
+    fn place(&mut self, facts: NodeFacts) {
+        if let Some(node) = self.nodes.iter_mut().find(|node| node.id == facts.node) {
+            node.facts = Some(facts);
+        }
+    }
+
+    /// Everything that follows from the rows.
+    fn conclude(&mut self) {
+        self.rebuild = self.rebuilding();
+        let data = self
+            .pools
+            .iter()
+            .map(|pool| pool.tolerates)
+            .min()
+            .unwrap_or(Some(0));
+        self.tolerates = data.map(|data| data.min(self.directory_tolerates()));
+        self.state = self.judge();
+        self.sentence = sentence::sentence(self);
+    }
+
+    fn judge(&self) -> State {
+        let any = |count: fn(&PoolStatus) -> u32| self.pools.iter().any(|pool| count(pool) > 0);
+        if any(|pool| pool.lost) {
+            State::Lost
+        } else if self.cluster.is_empty()
+            || any(|pool| pool.short + pool.changing + pool.starting)
+            || self.directory.leader.is_none()
+            || self.voters_down() > 0
+        {
+            State::Degraded
+        } else {
+            State::Healthy
+        }
+    }
+
+    fn voters_down(&self) -> usize {
+        let is_up = |id: &u64| self.nodes.iter().any(|node| node.id == *id && node.up);
+        self.directory.voters.iter().filter(|id| !is_up(id)).count()
+    }
+
+    /// How many more voters may be lost while a majority remains.
+    fn directory_tolerates(&self) -> u32 {
+        let voters = self.directory.voters.len();
+        let up = voters - self.voters_down();
+        up.saturating_sub(voters / 2 + 1) as u32
+    }
+
+    fn rebuilding(&self) -> Option<Rebuild> {
+        let facts = || {
+            self.nodes
+                .iter()
+                .filter(|n| n.up)
+                .filter_map(|n| n.facts.as_ref())
+        };
+        let missing_pages: u64 = facts().map(|f| f.missing_pages).sum();
+        let pages: u64 = facts().map(|f| f.filling_pages.max(f.missing_pages)).sum();
+        let speed: u64 = facts().map(|f| f.pages_per_second).sum();
+        let filling = self.nodes.iter().any(|node| node.filling > 0);
+        (filling || missing_pages > 0).then(|| Rebuild {
+            pages,
+            missing_pages,
+            percent: ((pages - missing_pages) * 100)
+                .checked_div(pages)
+                .unwrap_or(0) as u8,
+            seconds_left: (missing_pages + speed.saturating_sub(1)).checked_div(speed),
+        })
+    }
+}
+
+fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> NodeStatus {
+    let (mut primaries, mut copies, mut filling) = (0, 0, 0);
+    for group in map.groups.values() {
+        let Some(slot) = group.slot_of(node.id, node.incarnation) else {
+            continue;
+        };
+        let count = if slot.0 < group.m {
+            &mut primaries
+        } else {
+            &mut copies
+        };
+        *count += 1;
+        filling += u32::from(group.member(slot).is_some_and(|member| !member.complete));
+    }
+    NodeStatus {
+        id: node.id.0,
+        name: node.name.clone(),
+        up: node.state == NodeState::Up,
+        draining: node.draining,
+        zone: node.zone.clone(),
+        native: node.native.clone(),
+        resp: node.resp.clone(),
+        admin: node.admin.clone(),
+        memory_bytes: node.memory_bytes,
+        durable: node.durable,
+        votes: directory.voters.contains(&node.id.0),
+        leads_directory: directory.leader == Some(node.id.0),
+        primaries,
+        copies,
+        filling,
+        facts: None,
+    }
+}
+
+fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
+    // Drained nodes hold nothing; nodes that are down are expected back until they are forgotten.
+    let homes = map.nodes.values().filter(|node| !node.draining).count();
+    let parity_possible = homes.saturating_sub(usize::from(pool.scheme.m));
+    let parity_possible = usize::from(pool.scheme.k).min(parity_possible) as u8;
+    let PoolKind::Cache = pool.kind;
+    let Medium::Ram = pool.medium;
+    let mut status = PoolStatus {
+        name: pool.name.clone(),
+        kind: "cache".into(),
+        scheme: pool.scheme.to_string(),
+        parity_possible,
+        medium: "ram".into(),
+        node_budget_bytes: pool.node_budget_bytes,
+        may_start_empty: pool.may_start_empty,
+        buckets: pool.groups.len() as u32,
+        whole: 0,
+        short: 0,
+        changing: 0,
+        starting: 0,
+        lost: 0,
+        tolerates: None,
+    };
+    let groups = || pool.groups.iter().filter_map(|id| map.groups.get(id));
+    let mut tolerated: BTreeMap<Condition, Option<u8>> = BTreeMap::new();
+    let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
+    for group in groups() {
+        let condition = condition(map, group, width);
+        let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
+        *least = (*least).min(group.tolerates(|n, i| map.is_up(n, i)));
+        match condition {
+            Condition::Whole => status.whole += 1,
+            Condition::Short => status.short += 1,
+            Condition::Changing => status.changing += 1,
+            Condition::Starting => status.starting += 1,
+            Condition::Lost => status.lost += 1,
+        }
+    }
+    // A bucket that has not begun has nothing to lose.
+    tolerated.remove(&Condition::Starting);
+    status.tolerates = match tolerated.into_values().min() {
+        None => Some(0),
+        Some(least) => least.map(u32::from),
+    };
+    status
+}
+
+/// Where a bucket stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Condition {
+    Whole,
+    Short,
+    Changing,
+    Starting,
+    Lost,
+}
+
+fn condition(map: &ClusterMap, group: &Group, width: usize) -> Condition {
+    let is_up = |x: &Member| map.is_up(x.node, x.incarnation);
+    let data = group.members.iter().take(usize::from(group.m));
+    let served = data.flatten().filter(|x| is_up(x)).count() == usize::from(group.m);
+    let complete = group
+        .members
+        .iter()
+        .flatten()
+        .filter(|x| is_up(x) && x.complete)
+        .count();
+    if group.lost {
+        Condition::Lost
+    } else if group.last_open.epoch.0 == 0 && !group.open {
+        Condition::Starting
+    } else if !group.open || !served {
+        Condition::Changing
+    } else if complete < width {
+        Condition::Short
+    } else {
+        Condition::Whole
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! The report in one plain sentence: how it is, why, what is done about it, what may still happen.
+
+use super::{PoolStatus, State, StatusReport};
+
+pub(super) fn sentence(report: &StatusReport) -> String {
+    if report.cluster.is_empty() {
+        return "Starting: the node has not joined a cluster yet.".into();
+    }
+    let head = match report.state {
+        State::Healthy => "Healthy",
+        State::Degraded => "Degraded",
+        State::Lost => "Lost",
+    };
+    let mut parts = vec![nodes(report)];
+    parts.extend(report.pools.iter().flat_map(pool));
+    if report.state == State::Healthy && !report.pools.is_empty() {
+        parts.push("every bucket has all its copies".into());
+    }
+    parts.extend(rebuild(report));
+    parts.extend(directory(report));
+    parts.push(tolerance(report));
+    format!("{head}: {}.", parts.join("; "))
+}
+
+/// How many nodes there are, and the names of those that are not well.
+fn nodes(report: &StatusReport) -> String {
+    let up = report.nodes.iter().filter(|node| node.up).count();
+    let named = |which: &dyn Fn(&super::NodeStatus) -> bool| {
+        let names = report
+            .nodes
+            .iter()
+            .filter(|node| which(node))
+            .map(|node| node.name.clone());
+        names.collect::<Vec<_>>()
+    };
+    let mut text = format!("{} up", count(up as u32, "node"));
+    let down = named(&|node| !node.up);
+    if !down.is_empty() {
+        text += &format!(", {} down", listed(&down));
+    }
+    let draining = named(&|node| node.up && node.draining);
+    if !draining.is_empty() {
+        let left: u32 = report
+            .nodes
+            .iter()
+            .filter(|node| node.up && node.draining)
+            .map(|node| node.primaries + node.copies)
+            .sum();
+        text += &format!(
+            ", {} draining ({} left to move)",
+            listed(&draining),
+            count(left, "bucket")
+        );
+    }
+    text
+}
+
+/// What is wrong with a pool's buckets, the worst first.
+fn pool(pool: &PoolStatus) -> Vec<String> {
+    let end = if pool.may_start_empty {
+        "and start empty"
+    } else {
+        "and wait for the return of a node that holds their data"
+    };
+    let have_lost = format!("lost more members than {} bears {end}", pool.scheme);
+    let cases = [
+        (pool.lost, have_lost.as_str()),
+        (pool.starting, "not begun yet"),
+        (pool.changing, "moving on to new members"),
+        (pool.short, "short of complete copies"),
+    ];
+    let of = |many: u32, what: &str| {
+        format!(
+            "{many} of {} of pool '{}' {what}",
+            count(pool.buckets, "bucket"),
+            pool.name
+        )
+    };
+    cases
+        .into_iter()
+        .filter(|(many, _)| *many > 0)
+        .map(|(many, what)| of(many, what))
+        .collect()
+}
+
+fn rebuild(report: &StatusReport) -> Option<String> {
+    let short = report.pools.iter().any(|pool| pool.short > 0);
+    let Some(rebuild) = report.rebuild else {
+        // Nobody fills anything: either it is about to begin, or there is nobody to do it.
+        let homes = report
+            .nodes
+            .iter()
+            .filter(|node| node.up && !node.draining)
+            .count();
+        let wanted = report.pools.iter().filter(|pool| pool.short > 0);
+        let wanted = wanted
+            .map(|pool| usize::from(pool.parity_possible) + 1)
+            .max()
+            .unwrap_or(0);
+        return (short && homes < wanted)
+            .then(|| format!("nothing to rebuild on until {} more", are(wanted - homes)));
+    };
+    let left = match rebuild.seconds_left {
+        Some(seconds) => format!(", about {seconds} s left"),
+        None => String::new(),
+    };
+    Some(format!("rebuilding, {} % done{left}", rebuild.percent))
+}
+
+fn are(nodes: usize) -> String {
+    if nodes == 1 {
+        "there is 1 node".into()
+    } else {
+        format!("there are {nodes} nodes")
+    }
+}
+
+fn directory(report: &StatusReport) -> Option<String> {
+    let down = report.voters_down();
+    let voters = count(report.directory.voters.len() as u32, "voter");
+    if report.directory.leader.is_none() {
+        Some(format!(
+            "the directory has no leader ({down} of its {voters} down): nothing can be repaired"
+        ))
+    } else if down > 0 {
+        Some(format!("{down} of the directory's {voters} down"))
+    } else {
+        None
+    }
+}
+
+/// How many more nodes may be lost, and what limits it where that is not the scheme.
+fn tolerance(report: &StatusReport) -> String {
+    let Some(nodes) = report.tolerates else {
+        return "no further loss is borne".into();
+    };
+    let text = match nodes {
+        0 => "no node may be lost".to_owned(),
+        1 => "any 1 more node may be lost".to_owned(),
+        n => format!("any {n} more nodes may be lost"),
+    };
+    let by_data = report.pools.iter().filter_map(|pool| pool.tolerates).min();
+    if by_data.is_some_and(|by_data| by_data > nodes) {
+        let voters = count(report.directory.voters.len() as u32, "voter");
+        return format!("{text} (the directory has {voters})");
+    }
+    let short_of_nodes = report.pools.iter().find(|pool| {
+        let asked = pool
+            .scheme
+            .rsplit_once('+')
+            .and_then(|(_, k)| k.parse::<u8>().ok());
+        pool.tolerates == by_data && asked.is_some_and(|k| k > pool.parity_possible)
+    });
+    match short_of_nodes {
+        Some(pool) => format!(
+            "{text} (pool '{}' asks for {}: add nodes)",
+            pool.name, pool.scheme
+        ),
+        None => text,
+    }
+}
+
+/// A number and its noun.
+fn count(number: u32, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
+}
+
+/// Names, as a sentence lists them; the first few of many.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] if names.len() <= SHOWN => format!("{} and {last}", most.join(", ")),
+        _ => format!(
+            "{} and {} others",
+            names[..SHOWN].join(", "),
+            names.len() - SHOWN
+        ),
+    }
+}

@@ -1,0 +1,407 @@
+//! Many maps, and what is said of them.
+
+use staves_model::{
+    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberSlot, PoolId, Revision,
+};
+
+use super::*;
+
+struct Cluster {
+    map: ClusterMap,
+    directory: DirectoryFacts,
+}
+
+/// `nodes` nodes and a pool of 8 buckets whose members go round the nodes.
+fn cluster(nodes: u64, scheme: &str) -> Cluster {
+    let scheme: staves_model::Scheme = scheme.parse().expect("a scheme");
+    let width = scheme.width().min(nodes as usize) as u64;
+    let group = |bucket: u32| {
+        let members: Vec<Option<Member>> = (0..width)
+            .map(|slot| {
+                let node = (u64::from(bucket) + slot) % nodes + 1;
+                Some(Member {
+                    node: NodeId(node),
+                    incarnation: Incarnation(node),
+                    complete: true,
+                })
+            })
+            .collect();
+        Group {
+            id: GroupId(bucket),
+            pool: PoolId(1),
+            bucket,
+            m: scheme.m,
+            epoch: Epoch(1),
+            open: true,
+            leader: MemberSlot(0),
+            kept: vec![None; members.len()],
+            last_open: LastOpen {
+                epoch: Epoch(1),
+                members: members.clone(),
+            },
+            members,
+            fresh: false,
+            lost: false,
+            revision: Revision(1),
+        }
+    };
+    let node = |id: u64| Node {
+        id: NodeId(id),
+        incarnation: Incarnation(id),
+        name: format!("n{id}"),
+        zone: None,
+        native: format!("10.0.0.{id}:1600"),
+        resp: format!("10.0.0.{id}:6379"),
+        admin: format!("10.0.0.{id}:1680"),
+        memory_bytes: 1 << 30,
+        durable: true,
+        state: NodeState::Up,
+        draining: false,
+    };
+    let pool = Pool {
+        id: PoolId(1),
+        name: "cache".into(),
+        kind: PoolKind::Cache,
+        scheme,
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 29,
+        groups: (0..8).map(GroupId).collect(),
+        may_start_empty: true,
+    };
+    let voters = match nodes {
+        1 | 2 => 1,
+        3 | 4 => 3,
+        _ => 5,
+    };
+    Cluster {
+        map: ClusterMap {
+            cluster: ClusterId(7),
+            revision: Revision(9),
+            nodes: (1..=nodes).map(|id| (NodeId(id), node(id))).collect(),
+            pools: [(PoolId(1), pool)].into(),
+            groups: (0..8).map(|b| (GroupId(b), group(b))).collect(),
+            ..ClusterMap::default()
+        },
+        directory: DirectoryFacts {
+            leader: Some(1),
+            voters: (1..=voters).collect(),
+            term: 3,
+        },
+    }
+}
+
+impl Cluster {
+    fn report(&self) -> StatusReport {
+        StatusReport::new(&self.map, NodeId(1), self.directory.clone(), [])
+    }
+
+    fn says(&self) -> (State, String) {
+        let report = self.report();
+        (report.state, report.sentence)
+    }
+
+    fn down(&mut self, node: u64) {
+        self.map.nodes.get_mut(&NodeId(node)).expect("a node").state = NodeState::Down;
+    }
+
+    /// Its buckets go on with the members that are left.
+    fn taken_over(&mut self, node: u64) {
+        for group in self.groups() {
+            group
+                .members
+                .retain(|m| m.is_none_or(|m| m.node != NodeId(node)));
+            group.last_open.members = group.members.clone();
+        }
+    }
+
+    fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.map.groups.values_mut()
+    }
+}
+
+fn said(state: State, sentence: &str) -> (State, String) {
+    (state, sentence.to_owned())
+}
+
+#[test]
+fn a_healthy_cluster_says_what_it_bears() {
+    assert_eq!(
+        cluster(5, "1+2").says(),
+        said(
+            State::Healthy,
+            "Healthy: 5 nodes up; every bucket has all its copies; any 2 more nodes may be lost."
+        )
+    );
+    assert_eq!(
+        cluster(5, "1+1").says().1,
+        "Healthy: 5 nodes up; every bucket has all its copies; any 1 more node may be lost."
+    );
+    assert_eq!(
+        cluster(5, "1+0").says().1,
+        "Healthy: 5 nodes up; every bucket has all its copies; no node may be lost."
+    );
+}
+
+#[test]
+fn few_nodes_bear_less_and_the_sentence_says_why() {
+    assert_eq!(
+        cluster(1, "1+2").says(),
+        said(
+            State::Healthy,
+            "Healthy: 1 node up; every bucket has all its copies; no node may be lost \
+             (pool 'cache' asks for 1+2: add nodes)."
+        )
+    );
+    // Two nodes have one voter: the directory is what limits.
+    assert_eq!(
+        cluster(2, "1+1").says().1,
+        "Healthy: 2 nodes up; every bucket has all its copies; no node may be lost \
+         (the directory has 1 voter)."
+    );
+    assert_eq!(
+        cluster(3, "1+2").says().1,
+        "Healthy: 3 nodes up; every bucket has all its copies; any 1 more node may be lost \
+         (the directory has 3 voters)."
+    );
+}
+
+#[test]
+fn a_killed_node_is_told_with_what_is_rebuilt() {
+    let mut five = cluster(5, "1+2");
+    five.down(3);
+    five.directory.voters = vec![1, 2, 4];
+    let (state, sentence) = five.says();
+    assert_eq!(state, State::Degraded);
+    // Of 8 buckets on 5 nodes in turn, n3 is the primary of two and a copy of four.
+    assert_eq!(
+        sentence,
+        "Degraded: 4 nodes up, n3 down; 2 of 8 buckets of pool 'cache' moving on to new members; \
+         4 of 8 buckets of pool 'cache' short of complete copies; any 1 more node may be lost."
+    );
+    // Its places are taken by n5 where it was not a member, and n5 is filling.
+    for group in five.groups() {
+        for member in group
+            .members
+            .iter_mut()
+            .flatten()
+            .filter(|m| m.node == NodeId(3))
+        {
+            *member = Member {
+                node: NodeId(5),
+                incarnation: Incarnation(5),
+                complete: false,
+            };
+        }
+        group.last_open.members = group.members.clone();
+    }
+    let facts = NodeFacts {
+        node: 5,
+        filling_pages: 1000,
+        missing_pages: 370,
+        pages_per_second: 90,
+        ..NodeFacts::default()
+    };
+    let report = StatusReport::new(&five.map, NodeId(1), five.directory.clone(), [facts]);
+    assert!(
+        report
+            .sentence
+            .contains("; rebuilding, 63 % done, about 5 s left; any 1 more node"),
+        "{}",
+        report.sentence
+    );
+    for group in five.groups() {
+        group
+            .members
+            .iter_mut()
+            .flatten()
+            .for_each(|m| m.complete = true);
+        group.last_open.members = group.members.clone();
+    }
+    assert_eq!(
+        five.says(),
+        said(
+            State::Healthy,
+            "Healthy: 4 nodes up, n3 down; every bucket has all its copies; any 1 more node may be \
+             lost (the directory has 3 voters)."
+        )
+    );
+}
+
+#[test]
+fn copies_that_have_no_node_to_go_to_are_told_so() {
+    let mut three = cluster(3, "1+2");
+    three.down(3);
+    three.taken_over(3);
+    assert_eq!(
+        three.says(),
+        said(
+            State::Degraded,
+            "Degraded: 2 nodes up, n3 down; 8 of 8 buckets of pool 'cache' short of complete copies; \
+             nothing to rebuild on until there is 1 node more; 1 of the directory's 3 voters down; no \
+             node may be lost (the directory has 3 voters)."
+        )
+    );
+}
+
+#[test]
+fn buckets_in_motion_are_told() {
+    let mut five = cluster(5, "1+2");
+    for group in five.groups().take(3) {
+        group.epoch = Epoch(2);
+        group.open = false;
+    }
+    let (state, sentence) = five.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains("; 3 of 8 buckets of pool 'cache' moving on to new members; any 2 more")
+    );
+}
+
+#[test]
+fn a_new_pool_has_not_begun() {
+    let mut five = cluster(5, "1+2");
+    for group in five.groups() {
+        group.epoch = Epoch(0);
+        group.open = false;
+        group.members.clear();
+        group.last_open = LastOpen::default();
+    }
+    let report = five.report();
+    assert_eq!(report.state, State::Degraded);
+    assert!(
+        report
+            .sentence
+            .contains("8 of 8 buckets of pool 'cache' not begun yet")
+    );
+    assert_eq!(report.tolerates, Some(0));
+}
+
+#[test]
+fn what_is_lost_is_said_plainly() {
+    let mut five = cluster(5, "1+0");
+    five.down(2);
+    for group in five
+        .groups()
+        .filter(|g| g.members[0].is_some_and(|m| m.node == NodeId(2)))
+    {
+        group.lost = true;
+    }
+    let report = five.report();
+    assert_eq!((report.state, report.tolerates), (State::Lost, None));
+    assert_eq!(
+        report.sentence,
+        "Lost: 4 nodes up, n2 down; 2 of 8 buckets of pool 'cache' lost more members than 1+0 bears \
+         and start empty; 1 of the directory's 5 voters down; no further loss is borne."
+    );
+    five.map
+        .pools
+        .get_mut(&PoolId(1))
+        .expect("the pool")
+        .may_start_empty = false;
+    assert!(
+        five.says()
+            .1
+            .contains("bears and wait for the return of a node that holds their data;")
+    );
+}
+
+#[test]
+fn a_directory_without_a_leader_is_told() {
+    let mut three = cluster(3, "1+1");
+    three.directory.leader = None;
+    three.down(2);
+    three.down(3);
+    let (state, sentence) = three.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains(
+            "the directory has no leader (2 of its 3 voters down): nothing can be repaired"
+        ),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn draining_is_told_and_is_no_fault() {
+    let mut five = cluster(5, "1+1");
+    five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
+    assert_eq!(
+        five.says(),
+        said(
+            State::Healthy,
+            "Healthy: 5 nodes up, n4 draining (3 buckets left to move); every bucket has all its \
+             copies; any 1 more node may be lost."
+        )
+    );
+}
+
+#[test]
+fn many_names_are_cut_short() {
+    let mut ten = cluster(10, "1+2");
+    (1..=7).for_each(|id| ten.down(id));
+    assert!(
+        ten.says()
+            .1
+            .contains("3 nodes up, n1, n2, n3, n4, n5 and 2 others down;")
+    );
+    let mut ten = cluster(10, "1+2");
+    (9..=10).for_each(|id| ten.down(id));
+    assert!(ten.says().1.contains("8 nodes up, n9 and n10 down;"));
+}
+
+#[test]
+fn before_there_is_a_cluster() {
+    let report = StatusReport::new(
+        &ClusterMap::default(),
+        NodeId(0),
+        DirectoryFacts::default(),
+        [],
+    );
+    assert_eq!(report.state, State::Degraded);
+    assert_eq!(
+        report.sentence,
+        "Starting: the node has not joined a cluster yet."
+    );
+}
+
+#[test]
+fn answers_of_several_nodes_are_joined() {
+    let five = cluster(5, "1+2");
+    let of = |node: u64, keys: u64, revision: u64, leader: Option<u64>| {
+        let facts = NodeFacts {
+            node,
+            keys,
+            ..NodeFacts::default()
+        };
+        let mut map = five.map.clone();
+        map.revision = Revision(revision);
+        let directory = DirectoryFacts {
+            leader,
+            ..five.directory.clone()
+        };
+        StatusReport::new(&map, NodeId(node), directory, [facts])
+    };
+    let mut report = of(1, 10, 9, None);
+    assert_eq!(report.state, State::Degraded);
+    report.absorb(of(2, 20, 11, Some(2)));
+    report.absorb(of(3, 30, 10, Some(1)));
+    assert_eq!((report.revision, report.state), (11, State::Healthy));
+    assert_eq!(report.directory.leader, Some(2));
+    let keys: Vec<_> = report
+        .nodes
+        .iter()
+        .map(|n| n.facts.as_ref().map(|f| f.keys))
+        .collect();
+    assert_eq!(keys, [Some(10), Some(20), Some(30), None, None]);
+}
+
+#[test]
+fn the_report_survives_json() {
+    let report = cluster(3, "1+2").report();
+    let json = serde_json::to_string(&report).expect("serializes");
+    assert_eq!(
+        serde_json::from_str::<StatusReport>(&json).expect("parses"),
+        report
+    );
+    assert!(json.contains("\"state\":\"healthy\""));
+}

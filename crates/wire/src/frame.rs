@@ -1,0 +1,426 @@
+//! Frames: how messages are cut, labelled and checked on a connection.
+//!
+//! ```text
+//! byte  0        4        5       6       8           16       24          28         32        36        40
+//!       | magic  | ver-   | op-   | flags | request   | epoch  | deadline  | body     | body    | header  | body ...
+//!       | "STAV" | sion   | code  |       | id        |        | ms        | length   | CRC32C  | CRC32C  |
+//! ```
+//!
+//! All little-endian. The header's CRC covers bytes 0 to 35. A body has at most [`FRAME_BODY_MAX`]
+//! bytes and may have none. A larger message travels as several frames of the same request id and
+//! opcode, all but the last with the flag `MORE`; frames of other messages may come in between, so
+//! that a large value does not hold up a heartbeat.
+//!
+//! A wrong magic, version or CRC means that the two sides have lost each other: the connection ends.
+//! A message that is too large, that has an unknown opcode, or whose body does not decode, is refused
+//! by itself and harms nothing else.
+
+use std::collections::BTreeMap;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::cache::VALUE_BYTES_MAX;
+use crate::message::{Message, Opcode, Size};
+
+/// The first four bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"STAV";
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 40;
+/// Most bytes of one frame's body.
+pub const FRAME_BODY_MAX: usize = 1 << 20;
+/// Most bytes of one message, unless configured lower: the largest value and room for what names it.
+pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
+
+/// The lowest version that this program speaks.
+pub const VERSION_MIN: u8 = 1;
+/// The highest. What each brought:
+///
+/// 1. The first.
+pub const VERSION_MAX: u8 = 1;
+
+/// More frames of this message follow.
+pub const FLAG_MORE: u16 = 1;
+/// This answers a request of the receiver; the id is the receiver's own.
+pub const FLAG_ANSWER: u16 = 2;
+const FLAGS_KNOWN: u16 = FLAG_MORE | FLAG_ANSWER;
+
+/// A frame's header, but for the checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The version that the sender speaks.
+    pub version: u8,
+    /// The opcode; not necessarily one that we know.
+    pub opcode: u8,
+    /// `FLAG_...`.
+    pub flags: u16,
+    /// From a random start, incremented by the asker, echoed by the answer (row X1).
+    pub request: u64,
+    /// See [`Message::epoch`].
+    pub epoch: u64,
+    /// How long the asker still waits, in milliseconds; 0: for ever, or nobody waits.
+    pub deadline_ms: u32,
+    /// Bytes of the body.
+    pub body_len: u32,
+    /// CRC32C of the body.
+    pub body_crc: u32,
+}
+
+/// Why a connection cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Not a frame at all.
+    #[error(
+        "the bytes {0:02x?} do not begin a frame: is this the native port, and is the other side Staves?"
+    )]
+    Magic([u8; 4]),
+    /// Damaged on the way.
+    #[error("a frame's header is damaged (its checksum does not fit)")]
+    HeaderCrc,
+    /// Damaged on the way.
+    #[error("the body of a {opcode} frame is damaged (its checksum does not fit)")]
+    BodyCrc {
+        /// The opcode's number.
+        opcode: u8,
+    },
+    /// Neither side's fault.
+    #[error(
+        "the other side speaks version {0} of the protocol, this one {VERSION_MIN} to {VERSION_MAX}: update the older one"
+    )]
+    Version(u8),
+    /// Flags that this version does not know.
+    #[error("a frame has flags {0:#06x}, of which this version knows {FLAGS_KNOWN:#06x}")]
+    Flags(u16),
+    /// A body beyond the bound.
+    #[error("a frame's body has {0} bytes, and at most {FRAME_BODY_MAX} are allowed")]
+    BodyLength(u32),
+    /// Frames of one message that do not belong together.
+    #[error("a frame of message {request} does not continue the one before it")]
+    Continuation {
+        /// The request id.
+        request: u64,
+    },
+    /// Too many messages begun.
+    #[error("{0} messages were begun and not ended, which is the most that is allowed")]
+    Unfinished(usize),
+}
+
+impl Header {
+    /// Writes it, checksum and all.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut out = &mut bytes[..];
+        out.put_slice(&MAGIC);
+        out.put_u8(self.version);
+        out.put_u8(self.opcode);
+        out.put_u16_le(self.flags);
+        out.put_u64_le(self.request);
+        out.put_u64_le(self.epoch);
+        out.put_u32_le(self.deadline_ms);
+        out.put_u32_le(self.body_len);
+        out.put_u32_le(self.body_crc);
+        let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks it.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+        let (covered, crc) = bytes.split_at(HEADER_BYTES - 4);
+        if covered[..4] != MAGIC {
+            return Err(FrameError::Magic([
+                covered[0], covered[1], covered[2], covered[3],
+            ]));
+        }
+        if crc32c::crc32c(covered).to_le_bytes() != crc {
+            return Err(FrameError::HeaderCrc);
+        }
+        let mut from = &covered[4..];
+        let header = Header {
+            version: from.get_u8(),
+            opcode: from.get_u8(),
+            flags: from.get_u16_le(),
+            request: from.get_u64_le(),
+            epoch: from.get_u64_le(),
+            deadline_ms: from.get_u32_le(),
+            body_len: from.get_u32_le(),
+            body_crc: from.get_u32_le(),
+        };
+        if !(VERSION_MIN..=VERSION_MAX).contains(&header.version) {
+            return Err(FrameError::Version(header.version));
+        }
+        if header.flags & !FLAGS_KNOWN != 0 {
+            return Err(FrameError::Flags(header.flags));
+        }
+        if header.body_len as usize > FRAME_BODY_MAX {
+            return Err(FrameError::BodyLength(header.body_len));
+        }
+        Ok(header)
+    }
+}
+
+/// What goes into the headers of a message's frames beside the message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Envelope {
+    /// The request id.
+    pub request: u64,
+    /// Whether it is an answer.
+    pub answer: bool,
+    /// How long the asker still waits, in milliseconds; 0 for an answer.
+    pub deadline_ms: u32,
+}
+
+/// Appends a message as one frame or more.
+pub fn encode(envelope: Envelope, message: &Message, out: &mut BytesMut) {
+    let start = out.len();
+    out.put_bytes(0, HEADER_BYTES);
+    message.put_body(out);
+    let body_len = out.len() - start - HEADER_BYTES;
+    let header = |flags: u16, body: &[u8]| header_of(envelope, message, flags, body).encode();
+    if body_len <= FRAME_BODY_MAX {
+        let bytes = header(0, &out[start + HEADER_BYTES..]);
+        out[start..start + HEADER_BYTES].copy_from_slice(&bytes);
+        return;
+    }
+    let body = out.split_off(start + HEADER_BYTES);
+    out.truncate(start);
+    let mut pieces = body.chunks(FRAME_BODY_MAX).peekable();
+    while let Some(piece) = pieces.next() {
+        let more = if pieces.peek().is_some() {
+            FLAG_MORE
+        } else {
+            0
+        };
+        out.extend_from_slice(&header(more, piece));
+        out.extend_from_slice(piece);
+    }
+}
+
+fn header_of(envelope: Envelope, message: &Message, flags: u16, body: &[u8]) -> Header {
+    Header {
+        version: VERSION_MAX,
+        opcode: message.opcode() as u8,
+        flags: flags | if envelope.answer { FLAG_ANSWER } else { 0 },
+        request: envelope.request,
+        epoch: message.epoch(),
+        deadline_ms: envelope.deadline_ms,
+        body_len: u32::try_from(body.len()).expect("a frame's body is at most FRAME_BODY_MAX"),
+        body_crc: crc32c::crc32c(body),
+    }
+}
+
+/// The header of a frame of the one-way group message, whose body was encoded as it was queued
+/// ([`crate::group::GroupEnvelope::encode`]).
+pub fn group_header(request: u64, more: bool, body: &[u8]) -> [u8; HEADER_BYTES] {
+    let header = Header {
+        version: VERSION_MAX,
+        opcode: Opcode::Group as u8,
+        flags: if more { FLAG_MORE } else { 0 },
+        request,
+        epoch: 0,
+        deadline_ms: 0,
+        body_len: u32::try_from(body.len()).expect("a frame's body is at most FRAME_BODY_MAX"),
+        body_crc: crc32c::crc32c(body),
+    };
+    header.encode()
+}
+
+/// The bounds of a [`Decoder`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most bytes of one message.
+    pub message_bytes_max: usize,
+    /// Most messages begun and not ended.
+    pub unfinished_max: usize,
+    /// Most bytes of all messages begun and not ended, together. Where it is below
+    /// `message_bytes_max`, it bounds a single message too.
+    pub unfinished_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            unfinished_max: 64,
+            unfinished_bytes_max: 2 * MESSAGE_BYTES_MAX,
+        }
+    }
+}
+
+/// A message as it came, whole and undamaged, but not yet looked into.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Raw {
+    /// The header of its first frame.
+    pub header: Header,
+    /// The bodies of its frames, together.
+    pub body: Bytes,
+}
+
+impl Raw {
+    /// Whether it answers a request of ours.
+    pub fn is_answer(&self) -> bool {
+        self.header.flags & FLAG_ANSWER != 0
+    }
+}
+
+/// What a decoder makes of the bytes that came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Incoming {
+    /// A message.
+    Message(Raw),
+    /// A message that went beyond a limit; its bytes were thrown away. The rest of the connection is
+    /// well. Said when the limit is met, so that the asker need not send to the end first.
+    TooLarge {
+        /// Of the message's first frame.
+        header: Header,
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+/// A message of which frames are still to come.
+struct Unfinished {
+    first: Header,
+    body: BytesMut,
+    /// It went beyond a limit and was refused; its further frames are thrown away.
+    refused: bool,
+}
+
+/// Puts messages together from the bytes of one connection, one direction.
+pub struct Decoder {
+    limits: Limits,
+    /// By request id and whether it is an answer: the two directions count apart.
+    unfinished: BTreeMap<(u64, bool), Unfinished>,
+    unfinished_bytes: usize,
+    /// The header of the frame whose body is awaited.
+    header: Option<Header>,
+}
+
+impl Decoder {
+    /// For a new connection.
+    pub fn new(limits: Limits) -> Decoder {
+        Decoder {
+            limits,
+            unfinished: BTreeMap::new(),
+            unfinished_bytes: 0,
+            header: None,
+        }
+    }
+
+    /// How many bytes must be in the buffer before `next` can yield more. A reader that wants to read
+    /// straight into place reserves as many.
+    pub fn wanted(&self) -> usize {
+        self.header
+            .map_or(HEADER_BYTES, |header| header.body_len as usize)
+    }
+
+    /// Takes the next message off the front of `buffer`; `None` when more bytes are needed.
+    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, FrameError> {
+        loop {
+            let Some((header, body)) = self.next_frame(buffer)? else {
+                return Ok(None);
+            };
+            if let Some(incoming) = self.place(header, body)? {
+                return Ok(Some(incoming));
+            }
+        }
+    }
+
+    fn next_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, FrameError> {
+        if self.header.is_none() {
+            let Some(bytes) = buffer.first_chunk::<HEADER_BYTES>() else {
+                return Ok(None);
+            };
+            self.header = Some(Header::decode(bytes)?);
+            buffer.advance(HEADER_BYTES);
+        }
+        let Some(header) = self.header else {
+            return Ok(None);
+        };
+        if buffer.len() < header.body_len as usize {
+            return Ok(None);
+        }
+        self.header = None;
+        let body = buffer.split_to(header.body_len as usize).freeze();
+        if crc32c::crc32c(&body) != header.body_crc {
+            return Err(FrameError::BodyCrc {
+                opcode: header.opcode,
+            });
+        }
+        Ok(Some((header, body)))
+    }
+
+    /// A frame takes its place: as a message of its own, or as a part of one.
+    fn place(&mut self, header: Header, body: Bytes) -> Result<Option<Incoming>, FrameError> {
+        let key = (header.request, header.flags & FLAG_ANSWER != 0);
+        let more = header.flags & FLAG_MORE != 0;
+        if !self.unfinished.contains_key(&key) {
+            if !more {
+                return Ok(Some(self.whole(header, body)));
+            }
+            if self.unfinished.len() >= self.limits.unfinished_max {
+                return Err(FrameError::Unfinished(self.limits.unfinished_max));
+            }
+            let begun = Unfinished {
+                first: header,
+                body: BytesMut::new(),
+                refused: false,
+            };
+            self.unfinished.insert(key, begun);
+        }
+        let bytes_max = self.bytes_max(header.opcode);
+        let Some(part) = self.unfinished.get_mut(&key) else {
+            return Ok(None);
+        };
+        if part.first.opcode != header.opcode || part.first.epoch != header.epoch {
+            return Err(FrameError::Continuation {
+                request: header.request,
+            });
+        }
+        let mut incoming = None;
+        if !part.refused {
+            let beyond = part.body.len() + body.len() > bytes_max
+                || self.unfinished_bytes + body.len() > self.limits.unfinished_bytes_max;
+            if beyond {
+                part.refused = true;
+                self.unfinished_bytes -= part.body.len();
+                part.body = BytesMut::new();
+                incoming = Some(Incoming::TooLarge {
+                    header: part.first,
+                    bytes_max,
+                });
+            } else {
+                part.body.extend_from_slice(&body);
+                self.unfinished_bytes += body.len();
+            }
+        }
+        if more {
+            return Ok(incoming);
+        }
+        if let Some(part) = self.unfinished.remove(&key)
+            && !part.refused
+        {
+            self.unfinished_bytes -= part.body.len();
+            incoming = Some(Incoming::Message(Raw {
+                header: part.first,
+                body: part.body.freeze(),
+            }));
+        }
+        Ok(incoming)
+    }
+
+    fn whole(&self, header: Header, body: Bytes) -> Incoming {
+        let bytes_max = self.bytes_max(header.opcode);
+        if body.len() > bytes_max {
+            return Incoming::TooLarge { header, bytes_max };
+        }
+        Incoming::Message(Raw { header, body })
+    }
+
+    /// Only messages that carry values, logs and maps may be larger than a frame.
+    fn bytes_max(&self, opcode: u8) -> usize {
+        match Opcode::from_number(opcode).map(Opcode::size) {
+            Some(Size::Frames) => self.limits.message_bytes_max,
+            Some(Size::Frame) | None => FRAME_BODY_MAX.min(self.limits.message_bytes_max),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Messages of the group protocol (GROUP.md, "Messages"): the structs that `staves-group` steps on.
+
+mod codec;
+
+use bytes::Bytes;
+use staves_model::{ClientId, Epoch, Group, GroupId, Incarnation, Label, MemberSlot, NodeId, Time};
+use std::sync::Arc;
+
+/// A client's name for one of its requests. A retry carries the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId {
+    /// Who asks.
+    pub client: ClientId,
+    /// The client's own number for it, from 1, growing.
+    pub number: u64,
+    /// Every request of this client below this number has been answered to it: members may forget them.
+    pub floor: u64,
+}
+
+/// What a run of a delta does to its byte range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunKind {
+    /// m = 1: puts the delta's next `len` bytes. m > 1: XORs them (times the coefficient, at parity).
+    Bytes,
+    /// m = 1 only: the range (whole extents) becomes zero and its memory is given back. Carries no bytes.
+    Zero,
+}
+
+/// One byte range that a delta touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Byte offset in the bucket.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Put, or zero.
+    pub kind: RunKind,
+}
+
+/// One logged update: all its runs take effect together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Delta {
+    /// Epoch and number; never changed.
+    pub label: Label,
+    /// Whose request it fulfils, if it is the one that the client is answered for.
+    pub request: Option<RequestId>,
+    /// The answer, kept in the request table for retries.
+    pub answer: Bytes,
+    /// What it touches, in order.
+    pub runs: Vec<Run>,
+    /// The bytes of its `Bytes` runs, one after another.
+    pub bytes: Bytes,
+}
+
+impl Delta {
+    /// What the delta counts for in a log's bound, in bytes.
+    pub fn weight(&self) -> usize {
+        64 + self.runs.len() * 16 + self.bytes.len() + self.answer.len()
+    }
+}
+
+/// An entry of a stream's request table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DoneRequest {
+    /// Client and number; `floor` as the client last gave it.
+    pub request: RequestId,
+    /// The delta that did it.
+    pub seq: u64,
+    /// What it was answered.
+    pub answer: Bytes,
+}
+
+/// What a sealed member holds of one data bucket's stream (GROUP rule 8).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SealedStream {
+    /// The data bucket's member slot in the last open epoch.
+    pub stream: u8,
+    /// Every delta up to here was received.
+    pub prefix: u64,
+    /// The log: the deltas it still has, gaps and all, in order of seq.
+    pub deltas: Vec<Delta>,
+    /// The request table as of `prefix`.
+    pub requests: Vec<DoneRequest>,
+    /// Whether the request table has ever let go of an entry that its client had not released.
+    pub forgot: bool,
+}
+
+/// What a member needs of one stream to stand at the cut (GROUP rule 10).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SyncStream {
+    /// The data bucket's member slot.
+    pub stream: u8,
+    /// The cut: the last seq that is kept.
+    pub cut: u64,
+    /// Deltas up to the cut that members may lack.
+    pub deltas: Vec<Delta>,
+    /// The request table as of the cut.
+    pub requests: Vec<DoneRequest>,
+    /// See `SealedStream::forgot`.
+    pub forgot: bool,
+}
+
+/// One page, or its absence, on its way to a joiner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PagePart {
+    /// Page index in the bucket.
+    pub page: u32,
+    /// The label of each stream; `None` for streams that this member's page says nothing of
+    /// (a data bucket knows only its own).
+    pub labels: Vec<Option<Label>>,
+    /// What the page holds.
+    pub content: PageContent,
+}
+
+/// What a page holds, as a giver says it to a joiner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PageContent {
+    /// All zero.
+    Zero,
+    /// Just what the joiner holds under the labels that it named (GROUP rule 17).
+    Held,
+    /// These 4,096 bytes.
+    Bytes(Bytes),
+}
+
+/// A message of the group protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GroupMessage {
+    /// Data to parity. With no delta it is the heartbeat.
+    Deltas {
+        /// The data bucket's member slot.
+        stream: u8,
+        /// In order of seq.
+        deltas: Vec<Delta>,
+        /// Every listed parity has received up to here: apply it, purge it.
+        stable: u64,
+        /// The data bucket's last seq: a parity that is behind it asks for the gap.
+        last: u64,
+        /// The sender's clock, echoed by the ack.
+        clock: Time,
+        /// How many extents the bucket wants reserved at every member.
+        want_extents: u32,
+    },
+    /// Parity to data.
+    Ack {
+        /// The parity's member slot.
+        slot: MemberSlot,
+        /// Its life.
+        incarnation: Incarnation,
+        /// Whose stream.
+        stream: u8,
+        /// Every delta up to here was received.
+        prefix: u64,
+        /// There is a gap above `prefix`: send again from there.
+        gap: bool,
+        /// The clock of the message that this answers.
+        clock: Time,
+        /// "No successor of yours answers for one lease from when I sent this."
+        promise: bool,
+        /// How many extents this member has reserved.
+        granted_extents: u32,
+    },
+    /// Leader to retained members.
+    Seal {
+        /// The epoch to seal for.
+        group: Arc<Group>,
+        /// Streams (one bit each) whose data bucket has sealed already: promises made to it are released.
+        released: u32,
+    },
+    /// Retained member to leader, once its promises ran out.
+    Sealed {
+        /// Its member slot in the epoch being made.
+        slot: MemberSlot,
+        /// Its life.
+        incarnation: Incarnation,
+        /// What it holds of each stream that it keeps.
+        streams: Vec<SealedStream>,
+        /// Extents that the bucket uses or wants, so that joiners reserve as many.
+        want_extents: u32,
+        /// Pages that exist (the end of its page table).
+        pages: u32,
+    },
+    /// Leader to all listed members.
+    Sync {
+        /// The epoch being made.
+        group: Arc<Group>,
+        /// The receiver's member slot.
+        slot: MemberSlot,
+        /// Per stream: the cut and what leads to it.
+        streams: Vec<SyncStream>,
+        /// Extents to reserve.
+        want_extents: u32,
+        /// Pages that exist at the cut.
+        pages: u32,
+    },
+    /// Member to leader: it holds the cut, and parity has applied it.
+    Synced {
+        /// Its member slot.
+        slot: MemberSlot,
+        /// Its life.
+        incarnation: Incarnation,
+        /// False: it could not reserve the memory that the bucket needs; leave it out.
+        able: bool,
+    },
+    /// Joiner to members: give me these pages (first, and how many after it).
+    Get {
+        /// First page.
+        page: u32,
+        /// How many.
+        count: u32,
+        /// A client waits for it.
+        urgent: bool,
+        /// The labels of the joiner's own old pages, `count` of them, or none if it has none (m = 1).
+        held: Vec<Label>,
+    },
+    /// Member to joiner.
+    Parts {
+        /// The giver's member slot.
+        slot: MemberSlot,
+        /// The pages that it has of those asked for.
+        parts: Vec<PagePart>,
+    },
+}
+
+/// A message with what fences it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupEnvelope {
+    /// The group.
+    pub group: GroupId,
+    /// The sender's epoch.
+    pub epoch: Epoch,
+    /// The sender.
+    pub from: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// The message.
+    pub message: GroupMessage,
+}
+
+/// What one node has to tell another about all groups that they share, in the order in which it was
+/// said.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch(pub Vec<GroupEnvelope>);

@@ -1,0 +1,174 @@
+//! The group protocol's messages as bytes, and the rules that a delta or a page must keep so that the
+//! machines never index past an end.
+
+use bytes::{BufMut, BytesMut};
+use staves_model::PAGE_BYTES;
+
+use super::{
+    Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
+    RunKind, SealedStream, SyncStream,
+};
+use crate::codec::{DecodeError, Reader, Wire, take_kept, wire_enum, wire_struct};
+
+wire_struct!(RequestId {
+    client,
+    number,
+    floor
+});
+wire_enum!(RunKind { 0 => Bytes, 1 => Zero });
+wire_struct!(SealedStream {
+    stream,
+    prefix,
+    deltas,
+    requests,
+    forgot
+});
+wire_struct!(SyncStream {
+    stream,
+    cut,
+    deltas,
+    requests,
+    forgot
+});
+wire_struct!(GroupEnvelope {
+    group,
+    epoch,
+    from,
+    incarnation,
+    message
+});
+
+wire_enum!(GroupMessage {
+    0 => Deltas { stream, deltas, stable, last, clock, want_extents },
+    1 => Ack { slot, incarnation, stream, prefix, gap, clock, promise, granted_extents },
+    2 => Seal { group, released },
+    3 => Sealed { slot, incarnation, streams, want_extents, pages },
+    4 => Sync { group, slot, streams, want_extents, pages },
+    5 => Synced { slot, incarnation, able },
+    6 => Get { page, count, urgent, held },
+    7 => Parts { slot, parts },
+});
+
+impl Wire for Run {
+    fn put(&self, out: &mut BytesMut) {
+        self.offset.put(out);
+        self.len.put(out);
+        self.kind.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<Run, DecodeError> {
+        let run = Run {
+            offset: Wire::take(from)?,
+            len: Wire::take(from)?,
+            kind: Wire::take(from)?,
+        };
+        match run.offset.checked_add(u64::from(run.len)) {
+            Some(_) => Ok(run),
+            None => Err(DecodeError::Invalid {
+                what: "a run",
+                reason: "it ends beyond 2^64",
+            }),
+        }
+    }
+}
+
+impl Wire for Delta {
+    fn put(&self, out: &mut BytesMut) {
+        self.label.put(out);
+        self.request.put(out);
+        self.answer.put(out);
+        self.runs.put(out);
+        self.bytes.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<Delta, DecodeError> {
+        let delta = Delta {
+            label: Wire::take(from)?,
+            request: Wire::take(from)?,
+            answer: take_kept(from)?,
+            runs: Wire::take(from)?,
+            bytes: Wire::take(from)?,
+        };
+        let runs = delta.runs.iter().filter(|run| run.kind == RunKind::Bytes);
+        let named: u64 = runs.map(|run| u64::from(run.len)).sum();
+        if named == delta.bytes.len() as u64 {
+            return Ok(delta);
+        }
+        Err(DecodeError::Invalid {
+            what: "a delta",
+            reason: "its runs do not name as many bytes as it carries",
+        })
+    }
+}
+
+impl Wire for DoneRequest {
+    fn put(&self, out: &mut BytesMut) {
+        self.request.put(out);
+        self.seq.put(out);
+        self.answer.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<DoneRequest, DecodeError> {
+        Ok(DoneRequest {
+            request: Wire::take(from)?,
+            seq: Wire::take(from)?,
+            answer: take_kept(from)?,
+        })
+    }
+}
+
+wire_struct!(PagePart {
+    page,
+    labels,
+    content
+});
+
+impl Wire for PageContent {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            PageContent::Zero => out.put_u8(0),
+            PageContent::Held => out.put_u8(1),
+            PageContent::Bytes(bytes) => {
+                debug_assert_eq!(bytes.len(), PAGE_BYTES, "a page is {PAGE_BYTES} bytes");
+                out.put_u8(2);
+                out.extend_from_slice(bytes);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader) -> Result<PageContent, DecodeError> {
+        match u8::take(from)? {
+            0 => Ok(PageContent::Zero),
+            1 => Ok(PageContent::Held),
+            2 => from.slice("a page", PAGE_BYTES).map(PageContent::Bytes),
+            tag => Err(DecodeError::Tag {
+                what: "PageContent",
+                tag: u64::from(tag),
+            }),
+        }
+    }
+}
+
+impl GroupEnvelope {
+    /// Appends its bytes. Envelopes one after another are the body of a `Group` message, so that a
+    /// peer's queue is encoded as it fills.
+    pub fn encode(&self, out: &mut BytesMut) {
+        self.put(out);
+    }
+}
+
+impl Wire for Batch {
+    fn put(&self, out: &mut BytesMut) {
+        for envelope in &self.0 {
+            envelope.put(out);
+        }
+    }
+
+    fn take(from: &mut Reader) -> Result<Batch, DecodeError> {
+        let mut batch = Vec::new();
+        while from.left() > 0 {
+            batch.push(GroupEnvelope::take(from)?);
+        }
+        Ok(Batch(batch))
+    }
+}

@@ -1,0 +1,227 @@
+//! Every message there is, with its opcode, in one table.
+
+use bytes::{Bytes, BytesMut};
+use staves_model::Revision;
+
+use crate::admin::{KeyRangeAnswer, NodeTarget, StatusAnswer};
+use crate::cache::{CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer};
+use crate::codec::{DecodeError, Reader, Wire, decode_whole};
+use crate::directory::{
+    Calls, GetMap, Join, Joined, Lease, LeaseRequest, Leave, MapAnswer, Probe, ProbeAnswer,
+    Propose, Proposed, Raft, RaftAnswer, Report,
+};
+use crate::error::ErrorPacket;
+use crate::group::Batch;
+use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
+
+/// What a message is in a conversation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Somebody waits for an answer with the same request id.
+    Request,
+    /// Answers a request.
+    Answer,
+    /// Nobody waits; the protocol above bears its loss.
+    OneWay,
+}
+
+/// How large a message may become.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// It fits into one frame.
+    Frame,
+    /// As many frames as the configured limit allows.
+    Frames,
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $number:literal $name:ident $(($body:ty))? $word:literal $kind:ident $size:ident since $since:literal;)*) => {
+        /// A message's one-byte opcode. The numbers are the wire's, for good.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Opcode {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Opcode {
+            /// All of them, in order of number.
+            pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
+
+            /// The opcode of a number, if this version knows it.
+            pub fn from_number(number: u8) -> Option<Opcode> {
+                match number {
+                    $($number => Some(Opcode::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// A word for people, logs and metrics.
+            pub fn word(self) -> &'static str {
+                match self { $(Opcode::$name => $word,)* }
+            }
+
+            /// Request, answer or neither.
+            pub fn kind(self) -> Kind {
+                match self { $(Opcode::$name => Kind::$kind,)* }
+            }
+
+            /// One frame or many.
+            pub fn size(self) -> Size {
+                match self { $(Opcode::$name => Size::$size,)* }
+            }
+
+            /// The first version that has it.
+            pub fn since(self) -> u8 {
+                match self { $(Opcode::$name => $since,)* }
+            }
+        }
+
+        /// A message.
+        #[derive(Clone, PartialEq, Debug)]
+        #[allow(clippy::large_enum_variant)] // the large ones are the rare ones; none lies in a list
+        pub enum Message {
+            $($(#[$doc])* $name $(($body))?,)*
+        }
+
+        impl Message {
+            /// Its opcode.
+            pub fn opcode(&self) -> Opcode {
+                match self { $(messages!(@pattern $name $($body)?) => Opcode::$name,)* }
+            }
+
+            /// Appends its body.
+            pub fn put_body(&self, out: &mut BytesMut) {
+                match self { $(messages!(@bind body $name $($body)?) => messages!(@put body out $($body)?),)* }
+            }
+
+            fn take_body(opcode: Opcode, body: Bytes) -> Result<Message, DecodeError> {
+                match opcode { $(Opcode::$name => messages!(@take body $name $($body)?),)* }
+            }
+        }
+    };
+    (@pattern $name:ident $body:ty) => { Message::$name(_) };
+    (@pattern $name:ident) => { Message::$name };
+    (@bind $var:ident $name:ident $body:ty) => { Message::$name($var) };
+    (@bind $var:ident $name:ident) => { Message::$name };
+    (@put $var:ident $out:ident $body:ty) => { $var.put($out) };
+    (@put $var:ident $out:ident) => { () };
+    (@take $var:ident $name:ident $body:ty) => { decode_whole($var).map(Message::$name) };
+    (@take $var:ident $name:ident) => { Reader::new($var).end().map(|()| Message::$name) };
+}
+
+messages! {
+    // The connection itself.
+    /// The connecting side's first message.
+    1 Hello(Hello) "hello" Request Frame since 1;
+    /// The accepting side's answer.
+    2 Welcome(Welcome) "welcome" Answer Frame since 1;
+    /// "Are you there?"
+    3 Ping(Ping) "ping" Request Frame since 1;
+    /// "I am."
+    4 Pong(Pong) "pong" Answer Frame since 1;
+    /// The request failed; answers any request.
+    5 Error(ErrorPacket) "error" Answer Frame since 1;
+    /// The request was done and there is nothing more to say.
+    6 Done "done" Answer Frame since 1;
+
+    // Groups.
+    /// Messages of the group protocol for any number of the receiver's members.
+    16 Group(Batch) "group" OneWay Frames since 1;
+
+    // The cache.
+    /// A batch of operations.
+    32 Cache(CacheRequest) "cache" Request Frames since 1;
+    /// Their answers.
+    33 CacheAnswers(CacheAnswers) "cache-answers" Answer Frames since 1;
+    /// Figures of a node's part of a pool.
+    34 CacheStats(CacheStats) "cache-stats" Request Frame since 1;
+    /// The figures.
+    35 CacheStatsAnswer(CacheStatsAnswer) "cache-stats-answer" Answer Frame since 1;
+
+    // The directory.
+    /// Between voters.
+    48 Raft(Raft) "raft" Request Frames since 1;
+    /// Between voters.
+    49 RaftAnswer(RaftAnswer) "raft-answer" Answer Frames since 1;
+    /// A change, for the leader.
+    50 Propose(Propose) "propose" Request Frames since 1;
+    /// What became of it.
+    51 Proposed(Proposed) "proposed" Answer Frames since 1;
+    /// The map, from any node.
+    52 GetMap(GetMap) "get-map" Request Frame since 1;
+    /// The map.
+    53 MapAnswer(MapAnswer) "map" Answer Frames since 1;
+    /// A node starts.
+    54 Join(Join) "join" Request Frame since 1;
+    /// It is in.
+    55 Joined(Joined) "joined" Answer Frames since 1;
+    /// A node leaves. Answered by `Done`.
+    56 Leave(Leave) "leave" Request Frame since 1;
+    /// Leases for all data buckets of a node.
+    57 LeaseRequest(LeaseRequest) "lease-request" Request Frames since 1;
+    /// Those granted.
+    58 Lease(Lease) "lease" Answer Frames since 1;
+    /// Who was seen, and who was not. Answered by `Done`.
+    59 Report(Report) "report" Request Frames since 1;
+    /// "Look whether that node lives."
+    60 Probe(Probe) "probe" Request Frame since 1;
+    /// What was seen.
+    61 ProbeAnswer(ProbeAnswer) "probe-answer" Answer Frame since 1;
+    /// What members want of the directory. Answered by `Done`.
+    62 Calls(Calls) "calls" Request Frames since 1;
+
+    // People's tools.
+    /// The cluster's state.
+    80 Status "status" Request Frame since 1;
+    /// As JSON.
+    81 StatusAnswer(StatusAnswer) "status-answer" Answer Frames since 1;
+    /// Move a node's buckets elsewhere. Answered by `Done`.
+    82 NodeDrain(NodeTarget) "node-drain" Request Frame since 1;
+    /// Let it have buckets again. Answered by `Done`.
+    83 NodeResume(NodeTarget) "node-resume" Request Frame since 1;
+    /// Stop its process in good order. Answered by `Done`.
+    84 NodeStop(NodeTarget) "node-stop" Request Frame since 1;
+    /// Which keys it holds (row X5).
+    85 KeyRange(NodeTarget) "key-range" Request Frame since 1;
+    /// These.
+    86 KeyRangeAnswer(KeyRangeAnswer) "key-range-answer" Answer Frames since 1;
+}
+
+impl Message {
+    /// What its frame's header says under `epoch`: the map revision that the sender works from where
+    /// that matters, else 0.
+    pub fn epoch(&self) -> u64 {
+        match self {
+            Message::Cache(CacheRequest { revision, .. })
+            | Message::CacheAnswers(CacheAnswers { revision, .. })
+            | Message::MapAnswer(MapAnswer { revision, .. })
+            | Message::Lease(Lease { revision, .. }) => revision.0,
+            _ => 0,
+        }
+    }
+
+    /// From a frame's opcode, `epoch` and body. The body's large parts are not copied.
+    pub fn decode(opcode: Opcode, epoch: u64, body: Bytes) -> Result<Message, DecodeError> {
+        let mut message = Message::take_body(opcode, body)?;
+        match &mut message {
+            Message::Cache(CacheRequest { revision, .. })
+            | Message::CacheAnswers(CacheAnswers { revision, .. })
+            | Message::MapAnswer(MapAnswer { revision, .. })
+            | Message::Lease(Lease { revision, .. }) => *revision = Revision(epoch),
+            Message::Hello(hello) if hello.credentials.len() > CREDENTIALS_BYTES_MAX => {
+                return Err(DecodeError::TooMany {
+                    what: "the credentials' bytes",
+                    len: hello.credentials.len(),
+                    max: CREDENTIALS_BYTES_MAX,
+                });
+            }
+            _ => {}
+        }
+        Ok(message)
+    }
+
+    /// An error packet.
+    pub fn error(code: crate::error::ErrorCode, text: impl Into<String>) -> Message {
+        Message::Error(ErrorPacket::new(code, text))
+    }
+}

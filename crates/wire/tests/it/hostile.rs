@@ -1,0 +1,134 @@
+//! Bytes that nobody of good will sent.
+
+use bytes::{Bytes, BytesMut};
+use staves_wire::frame::{Decoder, FrameError, HEADER_BYTES, Incoming, Limits};
+use staves_wire::{DecodeError, Message, Opcode};
+
+use crate::golden::{all, encoded};
+use crate::sample::Rng;
+
+#[test]
+fn every_truncation_of_every_body_is_refused() {
+    for (name, message) in all() {
+        let body = encoded(&message).split_off(HEADER_BYTES).freeze();
+        // A batch of group messages cut between two of them is a shorter batch, and sound.
+        let step = (body.len() / 500).max(1);
+        for len in (0..body.len()).step_by(step) {
+            let cut = Message::decode(message.opcode(), 0, body.slice(..len));
+            let sound = matches!((&message, &cut), (Message::Group(_), Ok(Message::Group(_))));
+            assert!(
+                cut.is_err() || sound,
+                "{name} cut to {len} of {}",
+                body.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn bytes_after_the_end_are_refused() {
+    for (name, message) in all() {
+        let mut body = encoded(&message).split_off(HEADER_BYTES);
+        body.extend_from_slice(&[0]);
+        let result = Message::decode(message.opcode(), 0, body.freeze());
+        assert!(result.is_err(), "{name}");
+    }
+}
+
+#[test]
+fn flipped_bits_never_panic_and_random_bytes_neither() {
+    let mut rng = Rng::new(7);
+    for (_, message) in all() {
+        let body = encoded(&message).split_off(HEADER_BYTES);
+        for _ in 0..400 {
+            let mut bad = body.to_vec();
+            for _ in 0..=rng.below(3) {
+                if let Some(at) = (rng.next() as usize).checked_rem(bad.len()) {
+                    bad[at] ^= 1 << rng.below(8);
+                }
+            }
+            let _ = Message::decode(message.opcode(), rng.next(), bad.into());
+        }
+    }
+    for _ in 0..20_000 {
+        let len = rng.below(200);
+        let body: Bytes = (0..len).map(|_| rng.next() as u8).collect();
+        let opcode = Opcode::ALL[rng.below(Opcode::ALL.len() as u64) as usize];
+        let _ = Message::decode(opcode, 0, body);
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_a_frame_is_always_seen() {
+    for (name, message) in all() {
+        let whole = encoded(&message);
+        let bits = whole.len() * 8;
+        for bit in (0..bits).step_by((bits / 400).max(1)) {
+            let mut bad = whole.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let result = Decoder::new(Limits::default()).next(&mut bad);
+            assert!(
+                result.is_err(),
+                "{name}: bit {bit} flipped, and it was taken"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_frame_is_made_of_anything_else() {
+    let mut rng = Rng::new(11);
+    for _ in 0..2000 {
+        let len = HEADER_BYTES as u64 + rng.below(100);
+        let mut bytes: BytesMut = (0..len)
+            .map(|_| rng.next() as u8)
+            .collect::<Vec<u8>>()
+            .as_slice()
+            .into();
+        let result = Decoder::new(Limits::default()).next(&mut bytes);
+        assert!(matches!(result, Err(FrameError::Magic(_))), "{result:?}");
+    }
+    let mut http =
+        BytesMut::from(&b"GET / HTTP/1.1\r\nHost: 127.0.0.1:1600\r\nAccept: */*\r\n\r\n"[..]);
+    let error = Decoder::new(Limits::default())
+        .next(&mut http)
+        .expect_err("not a frame");
+    assert!(error.to_string().contains("native port"), "{error}");
+}
+
+#[test]
+fn a_count_that_the_bytes_cannot_fill_reserves_nothing() {
+    // A list of leases that claims four thousand million entries, in 40 bytes.
+    let mut body = vec![0; 24];
+    body.extend_from_slice(&u32::MAX.to_le_bytes());
+    body.extend_from_slice(&[0; 12]);
+    let error = Message::decode(Opcode::LeaseRequest, 0, body.into()).expect_err("too few bytes");
+    assert!(matches!(error, DecodeError::Truncated { .. }), "{error}");
+    // More operations than a batch may have.
+    let mut body = vec![0; 5 + 8 + 8 + 2];
+    body.extend_from_slice(&70_000_u32.to_le_bytes());
+    body.extend_from_slice(&vec![0; 70_000 * 15]);
+    let error = Message::decode(Opcode::Cache, 0, body.into()).expect_err("too many operations");
+    assert!(
+        matches!(error, DecodeError::TooMany { len: 70_000, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_partial_frame_waits_for_the_rest() {
+    for (name, message) in all().into_iter().step_by(3) {
+        let whole = encoded(&message);
+        let mut decoder = Decoder::new(Limits::default());
+        let mut buffer = BytesMut::new();
+        let mut got = None;
+        for byte in whole.iter().take(3000) {
+            assert!(got.is_none(), "{name}");
+            buffer.extend_from_slice(&[*byte]);
+            got = decoder.next(&mut buffer).expect("sound so far");
+        }
+        if whole.len() <= 3000 {
+            assert!(matches!(got, Some(Incoming::Message(_))), "{name}");
+        }
+    }
+}

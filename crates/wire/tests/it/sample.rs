@@ -1,0 +1,572 @@
+//! Makes any message there is, from a number. The same number makes the same message for ever: golden
+//! bytes rest on it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use staves_model::{
+    ClientId, ClusterId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen, Member,
+    MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
+};
+use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
+use staves_wire::cache::{
+    Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp,
+    PoolRef,
+};
+use staves_wire::directory::*;
+use staves_wire::group::{
+    Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
+    RunKind, SealedStream, SyncStream,
+};
+use staves_wire::hello::{Hello, Ping, Pong, Role, Welcome};
+use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
+
+/// SplitMix64: small, and ours, so that no update of a crate changes golden bytes.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn u32(&mut self) -> u32 {
+        self.next() as u32
+    }
+
+    fn yes(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    fn bytes(&mut self, max: u64) -> Bytes {
+        let len = self.below(max + 1);
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+
+    fn text(&mut self) -> String {
+        let words = [
+            "",
+            "a",
+            "node-7",
+            "10.0.0.7:1600",
+            "häuser",
+            "the map has moved on",
+        ];
+        words[self.below(words.len() as u64) as usize].to_owned()
+    }
+
+    fn option<T>(&mut self, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+        self.yes().then(|| make(self))
+    }
+
+    fn list<T>(&mut self, max: u64, make: impl Fn(&mut Rng) -> T) -> Vec<T> {
+        let len = self.below(max + 1);
+        (0..len).map(|_| make(self)).collect()
+    }
+
+    fn epoch(&mut self) -> Epoch {
+        Epoch(self.below(1000))
+    }
+
+    fn node(&mut self) -> NodeId {
+        NodeId(self.below(100))
+    }
+
+    fn incarnation(&mut self) -> Incarnation {
+        Incarnation(self.next())
+    }
+
+    fn slot(&mut self) -> MemberSlot {
+        MemberSlot(self.below(40) as u8)
+    }
+
+    fn hash_slot(&mut self) -> HashSlot {
+        HashSlot(self.below(16_384) as u16)
+    }
+
+    fn label(&mut self) -> Label {
+        Label {
+            epoch: self.epoch(),
+            seq: self.next(),
+        }
+    }
+}
+
+/// How many kinds of a message `message` can make; each has golden bytes.
+pub fn kinds(opcode: Opcode) -> u64 {
+    match opcode {
+        Opcode::Hello | Opcode::Raft | Opcode::Proposed => 3,
+        Opcode::Error => ErrorCode::ALL.len() as u64,
+        Opcode::Group | Opcode::Cache => 8,
+        Opcode::CacheAnswers => 5,
+        Opcode::ProbeAnswer => 4,
+        Opcode::Calls => 3,
+        _ => 1,
+    }
+}
+
+/// One message of that opcode and kind.
+pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
+    match opcode {
+        Opcode::Hello => Message::Hello(hello(rng, kind)),
+        Opcode::Welcome => Message::Welcome(Welcome {
+            cluster: ClusterId(rng.next()),
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            version: 1,
+            features: rng.next(),
+            message_bytes_max: rng.next(),
+            in_flight_max: rng.u32(),
+        }),
+        Opcode::Ping => Message::Ping(Ping {
+            clock: Time(rng.next()),
+        }),
+        Opcode::Pong => Message::Pong(Pong {
+            clock: Time(rng.next()),
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+        }),
+        Opcode::Error => {
+            Message::Error(ErrorPacket::new(ErrorCode::ALL[kind as usize], rng.text()))
+        }
+        Opcode::Done => Message::Done,
+        Opcode::Group => Message::Group(batch(rng, kind)),
+        Opcode::Cache => Message::Cache(cache(rng, kind)),
+        Opcode::CacheAnswers => Message::CacheAnswers(CacheAnswers {
+            revision: Revision(rng.next()),
+            answers: std::iter::once(answer(rng, kind))
+                .chain(rng.list(3, |r| {
+                    let kind = r.below(5);
+                    answer(r, kind)
+                }))
+                .collect(),
+            moved: rng.list(2, group),
+        }),
+        Opcode::CacheStats => Message::CacheStats(CacheStats { pool: pool(rng) }),
+        Opcode::CacheStatsAnswer => Message::CacheStatsAnswer(CacheStatsAnswer {
+            buckets: rng.u32(),
+            keys: rng.next(),
+            live_bytes: rng.next(),
+            used_bytes: rng.next(),
+            budget_bytes: rng.next(),
+            reads: rng.next(),
+            hits: rng.next(),
+            writes: rng.next(),
+        }),
+        Opcode::Status => Message::Status,
+        Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {
+            json: rng.bytes(40),
+        }),
+        Opcode::NodeDrain => Message::NodeDrain(NodeTarget { node: rng.node() }),
+        Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
+        Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
+        Opcode::KeyRange => Message::KeyRange(NodeTarget { node: rng.node() }),
+        Opcode::KeyRangeAnswer => Message::KeyRangeAnswer(KeyRangeAnswer {
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            spans: rng.list(4, |r| KeySpan {
+                pool: PoolId(r.u32()),
+                first: r.hash_slot(),
+                last: r.hash_slot(),
+                data: r.yes(),
+            }),
+        }),
+        _ => directory(rng, opcode, kind),
+    }
+}
+
+fn hello(rng: &mut Rng, kind: u64) -> Hello {
+    Hello {
+        cluster: ClusterId(rng.next()),
+        node: rng.node(),
+        incarnation: rng.incarnation(),
+        role: [Role::Node, Role::Client, Role::Admin][kind as usize],
+        version_min: 1,
+        version_max: rng.next() as u8,
+        features: rng.next(),
+        credentials: rng.bytes(20),
+    }
+}
+
+fn directory(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
+    match opcode {
+        Opcode::Raft => Message::Raft(Raft {
+            kind: [RaftKind::Append, RaftKind::Vote, RaftKind::Snapshot][kind as usize],
+            body: rng.bytes(40),
+        }),
+        Opcode::RaftAnswer => Message::RaftAnswer(RaftAnswer {
+            body: rng.bytes(40),
+        }),
+        Opcode::Propose => Message::Propose(Propose {
+            expected: rng.option(|r| Revision(r.next())),
+            change: rng.bytes(40),
+        }),
+        Opcode::Proposed => Message::Proposed(match kind {
+            0 => Proposed::Applied {
+                revision: Revision(rng.next()),
+                outcome: rng.bytes(40),
+            },
+            1 => Proposed::Refused {
+                revision: Revision(rng.next()),
+                reason: rng.text(),
+            },
+            _ => Proposed::NotLeader {
+                leader: rng.option(|r| (r.node(), r.text())),
+            },
+        }),
+        Opcode::GetMap => Message::GetMap(GetMap {
+            known: Revision(rng.next()),
+            wait_ms: rng.u32(),
+        }),
+        Opcode::MapAnswer => Message::MapAnswer(MapAnswer {
+            revision: Revision(rng.next()),
+            map: rng.option(|r| r.bytes(40)),
+        }),
+        Opcode::Join => Message::Join(Join {
+            cluster: ClusterId(rng.next()),
+            node: rng.option(Rng::node),
+            last_incarnation: rng.incarnation(),
+            name: rng.text(),
+            zone: rng.option(Rng::text),
+            native: rng.text(),
+            resp: rng.text(),
+            admin: rng.text(),
+            memory_bytes: rng.next(),
+            durable: rng.yes(),
+        }),
+        Opcode::Joined => Message::Joined(Joined {
+            cluster: ClusterId(rng.next()),
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            revision: Revision(rng.next()),
+            extra: rng.bytes(40),
+        }),
+        Opcode::Leave => Message::Leave(Leave {
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+        }),
+        Opcode::LeaseRequest => Message::LeaseRequest(LeaseRequest {
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            clock: Time(rng.next()),
+            wanted: rng.list(4, |r| (GroupId(r.u32()), r.epoch())),
+        }),
+        Opcode::Lease => Message::Lease(Lease {
+            clock: Time(rng.next()),
+            revision: Revision(rng.next()),
+            granted: rng.list(4, |r| (GroupId(r.u32()), r.epoch())),
+        }),
+        Opcode::Report => Message::Report(Report {
+            from: rng.node(),
+            incarnation: rng.incarnation(),
+            seen: rng.list(4, |r| {
+                let kind = r.below(4);
+                Evidence {
+                    node: r.node(),
+                    incarnation: r.incarnation(),
+                    sign: sign(r, kind),
+                }
+            }),
+        }),
+        Opcode::Probe => Message::Probe(Probe {
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            addr: rng.text(),
+        }),
+        Opcode::ProbeAnswer => Message::ProbeAnswer(ProbeAnswer {
+            node: rng.node(),
+            sign: sign(rng, kind),
+        }),
+        Opcode::Calls => Message::Calls(Calls {
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            calls: std::iter::once(call(rng, kind))
+                .chain(rng.list(3, |r| {
+                    let kind = r.below(3);
+                    call(r, kind)
+                }))
+                .collect(),
+        }),
+        other => panic!("no sample is made of {other:?}: add it here, so that it is tested"),
+    }
+}
+
+fn sign(rng: &mut Rng, kind: u64) -> Sign {
+    match kind {
+        0 => Sign::Silent(rng.u32()),
+        1 => Sign::Refused,
+        2 => Sign::Reset,
+        _ => Sign::Alive,
+    }
+}
+
+fn call(rng: &mut Rng, kind: u64) -> DirectoryCall {
+    let (group, epoch) = (GroupId(rng.u32()), rng.epoch());
+    match kind {
+        0 => DirectoryCall::Open { group, epoch },
+        1 => DirectoryCall::Complete {
+            group,
+            epoch,
+            slot: rng.slot(),
+            incarnation: rng.incarnation(),
+        },
+        _ => DirectoryCall::Stuck {
+            group,
+            epoch,
+            slots: rng.list(4, Rng::slot),
+        },
+    }
+}
+
+fn pool(rng: &mut Rng) -> PoolRef {
+    if rng.yes() {
+        PoolRef::Id(PoolId(rng.u32()))
+    } else {
+        PoolRef::Name(rng.text())
+    }
+}
+
+fn cache(rng: &mut Rng, kind: u64) -> CacheRequest {
+    let first = cache_op(rng, kind);
+    let mut ops = rng.list(3, |r| {
+        let kind = r.below(8);
+        cache_op(r, kind)
+    });
+    ops.insert(0, first);
+    CacheRequest {
+        revision: Revision(rng.next()),
+        pool: pool(rng),
+        client: ClientId(rng.next()),
+        floor: rng.next(),
+        retry: rng.yes(),
+        forwarded: rng.yes(),
+        ops,
+    }
+}
+
+fn cache_op(rng: &mut Rng, kind: u64) -> CacheOp {
+    let key = rng.bytes(20);
+    let conditions = [Condition::Always, Condition::IfAbsent, Condition::IfPresent];
+    let op = match kind {
+        0 => OwnedOp::Get { key },
+        1 => OwnedOp::Set {
+            key,
+            value: rng.bytes(60),
+            condition: conditions[rng.below(3) as usize],
+            get_old: rng.yes(),
+        },
+        2 => OwnedOp::Del { key },
+        3 => OwnedOp::Exists { key },
+        4 => OwnedOp::IncrBy {
+            key,
+            by: rng.next() as i64,
+        },
+        5 => OwnedOp::Append {
+            key,
+            value: rng.bytes(60),
+        },
+        6 => OwnedOp::StrLen { key },
+        _ => OwnedOp::GetDel { key },
+    };
+    CacheOp {
+        number: rng.next(),
+        slot: rng.hash_slot(),
+        op,
+    }
+}
+
+pub fn answer(rng: &mut Rng, kind: u64) -> Answer {
+    match kind {
+        0 => Answer::Nil,
+        1 => Answer::Ok,
+        2 => Answer::Int(rng.next() as i64),
+        3 => Answer::Value(rng.bytes(60)),
+        _ => {
+            let code = ErrorCode::ALL[rng.below(ErrorCode::ALL.len() as u64) as usize];
+            Answer::error(code, rng.text())
+        }
+    }
+}
+
+fn batch(rng: &mut Rng, kind: u64) -> Batch {
+    let first = envelope(rng, kind);
+    let mut all = rng.list(2, |r| {
+        let kind = r.below(8);
+        envelope(r, kind)
+    });
+    all.insert(0, first);
+    Batch(all)
+}
+
+pub fn envelope(rng: &mut Rng, kind: u64) -> GroupEnvelope {
+    GroupEnvelope {
+        group: GroupId(rng.u32()),
+        epoch: rng.epoch(),
+        from: rng.node(),
+        incarnation: rng.incarnation(),
+        message: group_message(rng, kind),
+    }
+}
+
+fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
+    let (slot, incarnation) = (rng.slot(), rng.incarnation());
+    let (want_extents, pages) = (rng.u32(), rng.u32());
+    match kind {
+        0 => GroupMessage::Deltas {
+            stream: rng.below(32) as u8,
+            deltas: rng.list(3, delta),
+            stable: rng.next(),
+            last: rng.next(),
+            clock: Time(rng.next()),
+            want_extents,
+        },
+        1 => GroupMessage::Ack {
+            slot,
+            incarnation,
+            stream: rng.below(32) as u8,
+            prefix: rng.next(),
+            gap: rng.yes(),
+            clock: Time(rng.next()),
+            promise: rng.yes(),
+            granted_extents: rng.u32(),
+        },
+        2 => GroupMessage::Seal {
+            group: group(rng),
+            released: rng.u32(),
+        },
+        3 => GroupMessage::Sealed {
+            slot,
+            incarnation,
+            streams: rng.list(2, |r| SealedStream {
+                stream: r.below(32) as u8,
+                prefix: r.next(),
+                deltas: r.list(3, delta),
+                requests: r.list(3, done_request),
+                forgot: r.yes(),
+            }),
+            want_extents,
+            pages,
+        },
+        4 => GroupMessage::Sync {
+            group: group(rng),
+            slot,
+            streams: rng.list(2, |r| SyncStream {
+                stream: r.below(32) as u8,
+                cut: r.next(),
+                deltas: r.list(3, delta),
+                requests: r.list(3, done_request),
+                forgot: r.yes(),
+            }),
+            want_extents,
+            pages,
+        },
+        5 => GroupMessage::Synced {
+            slot,
+            incarnation,
+            able: rng.yes(),
+        },
+        6 => GroupMessage::Get {
+            page: rng.u32(),
+            count: rng.u32(),
+            urgent: rng.yes(),
+            held: rng.list(3, Rng::label),
+        },
+        _ => GroupMessage::Parts {
+            slot,
+            parts: rng.list(3, part),
+        },
+    }
+}
+
+fn request_id(rng: &mut Rng) -> RequestId {
+    RequestId {
+        client: ClientId(rng.next()),
+        number: rng.next(),
+        floor: rng.next(),
+    }
+}
+
+fn delta(rng: &mut Rng) -> Delta {
+    let mut bytes = Vec::new();
+    let runs = rng.list(3, |r| Run {
+        offset: r.below(1 << 40),
+        len: r.below(50) as u32,
+        kind: if r.yes() {
+            RunKind::Bytes
+        } else {
+            RunKind::Zero
+        },
+    });
+    for run in runs.iter().filter(|run| run.kind == RunKind::Bytes) {
+        bytes.extend((0..run.len).map(|_| rng.next() as u8));
+    }
+    Delta {
+        label: rng.label(),
+        request: rng.option(request_id),
+        answer: rng.bytes(3),
+        runs,
+        bytes: bytes.into(),
+    }
+}
+
+fn done_request(rng: &mut Rng) -> DoneRequest {
+    DoneRequest {
+        request: request_id(rng),
+        seq: rng.next(),
+        answer: rng.bytes(3),
+    }
+}
+
+fn part(rng: &mut Rng) -> PagePart {
+    PagePart {
+        page: rng.u32(),
+        labels: rng.list(3, |r| r.option(Rng::label)),
+        content: match rng.below(3) {
+            0 => PageContent::Zero,
+            1 => PageContent::Held,
+            _ => PageContent::Bytes(Bytes::from(vec![rng.next() as u8; PAGE_BYTES])),
+        },
+    }
+}
+
+fn group(rng: &mut Rng) -> Arc<Group> {
+    let member = |r: &mut Rng| Member {
+        node: r.node(),
+        incarnation: r.incarnation(),
+        complete: r.yes(),
+    };
+    let m = 1 + rng.below(2) as u8;
+    let width = usize::from(m) + 1 + rng.below(2) as usize;
+    let members = |r: &mut Rng| (0..width).map(|_| r.option(member)).collect::<Vec<_>>();
+    Arc::new(Group {
+        id: GroupId(rng.u32()),
+        pool: PoolId(rng.u32()),
+        bucket: rng.u32(),
+        m,
+        epoch: rng.epoch(),
+        open: rng.yes(),
+        leader: MemberSlot(rng.below(width as u64) as u8),
+        members: members(rng),
+        kept: (0..width)
+            .map(|_| rng.option(|r| MemberSlot(r.below(width as u64) as u8)))
+            .collect(),
+        fresh: rng.yes(),
+        last_open: LastOpen {
+            epoch: rng.epoch(),
+            members: members(rng),
+        },
+        lost: rng.yes(),
+        revision: Revision(rng.next()),
+    })
+}

@@ -1,0 +1,249 @@
+//! The invariants of GROUP.md, checked as the run goes on. I8 and I9 are checked over the clients'
+//! history at its end (`history.rs`), I4 at rest (`run.rs`).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use staves_group::Member;
+use staves_model::{Epoch, Label, MemberSlot, PAGE_BYTES};
+use staves_wire::group::{Run, RunKind};
+
+use crate::node::PAGES;
+use crate::world::{LOG_BYTES_MAX, World};
+
+/// Every delta that was made and may still count: what each version of each page must hold.
+#[derive(Default)]
+pub struct Ghost {
+    streams: BTreeMap<usize, BTreeMap<u64, Made>>,
+    acked: BTreeMap<usize, u64>,
+    cuts: BTreeMap<Epoch, BTreeMap<usize, u64>>,
+}
+
+struct Made {
+    label: Label,
+    runs: Vec<Run>,
+    bytes: Bytes,
+}
+
+impl Ghost {
+    /// A data bucket made a delta. One of an older epoch than a known one of its seq counts for nothing.
+    pub fn made(&mut self, stream: usize, label: Label, runs: Vec<Run>, bytes: Bytes) {
+        let stream = self.streams.entry(stream).or_default();
+        if stream.get(&label.seq).is_none_or(|m| m.label < label) {
+            stream.insert(label.seq, Made { label, runs, bytes });
+        }
+    }
+
+    /// A data page as of a label; `None` if the label is of a delta that counts no more.
+    pub fn page(&self, stream: usize, page: u32, label: Label) -> Option<Vec<u8>> {
+        let mut content = vec![0u8; PAGE_BYTES];
+        if label.seq == 0 {
+            return Some(content);
+        }
+        let made = self.streams.get(&stream)?;
+        if made.get(&label.seq)?.label != label {
+            return None;
+        }
+        for m in made.range(..=label.seq).map(|(_, m)| m) {
+            m.apply(page, &mut content);
+        }
+        Some(content)
+    }
+}
+
+impl Made {
+    fn apply(&self, page: u32, content: &mut [u8]) {
+        let (start, mut at) = (u64::from(page) * PAGE_BYTES as u64, 0);
+        for run in &self.runs {
+            for i in 0..u64::from(run.len) {
+                let offset = run.offset + i;
+                let inside = offset >= start && offset < start + PAGE_BYTES as u64;
+                let byte = match run.kind {
+                    RunKind::Zero => 0,
+                    RunKind::Bytes => self.bytes[at + i as usize],
+                };
+                if inside {
+                    content[(offset - start) as usize] = byte;
+                }
+                if run.kind == RunKind::Zero && !inside {
+                    break;
+                }
+            }
+            if run.kind == RunKind::Zero {
+                let end = run.offset + u64::from(run.len);
+                if run.offset <= start && start < end {
+                    content.fill(0);
+                }
+            } else {
+                at += run.len as usize;
+            }
+        }
+    }
+}
+
+impl World {
+    /// After each step of a member.
+    pub fn check_member(&mut self, node: usize) {
+        let Some(member) = &self.nodes[node].member else { return };
+        let mut bad = Vec::new();
+        let mut rose = Vec::new();
+        for stream in 0..self.m {
+            let Some(s) = member.stream(stream) else { continue };
+            // A gap's far side is bounded by the same again; a single delta is always let in.
+            if s.log.bytes() > 2 * LOG_BYTES_MAX {
+                bad.push(format!("I10 log of {} bytes at node {node}", s.log.bytes()));
+            }
+            if s.stable > s.prefix && member.is_data() && member.slot() == Some(MemberSlot(stream as u8)) {
+                bad.push(format!("I1 stable {} beyond own prefix {} at node {node}", s.stable, s.prefix));
+            }
+            let purged = s.log.first().map_or(s.prefix, |f| f - 1);
+            let (epoch, before) = self.purged[node][stream];
+            if epoch == member.synced() && purged > before {
+                rose.push((stream, purged));
+            }
+            self.purged[node][stream] = (member.synced(), purged);
+        }
+        for (stream, purged) in rose {
+            if let Some(what) = self.bad_purge(node, stream, purged) {
+                bad.push(what);
+            }
+        }
+        for what in bad {
+            self.violation(what);
+        }
+        if self.steps % 16 == 0 {
+            self.check_page(node);
+        }
+    }
+
+    // I3: purged means received by every member listed, and nothing is purged in an epoch not open.
+    fn bad_purge(&self, node: usize, stream: usize, purged: u64) -> Option<String> {
+        let member = self.nodes[node].member.as_ref()?;
+        let own = member.slot().is_some_and(|s| s.index() != stream && s.index() < self.m);
+        if own {
+            return None;
+        }
+        if !member.is_open() {
+            return Some(format!("I3 node {node} purged to {purged} in {:?}, not open", member.epoch()));
+        }
+        let group = member.view()?;
+        for slot in group.parity_slots() {
+            let x = group.member(slot)?;
+            let Some(other) = self.node_of(x.node).filter(|n| self.nodes[*n].lives(x.incarnation)) else {
+                continue;
+            };
+            let Some(peer) = self.nodes[other].member.as_ref().filter(|p| p.epoch() == member.epoch()) else {
+                continue;
+            };
+            let prefix = peer.stream(stream).map_or(0, |s| s.prefix);
+            if peer.synced() == peer.epoch() && prefix < purged {
+                return Some(format!("I3 node {node} purged to {purged}, node {other} has {prefix}"));
+            }
+        }
+        None
+    }
+
+    // I2, I6: a page that is here holds what its labels say, no delta twice, no version mixed.
+    fn check_page(&mut self, node: usize) {
+        let page = PAGES[(self.steps / 16) as usize % PAGES.len()];
+        if let Some(what) = self.nodes[node].member.as_ref().and_then(|m| self.bad_page(node, m, page)) {
+            self.violation(what);
+        }
+    }
+
+    /// What is wrong with a page of a member, by the deltas that its labels name.
+    pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
+        let (table, slot) = (member.table()?, member.slot()?.index());
+        if !table.is_here(page) {
+            return None;
+        }
+        let streams: Vec<usize> = if slot < self.m { vec![slot] } else { (0..self.m).collect() };
+        let mut expected = vec![0u8; PAGE_BYTES];
+        for (column, stream) in streams.iter().enumerate() {
+            let content = self.ghost.page(*stream, page, table.label(page, column))?;
+            for (e, c) in expected.iter_mut().zip(&content) {
+                *e ^= c;
+            }
+        }
+        let held = table.pages().page(page).map_or(vec![0; PAGE_BYTES], <[u8]>::to_vec);
+        (held != expected).then(|| {
+            let at = held.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(0);
+            format!(
+                "I2/I6 page {page} of node {node} (slot {slot}) differs at byte {at} from its labels {:?}",
+                table.labels(page)
+            )
+        })
+    }
+
+    /// A read is about to be answered (I7).
+    pub fn check_read(&mut self, node: usize) {
+        let Some(member) = &self.nodes[node].member else { return };
+        let last_open = &self.committed().last_open;
+        let slot = member.slot().unwrap_or_default();
+        let holds = last_open
+            .members
+            .get(slot.index())
+            .copied()
+            .flatten()
+            .is_some_and(|x| x.is(self.nodes[node].id, self.nodes[node].incarnation));
+        if last_open.epoch > member.epoch() && !holds {
+            let what = format!("I7 node {node} answers a read in {:?}, open is {:?}", member.epoch(), last_open.epoch);
+            self.violation(what);
+        }
+    }
+
+    /// A write is about to be answered (I7, I1). A seq of 0: a retry, answered again.
+    pub fn check_ack(&mut self, node: usize, seq: u64) {
+        let Some(member) = &self.nodes[node].member else { return };
+        let (epoch, stream) = (member.epoch(), member.slot().unwrap_or_default().index());
+        let last_open = self.committed().last_open.epoch;
+        if last_open > epoch {
+            let next = self.ghost.cuts.range(epoch.next()..).next();
+            let cut = next.and_then(|(_, cuts)| cuts.get(&stream)).copied();
+            if cut.is_some_and(|cut| seq > cut) {
+                let what = format!("I7 node {node} acknowledges {seq} of {epoch:?}, beyond its successor's cut {cut:?}");
+                self.violation(what);
+            }
+        } else {
+            let acked = self.ghost.acked.entry(stream).or_default();
+            *acked = (*acked).max(seq);
+        }
+    }
+
+    /// The directory has just opened an epoch: what was acknowledged must be within its cut (I1).
+    pub fn check_opened(&mut self) {
+        let group = self.committed().clone();
+        let mut cuts = BTreeMap::new();
+        for stream in 0..self.m {
+            let holders: Vec<u64> = group
+                .listed()
+                .filter(|(slot, _)| slot.index() >= self.m || slot.index() == stream)
+                .filter_map(|(_, x)| self.node_of(x.node).filter(|n| self.nodes[*n].lives(x.incarnation)))
+                .filter_map(|n| self.nodes[n].member.as_ref())
+                .filter(|m| m.synced() == group.epoch)
+                .filter_map(|m| m.stream(stream).map(|s| s.prefix))
+                .collect();
+            let Some(cut) = holders.iter().copied().min() else { continue };
+            let acked = self.ghost.acked.get(&stream).copied().unwrap_or(0);
+            if acked > cut {
+                self.violation(format!("I1 {:?} opens with stream {stream} cut at {cut}, acknowledged was {acked}", group.epoch));
+            }
+            cuts.insert(stream, cut);
+            if let Some(made) = self.ghost.streams.get_mut(&stream) {
+                made.split_off(&(cut + 1));
+            }
+        }
+        self.ghost.cuts.insert(group.epoch, cuts);
+    }
+
+    /// A takeover that nothing hindered must be over (I11).
+    pub fn check_takeover(&mut self, epoch: Epoch) {
+        if self.healing {
+            return;
+        }
+        let group = self.committed();
+        if group.epoch == epoch && !group.open {
+            self.violation(format!("I11 {epoch:?} is still not open, though nothing hindered it"));
+        }
+    }
+}

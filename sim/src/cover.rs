@@ -1,0 +1,81 @@
+//! What a run, or a batch of runs, has met: a fault that never struck at some step of the protocol is a
+//! blind spot, and a blind spot is a bug of the simulator.
+
+use std::collections::BTreeMap;
+
+use crate::fault::FAULTS;
+
+/// The steps of the protocol, as the coverage counts them.
+pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
+
+/// Faults that strike only where an epoch is open.
+const ONLY_OPEN: [&str; 1] = ["takeover"];
+
+/// Counters.
+#[derive(Clone, Default)]
+pub struct Coverage {
+    faults: BTreeMap<(&'static str, &'static str), u64>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Coverage {
+    /// A fault struck at a step.
+    pub fn fault(&mut self, fault: &'static str, step: &'static str) {
+        *self.faults.entry((fault, step)).or_default() += 1;
+    }
+
+    /// Something happened that is worth counting.
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// How many faults struck in all.
+    pub fn faults(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// How often something was counted.
+    pub fn of(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
+    /// Takes in another run's.
+    pub fn merge(&mut self, other: &Coverage) {
+        for (key, n) in &other.faults {
+            *self.faults.entry(*key).or_default() += n;
+        }
+        for (key, n) in &other.counts {
+            *self.counts.entry(key).or_default() += n;
+        }
+    }
+
+    /// Every fault at every step that stayed at zero.
+    pub fn blind_spots(&self) -> Vec<(&'static str, &'static str)> {
+        let possible = |fault: &&str, step: &&str| {
+            !ONLY_OPEN.contains(fault) || matches!(*step, "steady" | "filling")
+        };
+        FAULTS
+            .iter()
+            .flat_map(|f| STEPS.iter().map(move |s| (*f, *s)))
+            .filter(|(f, s)| possible(f, s) && !self.faults.contains_key(&(*f, *s)))
+            .collect()
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let mut text = format!("{:<26}", "fault");
+        for step in STEPS {
+            text += &format!("{step:>10}");
+        }
+        for fault in FAULTS {
+            text += &format!("\n{fault:<26}");
+            for step in STEPS {
+                text += &format!("{:>10}", self.faults.get(&(fault, step)).copied().unwrap_or(0));
+            }
+        }
+        for (what, n) in &self.counts {
+            text += &format!("\n{what:<40}{n:>10}");
+        }
+        text
+    }
+}

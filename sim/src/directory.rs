@@ -1,0 +1,466 @@
+//! The directory's stand-in: one linearizable map behind its real rules and its real lease book, with
+//! what a replicated one does to those who use it: leaders change (and forget their lease book), it
+//! stalls, and nodes see old entries late.
+//!
+//! In the wild it proposes whatever the rules allow, with little reason: members suspected that live,
+//! data buckets switched, epochs abandoned half way. Its proposals are refused by the same
+//! `ClusterMap::apply` that refuses them in the program.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use staves_group::DirectoryCall;
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{
+    Change, ClusterId, ClusterMap, Epoch, Group, Leases, Medium, Member, MemberSlot, NewEpoch, NodeId,
+    Outcome, PoolKind, Scheme, Time,
+};
+
+use crate::event::{Happening, Packet, Place};
+use crate::world::{LEASE, MS, World};
+
+/// Entries of the group that may still be on their way to somebody.
+const ENTRIES_MAX: usize = 6;
+
+/// The stand-in.
+pub struct Directory {
+    /// The truth.
+    pub map: ClusterMap,
+    /// The leader's lease book.
+    pub leases: Leases,
+    /// The leader's clock.
+    rate_ppm: u64,
+    offset: u64,
+    /// It answers nobody before.
+    pub stalled_until: u64,
+    /// When the group's entry last changed.
+    pub since: u64,
+    /// The group's entry, newest last.
+    entries: Vec<Arc<Group>>,
+    /// The newest entry that was open.
+    opened: Option<Arc<Group>>,
+    /// Members that were reported, until the next epoch.
+    stuck: BTreeSet<NodeId>,
+}
+
+impl Default for Directory {
+    fn default() -> Directory {
+        let mut leases = Leases::new(LEASE);
+        leases.become_leader(Time(0));
+        Directory {
+            map: ClusterMap::default(),
+            leases,
+            rate_ppm: 1_000_000,
+            offset: 0,
+            stalled_until: 0,
+            since: 0,
+            entries: Vec::new(),
+            opened: None,
+            stuck: BTreeSet::new(),
+        }
+    }
+}
+
+impl Directory {
+    /// Whether it answers at all.
+    pub fn answers(&self, now: u64) -> bool {
+        now >= self.stalled_until
+    }
+
+    /// The leader's clock.
+    pub fn clock(&self, now: u64) -> Time {
+        Time(self.offset + now / 1000 * self.rate_ppm / 1000)
+    }
+
+    /// The newest entry that was open.
+    pub fn last_open_entry(&self) -> Option<Arc<Group>> {
+        self.opened.clone()
+    }
+
+    /// The entry now.
+    pub fn entry(&self) -> Option<Arc<Group>> {
+        self.entries.last().cloned()
+    }
+}
+
+impl World {
+    /// The group as the directory has it.
+    pub fn committed(&self) -> &Group {
+        &self.directory.map.groups[&self.group]
+    }
+
+    /// Makes the cluster: nodes up, one pool of one group, nothing open yet.
+    pub fn bootstrap(&mut self, first_nodes: usize) {
+        let bootstrap = Change::Bootstrap { cluster: ClusterId(7) };
+        self.directory.map.apply(None, &bootstrap).expect("an empty map takes a bootstrap");
+        let create = Change::CreatePool {
+            name: "cache".into(),
+            kind: PoolKind::Cache,
+            scheme: Scheme { m: self.m as u8, k: self.k as u8 },
+            medium: Medium::Ram,
+            node_budget_bytes: 1 << 21,
+            buckets: 1,
+            may_start_empty: false,
+        };
+        self.directory.map.apply(None, &create).expect("a pool");
+        self.group = *self.directory.map.groups.keys().next().expect("the pool has a group");
+        for node in 0..first_nodes {
+            self.start_node(node);
+        }
+        self.entry_changed();
+        self.propose(&BTreeSet::new(), false);
+    }
+
+    /// A node's process starts: the directory gives it a life.
+    pub fn start_node(&mut self, node: usize) {
+        if self.nodes[node].up {
+            return;
+        }
+        if !self.directory.answers(self.now) {
+            let later = self.directory.stalled_until + MS;
+            return self.queue.push(later, Happening::Start(node));
+        }
+        let id = (self.nodes[node].id != NodeId(0)).then_some(self.nodes[node].id);
+        let up = Change::NodeUp {
+            id,
+            name: format!("node-{node}"),
+            zone: None,
+            native: format!("sim:{node}"),
+            resp: format!("sim:{node}"),
+            admin: format!("sim:{node}"),
+            memory_bytes: 1 << 21,
+            durable: true,
+        };
+        let Ok(Outcome::Node { id, incarnation }) = self.directory.map.apply(None, &up) else {
+            return self.violation(format!("directory refused node {node} at its start"));
+        };
+        self.note(|| format!("START node {node} as {id:?} {incarnation:?}"));
+        let group = self.group;
+        let n = &mut self.nodes[node];
+        n.id = id;
+        n.incarnation = incarnation;
+        n.up = true;
+        n.member = Some(staves_group::Member::new(
+            World::options(),
+            group,
+            id,
+            incarnation,
+            n.arena.clone(),
+            n.budget.clone(),
+        ));
+    }
+
+    /// A packet for the directory.
+    pub fn deliver_directory(&mut self, from: Place, packet: Packet) {
+        if !self.directory.answers(self.now) {
+            return;
+        }
+        match packet {
+            Packet::LeaseRequest { incarnation, clock, wanted } => {
+                let (id, now) = (self.nodes[from].id, self.directory.clock(self.now));
+                let d = &mut self.directory;
+                let granted = d.leases.grant(now, &d.map, id, incarnation, &wanted);
+                if !granted.is_empty() {
+                    self.cover.count("directory lease granted");
+                    let here = self.directory_place();
+                    self.send(here, from, Packet::Lease { incarnation, clock, granted });
+                }
+            }
+            Packet::Call(DirectoryCall::Open { group, epoch }) => self.open(group, epoch),
+            Packet::Call(DirectoryCall::Complete { group, epoch, slot, incarnation }) => {
+                let complete = Change::Complete { group, epoch, slot, incarnation };
+                if self.directory.map.apply(None, &complete).is_ok() {
+                    self.cover.count("joiner complete");
+                    self.entry_changed();
+                }
+            }
+            Packet::Call(DirectoryCall::Stuck { epoch, slots, .. }) => {
+                if epoch == self.committed().epoch {
+                    self.cover.count("stuck reported");
+                    let nodes: Vec<NodeId> = slots
+                        .iter()
+                        .filter_map(|s| self.committed().member(*s).map(|x| x.node))
+                        .collect();
+                    self.directory.stuck.extend(nodes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, group: staves_model::GroupId, epoch: Epoch) {
+        let now = self.directory.clock(self.now);
+        if !self.directory.leases.may_open(now, self.committed()) {
+            self.cover.count("open waits for leases");
+            return;
+        }
+        if self.directory.map.apply(None, &Change::Open { group, epoch }).is_ok() {
+            self.cover.count("epoch opened");
+            self.note(|| format!("OPEN {epoch:?} {:?}", self.committed().members));
+            self.entry_changed();
+            self.check_opened();
+        }
+    }
+
+    fn entry_changed(&mut self) {
+        let entry = Arc::new(self.committed().clone());
+        if entry.open {
+            self.directory.opened = Some(entry.clone());
+        }
+        let d = &mut self.directory;
+        d.entries.push(entry);
+        if d.entries.len() > ENTRIES_MAX {
+            d.entries.remove(0);
+        }
+        d.since = self.now;
+    }
+
+    /// Another node leads the directory: its clock is another, its lease book empty.
+    pub fn directory_leader_changes(&mut self) {
+        self.directory.rate_ppm = 970_000 + self.rng.below(60_001);
+        self.directory.offset = self.rng.below(1_000_000) * MS;
+        let now = self.directory.clock(self.now);
+        let mut leases = Leases::new(LEASE);
+        leases.become_leader(now);
+        self.directory.leases = leases;
+    }
+
+    /// The directory shows its map around, sees who seems dead, and proposes.
+    pub fn tick_directory(&mut self) {
+        self.queue.push(self.now + 20 * MS, Happening::Directory);
+        if !self.directory.answers(self.now) {
+            return;
+        }
+        self.show_map();
+        if self.now < self.calm_until {
+            return;
+        }
+        let suspects = self.suspects();
+        let listed = |w: &World, n: &NodeId| w.committed().listed().any(|(_, x)| x.node == *n);
+        if self.committed().open {
+            let switch = !self.healing && self.rng.chance(self.profile.switched);
+            let vacant = self.committed().members.iter().any(Option::is_none)
+                || self.committed().members.len() < self.m + self.k;
+            let fills = vacant && self.rng.chance(100);
+            let surplus = self.healing && self.committed().members.len() > self.m + self.k;
+            if suspects.iter().any(|n| listed(self, n)) || fills || switch || surplus {
+                self.propose(&suspects, switch);
+            }
+            return;
+        }
+        let dead = self.committed().listed().any(|(_, x)| self.is_dead(x));
+        let patience = if dead { 100 } else { 500 };
+        if self.now - self.directory.since > patience * MS {
+            self.propose(&suspects, false);
+        }
+    }
+
+    fn show_map(&mut self) {
+        let here = self.directory_place();
+        for node in 0..self.nodes.len() {
+            if !self.is_sound() && self.rng.chance(500) {
+                continue;
+            }
+            // A slow watch shows an entry as it was.
+            let entries = &self.directory.entries;
+            let back = if !self.is_sound() && self.rng.chance(60) {
+                self.rng.below(entries.len() as u64) as usize
+            } else {
+                0
+            };
+            let entry = entries[entries.len() - 1 - back].clone();
+            self.send(here, node, Packet::Map(entry));
+        }
+    }
+
+    /// Whether a member's life is over.
+    pub fn is_dead(&self, x: &Member) -> bool {
+        self.node_of(x.node).is_none_or(|n| !self.nodes[n].lives(x.incarnation))
+    }
+
+    fn suspects(&mut self) -> BTreeSet<NodeId> {
+        let mut suspects = std::mem::take(&mut self.directory.stuck);
+        let group = self.committed().clone();
+        for x in group.members.iter().chain(&group.last_open.members).flatten() {
+            let paused = self.node_of(x.node).is_some_and(|n| self.nodes[n].paused_until > self.now);
+            let chance = match () {
+                () if self.is_dead(x) => 400,
+                () if paused => 120,
+                () if self.healing => 0,
+                () => self.profile.suspected,
+            };
+            if self.rng.chance(chance) {
+                suspects.insert(x.node);
+            }
+        }
+        suspects
+    }
+
+    /// Proposes a new epoch without the suspects; `switch`: with another data bucket (m = 1).
+    pub fn propose(&mut self, suspects: &BTreeSet<NodeId>, switch: bool) {
+        let Some(new) = self.new_epoch(suspects, switch) else { return };
+        let (epoch, was_open) = (new.epoch, self.committed().open);
+        if self.directory.map.apply(None, &Change::CommitEpochs(vec![new])).is_err() {
+            return self.cover.count("proposal refused by the map's rules");
+        }
+        self.cover.count("epoch committed");
+        if !was_open {
+            self.cover.count("epoch abandoned");
+        }
+        self.note(|| format!("COMMIT {epoch:?} {:?} kept {:?}", self.committed().members, self.committed().kept));
+        self.entry_changed();
+    }
+
+    fn new_epoch(&mut self, suspects: &BTreeSet<NodeId>, switch: bool) -> Option<NewEpoch> {
+        let group = self.committed().clone();
+        let fresh = group.last_open.epoch == Epoch(0);
+        let sources = if planted(Mutant::SourcesFromCommitted) && !fresh {
+            group.members.clone()
+        } else {
+            group.last_open.members.clone()
+        };
+        let mut plan = Plan::keep(&sources, suspects, self.m, self.wanted_parity());
+        if self.m == 1 && !fresh {
+            plan.choose_data(switch)?;
+        }
+        self.add_joiners(&mut plan, &group, suspects, fresh)?;
+        if planted(Mutant::SourceListedAsJoiner) && !fresh && self.rng.chance(300) {
+            plan.forget_one_source(self.m, self.rng.next() as usize);
+        }
+        let leader = plan.leader(fresh)?;
+        Some(NewEpoch {
+            group: group.id,
+            epoch: group.epoch.next(),
+            members: plan.members.iter().map(|x| x.map(|x| (x.node, x.incarnation))).collect(),
+            kept: plan.kept,
+            leader,
+            fresh,
+        })
+    }
+
+    // k raised and lowered while it serves; as wanted once it heals.
+    fn wanted_parity(&mut self) -> usize {
+        if self.healing || self.m > 1 || self.rng.chance(700) {
+            return self.k;
+        }
+        self.cover.count("k changed");
+        self.rng.below(self.k as u64 + 2) as usize
+    }
+
+    fn add_joiners(
+        &mut self,
+        plan: &mut Plan,
+        group: &Group,
+        suspects: &BTreeSet<NodeId>,
+        fresh: bool,
+    ) -> Option<()> {
+        for slot in 0..plan.members.len() {
+            if plan.members[slot].is_some() {
+                continue;
+            }
+            let data = slot < self.m;
+            if !data && !self.healing && self.rng.chance(150) {
+                continue;
+            }
+            let Some(node) = self.choose_joiner(plan, group, suspects) else {
+                if data {
+                    return None;
+                }
+                continue;
+            };
+            let n = &self.nodes[node];
+            plan.members[slot] = Some(Member { node: n.id, incarnation: n.incarnation, complete: fresh });
+        }
+        Some(())
+    }
+
+    fn choose_joiner(
+        &mut self,
+        plan: &Plan,
+        group: &Group,
+        suspects: &BTreeSet<NodeId>,
+    ) -> Option<usize> {
+        let free: Vec<usize> = (0..self.nodes.len())
+            .filter(|n| {
+                let node = &self.nodes[*n];
+                let used = plan.members.iter().flatten().any(|x| x.node == node.id);
+                let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
+                let known = self.directory.map.is_up(node.id, node.incarnation);
+                !used && !source && known && (self.healing || !suspects.contains(&node.id))
+            })
+            .collect();
+        let returning: Vec<usize> = free
+            .iter()
+            .copied()
+            .filter(|n| self.nodes[*n].member.as_ref().is_some_and(|m| m.has_old_pages()))
+            .collect();
+        if free.is_empty() {
+            return None;
+        }
+        if !returning.is_empty() && self.rng.chance(600) {
+            return Some(self.rng.pick(&returning));
+        }
+        let node = self.rng.pick(&free);
+        let paused = self.nodes[node].paused_until > self.now;
+        (!paused || self.rng.chance(200)).then_some(node)
+    }
+}
+
+/// An epoch on the drawing board.
+struct Plan {
+    members: Vec<Option<Member>>,
+    kept: Vec<Option<MemberSlot>>,
+}
+
+impl Plan {
+    fn keep(sources: &[Option<Member>], suspects: &BTreeSet<NodeId>, m: usize, k: usize) -> Plan {
+        let width = m + k;
+        let mut plan = Plan { members: vec![None; width], kept: vec![None; width] };
+        // m = 1: fewer copies are wanted than there are: the complete ones come first.
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        if m == 1 {
+            order[usize::from(!sources.is_empty())..]
+                .sort_by_key(|s| sources[*s].is_none_or(|x| !x.complete));
+        }
+        for (to, from) in order.into_iter().take(width).enumerate() {
+            let to = if m == 1 { to } else { from };
+            let stays = sources[from].filter(|x| !suspects.contains(&x.node));
+            if let Some(x) = stays {
+                plan.members[to] = Some(x);
+                plan.kept[to] = Some(MemberSlot(from as u8));
+            }
+        }
+        plan
+    }
+
+    // m = 1: the data bucket must be a complete source; another one if it is gone, or for a switch.
+    fn choose_data(&mut self, switch: bool) -> Option<()> {
+        let complete = |x: &Option<Member>| x.is_some_and(|x| x.complete);
+        if complete(&self.members[0]) && !switch {
+            return Some(());
+        }
+        match (1..self.members.len()).find(|s| complete(&self.members[*s])) {
+            Some(s) => {
+                self.members.swap(0, s);
+                self.kept.swap(0, s);
+                Some(())
+            }
+            None => complete(&self.members[0]).then_some(()),
+        }
+    }
+
+    // The planted bug 18: a source is listed as if it had nothing.
+    fn forget_one_source(&mut self, m: usize, at: usize) {
+        let from = if m == 1 { 1 } else { 0 };
+        let slot = from + at % (self.kept.len() - from).max(1);
+        if let (Some(kept), Some(Some(member))) = (self.kept.get_mut(slot), self.members.get_mut(slot)) {
+            *kept = None;
+            member.complete = false;
+        }
+    }
+
+    fn leader(&self, fresh: bool) -> Option<MemberSlot> {
+        let fit = |s: &usize| self.members[*s].is_some() && (fresh || self.kept[*s].is_some());
+        (0..self.members.len()).find(fit).map(|s| MemberSlot(s as u8))
+    }
+}

@@ -1,0 +1,195 @@
+//! What can happen in the simulated cluster, and the queue that orders it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use staves_group::DirectoryCall;
+use staves_model::{ClientId, Epoch, Group, GroupId, Incarnation, Revision, Time};
+use staves_wire::group::{GroupEnvelope, RequestId};
+
+/// A place on the network: nodes first, then the directory, then clients.
+pub type Place = usize;
+
+/// A message on the simulated network.
+#[derive(Clone, Debug)]
+pub enum Packet {
+    /// Between members.
+    Group(GroupEnvelope),
+    /// A client's request to a node.
+    Request(ClientRequest),
+    /// A node's answer to a client: the request's number, and the value if it was a read.
+    Answer {
+        /// The number of the request.
+        number: u64,
+        /// What was read.
+        value: Option<u64>,
+    },
+    /// A node's call to the directory.
+    Call(DirectoryCall),
+    /// A node asks for leases for the data buckets that it serves.
+    LeaseRequest {
+        /// Its life.
+        incarnation: Incarnation,
+        /// Its clock.
+        clock: Time,
+        /// What it asks for.
+        wanted: Vec<(GroupId, Epoch)>,
+    },
+    /// The directory grants.
+    Lease {
+        /// To this life.
+        incarnation: Incarnation,
+        /// The clock of the request.
+        clock: Time,
+        /// What it grants.
+        granted: Vec<(GroupId, Epoch)>,
+    },
+    /// The directory shows a node its entry of a group, now or as it was.
+    Map(Arc<Group>),
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug)]
+pub struct ClientRequest {
+    /// Where to answer.
+    pub client: Place,
+    /// Which group.
+    pub group: GroupId,
+    /// The data bucket's member slot.
+    pub stream: usize,
+    /// The register in it.
+    pub register: usize,
+    /// The request's name; the number is also that of a read.
+    pub id: RequestId,
+    /// It was sent before.
+    pub retry: bool,
+    /// What to write, or nothing: a read.
+    pub write: Option<u64>,
+}
+
+/// An event.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    /// A packet arrives.
+    Deliver(Place, Place, Packet),
+    /// A node's timer.
+    Tick(usize),
+    /// The directory looks at the map and acts.
+    Directory,
+    /// A client acts.
+    Client(usize),
+    /// The next fault.
+    Fault,
+    /// A crashed node's process starts again.
+    Start(usize),
+    /// An epoch that everybody was free to open must be open by now.
+    TakeoverDue(Epoch),
+}
+
+/// Events in order of time; those of one time in the order in which they were put in.
+#[derive(Default)]
+pub struct Queue {
+    events: BTreeMap<(u64, u64), Happening>,
+    count: u64,
+}
+
+impl Queue {
+    /// Puts an event in.
+    pub fn push(&mut self, at: u64, happening: Happening) {
+        self.count += 1;
+        self.events.insert((at, self.count), happening);
+    }
+
+    /// Takes the next event out.
+    pub fn pop(&mut self) -> Option<(u64, Happening)> {
+        self.events.pop_first().map(|((at, _), h)| (at, h))
+    }
+
+    /// Drops the events that `gone` names.
+    pub fn remove(&mut self, gone: impl Fn(&Happening) -> bool) {
+        self.events.retain(|_, h| !gone(h));
+    }
+}
+
+/// A hash over all events, so that two runs of one seed can be compared.
+#[derive(Clone, Copy)]
+pub struct EventHash(u64);
+
+impl Default for EventHash {
+    fn default() -> EventHash {
+        EventHash(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl EventHash {
+    /// Takes in a number.
+    pub fn add(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+    }
+
+    /// The hash so far.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Takes in an event.
+    pub fn event(&mut self, at: u64, happening: &Happening) {
+        self.add(at);
+        match happening {
+            Happening::Deliver(from, to, packet) => {
+                self.add(1);
+                self.add((*from as u64) << 32 | *to as u64);
+                self.packet(packet);
+            }
+            Happening::Tick(n) => self.add(2 | (*n as u64) << 8),
+            Happening::Directory => self.add(3),
+            Happening::Client(n) => self.add(4 | (*n as u64) << 8),
+            Happening::Fault => self.add(5),
+            Happening::Start(n) => self.add(6 | (*n as u64) << 8),
+            Happening::TakeoverDue(e) => self.add(7 | e.0 << 8),
+        }
+    }
+
+    fn packet(&mut self, packet: &Packet) {
+        match packet {
+            Packet::Group(e) => {
+                self.add(10 | e.epoch.0 << 8);
+                self.message(e);
+            }
+            Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
+            Packet::Answer { number, value } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
+            Packet::Call(_) => self.add(13),
+            Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),
+            Packet::Lease { clock, granted, .. } => {
+                self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4);
+            }
+            Packet::Map(g) => self.add(16 ^ g.revision.0 << 8),
+        }
+    }
+
+    fn message(&mut self, e: &GroupEnvelope) {
+        use staves_wire::group::GroupMessage as M;
+        match &e.message {
+            M::Deltas { deltas, stable, last, .. } => {
+                self.add(20 ^ (deltas.len() as u64) << 8 ^ stable << 16 ^ last << 40);
+            }
+            M::Ack { slot, prefix, promise, .. } => {
+                self.add(21 ^ u64::from(slot.0) << 8 ^ prefix << 16 ^ u64::from(*promise) << 60);
+            }
+            M::Seal { released, .. } => self.add(22 ^ u64::from(*released) << 8),
+            M::Sealed { slot, .. } => self.add(23 ^ u64::from(slot.0) << 8),
+            M::Sync { slot, .. } => self.add(24 ^ u64::from(slot.0) << 8),
+            M::Synced { slot, .. } => self.add(25 ^ u64::from(slot.0) << 8),
+            M::Get { page, count, .. } => self.add(26 ^ u64::from(*page) << 8 ^ u64::from(*count) << 40),
+            M::Parts { slot, parts } => self.add(27 ^ u64::from(slot.0) << 8 ^ (parts.len() as u64) << 16),
+        }
+    }
+}
+
+/// A client's view of a group, and of when.
+pub type SeenMap = (Revision, Arc<Group>);
+
+/// The id of the client in a place.
+pub fn client_id(place: Place) -> ClientId {
+    ClientId(place as u64)
+}

@@ -1,0 +1,273 @@
+//! The faults, at random times and aimed at steps of the protocol.
+
+use staves_group::Member;
+use staves_wire::group::GroupMessage;
+use std::collections::BTreeSet;
+
+use crate::event::{Happening, Packet};
+use crate::node::Waiting;
+use crate::world::{LEASE, MS, World};
+
+/// The kinds of faults, as the coverage counts them.
+pub const FAULTS: [&str; 12] = [
+    "crash",
+    "restart with state",
+    "pause",
+    "one-way cut",
+    "partial partition",
+    "full partition",
+    "island",
+    "directory leader change",
+    "directory stall",
+    "memory full",
+    "takeover",
+    "heal",
+];
+
+impl World {
+    /// The next fault.
+    pub fn fault(&mut self) {
+        if self.healing {
+            return;
+        }
+        if let Some(node) = self.island.take() {
+            self.island_second_half(node);
+            self.queue.push(self.now + 150 * MS, Happening::Fault);
+            return;
+        }
+        let node = self.rng.below(self.nodes.len() as u64) as usize;
+        let delay = 20 + self.rng.below(self.profile.fault_gap);
+        let mut next = self.now + delay * MS;
+        match self.rng.below(100) {
+            0..30 => self.crash(node),
+            30..40 => self.restart_with_state(node),
+            40..57 => self.pause(node),
+            57..67 => self.one_way_cuts(),
+            67..73 => self.partial_partition(),
+            73..79 => self.full_partition(node),
+            79..84 => {
+                if self.island_first_half() {
+                    next = self.now + 15 * MS + u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
+                }
+            }
+            84..89 => {
+                self.fault_at("directory leader change");
+                self.directory_leader_changes();
+            }
+            89..92 => {
+                self.fault_at("directory stall");
+                self.directory.stalled_until = self.now + (50 + self.rng.below(600)) * MS;
+            }
+            92..95 => self.fill_memory(node),
+            95..97 => next = next.max(self.takeover()),
+            _ => self.heal_network(),
+        }
+        if self.island.is_none() && self.rng.chance(350) {
+            self.heal_network();
+        }
+        self.queue.push(next, Happening::Fault);
+    }
+
+    fn fault_at(&mut self, fault: &'static str) {
+        let step = self.protocol_step();
+        self.cover.fault(fault, step);
+        self.note(|| format!("FAULT {fault} while {step}"));
+    }
+
+    /// Where the group's protocol stands.
+    pub fn protocol_step(&self) -> &'static str {
+        let group = self.committed();
+        if group.open {
+            let joins = group.listed().any(|(_, x)| !x.complete);
+            return if joins { "filling" } else { "steady" };
+        }
+        let planned = self
+            .nodes
+            .iter()
+            .filter_map(|n| n.member.as_ref())
+            .any(|m| m.leads_sync_of(group.epoch));
+        if planned { "syncing" } else { "sealing" }
+    }
+
+    // Fewer members may never live than are needed: what is lost beyond that is another scenario's.
+    fn may_crash(&self, node: usize) -> bool {
+        let group = self.committed();
+        let alive = |members: &[Option<staves_model::Member>]| {
+            members
+                .iter()
+                .flatten()
+                .filter(|x| x.complete && !self.is_dead(x) && self.nodes[node].id != x.node)
+                .count()
+        };
+        group.last_open.epoch.0 > 0
+            && alive(&group.last_open.members).min(alive(&group.members)) >= self.m
+    }
+
+    /// A process dies with all that it holds, and starts again later.
+    pub fn crash(&mut self, node: usize) {
+        if !self.nodes[node].up || !self.may_crash(node) {
+            return;
+        }
+        self.fault_at("crash");
+        self.note(|| format!("CRASH node {node}"));
+        self.nodes[node].up = false;
+        self.nodes[node].member = None;
+        self.nodes[node].waiting = Waiting::default();
+        let back = self.now + (20 + self.rng.below(400)) * MS;
+        self.queue.push(back, Happening::Start(node));
+    }
+
+    /// A process starts again with what it held, but not with what it had promised.
+    pub fn restart_with_state(&mut self, node: usize) {
+        if !self.nodes[node].up || self.nodes[node].member.is_none() {
+            return;
+        }
+        self.fault_at("restart with state");
+        self.note(|| format!("RESTART node {node}"));
+        let clock = self.nodes[node].clock(self.now);
+        self.nodes[node].waiting = Waiting::default();
+        if let Some(member) = &mut self.nodes[node].member {
+            member.restart(clock);
+        }
+    }
+
+    fn pause(&mut self, node: usize) {
+        self.fault_at("pause");
+        let ms = 50 + self.rng.below(700);
+        self.note(|| format!("PAUSE node {node} for {ms} ms"));
+        self.nodes[node].paused_until = self.now + ms * MS;
+    }
+
+    fn one_way_cuts(&mut self) {
+        self.fault_at("one-way cut");
+        let places = self.nodes.len() as u64 + 1 + self.clients.len() as u64;
+        for _ in 0..=self.rng.below(6) {
+            let from = self.rng.below(places) as usize;
+            let to = if self.rng.chance(300) {
+                self.directory_place()
+            } else {
+                self.rng.below(self.nodes.len() as u64) as usize
+            };
+            self.cut.insert((from, to));
+        }
+    }
+
+    // A and B do not reach each other; both reach everybody else.
+    fn partial_partition(&mut self) {
+        self.fault_at("partial partition");
+        let n = self.nodes.len() as u64;
+        let (a, b) = (self.rng.below(n) as usize, self.rng.below(n) as usize);
+        self.cut.extend([(a, b), (b, a)]);
+    }
+
+    fn full_partition(&mut self, node: usize) {
+        self.fault_at("full partition");
+        for other in (0..=self.directory_place()).filter(|o| *o != node) {
+            self.cut.extend([(node, other), (other, node)]);
+        }
+    }
+
+    // The data bucket of a read-mostly client is cut from its peers; then from the directory too, which
+    // changes its leader and puts another in its place while clients still reach the old one.
+    fn island_first_half(&mut self) -> bool {
+        let Some(data) = self.committed().members.first().copied().flatten() else { return false };
+        let Some(node) = self.node_of(data.node) else { return false };
+        self.fault_at("island");
+        for other in (0..self.nodes.len()).filter(|o| *o != node) {
+            self.cut.insert((node, other));
+        }
+        self.island = Some(node);
+        true
+    }
+
+    fn island_second_half(&mut self, node: usize) {
+        let directory = self.directory_place();
+        self.cut.insert((node, directory));
+        if self.rng.chance(500) {
+            self.directory_leader_changes();
+        }
+        if self.committed().open {
+            let suspects = BTreeSet::from([self.nodes[node].id]);
+            self.propose(&suspects, false);
+        }
+    }
+
+    // The data bucket is replaced though it lives and serves and knows nothing: with everybody well and a
+    // sound network the new epoch must open soon after the leases end.
+    fn takeover(&mut self) -> u64 {
+        let group = self.committed().clone();
+        let all_up = self.nodes.iter().all(|n| n.up);
+        if !group.open || !all_up || !self.directory.answers(self.now) {
+            return 0;
+        }
+        self.fault_at("takeover");
+        self.heal_network();
+        for n in &mut self.nodes {
+            n.paused_until = 0;
+        }
+        self.calm_until = self.now + 800 * MS;
+        if let Some(data) = group.members[0] {
+            self.propose(&BTreeSet::from([data.node]), false);
+        }
+        if !self.committed().open {
+            let epoch = self.committed().epoch;
+            self.queue.push(self.now + 700 * MS, Happening::TakeoverDue(epoch));
+        }
+        self.calm_until
+    }
+
+    fn fill_memory(&mut self, node: usize) {
+        self.fault_at("memory full");
+        let n = &mut self.nodes[node];
+        let free = n.budget.limit().saturating_sub(n.budget.taken());
+        if n.taken == 0 && n.budget.take(free) {
+            n.taken = free;
+        }
+    }
+
+    /// The network is whole again, and memory is there.
+    pub fn heal_network(&mut self) {
+        if !self.healing {
+            self.fault_at("heal");
+        }
+        self.cut.clear();
+        for n in &mut self.nodes {
+            n.budget.give(n.taken);
+            n.taken = 0;
+        }
+    }
+
+    /// Aims a crash at a data bucket, just now that a joiner has taken a page.
+    pub fn aim_at_data(&mut self) {
+        let slot = self.rng.below(self.m as u64) as usize;
+        let data = self.committed().members.get(slot).copied().flatten();
+        self.aim = data.and_then(|x| self.node_of(x.node));
+    }
+
+    /// The aimed crash: with the node go the deltas that it had sent and nobody has.
+    pub fn aimed_crash(&mut self, node: usize) {
+        self.cover.count("aimed crash");
+        self.queue.remove(|h| match h {
+            Happening::Deliver(from, _, Packet::Group(e)) => {
+                *from == node
+                    && matches!(&e.message, GroupMessage::Deltas { deltas, .. } if !deltas.is_empty())
+            }
+            _ => false,
+        });
+        self.crash(node);
+    }
+
+    /// Whether the group is as it should be: open, everybody wanted listed, alive and complete.
+    pub fn converged(&self) -> bool {
+        let group = self.committed();
+        let whole = group.open
+            && group.members.len() == self.m + self.k
+            && group
+                .members
+                .iter()
+                .all(|x| x.as_ref().is_some_and(|x| x.complete && !self.is_dead(x)));
+        whole && self.clients.iter().all(|c| c.under_way.is_none()) && self.nodes.iter().all(|n| {
+            n.member.as_ref().is_none_or(|m: &Member| m.stream(0).is_none() || m.is_open())
+        })
+    }
+}

@@ -1,0 +1,27 @@
+//! The simulated cluster: all members of a group, their directory, network, clocks and clients, in one
+//! thread from one seed.
+//!
+//! **Promises.** The same seed gives the same run, down to a hash over all events. Every run does a
+//! minimum of operations and faults ([`run::OPERATIONS_MIN`], [`run::FAULTS_MIN`]); a batch in which
+//! some fault never struck at some step of the protocol fails ([`cover::Coverage::blind_spots`]).
+//! Every planted bug of the specification that the shapes here can show is found within a bounded
+//! number of seeds.
+//!
+//! **Path of the data.** [`world`] pops an event from the [`event`] queue; a packet goes to a [`node`]
+//! (the real machine of `staves-group` with a small service on it), to the [`directory`] (the real
+//! `ClusterMap` and lease book) or to a [`client`]. [`fault`] breaks things. After each step [`check`]
+//! looks at the invariants; clients' operations go to the [`history`].
+//!
+//! **Layout.** Start with `run`, then `world`; `check` and `history` say what correct means.
+
+pub mod check;
+pub mod client;
+pub mod cover;
+pub mod directory;
+pub mod event;
+pub mod fault;
+pub mod history;
+pub mod node;
+pub mod rng;
+pub mod run;
+pub mod world;

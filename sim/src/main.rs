@@ -1,0 +1,95 @@
+//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--trace]`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use staves_model::Scheme;
+use staves_model::mutant::Mutant;
+use staves_sim::cover::Coverage;
+use staves_sim::run::{Scenario, run, shape_of};
+
+struct Arguments {
+    seed: u64,
+    runs: u64,
+    seconds: Option<u64>,
+    shape: Option<Scheme>,
+    mutant: Option<Mutant>,
+    trace: bool,
+    cover: bool,
+}
+
+const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--trace] [--cover]";
+
+fn arguments() -> Result<Arguments, String> {
+    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64 % 1_000_000_000_000);
+    let mut a = Arguments {
+        seed: fresh,
+        runs: 100,
+        seconds: None,
+        shape: None,
+        mutant: None,
+        trace: false,
+        cover: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value; {USAGE}"));
+        let number = |v: String| v.parse().map_err(|_| format!("'{v}' is not a number; {USAGE}"));
+        match word.as_str() {
+            "--seed" => a.seed = number(value()?)?,
+            "--runs" => a.runs = number(value()?)?,
+            "--seconds" => a.seconds = Some(number(value()?)?),
+            "--shape" => a.shape = Some(value()?.parse()?),
+            "--mutant" => {
+                let name = value()?;
+                let found = Mutant::ALL.iter().find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
+                a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
+            }
+            "--trace" => a.trace = true,
+            "--cover" => a.cover = true,
+            _ => return Err(format!("unknown argument '{word}'; {USAGE}")),
+        }
+    }
+    Ok(a)
+}
+
+fn main() -> ExitCode {
+    let a = match arguments() {
+        Ok(a) => a,
+        Err(why) => {
+            eprintln!("staves-sim: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let (begun, mut cover, mut bad) = (Instant::now(), Coverage::default(), 0);
+    let (mut runs, mut steps, mut operations, mut hash) = (0, 0, 0, 0u64);
+    let in_time = |runs: u64| match a.seconds {
+        Some(s) => begun.elapsed() < Duration::from_secs(s),
+        None => runs < a.runs,
+    };
+    println!("first seed {}", a.seed);
+    while in_time(runs) {
+        let seed = a.seed + runs;
+        let (m, k) = a.shape.map_or(shape_of(seed), |s| (usize::from(s.m), usize::from(s.k)));
+        let report = run(&Scenario { seed, m, k, mutant: a.mutant, trace: a.trace });
+        if let Some(what) = report.violations.first() {
+            bad += 1;
+            println!("seed {seed} ({m}+{k}): {what}");
+        }
+        cover.merge(&report.cover);
+        steps += report.steps;
+        operations += report.operations;
+        hash = hash.rotate_left(1) ^ report.hash;
+        runs += 1;
+    }
+    if a.cover {
+        println!("{}", cover.table());
+    }
+    let blind = cover.blind_spots();
+    if runs >= 200 && a.shape.is_none() && !blind.is_empty() {
+        println!("blind spots: {blind:?}");
+        bad += 1;
+    }
+    println!("{runs} runs, {operations} operations, {} faults, {steps} events, {bad} bad, hash {hash:016x}, {:.1} s", cover.faults(), begun.elapsed().as_secs_f64());
+    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,256 @@
+//! A simulated node: its member of the group, and a small service on it whose registers clients read
+//! and write. What the service does is what every service must do: refuse before a seq is given, answer
+//! writes once stable, read under a lease and only what cannot be lost.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use staves_group::{Event, Member, Recall};
+use staves_model::{Label, PAGE_BYTES};
+use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
+use staves_wire::group::{GroupMessage, RequestId, Run, RunKind};
+
+use crate::event::{ClientRequest, Happening, Packet, Place};
+use crate::world::{MS, World};
+
+/// Registers of a bucket. The second spans two pages; the third lies in an extent of its own, which
+/// some writes free and fill again in one delta.
+pub const REGISTERS: usize = 3;
+
+/// The byte offset of a register.
+pub fn offset(register: usize) -> u64 {
+    match register {
+        0 => 16,
+        1 => 2 * PAGE_BYTES as u64 - 4,
+        _ => EXTENT_BYTES as u64 + 256,
+    }
+}
+
+/// The pages that registers lie in.
+pub const PAGES: [u32; 4] = [0, 1, 2, EXTENT_PAGES];
+
+/// Extents that a write to a register needs.
+fn extents(register: usize) -> u32 {
+    (offset(register) / EXTENT_BYTES as u64) as u32 + 1
+}
+
+/// A write that waits for stable.
+pub struct WaitingWrite {
+    client: Place,
+    number: u64,
+    seq: u64,
+}
+
+/// A read that waits for a lease, and then for what it saw to be stable.
+pub struct WaitingRead {
+    client: Place,
+    number: u64,
+    register: usize,
+    seen: Option<(u64, u64)>,
+}
+
+/// Who waits at a node.
+#[derive(Default)]
+pub struct Waiting {
+    /// Writes.
+    pub writes: Vec<WaitingWrite>,
+    /// Reads.
+    pub reads: Vec<WaitingRead>,
+}
+
+fn runs_of(register: usize, frees: bool) -> Vec<Run> {
+    let put = Run { offset: offset(register), len: 8, kind: RunKind::Bytes };
+    if !frees {
+        return vec![put];
+    }
+    let extent = EXTENT_BYTES as u64;
+    let free = Run {
+        offset: put.offset / extent * extent,
+        len: EXTENT_BYTES as u32,
+        kind: RunKind::Zero,
+    };
+    vec![free, put]
+}
+
+fn read_register(member: &Member, register: usize) -> u64 {
+    let mut bytes = Vec::with_capacity(8);
+    if let Some(pages) = member.pages() {
+        pages.read_into(offset(register), 8, &mut bytes);
+    }
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
+impl World {
+    /// A packet for a node that runs.
+    pub fn deliver_node(&mut self, node: usize, packet: Packet) {
+        match packet {
+            Packet::Group(envelope) => {
+                let seals = matches!(envelope.message, GroupMessage::Seal { .. });
+                if seals && !self.healing && self.rng.chance(self.profile.aimed) {
+                    self.restart_with_state(node);
+                }
+                let parts = matches!(envelope.message, GroupMessage::Parts { .. });
+                let before = self.absent(node);
+                self.with_member(node, |m, now, out, applied| {
+                    m.step(now, Event::Message(envelope), out, applied);
+                });
+                if parts && self.absent(node) < before && !self.healing && self.rng.chance(self.profile.aimed) {
+                    self.aim_at_data();
+                }
+            }
+            Packet::Request(request) => self.request(node, request),
+            Packet::Map(group) => {
+                self.with_member(node, |m, now, out, applied| {
+                    m.step(now, Event::Map(group), out, applied);
+                });
+            }
+            Packet::Lease { incarnation, clock, granted } => {
+                for (_, epoch) in granted {
+                    self.with_member(node, |m, now, out, applied| {
+                        m.step(now, Event::Lease { epoch, incarnation, clock }, out, applied);
+                    });
+                }
+            }
+            Packet::Answer { .. } | Packet::Call(_) | Packet::LeaseRequest { .. } => {}
+        }
+    }
+
+    fn absent(&self, node: usize) -> u32 {
+        self.nodes[node].member.as_ref().map_or(0, |m| m.progress().0)
+    }
+
+    /// A node's timer.
+    pub fn tick_node(&mut self, node: usize) {
+        let next = self.now + (10 + self.rng.below(8)) * MS;
+        self.queue.push(next, Happening::Tick(node));
+        if !self.nodes[node].up || self.nodes[node].paused_until > self.now {
+            return;
+        }
+        self.with_member(node, |m, now, out, applied| m.step(now, Event::Tick, out, applied));
+        let serves = self.nodes[node].member.as_ref().is_some_and(Member::serving);
+        if serves && self.rng.chance(500) {
+            let incarnation = self.nodes[node].incarnation;
+            let clock = self.nodes[node].clock(self.now);
+            let epoch = self.nodes[node].member.as_ref().map(Member::epoch).unwrap_or_default();
+            let wanted = vec![(self.group, epoch)];
+            let directory = self.directory_place();
+            self.send(node, directory, Packet::LeaseRequest { incarnation, clock, wanted });
+        }
+    }
+
+    fn request(&mut self, node: usize, r: ClientRequest) {
+        let Some(member) = &self.nodes[node].member else { return };
+        if !member.serving() || member.slot().is_none_or(|s| s.index() != r.stream) {
+            return;
+        }
+        match r.write {
+            None => {
+                let read =
+                    WaitingRead { client: r.client, number: r.id.number, register: r.register, seen: None };
+                self.nodes[node].waiting.reads.push(read);
+                self.demand_absent(node, r.register, false);
+                self.answer_waiting(node);
+            }
+            Some(value) => self.write(node, &r, value),
+        }
+    }
+
+    fn write(&mut self, node: usize, r: &ClientRequest, value: u64) {
+        let Some(member) = &self.nodes[node].member else { return };
+        match member.recall(&r.id, r.retry) {
+            Recall::Done { .. } => {
+                self.cover.count("retry answered again");
+                self.answer_write(node, r.client, r.id.number, 0);
+            }
+            Recall::Waiting { seq, .. } => {
+                self.cover.count("retry waits");
+                let waiting = &mut self.nodes[node].waiting.writes;
+                waiting.push(WaitingWrite { client: r.client, number: r.id.number, seq });
+            }
+            Recall::Forgotten => self.cover.count("request forgotten"),
+            Recall::New => self.new_write(node, r, value),
+        }
+    }
+
+    fn new_write(&mut self, node: usize, r: &ClientRequest, value: u64) {
+        let frees = self.m == 1 && r.register == 2 && self.rng.chance(300);
+        if self.demand_absent(node, r.register, frees) {
+            return;
+        }
+        let Some(member) = self.nodes[node].member.as_mut() else { return };
+        let need = extents(r.register);
+        if member.usable_extents() < need {
+            // The reservation comes with the next acks; until then the client asks again.
+            member.want_extents(need.max(member.wanted_extents()));
+            if member.pages().is_some_and(|p| p.reserved() < need) {
+                self.cover.count("write refused: memory full");
+            }
+            return;
+        }
+        if member.admit(120).is_err() {
+            return self.cover.count("write pushed back: log full");
+        }
+        let id: RequestId = r.id;
+        let mut bytes = BytesMut::with_capacity(8);
+        bytes.put_u64_le(value);
+        let bytes = bytes.freeze();
+        let runs = runs_of(r.register, frees);
+        let epoch = member.epoch();
+        let seq = member.update(Some(id), Bytes::new(), runs.clone(), bytes.clone());
+        self.ghost.made(r.stream, Label { epoch, seq }, runs, bytes);
+        let waiting = &mut self.nodes[node].waiting.writes;
+        waiting.push(WaitingWrite { client: r.client, number: r.id.number, seq });
+        self.with_member(node, |m, now, out, _| m.flush(now, out));
+    }
+
+    // Asks for a page that is not here; true if there was one.
+    fn demand_absent(&mut self, node: usize, register: usize, frees: bool) -> bool {
+        let Some(member) = &self.nodes[node].member else { return true };
+        let Some(page) = member.absent_in(&runs_of(register, frees)) else { return false };
+        self.cover.count("page demanded");
+        self.with_member(node, |m, now, out, _| m.demand(now, page, out));
+        true
+    }
+
+    /// Answers whoever may be answered now.
+    pub fn answer_waiting(&mut self, node: usize) {
+        let waiting = std::mem::take(&mut self.nodes[node].waiting);
+        let Some(member) = self.nodes[node].member.as_ref().filter(|m| m.serving()) else { return };
+        let (stable, now) = (member.stable(), self.nodes[node].clock(self.now));
+        let leased = member.may_read(now);
+        let mut still = Waiting::default();
+        let mut reads = Vec::new();
+        for mut read in waiting.reads {
+            let here = member.absent_in(&runs_of(read.register, false)).is_none();
+            if read.seen.is_none() && leased && here {
+                read.seen = Some((read_register(member, read.register), self.newest_seq(node, read.register)));
+            }
+            match read.seen {
+                Some((value, seq)) if member.releases(seq) => reads.push((read, value)),
+                _ => still.reads.push(read),
+            }
+        }
+        let mut writes = Vec::new();
+        for write in waiting.writes {
+            if write.seq <= stable { writes.push(write) } else { still.writes.push(write) }
+        }
+        self.nodes[node].waiting = still;
+        for w in writes {
+            self.answer_write(node, w.client, w.number, w.seq);
+        }
+        for (read, value) in reads {
+            self.check_read(node);
+            self.send(node, read.client, Packet::Answer { number: read.number, value: Some(value) });
+        }
+    }
+
+    fn newest_seq(&self, node: usize, register: usize) -> u64 {
+        let Some(table) = self.nodes[node].member.as_ref().and_then(Member::table) else { return 0 };
+        let first = (offset(register) / PAGE_BYTES as u64) as u32;
+        let last = ((offset(register) + 7) / PAGE_BYTES as u64) as u32;
+        (first..=last).map(|p| table.label(p, 0).seq).max().unwrap_or(0)
+    }
+
+    fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {
+        self.check_ack(node, seq);
+        self.send(node, client, Packet::Answer { number, value: None });
+    }
+}

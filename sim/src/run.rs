@@ -1,0 +1,269 @@
+//! One run: a seed, a shape, perhaps a planted bug; the rough part, then healing, then the checks at rest.
+
+use std::collections::BTreeSet;
+
+use staves_model::mutant::{Mutant, plant};
+use staves_model::GroupId;
+
+use crate::check::Ghost;
+use crate::client::SimClient;
+use crate::cover::Coverage;
+use crate::directory::Directory;
+use crate::event::{EventHash, Happening, Queue};
+use crate::history::{Operation, violations};
+use crate::node::PAGES;
+use crate::rng::Rng;
+use crate::world::{MS, Profile, SimNode, World};
+
+/// Every run does at least so many client operations before it heals.
+pub const OPERATIONS_MIN: usize = 60;
+/// Every run meets at least so many faults before it heals.
+pub const FAULTS_MIN: u64 = 8;
+/// The rough part lasts at least so long, in milliseconds of simulated time.
+const ROUGH_MS: u64 = 6000;
+/// After this the rough part ends, whatever the minima say.
+const ROUGH_MS_MAX: u64 = 60_000;
+/// Clients go on for so long while it heals.
+const HEALING_CLIENTS_MS: u64 = 1500;
+/// It must have converged by then.
+const HEALING_MS_MAX: u64 = 8000;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Data buckets.
+    pub m: usize,
+    /// Parity buckets.
+    pub k: usize,
+    /// A planted bug.
+    pub mutant: Option<Mutant>,
+    /// Print what happens.
+    pub trace: bool,
+}
+
+/// What came of it.
+pub struct Report {
+    /// What must not be, and was.
+    pub violations: Vec<String>,
+    /// A hash over all events.
+    pub hash: u64,
+    /// Events.
+    pub steps: u64,
+    /// Client operations.
+    pub operations: usize,
+    /// Faults and steps met.
+    pub cover: Coverage,
+}
+
+/// The shape that a seed of a batch is run with.
+pub fn shape_of(seed: u64) -> (usize, usize) {
+    [(1, 2), (1, 1), (2, 1), (1, 2), (1, 3)][(seed % 5) as usize]
+}
+
+fn profile(rng: &mut Rng, seed: u64) -> Profile {
+    let plain = Profile {
+        lost: 60,
+        slow: 40,
+        suspected: 6,
+        switched: 5,
+        fault_gap: 250,
+        map_seen: 400,
+        think: 40,
+        aimed: 0,
+    };
+    if seed % 3 == 0 {
+        return plain;
+    }
+    Profile {
+        lost: rng.pick(&[10, 60, 250]),
+        slow: rng.pick(&[10, 40, 150]),
+        suspected: rng.pick(&[4, 20, 60]),
+        switched: rng.pick(&[0, 10, 60]),
+        fault_gap: rng.pick(&[60, 250, 700]),
+        map_seen: rng.pick(&[400, 60, 30]),
+        think: rng.pick(&[10, 40, 300]),
+        aimed: rng.pick(&[0, 30, 100]),
+    }
+}
+
+fn world(s: &Scenario) -> World {
+    let mut rng = Rng::new(s.seed);
+    let profile = profile(&mut rng, s.seed);
+    let nodes = s.m + s.k + 2;
+    let nodes: Vec<SimNode> = (0..nodes).map(|_| SimNode::new(&mut rng)).collect();
+    World {
+        now: 0,
+        rng,
+        queue: Queue::default(),
+        hash: EventHash::default(),
+        m: s.m,
+        k: s.k,
+        group: GroupId(0),
+        purged: vec![vec![Default::default(); s.m]; nodes.len()],
+        nodes,
+        directory: Directory::default(),
+        clients: (0..3).map(|_| SimClient::default()).collect(),
+        cut: BTreeSet::new(),
+        history: Vec::new(),
+        violations: Vec::new(),
+        clients_stop_at: u64::MAX,
+        healing: false,
+        profile,
+        cover: Coverage::default(),
+        ghost: Ghost::default(),
+        aim: None,
+        island: None,
+        calm_until: 0,
+        trace: s.trace,
+        steps: 0,
+    }
+}
+
+/// Runs a scenario. The same scenario gives the same report.
+pub fn run(scenario: &Scenario) -> Report {
+    plant(scenario.mutant);
+    let mut w = world(scenario);
+    let nodes = w.nodes.len();
+    // One node joins later, while the cluster already serves.
+    w.bootstrap(nodes - 1);
+    w.queue.push((300 + w.rng.below(2000)) * MS, Happening::Start(nodes - 1));
+    for node in 0..nodes {
+        let at = w.rng.below(15 * MS);
+        w.queue.push(at, Happening::Tick(node));
+    }
+    w.queue.push(3 * MS, Happening::Directory);
+    w.queue.push(600 * MS, Happening::Fault);
+    for c in 0..w.clients.len() {
+        w.queue.push((1 + c as u64) * MS, Happening::Client(c));
+    }
+    let rough = |w: &World| {
+        let minima = w.history.len() >= OPERATIONS_MIN && w.cover.faults() >= FAULTS_MIN;
+        w.now < ROUGH_MS * MS || (!minima && w.now < ROUGH_MS_MAX * MS)
+    };
+    while rough(&w) && w.violations.is_empty() && w.step() {}
+    if w.violations.is_empty() {
+        heal(&mut w);
+    }
+    for what in violations(&w.history) {
+        w.violation(what);
+    }
+    plant(None);
+    Report {
+        violations: w.violations,
+        hash: w.hash.get(),
+        steps: w.steps,
+        operations: w.history.len(),
+        cover: w.cover,
+    }
+}
+
+// No more faults: everything that is listed must come to rest whole (I11).
+fn heal(w: &mut World) {
+    w.note(|| "HEALING".into());
+    w.healing = true;
+    w.heal_network();
+    w.directory.stalled_until = 0;
+    for node in &mut w.nodes {
+        node.paused_until = 0;
+    }
+    let (end, stop) = (w.now + HEALING_MS_MAX * MS, w.now + HEALING_CLIENTS_MS * MS);
+    w.clients_stop_at = stop;
+    let mut rest_since = None;
+    while w.now < end && w.violations.is_empty() && w.step() {
+        if w.now <= stop || !w.converged() {
+            rest_since = None;
+            continue;
+        }
+        let since = *rest_since.get_or_insert(w.now);
+        if w.now > since + 300 * MS {
+            return at_rest(w);
+        }
+    }
+    if w.violations.is_empty() {
+        let open: Vec<bool> = w.clients.iter().map(|c| c.under_way.is_some()).collect();
+        let (group, members) = (w.committed().clone(), w.describe());
+        w.violation(format!("I11 no rest: {group:?}; clients wait: {open:?}; {members}"));
+    }
+}
+
+// I4: parity is the code of the data byte for byte, and prefixes match; and what is there is what the
+// history allows: each register is read once more.
+fn at_rest(w: &mut World) {
+    let group = w.committed().clone();
+    let mut bad = Vec::new();
+    for (slot, x) in group.listed() {
+        let Some(node) = w.node_of(x.node) else { continue };
+        let Some(member) = &w.nodes[node].member else {
+            bad.push(format!("I4 node {node} of slot {slot} holds nothing"));
+            continue;
+        };
+        for page in PAGES {
+            bad.extend(w.bad_page(node, member, page));
+            if slot.index() < w.m {
+                continue;
+            }
+            for stream in 0..w.m {
+                let data = w.data_label(stream, page);
+                let here = member.table().map(|t| t.label(page, stream));
+                if data != here {
+                    bad.push(format!("I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"));
+                }
+            }
+        }
+    }
+    for what in bad {
+        w.violation(what);
+    }
+    let now = w.now;
+    for stream in 0..w.m {
+        for register in 0..crate::node::REGISTERS {
+            if let Some(value) = w.peek(stream, register) {
+                let register = (stream * crate::node::REGISTERS + register) as u32;
+                w.history.push(Operation {
+                    register,
+                    value,
+                    write: false,
+                    called: now,
+                    returned: Some(now + 1),
+                });
+            }
+        }
+    }
+}
+
+impl World {
+    fn data_member(&self, stream: usize) -> Option<&staves_group::Member> {
+        let x = self.committed().members.get(stream).copied().flatten()?;
+        self.node_of(x.node).and_then(|n| self.nodes[n].member.as_ref())
+    }
+
+    fn data_label(&self, stream: usize, page: u32) -> Option<staves_model::Label> {
+        Some(self.data_member(stream)?.table()?.label(page, 0))
+    }
+
+    fn peek(&self, stream: usize, register: usize) -> Option<u64> {
+        let mut bytes = Vec::new();
+        self.data_member(stream)?.pages()?.read_into(crate::node::offset(register), 8, &mut bytes);
+        bytes.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    fn describe(&self) -> String {
+        let each = |(i, n): (usize, &SimNode)| {
+            let m = n.member.as_ref()?;
+            let slot = m.slot()?;
+            let s = m.stream(slot.index().min(self.m - 1))?;
+            Some(format!(
+                "node {i} slot {slot} {:?} synced {:?} open {} prefix {} stable {} absent {}",
+                m.epoch(),
+                m.synced(),
+                m.is_open(),
+                s.prefix,
+                s.stable,
+                m.progress().0
+            ))
+        };
+        self.nodes.iter().enumerate().filter_map(each).collect::<Vec<_>>().join("; ")
+    }
+}

@@ -1,0 +1,301 @@
+//! The simulated cluster: nodes with their clocks and memory, the network between them, and the loop.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_group::{Applied, Effects, Member, Options};
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{Epoch, GroupId, Incarnation, NodeId, Time};
+use staves_store::{Arena, Budget, EXTENT_BYTES};
+
+use crate::check::Ghost;
+use crate::client::SimClient;
+use crate::cover::Coverage;
+use crate::directory::Directory;
+use crate::event::{EventHash, Happening, Packet, Place, Queue};
+use crate::history::Operation;
+use crate::node::Waiting;
+use crate::rng::Rng;
+
+/// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
+pub const LEASE: Duration = Duration::from_millis(200);
+/// Nanoseconds of a millisecond.
+pub const MS: u64 = 1_000_000;
+/// Extents that a node has in all.
+pub const NODE_EXTENTS: u64 = 8;
+/// Bytes that a stream's log may hold in the simulator: some twenty small deltas.
+pub const LOG_BYTES_MAX: usize = 3000;
+
+/// How rough a run is. Chances are per mille.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// Messages lost.
+    pub lost: u64,
+    /// Messages that take up to half a second.
+    pub slow: u64,
+    /// Members suspected without reason, each time the directory looks.
+    pub suspected: u64,
+    /// Changes of the data bucket without reason, each time the directory looks.
+    pub switched: u64,
+    /// Most milliseconds between faults.
+    pub fault_gap: u64,
+    /// Clients that look at a new map before a request.
+    pub map_seen: u64,
+    /// Most milliseconds that a client thinks.
+    pub think: u64,
+    /// Faults aimed at a step of the protocol.
+    pub aimed: u64,
+}
+
+/// One simulated node.
+pub struct SimNode {
+    /// Its id in the directory; set when its process first starts.
+    pub id: NodeId,
+    /// Its present life.
+    pub incarnation: Incarnation,
+    /// Whether its process runs.
+    pub up: bool,
+    /// It does nothing before.
+    pub paused_until: u64,
+    /// Its clock gains so many nanoseconds in a million.
+    pub rate_ppm: i64,
+    /// Its clock at the beginning.
+    pub offset: u64,
+    /// Its memory.
+    pub arena: Arc<Arena>,
+    /// Its budget for the pool.
+    pub budget: Arc<Budget>,
+    /// Extents that a fault has taken away.
+    pub taken: u32,
+    /// Its part in the group.
+    pub member: Option<Member>,
+    /// Who waits there for an answer.
+    pub waiting: Waiting,
+}
+
+/// The simulated cluster.
+pub struct World {
+    /// True time in nanoseconds.
+    pub now: u64,
+    /// Chance.
+    pub rng: Rng,
+    /// What is to come.
+    pub queue: Queue,
+    /// All that happened.
+    pub hash: EventHash,
+    /// Data buckets of the group.
+    pub m: usize,
+    /// Wanted parity buckets of the group.
+    pub k: usize,
+    /// The group.
+    pub group: GroupId,
+    /// The nodes.
+    pub nodes: Vec<SimNode>,
+    /// The directory's stand-in.
+    pub directory: Directory,
+    /// The clients.
+    pub clients: Vec<SimClient>,
+    /// One-way cuts of the network.
+    pub cut: BTreeSet<(Place, Place)>,
+    /// What clients saw.
+    pub history: Vec<Operation>,
+    /// What must not be.
+    pub violations: Vec<String>,
+    /// No client begins anything after this.
+    pub clients_stop_at: u64,
+    /// The rough part is over: no more faults, and it must converge.
+    pub healing: bool,
+    /// How rough.
+    pub profile: Profile,
+    /// Faults at each protocol step.
+    pub cover: Coverage,
+    /// What every page must hold, by its labels.
+    pub ghost: Ghost,
+    /// An aimed fault: this node crashes before the next event, and its deltas on the way are lost.
+    pub aim: Option<usize>,
+    /// A data bucket that was cut off, and since when: the second half of that fault.
+    pub island: Option<usize>,
+    /// Until then the network is sound and the directory suspects nobody: a takeover is being timed.
+    pub calm_until: u64,
+    /// How far each node has purged each stream: the epoch of its cut, and the seq.
+    pub purged: Vec<Vec<(Epoch, u64)>>,
+    /// Print what happens.
+    pub trace: bool,
+    /// Events so far.
+    pub steps: u64,
+}
+
+impl SimNode {
+    /// A node that has not started yet.
+    pub fn new(rng: &mut Rng) -> SimNode {
+        let bytes = NODE_EXTENTS * EXTENT_BYTES as u64;
+        let arena = Arena::new(bytes).expect("a few MiB of memory for a simulated node");
+        SimNode {
+            id: NodeId(0),
+            incarnation: Incarnation(0),
+            up: false,
+            paused_until: 0,
+            rate_ppm: 970_000 + rng.below(60_001) as i64,
+            offset: rng.below(1000) * MS + 3_600_000 * MS,
+            arena,
+            budget: Arc::new(Budget::new(NODE_EXTENTS as u32)),
+            taken: 0,
+            member: None,
+            waiting: Waiting::default(),
+        }
+    }
+
+    /// Its clock at true time `now`.
+    pub fn clock(&self, now: u64) -> Time {
+        Time(self.offset + (now / 1000) * self.rate_ppm as u64 / 1000)
+    }
+
+    /// Whether this life of it runs.
+    pub fn lives(&self, incarnation: Incarnation) -> bool {
+        self.up && self.incarnation == incarnation
+    }
+}
+
+impl World {
+    /// The directory's place on the network.
+    pub fn directory_place(&self) -> Place {
+        self.nodes.len()
+    }
+
+    /// The node with an id.
+    pub fn node_of(&self, id: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|n| n.id == id && id != NodeId(0))
+    }
+
+    /// Something that must not be.
+    pub fn violation(&mut self, what: String) {
+        if self.trace {
+            eprintln!("{:>9.3} VIOLATION {what}", self.now as f64 / MS as f64);
+        }
+        self.violations.push(what);
+    }
+
+    /// Whether messages arrive, once and soon.
+    pub fn is_sound(&self) -> bool {
+        self.healing || self.now < self.calm_until
+    }
+
+    /// A line of the trace.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:>9.3} {}", self.now as f64 / MS as f64, what());
+        }
+    }
+
+    /// A member's options in the simulator.
+    pub fn options() -> Options {
+        Options {
+            lease: LEASE,
+            heartbeat_every: Duration::from_millis(15),
+            resend_after: Duration::from_millis(25),
+            stuck_after: Duration::from_millis(300),
+            log_bytes_max: LOG_BYTES_MAX,
+            message_bytes_max: 600,
+            fetch_pages: 4,
+            fetch_window: 4,
+            quiet_after: None,
+        }
+    }
+
+    /// Puts a packet on the network: it may be lost, late, doubled, and overtaken.
+    pub fn send(&mut self, from: Place, to: Place, packet: Packet) {
+        let cut = from != to && self.cut.contains(&(from, to));
+        let sound = self.is_sound();
+        let lost = from != to && !sound && self.rng.chance(self.profile.lost);
+        if cut || lost {
+            return;
+        }
+        let copies = if !sound && self.rng.chance(50) { 2 } else { 1 };
+        for _ in 0..copies {
+            let ms = if sound {
+                1 + self.rng.below(3)
+            } else if self.rng.chance(self.profile.slow) {
+                20 + self.rng.below(500)
+            } else {
+                1 + self.rng.below(12)
+            };
+            let at = self.now + ms * MS + self.rng.below(MS);
+            self.queue.push(at, Happening::Deliver(from, to, packet.clone()));
+        }
+    }
+
+    /// Steps a node's member and does what it wants done.
+    pub fn with_member(
+        &mut self,
+        node: usize,
+        f: impl FnOnce(&mut Member, Time, &mut Effects, &mut Applied<'_>),
+    ) {
+        let Some(mut member) = self.nodes[node].member.take() else { return };
+        let clock = self.nodes[node].clock(self.now);
+        let mut out = Effects::default();
+        f(&mut member, clock, &mut out, &mut |_, _| {});
+        self.nodes[node].member = Some(member);
+        self.after_step(node);
+        for (to, envelope) in out.sends {
+            if let Some(to) = self.node_of(to) {
+                self.send(node, to, Packet::Group(envelope));
+            }
+        }
+        let directory = self.directory_place();
+        for call in out.directory {
+            self.send(node, directory, Packet::Call(call));
+        }
+    }
+
+    fn after_step(&mut self, node: usize) {
+        self.check_member(node);
+        self.answer_waiting(node);
+    }
+
+    /// One event. False if there is none left.
+    pub fn step(&mut self) -> bool {
+        let Some((at, happening)) = self.queue.pop() else { return false };
+        self.now = self.now.max(at);
+        self.steps += 1;
+        self.hash.event(at, &happening);
+        if let Some(node) = self.aim.take()
+            && !self.healing
+        {
+            self.aimed_crash(node);
+        }
+        match happening {
+            Happening::Deliver(from, to, packet) => self.deliver(from, to, packet),
+            Happening::Tick(node) => self.tick_node(node),
+            Happening::Directory => self.tick_directory(),
+            Happening::Client(client) => self.act_client(client),
+            Happening::Fault => self.fault(),
+            Happening::Start(node) => self.start_node(node),
+            Happening::TakeoverDue(epoch) => self.check_takeover(epoch),
+        }
+        true
+    }
+
+    fn deliver(&mut self, from: Place, to: Place, packet: Packet) {
+        let directory = self.directory_place();
+        if to > directory {
+            return self.deliver_client(to - directory - 1, packet);
+        }
+        if to == directory {
+            return self.deliver_directory(from, packet);
+        }
+        if !self.nodes[to].up {
+            return;
+        }
+        if self.nodes[to].paused_until > self.now {
+            let later = self.nodes[to].paused_until + self.rng.below(3 * MS);
+            return self.queue.push(later, Happening::Deliver(from, to, packet));
+        }
+        self.deliver_node(to, packet);
+    }
+
+    /// Whether a planted bug of the whole run is this one; for the stand-ins, which are not the machines.
+    pub fn planted(&self, mutant: Mutant) -> bool {
+        planted(mutant)
+    }
+}
