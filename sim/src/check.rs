@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use staves_group::Member;
 use staves_model::{Epoch, Label, MemberSlot, PAGE_BYTES};
-use staves_wire::group::{Run, RunKind};
+use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
 use crate::world::{LOG_BYTES_MAX, World};
@@ -20,6 +20,7 @@ pub struct Ghost {
 }
 
 struct Made {
+    request: RequestId,
     label: Label,
     runs: Vec<Run>,
     bytes: Bytes,
@@ -27,11 +28,33 @@ struct Made {
 
 impl Ghost {
     /// A data bucket made a delta. One of an older epoch than a known one of its seq counts for nothing.
-    pub fn made(&mut self, stream: usize, label: Label, runs: Vec<Run>, bytes: Bytes) {
+    /// Returns the delta that had done the same request already (I9).
+    pub fn made(
+        &mut self,
+        stream: usize,
+        label: Label,
+        request: RequestId,
+        runs: Vec<Run>,
+        bytes: Bytes,
+    ) -> Option<Label> {
         let stream = self.streams.entry(stream).or_default();
+        // Below its own seq, what counts is the maker's own history.
+        let same = |m: &&Made| {
+            let name = |r: &RequestId| (r.client, r.number);
+            name(&m.request) == name(&request) && m.label.epoch <= label.epoch
+        };
+        let twice = stream.range(..label.seq).map(|(_, m)| m).find(same).map(|m| m.label);
         if stream.get(&label.seq).is_none_or(|m| m.label < label) {
-            stream.insert(label.seq, Made { label, runs, bytes });
+            stream.insert(label.seq, Made { request, label, runs, bytes });
+            return twice;
         }
+        None
+    }
+
+    /// The newest delta up to `upto` that touches a page, if it still counts.
+    pub fn newest_of(&self, stream: usize, page: u32, upto: u64) -> Option<Label> {
+        let made = self.streams.get(&stream)?;
+        made.range(..=upto).rev().map(|(_, m)| m).find(|m| m.touches(page)).map(|m| m.label)
     }
 
     /// A data page as of a label; `None` if the label is of a delta that counts no more.
@@ -52,6 +75,11 @@ impl Ghost {
 }
 
 impl Made {
+    fn touches(&self, page: u32) -> bool {
+        let (start, end) = (u64::from(page) * PAGE_BYTES as u64, (u64::from(page) + 1) * PAGE_BYTES as u64);
+        self.runs.iter().any(|r| r.offset < end && r.offset + u64::from(r.len) > start)
+    }
+
     fn apply(&self, page: u32, content: &mut [u8]) {
         let (start, mut at) = (u64::from(page) * PAGE_BYTES as u64, 0);
         for run in &self.runs {
@@ -108,12 +136,34 @@ impl World {
                 bad.push(what);
             }
         }
+        bad.extend(self.bad_promise(node));
         for what in bad {
             self.violation(what);
         }
         if self.steps % 16 == 0 {
             self.check_page(node);
         }
+    }
+
+    // What I7 rests on: a promise that a data bucket counts was made, and by that very member.
+    fn bad_promise(&self, node: usize) -> Option<String> {
+        let member = self.nodes[node].member.as_ref()?;
+        let group = member.view()?;
+        for slot in group.parity_slots() {
+            let x = group.member(slot)?;
+            let counted = self.nodes[node].true_time(member.promise_of(slot)?);
+            let Some(other) = self.node_of(x.node).filter(|n| self.nodes[*n].lives(x.incarnation)) else {
+                continue;
+            };
+            let Some(peer) = self.nodes[other].member.as_ref().filter(|p| p.epoch() == member.epoch()) else {
+                continue;
+            };
+            let made = peer.promised(member.slot()?.index()).map_or(0, |t| self.nodes[other].true_time(t));
+            if counted > self.now && counted > made {
+                return Some(format!("I7 node {node} counts a promise of node {other} until {counted}, which made one until {made}"));
+            }
+        }
+        None
     }
 
     // I3: purged means received by every member listed, and nothing is purged in an epoch not open.
@@ -160,6 +210,14 @@ impl World {
         let streams: Vec<usize> = if slot < self.m { vec![slot] } else { (0..self.m).collect() };
         let mut expected = vec![0u8; PAGE_BYTES];
         for (column, stream) in streams.iter().enumerate() {
+            let applied = member.stream(*stream)?.applied;
+            let newest = self.ghost.newest_of(*stream, page, applied);
+            if newest.is_some_and(|l| l > table.label(page, column) && l.epoch <= member.epoch()) {
+                return Some(format!(
+                    "I6 page {page} of node {node} (slot {slot}) is at {:?}, but {newest:?} of stream {stream} was applied",
+                    table.label(page, column)
+                ));
+            }
             let content = self.ghost.page(*stream, page, table.label(page, column))?;
             for (e, c) in expected.iter_mut().zip(&content) {
                 *e ^= c;

@@ -61,6 +61,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    // An assertion that fails is reported as a violation of its seed; the backtrace is for --trace.
+    if !a.trace {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
     let (begun, mut cover, mut bad) = (Instant::now(), Coverage::default(), 0);
     let (mut runs, mut steps, mut operations, mut hash) = (0, 0, 0, 0u64);
     let in_time = |runs: u64| match a.seconds {

@@ -39,7 +39,8 @@ pub struct WaitingWrite {
     seq: u64,
 }
 
-/// A read that waits for a lease, and then for what it saw to be stable.
+/// A read that waits for a lease, and then for what it saw to be stable. The lease must hold when it
+/// is answered too: the value would be one that an order explains, but no deposed data bucket speaks.
 pub struct WaitingRead {
     client: Place,
     number: u64,
@@ -84,15 +85,17 @@ impl World {
         match packet {
             Packet::Group(envelope) => {
                 let seals = matches!(envelope.message, GroupMessage::Seal { .. });
-                if seals && !self.healing && self.rng.chance(self.profile.aimed) {
+                if seals && !self.is_sound() && self.rng.chance(self.profile.aimed) {
                     self.restart_with_state(node);
                 }
                 let parts = matches!(envelope.message, GroupMessage::Parts { .. });
                 let before = self.absent(node);
+                self.aim_ahead(node, &envelope.message);
                 self.with_member(node, |m, now, out, applied| {
                     m.step(now, Event::Message(envelope), out, applied);
                 });
-                if parts && self.absent(node) < before && !self.healing && self.rng.chance(self.profile.aimed) {
+                self.aim_at_gap(node);
+                if parts && self.absent(node) < before && !self.is_sound() && self.rng.chance(self.profile.aimed) {
                     self.aim_at_data();
                 }
             }
@@ -110,6 +113,36 @@ impl World {
                 }
             }
             Packet::Answer { .. } | Packet::Call(_) | Packet::LeaseRequest { .. } => {}
+        }
+    }
+
+    // Aims at the data bucket when a page comes to a joiner with more than the joiner has received: if the
+    // data bucket dies now, that version never was.
+    fn aim_ahead(&mut self, node: usize, message: &GroupMessage) {
+        let GroupMessage::Parts { parts, .. } = message else { return };
+        let Some(member) = &self.nodes[node].member else { return };
+        let ahead = parts.iter().any(|p| {
+            let known = |(stream, label): (usize, &Option<Label>)| {
+                label.is_some_and(|l| member.stream(stream).is_some_and(|s| l.seq > s.prefix))
+            };
+            p.labels.iter().enumerate().any(known)
+        });
+        if ahead {
+            self.cover.count("page ahead of the joiner");
+        }
+        if ahead && !self.is_sound() && self.rng.chance(300) {
+            self.aim_at_data();
+        }
+    }
+
+    // Aims at the data bucket when a parity bucket holds something beyond a gap: it must not outlive it.
+    fn aim_at_gap(&mut self, node: usize) {
+        let gap = |w: &World| {
+            let member = w.nodes[node].member.as_ref()?;
+            (0..w.m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))
+        };
+        if gap(self).is_some() && !self.is_sound() && self.rng.chance(self.profile.aimed / 4) {
+            self.aim_at_data();
         }
     }
 
@@ -195,7 +228,10 @@ impl World {
         let runs = runs_of(r.register, frees);
         let epoch = member.epoch();
         let seq = member.update(Some(id), Bytes::new(), runs.clone(), bytes.clone());
-        self.ghost.made(r.stream, Label { epoch, seq }, runs, bytes);
+        let twice = self.ghost.made(r.stream, Label { epoch, seq }, id, runs, bytes);
+        if let Some(first) = twice {
+            self.violation(format!("I9 request {id:?} was done by {first:?} and again by {epoch:?}.{seq}"));
+        }
         let waiting = &mut self.nodes[node].waiting.writes;
         waiting.push(WaitingWrite { client: r.client, number: r.id.number, seq });
         self.with_member(node, |m, now, out, _| m.flush(now, out));
@@ -224,7 +260,7 @@ impl World {
                 read.seen = Some((read_register(member, read.register), self.newest_seq(node, read.register)));
             }
             match read.seen {
-                Some((value, seq)) if member.releases(seq) => reads.push((read, value)),
+                Some((value, seq)) if leased && member.releases(seq) => reads.push((read, value)),
                 _ => still.reads.push(read),
             }
         }

@@ -1,6 +1,7 @@
 //! One run: a seed, a shape, perhaps a planted bug; the rough part, then healing, then the checks at rest.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use staves_model::mutant::{Mutant, plant};
 use staves_model::GroupId;
@@ -121,10 +122,28 @@ fn world(s: &Scenario) -> World {
     }
 }
 
-/// Runs a scenario. The same scenario gives the same report.
+/// Runs a scenario. The same scenario gives the same report. An assertion of the machines that fails is
+/// a violation too.
 pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
+    let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
+    if let Err(panic) = result {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
+        w.violation(format!("assertion: {}", text.unwrap_or_default()));
+    }
+    plant(None);
+    Report {
+        violations: w.violations,
+        hash: w.hash.get(),
+        steps: w.steps,
+        operations: w.history.len(),
+        cover: w.cover,
+    }
+}
+
+fn go(w: &mut World) {
     let nodes = w.nodes.len();
     // One node joins later, while the cluster already serves.
     w.bootstrap(nodes - 1);
@@ -142,20 +161,12 @@ pub fn run(scenario: &Scenario) -> Report {
         let minima = w.history.len() >= OPERATIONS_MIN && w.cover.faults() >= FAULTS_MIN;
         w.now < ROUGH_MS * MS || (!minima && w.now < ROUGH_MS_MAX * MS)
     };
-    while rough(&w) && w.violations.is_empty() && w.step() {}
+    while rough(w) && w.violations.is_empty() && w.step() {}
     if w.violations.is_empty() {
-        heal(&mut w);
+        heal(w);
     }
     for what in violations(&w.history) {
         w.violation(what);
-    }
-    plant(None);
-    Report {
-        violations: w.violations,
-        hash: w.hash.get(),
-        steps: w.steps,
-        operations: w.history.len(),
-        cover: w.cover,
     }
 }
 

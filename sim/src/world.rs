@@ -151,6 +151,11 @@ impl SimNode {
         Time(self.offset + (now / 1000) * self.rate_ppm as u64 / 1000)
     }
 
+    /// The true time at which its clock shows `at`, in nanoseconds.
+    pub fn true_time(&self, at: Time) -> u64 {
+        at.0.saturating_sub(self.offset) / 1000 * 1_000_000 / self.rate_ppm as u64 * 1000
+    }
+
     /// Whether this life of it runs.
     pub fn lives(&self, incarnation: Incarnation) -> bool {
         self.up && self.incarnation == incarnation

@@ -50,17 +50,23 @@ impl<'a> AnswerRef<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// This member is not the data bucket of an open epoch. Nothing was done.
-    #[error("this node does not answer for the key's bucket; ask the node that the newer map names")]
+    #[error(
+        "this node does not answer for the key's bucket; ask the node that the newer map names"
+    )]
     NotServing,
     /// This member stopped being the data bucket after it took the request, which may have taken
     /// effect. A retry at the successor, with the same request number, finds out.
-    #[error("the key's bucket moved before the request was safe; ask its new node, with the same request number")]
+    #[error(
+        "the key's bucket moved before the request was safe; ask its new node, with the same request number"
+    )]
     Interrupted,
     /// Too much waits here already. Nothing was done.
     #[error("too many requests wait at the key's bucket; ask again a little later")]
     Busy,
     /// The deadline passed first. The request may have taken effect.
-    #[error("the deadline passed before the request was safe on all copies; it may or may not have taken effect")]
+    #[error(
+        "the deadline passed before the request was safe on all copies; it may or may not have taken effect"
+    )]
     Deadline,
 }
 
@@ -99,7 +105,9 @@ pub(crate) fn keep(answer: &Answer) -> Bytes {
             kept.put_u8(TOO_LARGE);
             kept.put_u64_le(bytes.len() as u64);
         }
-        Answer::Error(code, _) => unreachable!("{code}: an error writes nothing, so no delta carries it"),
+        Answer::Error(code, _) => {
+            unreachable!("{code}: an error writes nothing, so no delta carries it")
+        }
     }
     kept.freeze()
 }
@@ -151,13 +159,22 @@ mod tests {
     #[test]
     fn kept_answers_are_given_again() {
         let value = |n| Answer::Value(Bytes::from(vec![7; n]));
-        for answer in [Answer::Ok, Answer::Nil, Answer::Int(-5), value(0), value(4096)] {
+        for answer in [
+            Answer::Ok,
+            Answer::Nil,
+            Answer::Int(-5),
+            value(0),
+            value(4096),
+        ] {
             assert_eq!(recall(&keep(&answer)), answer);
         }
         let Answer::Error(ErrorCode::Forgotten, text) = recall(&keep(&value(4097))) else {
             panic!("too large to keep")
         };
         assert!(text.contains("4097 bytes"), "{text}");
-        assert!(matches!(recall(&Bytes::from_static(&[INT, 1])), Answer::Error(..)));
+        assert!(matches!(
+            recall(&Bytes::from_static(&[INT, 1])),
+            Answer::Error(..)
+        ));
     }
 }

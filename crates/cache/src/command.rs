@@ -22,7 +22,8 @@ pub(crate) enum Verdict<'a> {
 pub(crate) fn too_large(op: &Op<'_>, value_bytes_max: usize) -> Option<Answer> {
     let key = op.key().len();
     if key > KEY_BYTES_MAX {
-        let text = format!("ERR the key of {key} bytes exceeds the maximum of {KEY_BYTES_MAX} bytes");
+        let text =
+            format!("ERR the key of {key} bytes exceeds the maximum of {KEY_BYTES_MAX} bytes");
         return Some(Answer::error(ErrorCode::TooLarge, text));
     }
     let value = op.value().map_or(0, <[u8]>::len);
@@ -30,17 +31,27 @@ pub(crate) fn too_large(op: &Op<'_>, value_bytes_max: usize) -> Option<Answer> {
 }
 
 fn value_too_large(bytes: usize, max: usize) -> Answer {
-    let text = format!("ERR string exceeds maximum allowed size: {bytes} bytes, and {max} are allowed");
+    let text =
+        format!("ERR string exceeds maximum allowed size: {bytes} bytes, and {max} are allowed");
     Answer::error(ErrorCode::TooLarge, text)
 }
 
 /// Decides an operation.
-pub(crate) fn decide<'a>(op: &Op<'a>, old: Option<Value<'_>>, value_bytes_max: usize) -> Verdict<'a> {
+pub(crate) fn decide<'a>(
+    op: &Op<'a>,
+    old: Option<Value<'_>>,
+    value_bytes_max: usize,
+) -> Verdict<'a> {
     match *op {
         Op::Get { .. } => Verdict::Keep(value_or_nil(old)),
         Op::Exists { .. } => Verdict::Keep(Answer::Int(i64::from(old.is_some()))),
         Op::StrLen { .. } => Verdict::Keep(length(old.map_or(0, |v| v.len()))),
-        Op::Set { value, condition, get_old, .. } => set(value, condition, get_old, old),
+        Op::Set {
+            value,
+            condition,
+            get_old,
+            ..
+        } => set(value, condition, get_old, old),
         Op::Del { .. } if old.is_none() => Verdict::Keep(Answer::Int(0)),
         Op::Del { .. } => Verdict::Remove(Answer::Int(1)),
         Op::GetDel { .. } if old.is_none() => Verdict::Keep(Answer::Nil),
@@ -50,7 +61,12 @@ pub(crate) fn decide<'a>(op: &Op<'a>, old: Option<Value<'_>>, value_bytes_max: u
     }
 }
 
-fn set<'a>(value: &'a [u8], condition: Condition, get_old: bool, old: Option<Value<'_>>) -> Verdict<'a> {
+fn set<'a>(
+    value: &'a [u8],
+    condition: Condition,
+    get_old: bool,
+    old: Option<Value<'_>>,
+) -> Verdict<'a> {
     let holds = match condition {
         Condition::Always => true,
         Condition::IfAbsent => old.is_none(),
@@ -61,7 +77,11 @@ fn set<'a>(value: &'a [u8], condition: Condition, get_old: bool, old: Option<Val
         (false, true) => Answer::Ok,
         (false, false) => Answer::Nil,
     };
-    if holds { Verdict::Put(Cow::Borrowed(value), answer) } else { Verdict::Keep(answer) }
+    if holds {
+        Verdict::Put(Cow::Borrowed(value), answer)
+    } else {
+        Verdict::Keep(answer)
+    }
 }
 
 fn increment<'a>(by: i64, old: Option<Value<'_>>) -> Verdict<'a> {

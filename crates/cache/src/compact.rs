@@ -40,16 +40,32 @@ pub(crate) struct Compaction {
 pub(crate) fn plan(kv: &Kv, pages: &Pages, aim: Aim, bytes_max: usize) -> Option<Compaction> {
     let victims = sparsest(kv);
     let pack = |count: usize, into: usize| {
-        let live: usize = victims.get(..count)?.iter().map(|(live, _)| *live as usize).sum();
+        let live: usize = victims
+            .get(..count)?
+            .iter()
+            .map(|(live, _)| *live as usize)
+            .sum();
         let fits = live <= into * SEGMENT_ROOM && live + into * SEGMENT_HEADER <= bytes_max;
-        if fits { pack(pages, &victims[..count], into) } else { None }
+        if fits {
+            pack(pages, &victims[..count], into)
+        } else {
+            None
+        }
     };
     let rewrite = |tail_min: usize| {
         let (live, segment) = *victims.first()?;
         let tail = SEGMENT_ROOM - live as usize;
         let was = kv.segments.get(segment);
-        let had = if kv.segments.is_open(segment) { EXTENT_BYTES - was.fill as usize } else { 0 };
-        if tail >= tail_min && tail > had { pack(1, 1) } else { None }
+        let had = if kv.segments.is_open(segment) {
+            EXTENT_BYTES - was.fill as usize
+        } else {
+            0
+        };
+        if tail >= tail_min && tail > had {
+            pack(1, 1)
+        } else {
+            None
+        }
     };
     // From cheap to dear: drop what is empty, join two, rewrite one, join many.
     let cheap = pack(1, 0).or_else(|| pack(2, 1));
@@ -91,7 +107,9 @@ fn pack(pages: &Pages, victims: &[(u32, u32)], into: usize) -> Option<Compaction
         let bytes = pages.slice(first, SEGMENT_ROOM);
         for (at, record) in Records::new(bytes).filter(|(_, r)| r.live) {
             let size = record.size();
-            let target = targets.iter_mut().find(|t| t.len() + size <= EXTENT_BYTES)?;
+            let target = targets
+                .iter_mut()
+                .find(|t| t.len() + size <= EXTENT_BYTES)?;
             target.extend_from_slice(&bytes[at..at + size]);
         }
     }
@@ -106,5 +124,8 @@ fn pack(pages: &Pages, victims: &[(u32, u32)], into: usize) -> Option<Compaction
             opened.push(*segment);
         }
     }
-    Some(Compaction { edit, targets: opened })
+    Some(Compaction {
+        edit,
+        targets: opened,
+    })
 }

@@ -29,7 +29,8 @@ impl Edit {
         let offset = match place {
             Place::Open(offset) => offset,
             Place::Fresh(segment) => {
-                self.bytes.extend_from_slice(&record::segment_header(Kind::Log, 0));
+                self.bytes
+                    .extend_from_slice(&record::segment_header(Kind::Log, 0));
                 start_of(segment)
             }
         };
@@ -41,7 +42,8 @@ impl Edit {
     pub(crate) fn chunk(&mut self, segment: u32, bytes: &[u8]) {
         let from = self.bytes.len();
         self.bytes.reserve(record::SEGMENT_HEADER + bytes.len());
-        self.bytes.extend_from_slice(&record::segment_header(Kind::Chunk, bytes.len()));
+        self.bytes
+            .extend_from_slice(&record::segment_header(Kind::Chunk, bytes.len()));
         self.bytes.extend_from_slice(bytes);
         self.run(start_of(segment), from);
     }
@@ -49,18 +51,30 @@ impl Edit {
     /// Puts what was already appended to `bytes` from `from` on.
     pub(crate) fn run(&mut self, offset: u64, from: usize) {
         let len = (self.bytes.len() - from) as u32;
-        self.runs.push(Run { offset, len, kind: RunKind::Bytes });
+        self.runs.push(Run {
+            offset,
+            len,
+            kind: RunKind::Bytes,
+        });
     }
 
     /// Marks a record dead.
     pub(crate) fn kill(&mut self, offset: u64) {
         self.bytes.push(record::DEAD);
-        self.runs.push(Run { offset, len: 1, kind: RunKind::Bytes });
+        self.runs.push(Run {
+            offset,
+            len: 1,
+            kind: RunKind::Bytes,
+        });
     }
 
     /// Gives segments back.
     pub(crate) fn zero(&mut self, segments: impl IntoIterator<Item = u32>) {
-        let run = |s| Run { offset: start_of(s), len: EXTENT_BYTES as u32, kind: RunKind::Zero };
+        let run = |s| Run {
+            offset: start_of(s),
+            len: EXTENT_BYTES as u32,
+            kind: RunKind::Zero,
+        };
         self.runs.extend(segments.into_iter().map(run));
     }
 }

@@ -19,7 +19,9 @@ impl Tag {
     /// tag's 32 bits over both.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
-        u64::from(self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(16)
+        u64::from(self.0)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_right(16)
     }
 }
 
@@ -51,7 +53,9 @@ impl Index {
     /// The offset of the record with this tag that `is` the one.
     #[inline]
     pub(crate) fn find(&self, tag: Tag, is: impl Fn(u64) -> bool) -> Option<u64> {
-        self.table.find(tag.hash(), |e| e.tag == tag && is(e.offset())).map(|e| e.offset())
+        self.table
+            .find(tag.hash(), |e| e.tag == tag && is(e.offset()))
+            .map(|e| e.offset())
     }
 
     /// Adds an entry; false if it was there.
@@ -60,13 +64,16 @@ impl Index {
             return false;
         }
         let at = u32::try_from(offset / 8).expect("records lie within a bucket's first 32 GiB");
-        self.table.insert_unique(tag.hash(), Entry { tag, at }, |e| e.tag.hash());
+        self.table
+            .insert_unique(tag.hash(), Entry { tag, at }, |e| e.tag.hash());
         true
     }
 
     /// Removes one entry with this tag whose offset `is` the one; returns the offset.
     pub(crate) fn remove(&mut self, tag: Tag, is: impl Fn(u64) -> bool) -> Option<u64> {
-        let found = self.table.find_entry(tag.hash(), |e| e.tag == tag && is(e.offset()));
+        let found = self
+            .table
+            .find_entry(tag.hash(), |e| e.tag == tag && is(e.offset()));
         found.ok().map(|entry| entry.remove().0.offset())
     }
 
@@ -107,7 +114,10 @@ mod tests {
             index.add(Tag::of(&n.to_le_bytes()), n * 8);
         }
         for n in 0..50_000u64 {
-            assert_eq!(index.find(Tag::of(&n.to_le_bytes()), |o| o == n * 8), Some(n * 8));
+            assert_eq!(
+                index.find(Tag::of(&n.to_le_bytes()), |o| o == n * 8),
+                Some(n * 8)
+            );
         }
     }
 }

@@ -125,12 +125,17 @@ impl Kv {
     fn note_zeroes(&mut self, runs: &[Run], bytes: &[u8]) {
         let zeroes = runs.iter().filter(|r| r.kind == RunKind::Zero);
         let zeroed: Vec<u32> = zeroes.flat_map(segments_in).collect();
-        let moved = |s: &&u32| self.segments.get(**s).kind == Kind::Log && self.segments.get(**s).records > 0;
+        let moved = |s: &&u32| {
+            self.segments.get(**s).kind == Kind::Log && self.segments.get(**s).records > 0
+        };
         let mut from: Vec<u32> = zeroed.iter().filter(moved).copied().collect();
         from.sort_unstable();
         if !from.is_empty() {
             let before = self.index.len() as u64;
-            let expected: u64 = from.iter().map(|s| u64::from(self.segments.get(*s).records)).sum();
+            let expected: u64 = from
+                .iter()
+                .map(|s| u64::from(self.segments.get(*s).records))
+                .sum();
             for (offset, part) in written(runs, bytes) {
                 for (_, record) in records_of(offset, part) {
                     let tag = Tag::of(record.key);
@@ -140,10 +145,13 @@ impl Kv {
             }
             if before - (self.index.len() as u64) < expected {
                 // No delta of ours does this: whatever is left of those segments goes the slow way.
-                self.index.retain(|o| from.binary_search(&segment_of(o)).is_err());
+                self.index
+                    .retain(|o| from.binary_search(&segment_of(o)).is_err());
             }
             for segment in &from {
-                self.payload = self.payload.saturating_sub(self.segments.get(*segment).payload);
+                self.payload = self
+                    .payload
+                    .saturating_sub(self.segments.get(*segment).payload);
             }
         }
         for segment in zeroed {
@@ -152,12 +160,19 @@ impl Kv {
     }
 
     fn note_death(&mut self, pages: &Pages, offset: u64) {
-        let Some(record) = record_at(pages, offset) else { return };
-        if self.index.remove(Tag::of(record.key), |o| o == offset).is_none() {
+        let Some(record) = record_at(pages, offset) else {
+            return;
+        };
+        if self
+            .index
+            .remove(Tag::of(record.key), |o| o == offset)
+            .is_none()
+        {
             return;
         }
         self.payload = self.payload.saturating_sub(record.payload());
-        self.segments.remove(segment_of(offset), record.size(), record.payload());
+        self.segments
+            .remove(segment_of(offset), record.size(), record.payload());
         if let Some(large) = record.as_large() {
             self.segments.name(large.chunks(), false);
         }
@@ -201,7 +216,8 @@ impl Kv {
         let each = || (0..extents).filter(|s| pages.exists(start_of(*s)));
         // Kinds first: a record may name chunks that lie behind it.
         for segment in each() {
-            let (kind, bytes) = record::segment_kind(pages.slice(start_of(segment), SEGMENT_HEADER));
+            let (kind, bytes) =
+                record::segment_kind(pages.slice(start_of(segment), SEGMENT_HEADER));
             if kind != Kind::Free {
                 kv.segments.begin(segment, kind);
             }
@@ -209,7 +225,10 @@ impl Kv {
                 kv.segments.fill(segment, SEGMENT_HEADER + bytes);
             }
         }
-        for segment in each().filter(|s| kv.segments.get(*s).kind == Kind::Log).collect::<Vec<_>>() {
+        for segment in each()
+            .filter(|s| kv.segments.get(*s).kind == Kind::Log)
+            .collect::<Vec<_>>()
+        {
             let first = start_of(segment) + SEGMENT_HEADER as u64;
             let mut records = Records::new(pages.slice(first, EXTENT_BYTES - SEGMENT_HEADER));
             for (at, record) in &mut records {
@@ -224,12 +243,18 @@ impl Kv {
     pub fn check(&self, pages: &Pages) -> Result<(), String> {
         let scan = Kv::scan(pages);
         if scan.damaged > 0 {
-            return Err(format!("{} segments hold bytes that are no records", scan.damaged));
+            return Err(format!(
+                "{} segments hold bytes that are no records",
+                scan.damaged
+            ));
         }
         if (self.payload, self.count()) != (scan.payload, scan.count()) {
             return Err(format!(
                 "the index has {} keys of {} bytes, the pages have {} of {}",
-                self.count(), self.payload, scan.count(), scan.payload
+                self.count(),
+                self.payload,
+                scan.count(),
+                scan.payload
             ));
         }
         let (ours, theirs) = (self.segments.facts(), scan.segments.facts());
@@ -238,7 +263,8 @@ impl Kv {
             let at = differs.unwrap_or(ours.len().min(theirs.len()));
             return Err(format!(
                 "segment {at} is {:?} by the index and {:?} by the pages",
-                ours.get(at), theirs.get(at)
+                ours.get(at),
+                theirs.get(at)
             ));
         }
         if self.index.sorted() != scan.index.sorted() {
@@ -246,9 +272,16 @@ impl Kv {
         }
         let keys_twice = scan.index.sorted().iter().any(|(tag, offset)| {
             let record = record_at(pages, *offset);
-            record.is_none_or(|r| scan.find(pages, *tag, r.key).is_none_or(|f| f.offset != *offset))
+            record.is_none_or(|r| {
+                scan.find(pages, *tag, r.key)
+                    .is_none_or(|f| f.offset != *offset)
+            })
         });
-        if keys_twice { Err("one key has two live records".into()) } else { Ok(()) }
+        if keys_twice {
+            Err("one key has two live records".into())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -256,17 +289,21 @@ impl Kv {
 #[inline]
 pub(crate) fn record_at(pages: &Pages, offset: u64) -> Option<Record<'_>> {
     let within = (offset % EXTENT_BYTES as u64) as usize;
-    Record::parse(pages.slice(offset, EXTENT_BYTES - within)).ok().flatten()
+    Record::parse(pages.slice(offset, EXTENT_BYTES - within))
+        .ok()
+        .flatten()
 }
 
 /// Offset and bytes of each run that writes.
 fn written<'a>(runs: &'a [Run], bytes: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
     let mut rest = bytes;
-    runs.iter().filter(|r| r.kind == RunKind::Bytes).map(move |r| {
-        let (part, tail) = rest.split_at(rest.len().min(r.len as usize));
-        rest = tail;
-        (r.offset, part)
-    })
+    runs.iter()
+        .filter(|r| r.kind == RunKind::Bytes)
+        .map(move |r| {
+            let (part, tail) = rest.split_at(rest.len().min(r.len as usize));
+            rest = tail;
+            (r.offset, part)
+        })
 }
 
 /// The records in bytes that are written at an offset, with the offset of each.
@@ -282,6 +319,9 @@ fn records_of(offset: u64, part: &[u8]) -> impl Iterator<Item = (u64, Record<'_>
 
 /// The segments that a run covers.
 fn segments_in(run: &Run) -> impl Iterator<Item = u32> + use<> {
-    let end = run.offset.saturating_add(u64::from(run.len)).div_ceil(EXTENT_BYTES as u64);
+    let end = run
+        .offset
+        .saturating_add(u64::from(run.len))
+        .div_ceil(EXTENT_BYTES as u64);
     segment_of(run.offset)..u32::try_from(end).unwrap_or(u32::MAX)
 }

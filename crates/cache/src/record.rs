@@ -108,7 +108,12 @@ impl<'a> Record<'a> {
             return Err(Malformed);
         }
         let (key, rest) = bytes[RECORD_HEADER..].split_at(key_len);
-        let record = Record { live, large: form & LARGE != 0, key, body: &rest[..body_len] };
+        let record = Record {
+            live,
+            large: form & LARGE != 0,
+            key,
+            body: &rest[..body_len],
+        };
         if record.large {
             Large::parse(record.body).ok_or(Malformed)?;
         }
@@ -122,7 +127,11 @@ impl<'a> Record<'a> {
 
     /// The list of its chunks, if it is large.
     pub(crate) fn as_large(&self) -> Option<Large<'a>> {
-        if self.large { Large::parse(self.body) } else { None }
+        if self.large {
+            Large::parse(self.body)
+        } else {
+            None
+        }
     }
 
     /// Bytes of key and value.
@@ -151,18 +160,28 @@ impl<'a> Large<'a> {
         let in_chunks = total.checked_sub(tail.len() as u64)?;
         let room = u64::from(chunk_bytes) * count as u64;
         let sane = chunk_bytes as usize <= SEGMENT_ROOM && in_chunks <= room;
-        sane.then_some(Large { total, chunk_bytes, chunks, tail })
+        sane.then_some(Large {
+            total,
+            chunk_bytes,
+            chunks,
+            tail,
+        })
     }
 
     /// The segments of its chunks, in order.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = u32> + 'a {
-        self.chunks.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+        self.chunks
+            .chunks_exact(4)
+            .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
     }
 }
 
 /// Bytes that a record of such a key and body takes up.
 pub(crate) fn size(key: usize, body: usize) -> usize {
-    RECORD_HEADER.saturating_add(key).saturating_add(body).next_multiple_of(8)
+    RECORD_HEADER
+        .saturating_add(key)
+        .saturating_add(body)
+        .next_multiple_of(8)
 }
 
 /// Appends a live record to `into`; the body comes in parts.
@@ -202,12 +221,11 @@ pub(crate) struct Records<'a> {
 
 impl<'a> Records<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Records<'a> {
-        Records { bytes, at: 0, malformed: false }
-    }
-
-    /// Where the records end, as far as they were walked.
-    pub(crate) fn end(&self) -> usize {
-        self.at
+        Records {
+            bytes,
+            at: 0,
+            malformed: false,
+        }
     }
 }
 
@@ -251,13 +269,19 @@ mod tests {
 
         let mut records = Records::new(&bytes);
         let (at, small) = records.next().unwrap();
-        assert_eq!((at, small.key, small.body, small.live), (0, &b"k"[..], &b"value"[..], true));
+        assert_eq!(
+            (at, small.key, small.body, small.live),
+            (0, &b"k"[..], &b"value"[..], true)
+        );
         let (at, large) = records.next().unwrap();
         assert_eq!((at, large.payload()), (second, 305));
         let list = large.as_large().unwrap();
-        assert_eq!((list.chunks().collect::<Vec<_>>(), list.tail.len()), (vec![7, 9], 100));
+        assert_eq!(
+            (list.chunks().collect::<Vec<_>>(), list.tail.len()),
+            (vec![7, 9], 100)
+        );
         assert!(records.next().is_none() && !records.malformed);
-        assert_eq!(records.end(), bytes.len() - 40);
+        assert_eq!(records.at, bytes.len() - 40);
     }
 
     #[test]
@@ -265,7 +289,10 @@ mod tests {
         let mut bytes = Vec::new();
         append(&mut bytes, b"ab", false, &[b"xyz"]);
         assert_eq!(bytes, b"\x01\0\0\0\x02\0\0\0\x03\0\0\0abxyz\0\0\0\0\0\0\0");
-        assert_eq!(&segment_header(Kind::Chunk, 258)[..8], b"\x02\x01\0\0\x02\x01\0\0");
+        assert_eq!(
+            &segment_header(Kind::Chunk, 258)[..8],
+            b"\x02\x01\0\0\x02\x01\0\0"
+        );
     }
 
     proptest! {

@@ -84,12 +84,18 @@ impl Segments {
         if kind == Kind::Log {
             self.logs += 1;
         }
-        self.all[index] = Segment { kind, fill: SEGMENT_HEADER as u32, ..Segment::default() };
+        self.all[index] = Segment {
+            kind,
+            fill: SEGMENT_HEADER as u32,
+            ..Segment::default()
+        };
     }
 
     /// The segment was zeroed: it is free.
     pub(crate) fn end(&mut self, segment: u32) {
-        let Some(old) = self.all.get_mut(segment as usize).map(std::mem::take) else { return };
+        let Some(old) = self.all.get_mut(segment as usize).map(std::mem::take) else {
+            return;
+        };
         if old.kind == Kind::Log {
             self.logs -= 1;
             self.live -= u64::from(old.live);
@@ -100,7 +106,11 @@ impl Segments {
 
     /// A live record was added, ending at `fill`.
     pub(crate) fn add(&mut self, segment: u32, bytes: usize, payload: u64) {
-        let Some(s) = self.all.get_mut(segment as usize).filter(|s| s.kind == Kind::Log) else {
+        let Some(s) = self
+            .all
+            .get_mut(segment as usize)
+            .filter(|s| s.kind == Kind::Log)
+        else {
             return;
         };
         let before = s.live;
@@ -119,7 +129,11 @@ impl Segments {
 
     /// A live record died.
     pub(crate) fn remove(&mut self, segment: u32, bytes: usize, payload: u64) {
-        let Some(s) = self.all.get_mut(segment as usize).filter(|s| s.kind == Kind::Log) else {
+        let Some(s) = self
+            .all
+            .get_mut(segment as usize)
+            .filter(|s| s.kind == Kind::Log)
+        else {
             return;
         };
         let bytes = s.live.min(bytes as u32);
@@ -134,7 +148,11 @@ impl Segments {
     /// A large value's record names these chunks, or no longer does.
     pub(crate) fn name(&mut self, chunks: impl Iterator<Item = u32>, named: bool) {
         for chunk in chunks {
-            if let Some(s) = self.all.get_mut(chunk as usize).filter(|s| s.kind == Kind::Chunk) {
+            if let Some(s) = self
+                .all
+                .get_mut(chunk as usize)
+                .filter(|s| s.kind == Kind::Chunk)
+            {
                 s.records = u32::from(named);
             }
         }
@@ -143,7 +161,10 @@ impl Segments {
     /// Chunks that no live record names.
     pub(crate) fn unnamed_chunks(&self) -> Vec<u32> {
         let unnamed = |s: &Segment| s.kind == Kind::Chunk && s.records == 0;
-        self.iter().filter(|(_, s)| unnamed(s)).map(|(i, _)| i).collect()
+        self.iter()
+            .filter(|(_, s)| unnamed(s))
+            .map(|(i, _)| i)
+            .collect()
     }
 
     /// An open segment's place for a record of so many bytes.
@@ -173,7 +194,12 @@ impl Segments {
         let full = |s: u32| room(self, s) < ROOM_MIN;
         let mut close: Vec<u32> = self.open.iter().copied().filter(|s| full(*s)).collect();
         if self.open.len() - close.len() > OPEN_MAX {
-            close.extend(self.open.iter().copied().min_by_key(|s| (room(self, *s), *s)));
+            close.extend(
+                self.open
+                    .iter()
+                    .copied()
+                    .min_by_key(|s| (room(self, *s), *s)),
+            );
         }
         for segment in close {
             self.open.retain(|s| *s != segment);
@@ -189,21 +215,32 @@ impl Segments {
         self.open.clear();
         self.empty.clear();
         let logs = self.iter().filter(|(_, s)| s.kind == Kind::Log);
-        let mut by_room: Vec<(u32, u32)> =
-            logs.filter(|(_, s)| s.records > 0).map(|(i, s)| (s.fill, i)).collect();
+        let mut by_room: Vec<(u32, u32)> = logs
+            .filter(|(_, s)| s.records > 0)
+            .map(|(i, s)| (s.fill, i))
+            .collect();
         by_room.sort_unstable();
         let roomy = |fill: u32| EXTENT_BYTES - fill as usize >= ROOM_MIN;
-        let open = by_room.iter().filter(|(fill, _)| roomy(*fill)).take(OPEN_MAX);
+        let open = by_room
+            .iter()
+            .filter(|(fill, _)| roomy(*fill))
+            .take(OPEN_MAX);
         self.open = open.map(|(_, i)| *i).collect();
         let empty = |s: &Segment| s.kind == Kind::Log && s.records == 0;
-        self.empty = self.iter().filter(|(_, s)| empty(s)).map(|(i, _)| i).collect();
+        self.empty = self
+            .iter()
+            .filter(|(_, s)| empty(s))
+            .map(|(i, _)| i)
+            .collect();
     }
 
     /// Up to `most` segments without a live record, whose memory can be given back.
     pub(crate) fn take_empty(&mut self, most: usize) -> Vec<u32> {
         let mut taken = Vec::new();
         while taken.len() < most {
-            let Some(segment) = self.empty.pop() else { break };
+            let Some(segment) = self.empty.pop() else {
+                break;
+            };
             let s = self.get(segment);
             let empty = s.kind == Kind::Log && s.records == 0 && !self.open.contains(&segment);
             if empty && !taken.contains(&segment) {
@@ -225,7 +262,11 @@ impl Segments {
 
     /// Bytes in segments of records that no live record takes up and no new one can.
     pub(crate) fn waste(&self) -> u64 {
-        let room: u64 = self.open.iter().map(|s| EXTENT_BYTES as u64 - u64::from(self.get(*s).fill)).sum();
+        let room: u64 = self
+            .open
+            .iter()
+            .map(|s| EXTENT_BYTES as u64 - u64::from(self.get(*s).fill))
+            .sum();
         (u64::from(self.logs) * SEGMENT_ROOM as u64).saturating_sub(self.live + room)
     }
 
@@ -241,7 +282,11 @@ impl Segments {
 
     /// What a scan of the pages can tell, without trailing free segments: for comparison.
     pub(crate) fn facts(&self) -> &[Segment] {
-        let used = self.all.iter().rposition(|s| s.kind != Kind::Free).map_or(0, |last| last + 1);
+        let used = self
+            .all
+            .iter()
+            .rposition(|s| s.kind != Kind::Free)
+            .map_or(0, |last| last + 1);
         &self.all[..used]
     }
 }

@@ -40,7 +40,9 @@ impl Unstable {
         if self.newest.is_empty() {
             return 0;
         }
-        self.newest.find(tag.hash(), |e| e.0 == tag).map_or(0, |e| e.1)
+        self.newest
+            .find(tag.hash(), |e| e.0 == tag)
+            .map_or(0, |e| e.1)
     }
 
     /// A write was made.
@@ -48,7 +50,8 @@ impl Unstable {
         match self.newest.find_mut(tag.hash(), |e| e.0 == tag) {
             Some(entry) => entry.1 = seq,
             None => {
-                self.newest.insert_unique(tag.hash(), (tag, seq), |e| e.0.hash());
+                self.newest
+                    .insert_unique(tag.hash(), (tag, seq), |e| e.0.hash());
             }
         }
         self.order.push_back((seq, tag));
@@ -89,7 +92,11 @@ pub(crate) struct Waiters {
 }
 
 fn held(answer: &Answer) -> usize {
-    if let Answer::Value(bytes) = answer { bytes.len() } else { 0 }
+    if let Answer::Value(bytes) = answer {
+        bytes.len()
+    } else {
+        0
+    }
 }
 
 impl Waiters {
@@ -106,7 +113,14 @@ impl Waiters {
         self.arrivals += 1;
         self.bytes += held(&answer);
         self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
-        self.by_seq.insert((seq, self.arrivals), Waiter { token, deadline, answer });
+        self.by_seq.insert(
+            (seq, self.arrivals),
+            Waiter {
+                token,
+                deadline,
+                answer,
+            },
+        );
     }
 
     /// The next answer that waits for nothing above `stable`.

@@ -4,6 +4,7 @@
 //! passes it on once. So a node that is cut from the leader but not from everybody still gets through.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -32,7 +33,10 @@ pub(crate) struct NotLeader;
 /// What one try came to, where it did not come to an answer.
 enum Miss {
     /// Somebody else may lead.
-    Elsewhere { leader: Option<(NodeId, String)>, why: String },
+    Elsewhere {
+        leader: Option<(NodeId, String)>,
+        why: String,
+    },
     /// It may have been heard.
     Lost(String),
 }
@@ -65,7 +69,11 @@ impl Inner {
                 }
                 Err(Miss::Lost(why)) if question.repeatable() => last = why,
                 Err(Miss::Lost(last)) => {
-                    return Err(DirectoryError::Unknown { waiting_for, waited: begun.elapsed(), last });
+                    return Err(DirectoryError::Unknown {
+                        waiting_for,
+                        waited: begun.elapsed(),
+                        last,
+                    });
                 }
             }
             // A hint is followed at once, but once: two nodes that name each other must not keep us busy.
@@ -74,7 +82,11 @@ impl Inner {
                 tokio::time::sleep(rest.min(left)).await;
             }
         }
-        Err(DirectoryError::NoLeader { waiting_for, waited: begun.elapsed(), last })
+        Err(DirectoryError::NoLeader {
+            waiting_for,
+            waited: begun.elapsed(),
+            last,
+        })
     }
 
     async fn try_once(
@@ -84,25 +96,46 @@ impl Inner {
         hint: Option<(NodeId, String)>,
         left: Duration,
     ) -> Result<Answer, Miss> {
-        let patience = if question.repeatable() { left.min(TRY) } else { left };
+        let patience = if question.repeatable() {
+            left.min(TRY)
+        } else {
+            left
+        };
         if self.leads().is_some() {
             let lead = tokio::time::timeout(patience, self.lead(question.clone())).await;
             return match lead {
                 Ok(Ok(answer)) => Ok(answer),
-                Ok(Err(NotLeader)) => {
-                    Err(Miss::Elsewhere { leader: None, why: "this node leads no longer".into() })
-                }
-                Err(_) => Err(Miss::Lost("this node leads, but no majority answers it".into())),
+                Ok(Err(NotLeader)) => Err(Miss::Elsewhere {
+                    leader: None,
+                    why: "this node leads no longer".into(),
+                }),
+                Err(_) => Err(Miss::Lost(
+                    "this node leads, but no majority answers it".into(),
+                )),
             };
         }
-        let core = self.core().map_err(|e| Miss::Elsewhere { leader: None, why: e.to_string() })?;
+        let core = self.core().map_err(|e| Miss::Elsewhere {
+            leader: None,
+            why: e.to_string(),
+        })?;
         let Some((node, addr)) = self.whom_to_ask(core, attempt, hint) else {
-            return Err(Miss::Elsewhere { leader: None, why: "no other node is known".into() });
+            return Err(Miss::Elsewhere {
+                leader: None,
+                why: "no other node is known".into(),
+            });
         };
         let budget_ms = patience.as_millis() as u32;
-        let body = Body::Ask { question: question.clone(), hops: HOPS, budget_ms };
+        let body = Body::Ask {
+            question: question.clone(),
+            hops: HOPS,
+            budget_ms,
+        };
         let reply = core.network.call(node, &addr, body, patience).await;
-        judge(reply, &addr)
+        let result = judge(reply, &addr);
+        if result.is_err() {
+            self.misses.fetch_add(1, Ordering::Relaxed);
+        }
+        result
     }
 
     /// The leader, as far as known; every other time, and if none is known, somebody else.
@@ -115,18 +148,40 @@ impl Inner {
         if hint.is_some() {
             return hint;
         }
+        let unheard = self.unheard.lock().clone();
         let leader = self.leader_contact(core);
-        if attempt % 2 == 0 && leader.is_some() {
+        let heard = leader
+            .as_ref()
+            .is_some_and(|(node, _)| !unheard.contains(node));
+        if heard && attempt.is_multiple_of(2) {
             return leader;
         }
         let map = self.map();
-        let up = map.nodes.values().filter(|n| n.state == NodeState::Up && n.id != core.me);
-        let mut others: Vec<(NodeId, String)> = up.map(|n| (n.id, n.native.clone())).collect();
-        others.extend(self.options.join.iter().map(|addr| (NodeId(0), addr.clone())));
+        let up = map
+            .nodes
+            .values()
+            .filter(|n| n.state == NodeState::Up && n.id != core.me);
+        let (far, mut others): (Vec<_>, Vec<_>) = up
+            .map(|n| (n.id, n.native.clone()))
+            .partition(|(node, _)| unheard.contains(node));
+        if others.is_empty() {
+            others = far;
+        }
+        // What the map says may be long out of date: this node may have slept through everybody's move.
+        let seeds = self
+            .options
+            .join
+            .iter()
+            .filter(|a| **a != self.options.node.native);
+        let new: Vec<_> = seeds
+            .filter(|a| !others.iter().any(|(_, known)| known == *a))
+            .collect();
+        others.extend(new.into_iter().map(|addr| (NodeId(0), addr.clone())));
         if others.is_empty() {
             return leader;
         }
-        Some(others.swap_remove(attempt / 2 % others.len()))
+        let turn = self.misses.load(Ordering::Relaxed) % others.len();
+        Some(others.swap_remove(turn))
     }
 
     /// The leader's id and address, if it is another node than this.
@@ -135,7 +190,11 @@ impl Inner {
         let (leader, given) = {
             let m = metrics.borrow();
             let leader = m.current_leader.filter(|l| *l != core.me)?;
-            let given = m.membership_config.membership().get_node(&leader).map(|n| n.addr.clone());
+            let given = m
+                .membership_config
+                .membership()
+                .get_node(&leader)
+                .map(|n| n.addr.clone());
             (leader, given.unwrap_or_default())
         };
         let addr = core.network.address(leader, &given);
@@ -159,10 +218,19 @@ impl Inner {
         let Ok(core) = self.core() else {
             return Reply::Failed("this node has not joined its cluster yet".into());
         };
-        let joins = matches!(letter.body, Body::Ask { question: Question::Join(_), .. });
+        let joins = matches!(
+            letter.body,
+            Body::Ask {
+                question: Question::Join(_),
+                ..
+            }
+        );
         let ours = letter.cluster == core.cluster || (joins && letter.to == NodeId(0));
         if !ours || (letter.to != core.me && letter.to != NodeId(0)) {
-            return Reply::Misdirected { cluster: core.cluster, node: core.me };
+            return Reply::Misdirected {
+                cluster: core.cluster,
+                node: core.me,
+            };
         }
         match letter.body {
             Body::Append(rpc) => match core.raft.append_entries(rpc).await {
@@ -178,7 +246,11 @@ impl Inner {
                 Err(RaftError::APIError(e)) => Reply::SnapshotMismatch(e),
                 Err(e) => Reply::Failed(e.to_string()),
             },
-            Body::Ask { question, hops, budget_ms } => {
+            Body::Ask {
+                question,
+                hops,
+                budget_ms,
+            } => {
                 let budget = Duration::from_millis(budget_ms.into());
                 self.answer(core, letter.from, question, hops, budget).await
             }
@@ -186,7 +258,11 @@ impl Inner {
                 Ok((_, incarnation)) => Reply::Pong { incarnation },
                 Err(e) => Reply::Failed(e.to_string()),
             },
-            Body::Probe { node, incarnation, addr } => {
+            Body::Probe {
+                node,
+                incarnation,
+                addr,
+            } => {
                 let sign = self.probe(node, incarnation, &addr).await;
                 Reply::Probed { sign }
             }
@@ -212,13 +288,21 @@ impl Inner {
             };
         }
         let leader = self.leader_contact(core).filter(|(node, _)| *node != from);
-        let Some((node, addr)) = leader else { return Reply::NotLeader { leader: None } };
+        let Some((node, addr)) = leader else {
+            return Reply::NotLeader { leader: None };
+        };
         if hops == 0 {
-            return Reply::NotLeader { leader: Some((node, addr)) };
+            return Reply::NotLeader {
+                leader: Some((node, addr)),
+            };
         }
         let budget_ms = budget.as_millis() as u32;
         let repeatable = question.repeatable();
-        let body = Body::Ask { question, hops: hops - 1, budget_ms };
+        let body = Body::Ask {
+            question,
+            hops: hops - 1,
+            budget_ms,
+        };
         match core.network.call(node, &addr, body, budget).await {
             Ok(reply) => reply,
             Err(e) if e.undelivered() || repeatable => Reply::NotLeader { leader: None },
@@ -234,8 +318,14 @@ impl Inner {
         addr: &str,
         patience: Duration,
     ) -> Result<(), PingFailed> {
-        let Ok(core) = self.core() else { return Err(PingFailed::Silent) };
-        match core.network.call(node, addr, Body::Ping { incarnation }, patience).await {
+        let Ok(core) = self.core() else {
+            return Err(PingFailed::Silent);
+        };
+        match core
+            .network
+            .call(node, addr, Body::Ping { incarnation }, patience)
+            .await
+        {
             Ok(Reply::Pong { incarnation: found }) if found == incarnation => Ok(()),
             // Another life, or another node, has the address: the one that is asked for is over.
             Ok(Reply::Pong { .. } | Reply::Misdirected { .. }) => Err(PingFailed::Over),
@@ -286,8 +376,13 @@ fn judge(reply: Result<Reply, TransportError>, addr: &str) -> Result<Answer, Mis
             Err(Miss::Elsewhere { leader: None, why })
         }
         Ok(Reply::Failed(reason)) => Err(Miss::Lost(format!("{addr}: {reason}"))),
-        Ok(_) => Err(Miss::Lost(format!("{addr} answered something else than was asked"))),
-        Err(e) if e.undelivered() => Err(Miss::Elsewhere { leader: None, why: e.to_string() }),
+        Ok(_) => Err(Miss::Lost(format!(
+            "{addr} answered something else than was asked"
+        ))),
+        Err(e) if e.undelivered() => Err(Miss::Elsewhere {
+            leader: None,
+            why: e.to_string(),
+        }),
         Err(e) => Err(Miss::Lost(e.to_string())),
     }
 }
@@ -300,7 +395,11 @@ pub(crate) async fn ask_to_join(
     patience: Duration,
 ) -> Result<Answer, String> {
     let budget_ms = patience.as_millis() as u32;
-    let body = Body::Ask { question: question.clone(), hops: HOPS, budget_ms };
+    let body = Body::Ask {
+        question: question.clone(),
+        hops: HOPS,
+        budget_ms,
+    };
     let reply = network.call(NodeId(0), addr, body, patience).await;
     match judge(reply, addr) {
         Ok(answer) => Ok(answer),

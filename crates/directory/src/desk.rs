@@ -34,7 +34,10 @@ pub(crate) async fn run(inner: Arc<Inner>, mut queue: mpsc::Receiver<LeaseAsk>) 
         for ask in batch.drain(..) {
             let answer = match &confirmed {
                 Ok(()) => grant(&inner, &ask),
-                Err(reason) => Answer::Later { wait_ms: 20, reason: reason.clone() },
+                Err(reason) => Answer::Later {
+                    wait_ms: 20,
+                    reason: reason.clone(),
+                },
             };
             // Who asked may have stopped waiting; the book is then merely too careful.
             let _ = ask.reply.send(answer);
@@ -48,18 +51,29 @@ pub(crate) async fn confirm(inner: &Inner) -> Result<(), String> {
     match tokio::time::timeout(CONFIRM, core.raft.ensure_linearizable()).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(e)) => Err(format!("no majority confirms that this node leads: {e}")),
-        Err(_) => Err(format!("no majority confirmed within {} ms that this node leads", CONFIRM.as_millis())),
+        Err(_) => Err(format!(
+            "no majority confirmed within {} ms that this node leads",
+            CONFIRM.as_millis()
+        )),
     }
 }
 
 fn grant(inner: &Inner, ask: &LeaseAsk) -> Answer {
     let mut duties = inner.duties.lock();
     let Some(duties) = duties.as_mut() else {
-        return Answer::Later { wait_ms: 20, reason: "the leader has only just been elected".into() };
+        return Answer::Later {
+            wait_ms: 20,
+            reason: "the leader has only just been elected".into(),
+        };
     };
     // Under the lock: who opens an epoch after this sees the grant, who opened one before is in the map.
     let map = inner.map();
     let now = inner.now();
-    let granted = duties.leases.grant(now, &map, ask.node, ask.incarnation, &ask.wanted);
-    Answer::Leased { granted, revision: map.revision }
+    let granted = duties
+        .leases
+        .grant(now, &map, ask.node, ask.incarnation, &ask.wanted);
+    Answer::Leased {
+        granted,
+        revision: map.revision,
+    }
 }

@@ -1,7 +1,8 @@
 //! The handle that a node holds: questions to the leader, answers to other nodes, and the window on the map.
 
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,10 @@ pub(crate) struct Inner {
     pub desk: mpsc::Sender<LeaseAsk>,
     pub desk_queue: Mutex<Option<mpsc::Receiver<LeaseAsk>>>,
     pub seen_at: SeenAt,
+    /// Nodes that do not answer this node's pings: questions go round by others.
+    pub unheard: Mutex<BTreeSet<NodeId>>,
+    /// Raised with each question that missed, so that the next one goes another way.
+    pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
     pub leaving: AtomicBool,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -110,6 +115,8 @@ pub struct Status {
     pub term: u64,
     /// Who votes. During a change of voters, both sets.
     pub voters: Vec<NodeId>,
+    /// The voters are being changed: until it is done, majorities of both sets are needed.
+    pub changing_voters: bool,
     /// Who only follows.
     pub learners: Vec<NodeId>,
     /// The log's last index.
@@ -120,17 +127,26 @@ pub struct Status {
     pub quorum_silent_ms: Option<u64>,
     /// The map's revision.
     pub revision: Revision,
+    /// Why Raft stopped on this node, if it did (its data folder failed): the node should be restarted.
+    pub failed: Option<String>,
 }
 
 impl Directory {
     /// Opens the data folder. Nothing runs before [`Directory::start`], but [`Directory::handle`] may be
     /// wired up already, and must be: the cluster talks to this node while it starts.
-    pub fn open(options: Options, transport: Arc<dyn Transport>) -> Result<Directory, DirectoryError> {
+    pub fn open(
+        options: Options,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Directory, DirectoryError> {
         options.raft()?;
         let store = Store::open(options.data_dir.as_deref())?;
         let (window_tx, window) = watch::channel(Arc::default());
         let machine = Machine::load(store.clone(), window_tx).map_err(|reason| {
-            let path = options.data_dir.clone().unwrap_or_default().join(crate::store::FILE);
+            let path = options
+                .data_dir
+                .clone()
+                .unwrap_or_default()
+                .join(crate::store::FILE);
             crate::error::StoreError::Unreadable { path, reason }
         })?;
         let (desk, desk_queue) = mpsc::channel(DESK_QUEUE);
@@ -146,11 +162,15 @@ impl Directory {
             desk,
             desk_queue: Mutex::new(Some(desk_queue)),
             seen_at: SeenAt::default(),
+            unheard: Mutex::default(),
+            misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             tasks: Mutex::default(),
             origin: Instant::now(),
         };
-        Ok(Directory { inner: Arc::new(inner) })
+        Ok(Directory {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Makes the cluster, joins it, or comes back to it; returns once this node's own map shows its new
@@ -198,21 +218,45 @@ impl Directory {
         deadline: Duration,
     ) -> Result<Granted, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        let question = Question::Lease { node, incarnation, wanted };
+        let question = Question::Lease {
+            node,
+            incarnation,
+            wanted,
+        };
         match self.inner.ask(question, deadline).await? {
-            Answer::Leased { granted, revision } => Ok(Granted { clock, granted, revision }),
+            Answer::Leased { granted, revision } => Ok(Granted {
+                clock,
+                granted,
+                revision,
+            }),
             other => Err(unexpected("leases", &other)),
         }
     }
 
     /// Gives leases up: this node has sealed these groups for an epoch in which another has its data slot.
-    pub async fn release(&self, groups: Vec<GroupId>, deadline: Duration) -> Result<(), DirectoryError> {
+    pub async fn release(
+        &self,
+        groups: Vec<GroupId>,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        self.noted(Question::Release { node, incarnation, groups }, deadline).await
+        self.noted(
+            Question::Release {
+                node,
+                incarnation,
+                groups,
+            },
+            deadline,
+        )
+        .await
     }
 
     /// Hands in what this node, or a client of it, saw of others (row D5).
-    pub async fn report(&self, seen: Vec<Evidence>, deadline: Duration) -> Result<(), DirectoryError> {
+    pub async fn report(
+        &self,
+        seen: Vec<Evidence>,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
         let (from, _) = self.inner.life()?;
         self.noted(Question::Report { from, seen }, deadline).await
     }
@@ -237,7 +281,16 @@ impl Directory {
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
         let (_, incarnation) = self.inner.life()?;
-        self.noted(Question::Complete { group, epoch, slot, incarnation }, deadline).await
+        self.noted(
+            Question::Complete {
+                group,
+                epoch,
+                slot,
+                incarnation,
+            },
+            deadline,
+        )
+        .await
     }
 
     /// Says that these members hold an epoch up: they do not answer, or cannot reserve the memory.
@@ -249,7 +302,16 @@ impl Directory {
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
         let (reporter, _) = self.inner.life()?;
-        self.noted(Question::Stuck { reporter, group, epoch, slots }, deadline).await
+        self.noted(
+            Question::Stuck {
+                reporter,
+                group,
+                epoch,
+                slots,
+            },
+            deadline,
+        )
+        .await
     }
 
     /// Gives up this node's vote and leadership, and tells the directory that it stops. The caller then
@@ -257,7 +319,11 @@ impl Directory {
     pub async fn leave(&self, deadline: Duration) -> Result<Left, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         self.inner.leaving.store(true, Ordering::Release);
-        match self.inner.ask(Question::Leave { node, incarnation }, deadline).await? {
+        match self
+            .inner
+            .ask(Question::Leave { node, incarnation }, deadline)
+            .await?
+        {
             Answer::Noted => Ok(Left::HandedOver),
             Answer::LastVoter => Ok(Left::LastVoter),
             other => Err(unexpected("leaving", &other)),
@@ -284,9 +350,13 @@ impl Directory {
         let inner = &self.inner;
         let core = inner.core.get();
         let metrics = inner.metrics();
-        let membership = metrics.as_ref().map(|m| m.membership_config.membership().clone());
-        let mut voters: Vec<NodeId> =
-            membership.iter().flat_map(|m| m.voter_ids().collect::<Vec<_>>()).collect();
+        let membership = metrics
+            .as_ref()
+            .map(|m| m.membership_config.membership().clone());
+        let mut voters: Vec<NodeId> = membership
+            .iter()
+            .flat_map(|m| m.voter_ids().collect::<Vec<_>>())
+            .collect();
         voters.sort_unstable();
         voters.dedup();
         Status {
@@ -296,11 +366,23 @@ impl Directory {
             leader: metrics.as_ref().and_then(|m| m.current_leader),
             term: metrics.as_ref().map_or(0, |m| m.current_term),
             voters,
-            learners: membership.iter().flat_map(|m| m.learner_ids().collect::<Vec<_>>()).collect(),
+            changing_voters: membership
+                .as_ref()
+                .is_some_and(|m| m.get_joint_config().len() > 1),
+            learners: membership
+                .iter()
+                .flat_map(|m| m.learner_ids().collect::<Vec<_>>())
+                .collect(),
             last_log: metrics.as_ref().and_then(|m| m.last_log_index).unwrap_or(0),
-            applied: metrics.as_ref().and_then(|m| m.last_applied).map_or(0, |id| id.index),
+            applied: metrics
+                .as_ref()
+                .and_then(|m| m.last_applied)
+                .map_or(0, |id| id.index),
             quorum_silent_ms: metrics.as_ref().and_then(|m| m.millis_since_quorum_ack),
             revision: inner.window.borrow().revision,
+            failed: metrics
+                .and_then(|m| m.running_state.err())
+                .map(|e| e.to_string()),
         }
     }
 
@@ -327,7 +409,9 @@ impl Inner {
     }
 
     pub fn metrics(&self) -> Option<Metrics> {
-        self.core.get().map(|core| core.raft.metrics().borrow().clone())
+        self.core
+            .get()
+            .map(|core| core.raft.metrics().borrow().clone())
     }
 
     /// Raft's term if this node leads in it, as far as it knows.
@@ -343,7 +427,9 @@ impl Inner {
     }
 
     pub fn core(&self) -> Result<&Core, DirectoryError> {
-        self.core.get().ok_or_else(|| not_running("it has not joined a cluster yet"))
+        self.core
+            .get()
+            .ok_or_else(|| not_running("it has not joined a cluster yet"))
     }
 
     /// This node's id and life.
@@ -362,5 +448,7 @@ impl Inner {
 }
 
 fn not_running(reason: &str) -> DirectoryError {
-    DirectoryError::NotRunning { reason: reason.into() }
+    DirectoryError::NotRunning {
+        reason: reason.into(),
+    }
 }

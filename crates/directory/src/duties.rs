@@ -83,14 +83,19 @@ impl Duties {
         let still = |(node, life): &(&NodeId, &Incarnation)| {
             map.nodes.get(node).is_some_and(|n| n.incarnation == **life)
         };
-        self.leaving.iter().filter(still).map(|(node, _)| *node).collect()
+        self.leaving
+            .iter()
+            .filter(still)
+            .map(|(node, _)| *node)
+            .collect()
     }
 
     /// Keeps note of since when nodes are down, as far as this term has seen it.
     pub fn watch_down(&mut self, now: Time, map: &ClusterMap) {
         let down = |n: &NodeId| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down);
         self.down_since.retain(|n, _| down(n));
-        self.leaving.retain(|n, life| map.nodes.get(n).is_some_and(|n| n.incarnation == *life));
+        self.leaving
+            .retain(|n, life| map.nodes.get(n).is_some_and(|n| n.incarnation == *life));
         for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
             self.down_since.entry(node.id).or_insert(now);
         }
@@ -98,7 +103,10 @@ impl Duties {
 
     /// Nodes that are down for less than this.
     pub fn just_down(&self, now: Time, less_than: std::time::Duration) -> BTreeSet<NodeId> {
-        let fresh = self.down_since.iter().filter(|(_, since)| now.since(**since) < less_than);
+        let fresh = self
+            .down_since
+            .iter()
+            .filter(|(_, since)| now.since(**since) < less_than);
         fresh.map(|(node, _)| *node).collect()
     }
 

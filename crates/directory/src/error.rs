@@ -87,7 +87,9 @@ pub enum DirectoryError {
         theirs: ClusterId,
     },
     /// The cluster no longer knows this node.
-    #[error("node {node} was removed from the cluster: start with an empty data folder to join as a new node")]
+    #[error(
+        "node {node} was removed from the cluster: start with an empty data folder to join as a new node"
+    )]
     Removed {
         /// The node that the data folder names.
         node: NodeId,

@@ -36,6 +36,11 @@ impl Evidence {
             Sign::Refused => Finding::Refused,
             Sign::Failed => Finding::Failed,
         };
-        Report { reporter, suspect: self.node, incarnation: self.incarnation, finding }
+        Report {
+            reporter,
+            suspect: self.node,
+            incarnation: self.incarnation,
+            finding,
+        }
     }
 }

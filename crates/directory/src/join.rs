@@ -22,12 +22,20 @@ impl Inner {
     /// Runs the join to its end even if the asker gives up meanwhile: it will ask again, and must not
     /// become two nodes.
     pub(crate) async fn lead_join(self: &Arc<Self>, join: Join) -> Result<Answer, NotLeader> {
-        match self.duties.lock().as_mut().map(|duties| duties.begin_join(join.nonce)) {
+        match self
+            .duties
+            .lock()
+            .as_mut()
+            .map(|duties| duties.begin_join(join.nonce))
+        {
             None => return Ok(newly_elected()),
             Some(JoinState::Done(answer)) => return Ok(answer),
             Some(JoinState::UnderWay) => {
                 let reason = "the join is under way".into();
-                return Ok(Answer::Later { wait_ms: 20, reason });
+                return Ok(Answer::Later {
+                    wait_ms: 20,
+                    reason,
+                });
             }
             Some(JoinState::New) => {}
         }
@@ -35,7 +43,11 @@ impl Inner {
         let task = tokio::spawn(async move {
             let nonce = join.nonce;
             let answer = inner.join_once(join).await;
-            let joined = answer.as_ref().ok().filter(|a| matches!(a, Answer::Joined { .. })).cloned();
+            let joined = answer
+                .as_ref()
+                .ok()
+                .filter(|a| matches!(a, Answer::Joined { .. }))
+                .cloned();
             if let Some(duties) = inner.duties.lock().as_mut() {
                 duties.end_join(nonce, joined);
             }
@@ -45,13 +57,17 @@ impl Inner {
     }
 
     async fn join_once(self: &Arc<Self>, join: Join) -> Result<Answer, NotLeader> {
-        let Ok(core) = self.core() else { return Err(NotLeader) };
+        let Ok(core) = self.core() else {
+            return Err(NotLeader);
+        };
         let (me, cluster) = (core.me, core.cluster);
         if join.cluster != NO_CLUSTER && join.cluster != cluster {
             return Ok(Answer::JoinRefused(JoinRefusal::OtherCluster(cluster)));
         }
         if self.map().cluster == NO_CLUSTER {
-            let answer = self.write(Proposal::unconditional(Change::Bootstrap { cluster })).await?;
+            let answer = self
+                .write(Proposal::unconditional(Change::Bootstrap { cluster }))
+                .await?;
             if let Answer::Later { .. } | Answer::Refused(_) = answer {
                 return Ok(answer);
             }
@@ -72,19 +88,32 @@ impl Inner {
 
     /// Whoever else has the newcomer's address must be dead: a port has one owner. If it answers after
     /// all, somebody advertises a wrong address.
-    async fn clear_address(&self, map: &ClusterMap, join: &Join) -> Result<Option<Answer>, NotLeader> {
+    async fn clear_address(
+        &self,
+        map: &ClusterMap,
+        join: &Join,
+    ) -> Result<Option<Answer>, NotLeader> {
         let former = map.nodes.values().filter(|n| {
             n.state == NodeState::Up && n.native == join.native && Some(n.id) != join.node
         });
         for node in former {
-            let alive = self.ping(node.id, node.incarnation, &node.native, HOLDER).await;
+            let alive = self
+                .ping(node.id, node.incarnation, &node.native, HOLDER)
+                .await;
             match alive {
-                Ok(()) => return Ok(Some(Answer::JoinRefused(JoinRefusal::AddressTaken(node.id)))),
+                Ok(()) => {
+                    return Ok(Some(Answer::JoinRefused(JoinRefusal::AddressTaken(
+                        node.id,
+                    ))));
+                }
                 // Silence proves nothing; the detector will find out.
                 Err(PingFailed::Silent) => continue,
                 Err(PingFailed::Over) => {}
             }
-            let change = Change::NodeDown { node: node.id, incarnation: node.incarnation };
+            let change = Change::NodeDown {
+                node: node.id,
+                incarnation: node.incarnation,
+            };
             self.write(Proposal::unconditional(change)).await?;
         }
         Ok(None)
@@ -107,13 +136,21 @@ impl Inner {
             durable: join.durable,
         };
         Ok(match self.write(Proposal::unconditional(change)).await? {
-            Answer::Applied(Applied::Done { outcome: Outcome::Node { id, incarnation }, .. }) => {
+            Answer::Applied(Applied::Done {
+                outcome: Outcome::Node { id, incarnation },
+                ..
+            }) => {
                 tracing::info!(node = %id, %incarnation, "a node joined");
-                Answer::Joined { cluster, node: id, incarnation }
+                Answer::Joined {
+                    cluster,
+                    node: id,
+                    incarnation,
+                }
             }
-            Answer::Applied(Applied::Refused { refusal: Refusal::UnknownNode { .. }, .. }) => {
-                Answer::JoinRefused(JoinRefusal::Removed)
-            }
+            Answer::Applied(Applied::Refused {
+                refusal: Refusal::UnknownNode { .. },
+                ..
+            }) => Answer::JoinRefused(JoinRefusal::Removed),
             Answer::Applied(Applied::Refused { refusal, .. }) => {
                 Answer::JoinRefused(JoinRefusal::Rules(refusal))
             }

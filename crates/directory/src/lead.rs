@@ -25,23 +25,45 @@ impl Inner {
         match question {
             Question::Join(join) => self.lead_join(join).await,
             Question::Propose(proposal) => self.write(proposal).await,
-            Question::Lease { node, incarnation, wanted } => {
-                self.lead_lease(node, incarnation, wanted).await
-            }
-            Question::Release { node, incarnation, groups } => Ok(self.with_duties(|duties| {
-                groups.iter().for_each(|g| duties.leases.release(*g, node, incarnation));
+            Question::Lease {
+                node,
+                incarnation,
+                wanted,
+            } => self.lead_lease(node, incarnation, wanted).await,
+            Question::Release {
+                node,
+                incarnation,
+                groups,
+            } => Ok(self.with_duties(|duties| {
+                groups
+                    .iter()
+                    .for_each(|g| duties.leases.release(*g, node, incarnation));
                 Answer::Noted
             })),
             Question::Report { from, seen } => Ok(self.with_duties(|duties| {
-                seen.into_iter().for_each(|evidence| duties.hear(evidence.by(from)));
+                seen.into_iter()
+                    .for_each(|evidence| duties.hear(evidence.by(from)));
                 Answer::Noted
             })),
             Question::Open { group, epoch } => self.lead_open(group, epoch).await,
-            Question::Complete { group, epoch, slot, incarnation } => {
-                self.lead_complete(group, epoch, slot, incarnation).await
-            }
-            Question::Stuck { reporter, group, epoch, slots } => Ok(self.with_duties(|duties| {
-                duties.hear_stuck(StuckReport { group, epoch, slots, reporter });
+            Question::Complete {
+                group,
+                epoch,
+                slot,
+                incarnation,
+            } => self.lead_complete(group, epoch, slot, incarnation).await,
+            Question::Stuck {
+                reporter,
+                group,
+                epoch,
+                slots,
+            } => Ok(self.with_duties(|duties| {
+                duties.hear_stuck(StuckReport {
+                    group,
+                    epoch,
+                    slots,
+                    reporter,
+                });
                 Answer::Noted
             })),
             Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
@@ -57,16 +79,23 @@ impl Inner {
 
     /// Orders a proposal and waits until it is applied here. The caller bounds the wait.
     pub async fn write(&self, proposal: Proposal) -> Result<Answer, NotLeader> {
-        let Ok(core) = self.core() else { return Err(NotLeader) };
+        let Ok(core) = self.core() else {
+            return Err(NotLeader);
+        };
         let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
         if silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis()) {
             let reason = "the leader hears no majority of the voters".into();
-            return Ok(Answer::Later { wait_ms: 50, reason });
+            return Ok(Answer::Later {
+                wait_ms: 50,
+                reason,
+            });
         }
         match core.raft.client_write(proposal).await {
             Ok(written) if written.data == Applied::Deposed => Err(NotLeader),
             Ok(written) => Ok(Answer::Applied(written.data)),
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(NotLeader),
+            // Stopped, or its store failed: it leads no more.
+            Err(RaftError::Fatal(_)) => Err(NotLeader),
             Err(e) => Ok(Answer::Refused(e.to_string())),
         }
     }
@@ -78,10 +107,18 @@ impl Inner {
         wanted: Vec<(GroupId, Epoch)>,
     ) -> Result<Answer, NotLeader> {
         let (reply, answer) = oneshot::channel();
-        let ask = LeaseAsk { node, incarnation, wanted, reply };
+        let ask = LeaseAsk {
+            node,
+            incarnation,
+            wanted,
+            reply,
+        };
         if self.desk.try_send(ask).is_err() {
             let reason = "too many lease requests wait at the leader".into();
-            return Ok(Answer::Later { wait_ms: 50, reason });
+            return Ok(Answer::Later {
+                wait_ms: 50,
+                reason,
+            });
         }
         answer.await.map_err(|_| NotLeader)
     }
@@ -89,11 +126,25 @@ impl Inner {
     async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<Answer, NotLeader> {
         let term = {
             let duties = self.duties.lock();
-            let Some(duties) = duties.as_ref() else { return Ok(newly_elected()) };
+            let Some(duties) = duties.as_ref() else {
+                return Ok(newly_elected());
+            };
             let map = self.map();
             let Some(entry) = map.groups.get(&group) else {
                 return Ok(refused(Refusal::UnknownGroup { group }, &map));
             };
+            if entry.epoch < epoch {
+                // The asker's map is ahead of ours. The book must be asked about that epoch's members, not
+                // about those before.
+                let reason = format!(
+                    "the leader's map has epoch {} of group {group} so far",
+                    entry.epoch
+                );
+                return Ok(Answer::Later {
+                    wait_ms: 20,
+                    reason,
+                });
+            }
             if entry.epoch == epoch && entry.open {
                 return Ok(Answer::Noted);
             }
@@ -108,7 +159,16 @@ impl Inner {
         };
         // Compare-and-set on the epoch, and only in this term: the next leader's book does not know ours.
         let change = Change::Open { group, epoch };
-        self.write(Proposal { expected: None, term: Some(term), change }).await
+        let answer = self
+            .write(Proposal {
+                expected: None,
+                term: Some(term),
+                change,
+            })
+            .await?;
+        Ok(noted_if(answer, |refusal| {
+            matches!(refusal, Refusal::AlreadyOpen { .. })
+        }))
     }
 
     async fn lead_complete(
@@ -118,21 +178,40 @@ impl Inner {
         slot: MemberSlot,
         incarnation: Incarnation,
     ) -> Result<Answer, NotLeader> {
-        let change = Change::Complete { group, epoch, slot, incarnation };
-        self.write(Proposal::unconditional(change)).await
+        let change = Change::Complete {
+            group,
+            epoch,
+            slot,
+            incarnation,
+        };
+        let answer = self.write(Proposal::unconditional(change)).await?;
+        Ok(noted_if(answer, |refusal| {
+            matches!(refusal, Refusal::AlreadyComplete { .. })
+        }))
     }
 
     /// First the voters let it go, then the map does; until then it is told to come again.
-    async fn lead_leave(&self, node: NodeId, incarnation: Incarnation) -> Result<Answer, NotLeader> {
-        let Ok(core) = self.core() else { return Err(NotLeader) };
+    async fn lead_leave(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Result<Answer, NotLeader> {
+        let Ok(core) = self.core() else {
+            return Err(NotLeader);
+        };
         let votes = {
             let metrics = core.raft.metrics();
             let m = metrics.borrow();
-            m.membership_config.membership().voter_ids().any(|v| v == node)
+            m.membership_config
+                .membership()
+                .voter_ids()
+                .any(|v| v == node)
         };
         {
             let mut duties = self.duties.lock();
-            let Some(duties) = duties.as_mut() else { return Ok(newly_elected()) };
+            let Some(duties) = duties.as_mut() else {
+                return Ok(newly_elected());
+            };
             duties.leaves(node, incarnation);
             let map = self.map();
             if votes && !voters::others_can_vote(&map, node, &duties.leaving(&map), &self.options) {
@@ -141,7 +220,10 @@ impl Inner {
         }
         if votes {
             let reason = format!("node {node} still votes: the voters are being changed");
-            return Ok(Answer::Later { wait_ms: 50, reason });
+            return Ok(Answer::Later {
+                wait_ms: 50,
+                reason,
+            });
         }
         let left = Proposal::unconditional(Change::NodeLeft { node, incarnation });
         match self.write(left).await? {
@@ -152,9 +234,23 @@ impl Inner {
 }
 
 pub(crate) fn newly_elected() -> Answer {
-    Answer::Later { wait_ms: 20, reason: "the leader has only just been elected".into() }
+    Answer::Later {
+        wait_ms: 20,
+        reason: "the leader has only just been elected".into(),
+    }
+}
+
+/// What was asked twice is as good as done, if that is why it was refused.
+fn noted_if(answer: Answer, done: impl Fn(&Refusal) -> bool) -> Answer {
+    match answer {
+        Answer::Applied(Applied::Refused { refusal, .. }) if done(&refusal) => Answer::Noted,
+        other => other,
+    }
 }
 
 fn refused(refusal: Refusal, map: &staves_model::ClusterMap) -> Answer {
-    Answer::Applied(Applied::Refused { refusal, revision: map.revision })
+    Answer::Applied(Applied::Refused {
+        refusal,
+        revision: map.revision,
+    })
 }

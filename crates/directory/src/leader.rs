@@ -46,11 +46,17 @@ async fn look_after(inner: &Arc<Inner>) {
         inner.duties.lock().take();
         return;
     };
-    let known = inner.duties.lock().as_ref().is_some_and(|duties| duties.term == term);
+    let known = inner
+        .duties
+        .lock()
+        .as_ref()
+        .is_some_and(|duties| duties.term == term);
     if !known && !take_up(inner, term).await {
         return;
     }
-    let Some(findings) = detect(inner) else { return };
+    let Some(findings) = detect(inner) else {
+        return;
+    };
     for probe in findings.probes {
         ask_for_probes(inner, &probe);
     }
@@ -98,14 +104,20 @@ fn detect(inner: &Inner) -> Option<Findings> {
 
 fn plan(inner: &Inner) -> Vec<(Revision, Change)> {
     let mut duties = inner.duties.lock();
-    let Some(duties) = duties.as_mut() else { return Vec::new() };
+    let Some(duties) = duties.as_mut() else {
+        return Vec::new();
+    };
     let stuck = duties.take_stuck();
     duties.keeper.step(inner.now(), &inner.map(), &stuck)
 }
 
 /// Proposes what was decided in this term. False if it was refused, or nothing can be ordered now.
 async fn propose(inner: &Inner, term: u64, expected: Option<Revision>, change: Change) -> bool {
-    let proposal = Proposal { expected, term: Some(term), change };
+    let proposal = Proposal {
+        expected,
+        term: Some(term),
+        change,
+    };
     match tokio::time::timeout(PROPOSE, inner.write(proposal)).await {
         Ok(Ok(Answer::Applied(Applied::Refused { refusal, .. }))) => {
             tracing::debug!(%refusal, "a proposal of the leader's was refused");
@@ -120,7 +132,9 @@ async fn propose(inner: &Inner, term: u64, expected: Option<Revision>, change: C
 fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
     let (node, incarnation) = (probe.suspect, probe.incarnation);
     let map = inner.map();
-    let Some(suspect) = map.nodes.get(&node) else { return };
+    let Some(suspect) = map.nodes.get(&node) else {
+        return;
+    };
     for by in probe.by.iter().filter_map(|by| map.nodes.get(by)) {
         let (inner, addr) = (inner.clone(), suspect.native.clone());
         let (by, by_addr) = (by.id, by.native.clone());
@@ -129,14 +143,23 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
             let sign = if by == core.me {
                 inner.probe(node, incarnation, &addr).await
             } else {
-                let body = Body::Probe { node, incarnation, addr };
+                let body = Body::Probe {
+                    node,
+                    incarnation,
+                    addr,
+                };
                 match core.network.call(by, &by_addr, body, PROBE).await {
                     Ok(Reply::Probed { sign }) => sign,
                     // Says nothing about the suspect.
                     _ => return,
                 }
             };
-            let report: Report = Evidence { node, incarnation, sign }.by(by);
+            let report: Report = Evidence {
+                node,
+                incarnation,
+                sign,
+            }
+            .by(by);
             if let Some(duties) = inner.duties.lock().as_mut() {
                 duties.hear(report);
             }

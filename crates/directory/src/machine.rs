@@ -29,13 +29,20 @@ struct State {
 impl Machine {
     /// From the store's snapshot, or empty.
     pub fn load(store: Store, window: watch::Sender<Arc<ClusterMap>>) -> Result<Machine, String> {
-        let mut state =
-            State { map: Arc::default(), applied: None, membership: StoredMembership::default() };
+        let mut state = State {
+            map: Arc::default(),
+            applied: None,
+            membership: StoredMembership::default(),
+        };
         if let Some(snapshot) = store.snapshot() {
             state = State::from_snapshot(&snapshot.meta, &snapshot.map)?;
             window.send_replace(state.map.clone());
         }
-        Ok(Machine { state, store, window })
+        Ok(Machine {
+            state,
+            store,
+            window,
+        })
     }
 
     fn apply_one(&mut self, entry: Entry) -> Applied {
@@ -102,13 +109,19 @@ impl RaftStateMachine<Types> for Machine {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let answers = entries.into_iter().map(|entry| self.apply_one(entry)).collect();
+        let answers = entries
+            .into_iter()
+            .map(|entry| self.apply_one(entry))
+            .collect();
         self.show();
         Ok(answers)
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { state: self.state.clone(), store: self.store.clone() }
+        Builder {
+            state: self.state.clone(),
+            store: self.store.clone(),
+        }
     }
 
     async fn begin_receiving_snapshot(
@@ -123,12 +136,21 @@ impl RaftStateMachine<Types> for Machine {
         snapshot: Box<Cursor<Vec<u8>>>,
     ) -> Result<(), StorageError<NodeId>> {
         let failed = |reason: String| {
-            StorageIOError::write_snapshot(Some(meta.signature()), openraft::AnyError::error(reason))
+            StorageIOError::write_snapshot(
+                Some(meta.signature()),
+                openraft::AnyError::error(reason),
+            )
         };
         let map = Arc::new(snapshot.into_inner());
         let state = State::from_snapshot(meta, &map).map_err(failed)?;
-        let stored = StoredSnapshot { meta: meta.clone(), map };
-        self.store.save_snapshot(stored).await.map_err(|e| failed(e.to_string()))?;
+        let stored = StoredSnapshot {
+            meta: meta.clone(),
+            map,
+        };
+        self.store
+            .save_snapshot(stored)
+            .await
+            .map_err(|e| failed(e.to_string()))?;
         self.state = state;
         self.show();
         Ok(())
@@ -161,13 +183,110 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 None => "empty".into(),
             },
         };
-        let stored = StoredSnapshot { meta, map: Arc::new(map) };
-        self.store.save_snapshot(stored.clone()).await.map_err(|e| failed(e.to_string()))?;
+        let stored = StoredSnapshot {
+            meta,
+            map: Arc::new(map),
+        };
+        self.store
+            .save_snapshot(stored.clone())
+            .await
+            .map_err(|e| failed(e.to_string()))?;
         Ok(readable(stored))
     }
 }
 
 fn readable(stored: StoredSnapshot) -> Snapshot<Types> {
     let bytes = Arc::unwrap_or_clone(stored.map);
-    Snapshot { meta: stored.meta, snapshot: Box::new(Cursor::new(bytes)) }
+    Snapshot {
+        meta: stored.meta,
+        snapshot: Box::new(Cursor::new(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::{CommittedLeaderId, EntryPayload};
+    use staves_model::{Change, ClusterId, NodeId, Revision};
+
+    use super::*;
+
+    fn entry(term: u64, index: u64, proposal: Proposal) -> Entry {
+        let log_id = LogId::new(CommittedLeaderId::new(term, NodeId(1)), index);
+        Entry {
+            log_id,
+            payload: EntryPayload::Normal(proposal),
+        }
+    }
+
+    /// What a deposed leader decided takes no effect when a later one orders it.
+    #[tokio::test]
+    async fn a_proposal_holds_in_its_own_term_only() {
+        let store = Store::open(None).expect("memory");
+        let (tx, window) = watch::channel(Arc::default());
+        let mut machine = Machine::load(store, tx).expect("empty");
+        let change = Change::Bootstrap {
+            cluster: ClusterId(7),
+        };
+        let proposal = Proposal {
+            expected: None,
+            term: Some(3),
+            change,
+        };
+        let late = machine
+            .apply([entry(4, 1, proposal.clone())])
+            .await
+            .expect("applied");
+        assert_eq!(late, [Applied::Deposed]);
+        assert_eq!(window.borrow().cluster, ClusterId(0));
+        let kept = machine
+            .apply([entry(3, 2, proposal)])
+            .await
+            .expect("applied");
+        assert!(
+            matches!(
+                kept[..],
+                [Applied::Done {
+                    revision: Revision(1),
+                    ..
+                }]
+            ),
+            "{kept:?}"
+        );
+        assert_eq!(window.borrow().cluster, ClusterId(7));
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_makes_the_same_map_elsewhere() {
+        let (tx, _window) = watch::channel(Arc::default());
+        let mut one = Machine::load(Store::open(None).expect("memory"), tx).expect("empty");
+        let change = Change::Bootstrap {
+            cluster: ClusterId(7),
+        };
+        one.apply([entry(1, 1, Proposal::unconditional(change))])
+            .await
+            .expect("applied");
+        let snapshot = one
+            .get_snapshot_builder()
+            .await
+            .build_snapshot()
+            .await
+            .expect("built");
+
+        let store = Store::open(None).expect("memory");
+        let (tx, window) = watch::channel(Arc::default());
+        let mut other = Machine::load(store.clone(), tx).expect("empty");
+        other
+            .install_snapshot(&snapshot.meta, snapshot.snapshot)
+            .await
+            .expect("installed");
+        assert_eq!(window.borrow().cluster, ClusterId(7));
+        assert_eq!(other.state.applied, one.state.applied);
+        // And after a restart.
+        let (tx, window) = watch::channel(Arc::default());
+        Machine::load(store, tx).expect("the snapshot");
+        assert_eq!(window.borrow().cluster, ClusterId(7));
+        let torn = Box::new(Cursor::new(b"torn".to_vec()));
+        assert!(other.install_snapshot(&snapshot.meta, torn).await.is_err());
+        assert_eq!(other.state.map.cluster, ClusterId(7));
+    }
 }

@@ -47,7 +47,10 @@ fn next_step(inner: &Inner) -> Option<Step> {
     let duties = duties.as_ref()?;
     let map = inner.map();
     let membership = metrics.membership_config.membership();
-    let known = membership.nodes().map(|(id, n)| (*id, n.addr.clone())).collect();
+    let known = membership
+        .nodes()
+        .map(|(id, n)| (*id, n.addr.clone()))
+        .collect();
     let just_down = duties.just_down(inner.now(), inner.options.times.replace_voter_after);
     let view = View {
         map: &map,
@@ -64,18 +67,24 @@ fn next_step(inner: &Inner) -> Option<Step> {
 
 fn caught_up(metrics: &Metrics) -> BTreeSet<NodeId> {
     let last = metrics.last_log_index.unwrap_or(0);
-    let near = |matched: &Option<crate::types::LogId>| {
-        matched.is_some_and(|id| id.index + NEAR >= last)
-    };
+    let near =
+        |matched: &Option<crate::types::LogId>| matched.is_some_and(|id| id.index + NEAR >= last);
     let others = metrics.replication.iter().flatten();
-    others.filter(|(_, matched)| near(matched)).map(|(id, _)| *id).chain([metrics.id]).collect()
+    others
+        .filter(|(_, matched)| near(matched))
+        .map(|(id, _)| *id)
+        .chain([metrics.id])
+        .collect()
 }
 
 /// Takes one step; false if it has to be looked at again later.
 async fn take(raft: &Raft, step: Step) -> bool {
     tracing::info!(?step, "the directory's membership changes");
     let nodes = |nodes: BTreeMap<NodeId, String>| {
-        nodes.into_iter().map(|(id, addr)| (id, BasicNode { addr })).collect()
+        nodes
+            .into_iter()
+            .map(|(id, addr)| (id, BasicNode { addr }))
+            .collect()
     };
     let change = match step {
         Step::Add(new) => ChangeMembers::AddNodes(nodes(new)),

@@ -75,14 +75,41 @@ pub(crate) struct Join {
 pub(crate) enum Question {
     Join(Join),
     Propose(Proposal),
-    Lease { node: NodeId, incarnation: Incarnation, wanted: Vec<(GroupId, Epoch)> },
+    Lease {
+        node: NodeId,
+        incarnation: Incarnation,
+        wanted: Vec<(GroupId, Epoch)>,
+    },
     /// A sealed holder gives its leases up.
-    Release { node: NodeId, incarnation: Incarnation, groups: Vec<GroupId> },
-    Report { from: NodeId, seen: Vec<Evidence> },
-    Open { group: GroupId, epoch: Epoch },
-    Complete { group: GroupId, epoch: Epoch, slot: MemberSlot, incarnation: Incarnation },
-    Stuck { reporter: NodeId, group: GroupId, epoch: Epoch, slots: Vec<MemberSlot> },
-    Leave { node: NodeId, incarnation: Incarnation },
+    Release {
+        node: NodeId,
+        incarnation: Incarnation,
+        groups: Vec<GroupId>,
+    },
+    Report {
+        from: NodeId,
+        seen: Vec<Evidence>,
+    },
+    Open {
+        group: GroupId,
+        epoch: Epoch,
+    },
+    Complete {
+        group: GroupId,
+        epoch: Epoch,
+        slot: MemberSlot,
+        incarnation: Incarnation,
+    },
+    Stuck {
+        reporter: NodeId,
+        group: GroupId,
+        epoch: Epoch,
+        slots: Vec<MemberSlot>,
+    },
+    Leave {
+        node: NodeId,
+        incarnation: Incarnation,
+    },
 }
 
 impl Question {
@@ -109,16 +136,26 @@ impl Question {
 /// The leader's answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    Joined { cluster: ClusterId, node: NodeId, incarnation: Incarnation },
+    Joined {
+        cluster: ClusterId,
+        node: NodeId,
+        incarnation: Incarnation,
+    },
     JoinRefused(JoinRefusal),
     Applied(Applied),
-    Leased { granted: Vec<(GroupId, Epoch)>, revision: Revision },
+    Leased {
+        granted: Vec<(GroupId, Epoch)>,
+        revision: Revision,
+    },
     /// Done, or taken note of.
     Noted,
     /// The map's rules refuse it, or the leader does; asking again is no use.
     Refused(String),
     /// Not now; ask again after this long.
-    Later { wait_ms: u32, reason: String },
+    Later {
+        wait_ms: u32,
+        reason: String,
+    },
     /// The asker is the only node that can vote: there is nobody to hand over to.
     LastVoter,
 }
@@ -139,11 +176,20 @@ pub(crate) enum Reply {
     SnapshotMismatch(InstallSnapshotError),
     Answer(Answer),
     /// The node asked does not lead; perhaps it knows who does.
-    NotLeader { leader: Option<(NodeId, String)> },
-    Pong { incarnation: Incarnation },
-    Probed { sign: Sign },
+    NotLeader {
+        leader: Option<(NodeId, String)>,
+    },
+    Pong {
+        incarnation: Incarnation,
+    },
+    Probed {
+        sign: Sign,
+    },
     /// Another node lives at this address, or the receiver is of another cluster.
-    Misdirected { cluster: ClusterId, node: NodeId },
+    Misdirected {
+        cluster: ClusterId,
+        node: NodeId,
+    },
     /// The receiver could not: it starts, stops, or its store failed.
     Failed(String),
 }
@@ -155,5 +201,9 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let (value, rest) = postcard::take_from_bytes(bytes).map_err(|e| e.to_string())?;
-    if rest.is_empty() { Ok(value) } else { Err(format!("{} bytes too many", rest.len())) }
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(format!("{} bytes too many", rest.len()))
+    }
 }

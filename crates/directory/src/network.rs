@@ -42,7 +42,9 @@ impl Network {
     /// Where a node is reached: where it said itself if that is news, else as the map has it, else as given.
     pub fn address(&self, node: NodeId, otherwise: &str) -> String {
         let map = self.map.borrow();
-        let Some(known) = map.nodes.get(&node) else { return otherwise.to_owned() };
+        let Some(known) = map.nodes.get(&node) else {
+            return otherwise.to_owned();
+        };
         match self.seen_at.lock().get(&node) {
             Some((addr, life)) if *life == known.incarnation => addr.clone(),
             _ => known.native.clone(),
@@ -57,15 +59,28 @@ impl Network {
         body: Body,
         deadline: Duration,
     ) -> impl Future<Output = Result<Reply, TransportError>> + Send + use<> {
-        let letter = Letter { version: VERSION, cluster: self.cluster, from: self.me, to, body };
+        let letter = Letter {
+            version: VERSION,
+            cluster: self.cluster,
+            from: self.me,
+            to,
+            body,
+        };
         let target = (to != NodeId(0)).then_some(to);
         let addr = addr.to_owned();
-        let call = self.transport.call(target, &addr, encode(&letter), deadline);
+        let call = self
+            .transport
+            .call(target, &addr, encode(&letter), deadline);
         async move {
             // The transport must keep the deadline; that nothing waits for ever must not rest on it.
             let bytes = tokio::time::timeout(deadline, call)
                 .await
-                .unwrap_or_else(|_| Err(TransportError::TimedOut { addr: addr.clone(), waited: deadline }))?;
+                .unwrap_or_else(|_| {
+                    Err(TransportError::TimedOut {
+                        addr: addr.clone(),
+                        waited: deadline,
+                    })
+                })?;
             decode(&bytes).map_err(|e| TransportError::Broken {
                 addr,
                 reason: format!("its answer cannot be read: {e}"),
@@ -78,7 +93,11 @@ impl RaftNetworkFactory<Types> for Network {
     type Network = Link;
 
     async fn new_client(&mut self, target: NodeId, node: &BasicNode) -> Link {
-        Link { network: self.clone(), target, addr: node.addr.clone() }
+        Link {
+            network: self.clone(),
+            target,
+            addr: node.addr.clone(),
+        }
     }
 }
 
@@ -92,12 +111,22 @@ pub(crate) struct Link {
 type Failed<E> = RPCError<NodeId, BasicNode, E>;
 
 impl Link {
-    async fn call<E: std::error::Error>(&self, body: Body, option: RPCOption) -> Result<Reply, Failed<E>> {
+    async fn call<E: std::error::Error>(
+        &self,
+        body: Body,
+        option: RPCOption,
+    ) -> Result<Reply, Failed<E>> {
         let addr = self.network.address(self.target, &self.addr);
-        let result = self.network.call(self.target, &addr, body, option.hard_ttl()).await;
+        let result = self
+            .network
+            .call(self.target, &addr, body, option.hard_ttl())
+            .await;
         match result {
             Ok(Reply::Misdirected { cluster, node }) => {
-                let reason = format!("{addr} is node {node} of cluster {cluster} now, not node {}", self.target);
+                let reason = format!(
+                    "{addr} is node {node} of cluster {cluster} now, not node {}",
+                    self.target
+                );
                 Err(Unreachable::new(&AnyError::error(reason)).into())
             }
             Ok(Reply::Failed(reason)) => Err(NetworkError::new(&AnyError::error(reason)).into()),
@@ -108,7 +137,10 @@ impl Link {
     }
 
     fn unexpected<E: std::error::Error>(&self) -> Failed<E> {
-        let reason = format!("node {} answered something else than was asked", self.target);
+        let reason = format!(
+            "node {} answered something else than was asked",
+            self.target
+        );
         NetworkError::new(&AnyError::error(reason)).into()
     }
 }
@@ -129,7 +161,8 @@ impl RaftNetwork<Types> for Link {
         &mut self,
         rpc: InstallSnapshotRequest<Types>,
         option: RPCOption,
-    ) -> Result<InstallSnapshotResponse<NodeId>, Failed<RaftError<NodeId, InstallSnapshotError>>> {
+    ) -> Result<InstallSnapshotResponse<NodeId>, Failed<RaftError<NodeId, InstallSnapshotError>>>
+    {
         match self.call(Body::Snapshot(rpc), option).await? {
             Reply::Snapshot(answer) => Ok(answer),
             Reply::SnapshotMismatch(e) => {

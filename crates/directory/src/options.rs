@@ -107,8 +107,11 @@ impl Options {
     }
 
     pub(crate) fn raft(&self) -> Result<openraft::Config, DirectoryError> {
-        if self.voters_max % 2 == 0 {
-            let reason = format!("voters_max is {}: make it odd, for an even set bears no more losses", self.voters_max);
+        if self.voters_max.is_multiple_of(2) {
+            let reason = format!(
+                "voters_max is {}: make it odd, for an even set bears no more losses",
+                self.voters_max
+            );
             return Err(DirectoryError::Options { reason });
         }
         let ms = |d: Duration| d.as_millis() as u64;
@@ -126,6 +129,8 @@ impl Options {
             replication_lag_threshold: 2 * self.times.snapshot_entries,
             ..openraft::Config::default()
         };
-        config.validate().map_err(|e| DirectoryError::Options { reason: e.to_string() })
+        config.validate().map_err(|e| DirectoryError::Options {
+            reason: e.to_string(),
+        })
     }
 }

@@ -88,16 +88,27 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 impl Pinger {
     fn tick(&mut self, paused: bool) {
-        let Ok((me, life)) = self.inner.life() else { return };
+        let Ok((me, life)) = self.inner.life() else {
+            return;
+        };
         let map = self.inner.map();
         let now = Instant::now();
         let targets = whom_to_ping(&map, me);
         self.watched.retain(|node, w| {
-            targets.contains(node) && map.nodes.get(node).is_some_and(|n| n.incarnation == w.incarnation)
+            targets.contains(node)
+                && map
+                    .nodes
+                    .get(node)
+                    .is_some_and(|n| n.incarnation == w.incarnation)
         });
         let mut silent = Vec::new();
         for target in targets.iter().filter_map(|n| map.nodes.get(n)) {
-            let new = Watched { incarnation: target.incarnation, heard: now, reported: None, unanswered: 0 };
+            let new = Watched {
+                incarnation: target.incarnation,
+                heard: now,
+                reported: None,
+                unanswered: 0,
+            };
             let watched = self.watched.entry(target.id).or_insert(new);
             if paused {
                 // This node stood still itself: the others' silence says nothing.
@@ -108,13 +119,21 @@ impl Pinger {
             }
             if watched.unanswered < UNANSWERED_MAX {
                 watched.unanswered += 1;
-                self.inner.clone().send_ping(target.id, target.incarnation, target.native.clone(), self.echoes.clone());
+                self.inner.clone().send_ping(
+                    target.id,
+                    target.incarnation,
+                    target.native.clone(),
+                    self.echoes.clone(),
+                );
             }
         }
         self.report(silent);
-        let declared_dead = map.nodes.get(&me).is_some_and(|n| {
-            n.incarnation == life && n.state == NodeState::Down
-        });
+        let doubted = self.watched.iter().filter(|(_, w)| w.reported.is_some());
+        *self.inner.unheard.lock() = doubted.map(|(node, _)| *node).collect();
+        let declared_dead = map
+            .nodes
+            .get(&me)
+            .is_some_and(|n| n.incarnation == life && n.state == NodeState::Down);
         if declared_dead {
             self.assure(me, life, now);
         } else if now - self.assure_at > ASSURE.1 {
@@ -123,7 +142,9 @@ impl Pinger {
     }
 
     fn hear(&mut self, echo: Echo) {
-        let Some(watched) = self.watched.get_mut(&echo.node) else { return };
+        let Some(watched) = self.watched.get_mut(&echo.node) else {
+            return;
+        };
         if watched.incarnation != echo.incarnation {
             return;
         }
@@ -146,8 +167,12 @@ impl Pinger {
         if seen.is_empty() {
             return;
         }
-        let Ok((from, _)) = self.inner.life() else { return };
-        let Ok(permit) = self.reports.clone().try_acquire_owned() else { return };
+        let Ok((from, _)) = self.inner.life() else {
+            return;
+        };
+        let Ok(permit) = self.reports.clone().try_acquire_owned() else {
+            return;
+        };
         let inner = self.inner.clone();
         tokio::spawn(async move {
             if let Err(reason) = inner.ask(Question::Report { from, seen }, REPORT).await {
@@ -178,7 +203,11 @@ impl Pinger {
 
 impl Watched {
     fn evidence(&self, node: NodeId, sign: Sign) -> Evidence {
-        Evidence { node, incarnation: self.incarnation, sign }
+        Evidence {
+            node,
+            incarnation: self.incarnation,
+            sign,
+        }
     }
 
     fn accuse(&mut self, now: Instant, node: NodeId, sign: Sign) -> Option<Evidence> {
@@ -202,7 +231,13 @@ impl Inner {
             let patience = self.options.times.suspicion;
             let result = self.ping(node, incarnation, &addr, patience).await;
             // The pinger has stopped if nobody takes it.
-            let _ = echoes.send(Echo { node, incarnation, result }).await;
+            let _ = echoes
+                .send(Echo {
+                    node,
+                    incarnation,
+                    result,
+                })
+                .await;
         });
     }
 }

@@ -20,7 +20,7 @@ use crate::error::{DirectoryError, StoreError};
 use crate::message::{Answer, Join, JoinRefusal, Question};
 use crate::network::Network;
 use crate::store::{FILE, Identity};
-use crate::types::{Proposal, Raft};
+use crate::types::{Applied, Proposal, Raft};
 use crate::{desk, leader, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
@@ -56,18 +56,30 @@ impl Inner {
             self.first_changes().await?;
         }
         tracing::info!(cluster = %identity.cluster, node = %identity.node, %incarnation, "this node is up");
-        Ok(Life { cluster: identity.cluster, node: identity.node, incarnation })
+        Ok(Life {
+            cluster: identity.cluster,
+            node: identity.node,
+            incarnation,
+        })
     }
 
     async fn found(&self) -> Result<Identity, DirectoryError> {
         let cluster = ClusterId(rand::random_range(1..=u64::MAX));
-        let identity = Identity { cluster, node: FOUNDER, founder: true };
+        let identity = Identity {
+            cluster,
+            node: FOUNDER,
+            founder: true,
+        };
         self.save(identity).await?;
         Ok(identity)
     }
 
     /// Asks the given addresses in turn for an id.
-    async fn enlist(&self, nonce: u64, begun: Instant) -> Result<(Identity, Incarnation), DirectoryError> {
+    async fn enlist(
+        &self,
+        nonce: u64,
+        begun: Instant,
+    ) -> Result<(Identity, Incarnation), DirectoryError> {
         let network = self.network(NO_CLUSTER, NodeId(0));
         let question = Question::Join(self.join(NO_CLUSTER, None, nonce));
         let mut last = String::new();
@@ -75,8 +87,16 @@ impl Inner {
             for addr in &self.options.join {
                 let left = self.options.times.join.saturating_sub(begun.elapsed());
                 match ask_to_join(&network, addr, &question, left.min(JOIN_TRY)).await {
-                    Ok(Answer::Joined { cluster, node, incarnation }) => {
-                        let identity = Identity { cluster, node, founder: false };
+                    Ok(Answer::Joined {
+                        cluster,
+                        node,
+                        incarnation,
+                    }) => {
+                        let identity = Identity {
+                            cluster,
+                            node,
+                            founder: false,
+                        };
                         self.save(identity).await?;
                         return Ok((identity, incarnation));
                     }
@@ -91,22 +111,38 @@ impl Inner {
             tokio::time::sleep(JOIN_REST).await;
         }
         let waiting_for = "a cluster to join";
-        Err(DirectoryError::NoLeader { waiting_for, waited: begun.elapsed(), last })
+        Err(DirectoryError::NoLeader {
+            waiting_for,
+            waited: begun.elapsed(),
+            last,
+        })
     }
 
     /// A new life for an id that this node has already.
-    async fn come_up(self: &Arc<Self>, identity: Identity, nonce: u64) -> Result<Incarnation, DirectoryError> {
+    async fn come_up(
+        self: &Arc<Self>,
+        identity: Identity,
+        nonce: u64,
+    ) -> Result<Incarnation, DirectoryError> {
         if identity.founder {
             self.begin_log(identity.node).await?;
         }
         let join = self.join(identity.cluster, Some(identity.node), nonce);
-        match self.ask(Question::Join(join), self.options.times.join).await? {
-            Answer::Joined { node, incarnation, .. } if node == identity.node => Ok(incarnation),
+        match self
+            .ask(Question::Join(join), self.options.times.join)
+            .await?
+        {
+            Answer::Joined {
+                node, incarnation, ..
+            } if node == identity.node => Ok(incarnation),
             Answer::JoinRefused(refusal) => {
                 Err(self.join_refused(identity.cluster, identity.node, refusal))
             }
             other => Err(DirectoryError::NotRunning {
-                reason: format!("the leader answered the join of node {} with {other:?}", identity.node),
+                reason: format!(
+                    "the leader answered the join of node {} with {other:?}",
+                    identity.node
+                ),
             }),
         }
     }
@@ -115,9 +151,14 @@ impl Inner {
     async fn begin_log(&self, me: NodeId) -> Result<(), DirectoryError> {
         let raft = &self.core()?.raft;
         let alone = [(me, BasicNode::new(&self.options.node.native))];
-        match raft.initialize(std::collections::BTreeMap::from(alone)).await {
+        match raft
+            .initialize(std::collections::BTreeMap::from(alone))
+            .await
+        {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(e) => Err(DirectoryError::NotRunning { reason: e.to_string() }),
+            Err(e) => Err(DirectoryError::NotRunning {
+                reason: e.to_string(),
+            }),
         }
     }
 
@@ -126,13 +167,22 @@ impl Inner {
         let twice = || not_running("it was started before".into());
         let machine = self.machine.lock().take().ok_or_else(twice)?;
         let queue = self.desk_queue.lock().take().ok_or_else(twice)?;
-        let Identity { cluster, node: me, .. } = identity;
+        let Identity {
+            cluster, node: me, ..
+        } = identity;
         let network = self.network(cluster, me);
         let config = Arc::new(self.options.raft()?);
         let raft = Raft::new(me, config, network.clone(), self.store.clone(), machine)
             .await
             .map_err(|e| not_running(format!("Raft cannot run on this data folder: {e}")))?;
-        self.core.set(Core { raft, network, me, cluster }).map_err(|_| twice())?;
+        self.core
+            .set(Core {
+                raft,
+                network,
+                me,
+                cluster,
+            })
+            .map_err(|_| twice())?;
         self.spawn(desk::run(self.clone(), queue));
         self.spawn(leader::run(self.clone()));
         self.spawn(membership::run(self.clone()));
@@ -147,14 +197,20 @@ impl Inner {
         begun: Instant,
     ) -> Result<(), DirectoryError> {
         let mut window = self.window.clone();
-        let seen = window.wait_for(|map| map.nodes.get(&me).is_some_and(|n| n.incarnation >= incarnation));
+        let seen = window.wait_for(|map| {
+            map.nodes
+                .get(&me)
+                .is_some_and(|n| n.incarnation >= incarnation)
+        });
         let left = self.options.times.join.saturating_sub(begun.elapsed());
         match tokio::time::timeout(left, seen).await {
             Ok(Ok(_)) => Ok(()),
             _ => Err(DirectoryError::NoLeader {
                 waiting_for: "the first map from the leader",
                 waited: begun.elapsed(),
-                last: format!("the cluster took node {me} in, but its log does not reach this node"),
+                last: format!(
+                    "the cluster took node {me} in, but its log does not reach this node"
+                ),
             }),
         }
     }
@@ -166,7 +222,10 @@ impl Inner {
         }
         for change in &self.options.first_changes {
             let proposal = Question::Propose(Proposal::unconditional(change.clone()));
-            self.ask(proposal, self.options.times.join).await?;
+            let answer = self.ask(proposal, self.options.times.join).await?;
+            if let Answer::Applied(Applied::Refused { refusal, .. }) = answer {
+                return Err(refusal.into());
+            }
         }
         Ok(())
     }
@@ -201,9 +260,10 @@ impl Inner {
         match refusal {
             JoinRefusal::OtherCluster(theirs) => DirectoryError::OtherCluster { ours, theirs },
             JoinRefusal::Removed => DirectoryError::Removed { node },
-            JoinRefusal::AddressTaken(node) => {
-                DirectoryError::AddressTaken { address: self.options.node.native.clone(), node }
-            }
+            JoinRefusal::AddressTaken(node) => DirectoryError::AddressTaken {
+                address: self.options.node.native.clone(),
+                node,
+            },
             JoinRefusal::Rules(refusal) => refusal.into(),
         }
     }
@@ -211,7 +271,11 @@ impl Inner {
     async fn save(&self, identity: Identity) -> Result<(), DirectoryError> {
         self.store.save_identity(identity).await.map_err(|e| {
             let path = self.options.data_dir.clone().unwrap_or_default().join(FILE);
-            StoreError::Unreadable { path, reason: e.to_string() }.into()
+            StoreError::Unreadable {
+                path,
+                reason: e.to_string(),
+            }
+            .into()
         })
     }
 }

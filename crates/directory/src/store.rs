@@ -100,7 +100,10 @@ impl Store {
         check_format(&db, &path)?;
         let memory = load(&db).map_err(|e| unreadable(&path, &e))?;
         let writer = writer::Writer::spawn(db).map_err(|e| unreadable(&path, &e))?;
-        Ok(Store { memory: Arc::new(Mutex::new(memory)), writer: Arc::new(writer) })
+        Ok(Store {
+            memory: Arc::new(Mutex::new(memory)),
+            writer: Arc::new(writer),
+        })
     }
 
     pub fn identity(&self) -> Option<Identity> {
@@ -122,7 +125,8 @@ impl Store {
     pub async fn save_snapshot(&self, snapshot: StoredSnapshot) -> io::Result<()> {
         let meta = encode(&snapshot.meta)?;
         let map = snapshot.map.clone();
-        self.write(move |done| writer::Job::Snapshot { meta, map, done }).await?;
+        self.write(move |done| writer::Job::Snapshot { meta, map, done })
+            .await?;
         self.memory.lock().snapshot = Some(snapshot);
         Ok(())
     }
@@ -135,7 +139,8 @@ impl Store {
     }
 
     async fn put(&self, key: &'static str, value: Vec<u8>) -> io::Result<()> {
-        self.write(move |done| writer::Job::Put { key, value, done }).await
+        self.write(move |done| writer::Job::Put { key, value, done })
+            .await
     }
 
     async fn write(&self, job: impl FnOnce(writer::Done) -> writer::Job) -> io::Result<()> {
@@ -146,16 +151,25 @@ impl Store {
 
     fn append(&self, entries: Vec<(u64, Vec<u8>)>, flushed: LogFlushed<Types>) {
         let committed = self.memory.lock().committed;
-        self.writer.send(writer::Job::Append { entries, committed, done: writer::Done::Flushed(flushed) });
+        self.writer.send(writer::Job::Append {
+            entries,
+            committed,
+            done: writer::Done::Flushed(flushed),
+        });
     }
 }
 
 fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
     std::fs::create_dir_all(folder).map_err(|e| unreadable(folder, &e))?;
-    Builder::new().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
-        DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.to_owned() },
-        e => unreadable(path, &e),
-    })
+    Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .create(path)
+        .map_err(|e| match e {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked {
+                path: path.to_owned(),
+            },
+            e => unreadable(path, &e),
+        })
 }
 
 fn open_memory() -> Result<Database, StoreError> {
@@ -166,7 +180,10 @@ fn open_memory() -> Result<Database, StoreError> {
 }
 
 fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Unreadable { path: path.to_owned(), reason: reason.to_string() }
+    StoreError::Unreadable {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    }
 }
 
 /// Refuses a file of a newer program, and marks a new file as ours.
@@ -191,7 +208,11 @@ fn check_format(db: &Database, path: &Path) -> Result<(), StoreError> {
     };
     match check().map_err(|e| unreadable(path, &e))? {
         Some(found) if found <= FORMAT => Ok(()),
-        Some(found) => Err(StoreError::NewerFormat { path: path.to_owned(), found, known: FORMAT }),
+        Some(found) => Err(StoreError::NewerFormat {
+            path: path.to_owned(),
+            found,
+            known: FORMAT,
+        }),
         None => Err(unreadable(path, &"its format mark is not four bytes")),
     }
 }
@@ -210,12 +231,24 @@ fn load(db: &Database) -> io::Result<Memory> {
     for row in log.iter().map_err(io::Error::other)? {
         let (index, bytes) = row.map_err(io::Error::other)?;
         let entry: Entry = decode(bytes.value(), "log entry")?;
-        memory.entries.insert(index.value(), Held { entry, bytes: bytes.value().len() });
+        memory.entries.insert(
+            index.value(),
+            Held {
+                entry,
+                bytes: bytes.value().len(),
+            },
+        );
     }
     let snapshot = tx.open_table(SNAPSHOT).map_err(io::Error::other)?;
-    let map = snapshot.get("map").map_err(io::Error::other)?.map(|v| v.value().to_vec());
+    let map = snapshot
+        .get("map")
+        .map_err(io::Error::other)?
+        .map(|v| v.value().to_vec());
     memory.snapshot = match (read(&snapshot, "meta")?, map) {
-        (Some(meta), Some(map)) => Some(StoredSnapshot { meta, map: Arc::new(map) }),
+        (Some(meta), Some(map)) => Some(StoredSnapshot {
+            meta,
+            map: Arc::new(map),
+        }),
         _ => None,
     };
     Ok(memory)

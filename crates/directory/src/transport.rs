@@ -17,7 +17,13 @@ pub type CallFuture = Pin<Box<dyn Future<Output = Result<Bytes, TransportError>>
 /// heartbeat costs an election. It need not check who answers; the bytes name the node they are for.
 pub trait Transport: Send + Sync + 'static {
     /// Calls the node at `addr`. `target` is `None` while a starting node does not know whom it calls.
-    fn call(&self, target: Option<NodeId>, addr: &str, bytes: Bytes, deadline: Duration) -> CallFuture;
+    fn call(
+        &self,
+        target: Option<NodeId>,
+        addr: &str,
+        bytes: Bytes,
+        deadline: Duration,
+    ) -> CallFuture;
 }
 
 /// Why a call failed.
@@ -60,6 +66,9 @@ pub enum TransportError {
 impl TransportError {
     /// Whether the request certainly did not arrive, so that asking again does no harm.
     pub fn undelivered(&self) -> bool {
-        matches!(self, TransportError::Refused { .. } | TransportError::NotSent { .. })
+        matches!(
+            self,
+            TransportError::Refused { .. } | TransportError::NotSent { .. }
+        )
     }
 }

@@ -37,12 +37,20 @@ pub struct Proposal {
 impl Proposal {
     /// A change that holds whatever the map's revision.
     pub fn unconditional(change: Change) -> Proposal {
-        Proposal { expected: None, term: None, change }
+        Proposal {
+            expected: None,
+            term: None,
+            change,
+        }
     }
 
     /// A change that was decided on this revision of the map.
     pub fn at(expected: Revision, change: Change) -> Proposal {
-        Proposal { expected: Some(expected), term: None, change }
+        Proposal {
+            expected: Some(expected),
+            term: None,
+            change,
+        }
     }
 }
 

@@ -75,7 +75,9 @@ fn keeps_votes(node: &Node, volatile_votes: bool) -> bool {
 impl View<'_> {
     /// What to do next, if anything.
     pub fn next_step(&self) -> Option<Step> {
-        let [.., present] = self.voters else { return None };
+        let [.., present] = self.voters else {
+            return None;
+        };
         if self.voters.len() > 1 {
             return Some(Step::Vote(present.clone()));
         }
@@ -97,11 +99,17 @@ impl View<'_> {
 
     fn missing(&self) -> BTreeMap<NodeId, String> {
         let up = self.map.nodes.values().filter(|n| n.state == NodeState::Up);
-        up.filter(|n| !self.known.contains_key(&n.id)).map(|n| (n.id, n.native.clone())).collect()
+        up.filter(|n| !self.known.contains_key(&n.id))
+            .map(|n| (n.id, n.native.clone()))
+            .collect()
     }
 
     fn moved(&self) -> BTreeMap<NodeId, String> {
-        let known = self.map.nodes.values().filter(|n| self.known.contains_key(&n.id));
+        let known = self
+            .map
+            .nodes
+            .values()
+            .filter(|n| self.known.contains_key(&n.id));
         known
             .filter(|n| self.known.get(&n.id) != Some(&n.native))
             .map(|n| (n.id, n.native.clone()))
@@ -129,7 +137,9 @@ impl View<'_> {
             .map
             .nodes
             .values()
-            .filter(|n| self.may_vote(n) && (present.contains(&n.id) || self.caught_up.contains(&n.id)))
+            .filter(|n| {
+                self.may_vote(n) && (present.contains(&n.id) || self.caught_up.contains(&n.id))
+            })
             .collect();
         // Nobody who can: those there are go on (the first node of a cluster in memory is one).
         if able.is_empty() {
@@ -146,7 +156,10 @@ impl View<'_> {
     /// Voters that are down, keep their vote on disk, and did not say that they leave.
     fn dead_that_may_return(&self, present: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let returns = |id: &&NodeId| {
-            self.map.nodes.get(id).is_some_and(|n| n.durable && !self.may_vote(n))
+            self.map
+                .nodes
+                .get(id)
+                .is_some_and(|n| n.durable && !self.may_vote(n))
                 && !self.leaving.contains(id)
         };
         present.iter().filter(returns).copied().collect()
@@ -162,7 +175,9 @@ impl View<'_> {
                 let zone_has_one = n.zone.as_deref().is_some_and(|z| zones.contains(z));
                 (n.draining, !present.contains(&n.id), zone_has_one, n.id)
             };
-            let Some(best) = (0..able.len()).min_by_key(|i| rank(&able[*i])) else { break };
+            let Some(best) = (0..able.len()).min_by_key(|i| rank(&able[*i])) else {
+                break;
+            };
             let node = able.swap_remove(best);
             zones.extend(node.zone.as_deref());
             elected.insert(node.id);
@@ -206,7 +221,11 @@ mod tests {
             };
             let nodes = (1..=n).map(|id| (NodeId(id), node(id))).collect();
             Case {
-                map: ClusterMap { cluster: ClusterId(7), nodes, ..ClusterMap::default() },
+                map: ClusterMap {
+                    cluster: ClusterId(7),
+                    nodes,
+                    ..ClusterMap::default()
+                },
                 voters: vec![ids(voters)],
                 leaving: BTreeSet::new(),
                 just_down: BTreeSet::new(),
@@ -215,7 +234,10 @@ mod tests {
         }
 
         fn node(&mut self, id: u64) -> &mut Node {
-            self.map.nodes.get_mut(&NodeId(id)).expect("a node of the case")
+            self.map
+                .nodes
+                .get_mut(&NodeId(id))
+                .expect("a node of the case")
         }
 
         fn down(&mut self, id: u64) {
@@ -223,12 +245,20 @@ mod tests {
         }
 
         fn step(&self) -> Option<Step> {
-            let mut known: BTreeMap<NodeId, String> =
-                self.map.nodes.values().map(|n| (n.id, n.native.clone())).collect();
+            let mut known: BTreeMap<NodeId, String> = self
+                .map
+                .nodes
+                .values()
+                .map(|n| (n.id, n.native.clone()))
+                .collect();
             for id in self.voters.iter().flatten() {
                 known.entry(*id).or_insert_with(|| "10.0.0.99:1600".into());
             }
-            let caught_up = known.keys().filter(|n| !self.behind.contains(n)).copied().collect();
+            let caught_up = known
+                .keys()
+                .filter(|n| !self.behind.contains(n))
+                .copied()
+                .collect();
             let view = View {
                 map: &self.map,
                 voters: &self.voters,
@@ -259,7 +289,10 @@ mod tests {
     fn seats_are_odd_and_two_nodes_have_one() {
         let seats: Vec<usize> = (1..=8).map(|n| super::seats(n, 5)).collect();
         assert_eq!(seats, [1, 1, 3, 3, 5, 5, 5, 5]);
-        assert_eq!((super::seats(9, 7), super::seats(9, 1), super::seats(4, 3)), (7, 1, 3));
+        assert_eq!(
+            (super::seats(9, 7), super::seats(9, 1), super::seats(4, 3)),
+            (7, 1, 3)
+        );
     }
 
     #[test]
@@ -303,9 +336,16 @@ mod tests {
             case.down(dead);
             let old = case.voters[0].clone();
             let alive = |set: &BTreeSet<NodeId>| set.iter().filter(|n| n.0 > dead).count();
-            assert!(alive(&old) * 2 > old.len(), "no majority of {old:?} after {dead}");
+            assert!(
+                alive(&old) * 2 > old.len(),
+                "no majority of {old:?} after {dead}"
+            );
             let new = case.settle();
-            assert_eq!(alive(&new), new.len(), "a dead voter stays in {new:?} after {dead}");
+            assert_eq!(
+                alive(&new),
+                new.len(),
+                "a dead voter stays in {new:?} after {dead}"
+            );
         }
         assert_eq!(case.voters[0], ids(&[8, 9, 10]));
     }

@@ -11,6 +11,7 @@ use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
 use crate::member::{Ctx, DirectoryCall, Effects, Member, ctx};
 use crate::requests::RequestTable;
+use crate::table::touched;
 
 struct Sealed {
     streams: Vec<SealedStream>,
@@ -109,13 +110,13 @@ impl Leading {
         if !self.all_sealed() {
             return;
         }
-        let streams = (0..self.group.m).map(|stream| self.cut_stream(stream)).collect();
+        let streams: Vec<SyncStream> =
+            (0..self.group.m).map(|stream| self.cut_stream(stream)).collect();
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
-        self.plan = Some(Plan {
-            streams,
-            want_extents: most(|s| s.want_extents),
-            pages: most(|s| s.pages),
-        });
+        // Pages that only the logs know yet exist at the cut too.
+        let logged = streams.iter().flat_map(|s| &s.deltas).flat_map(|d| touched(&d.runs));
+        let pages = logged.map(|page| page + 1).fold(most(|s| s.pages), u32::max);
+        self.plan = Some(Plan { streams, want_extents: most(|s| s.want_extents), pages });
     }
 
     // Rule 9: from the highest survivor's prefix, the longest run without a gap in the union of the

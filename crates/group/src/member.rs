@@ -217,6 +217,8 @@ pub struct Member {
     pub(crate) arena: Arc<Arena>,
     pub(crate) budget: Arc<Budget>,
     newest: Revision,
+    /// The newest epoch that was open without this member: no older one can bring it back.
+    pub(crate) passed: Epoch,
     heard: Time,
     pub(crate) state: Option<State>,
     pub(crate) leading: Option<Leading>,
@@ -255,6 +257,7 @@ impl Member {
             arena,
             budget,
             newest: Revision(0),
+            passed: Epoch(0),
             heard: Time::ZERO,
             state: None,
             leading: None,
@@ -436,6 +439,16 @@ impl Member {
         self.leading.as_ref().is_some_and(|l| l.epoch() == epoch && l.has_cut())
     }
 
+    /// Until when a parity bucket's promise counts here, for checkers.
+    pub fn promise_of(&self, slot: MemberSlot) -> Option<Time> {
+        self.state.as_ref().filter(|s| s.serving())?.peers.get(slot.index()).map(|p| p.promise)
+    }
+
+    /// Until when this parity bucket has promised a stream's data bucket, for checkers.
+    pub fn promised(&self, stream: usize) -> Option<Time> {
+        self.state.as_ref()?.promised.get(stream).copied()
+    }
+
     /// Whether it still has pages of a life in which it was a member, for rule 17.
     pub fn has_old_pages(&self) -> bool {
         self.old.is_some() || self.state.as_ref().is_some_and(|s| s.old.is_some())
@@ -546,6 +559,7 @@ impl Member {
 
     // Rule 12: state is dropped only on an open map, of an epoch not below its own, that does not list it.
     fn drop_state(&mut self, group: &Group) {
+        self.passed = self.passed.max(group.epoch);
         let listed_before = self.state.as_ref().is_some_and(|s| s.epoch > group.epoch);
         if listed_before && !planted(Mutant::LateOldMapDrops) {
             return;

@@ -34,7 +34,7 @@ impl Member {
         let listed = group.member(slot).is_some_and(|x| x.is(self.me, self.incarnation));
         let sound = streams.len() == usize::from(group.m)
             && streams.iter().enumerate().all(|(i, s)| usize::from(s.stream) == i);
-        if !listed || !sound || self.epoch() > group.epoch {
+        if !listed || !sound || self.epoch() > group.epoch || group.epoch <= self.passed {
             return;
         }
         let mut able = true;
@@ -135,7 +135,6 @@ impl State {
         want_extents: u32,
         applied: &mut Applied<'_>,
     ) -> bool {
-        let was_parity = !self.shape().is_data();
         self.table.pages_mut().reserve(want_extents);
         if self.table.pages().reserved() < want_extents {
             return false;
@@ -145,7 +144,7 @@ impl State {
         self.want_extents = want_extents;
         for sync in &streams {
             if self.shape().carries(usize::from(sync.stream)) {
-                self.stream_to_cut(sync, applied, was_parity);
+                self.stream_to_cut(sync, applied);
             }
         }
         self.slot = slot;
@@ -157,7 +156,7 @@ impl State {
         true
     }
 
-    fn stream_to_cut(&mut self, sync: &SyncStream, applied: &mut Applied<'_>, was_parity: bool) {
+    fn stream_to_cut(&mut self, sync: &SyncStream, applied: &mut Applied<'_>) {
         let stream = usize::from(sync.stream);
         let s = &mut self.streams[stream];
         if !planted(Mutant::KeepBeyondCut) {
@@ -172,7 +171,8 @@ impl State {
         if !planted(Mutant::KeepBeyondCut) && !planted(Mutant::GoOnWithSealMissing) {
             assert_eq!(s.prefix, sync.cut, "the leader sends what leads to the cut");
         }
-        if was_parity && !planted(Mutant::PartsBeforeCutApplied) {
+        // Whatever slot it was given by an epoch that never opened: with m = 1 it may be a copy still.
+        if !planted(Mutant::PartsBeforeCutApplied) {
             s.stable = s.stable.max(sync.cut);
             self.apply_upto(stream, sync.cut.min(self.streams[stream].prefix), applied);
             let at = self.applied();

@@ -2,7 +2,8 @@
 //!
 //! A change is made whole or refused whole. What it is checked against lies in the map alone, so every
 //! node that applies the same changes in the same order comes to the same map. `change/refusal.rs` holds
-//! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules, `change/epochs.rs` those of GROUP (7, 11 and 13) for a group's membership.
+//! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules,
+//! `change/epochs.rs` those of GROUP (7, 11 and 13) for a group's membership.
 
 mod epochs;
 mod nodes;
@@ -16,8 +17,8 @@ pub(crate) use self::epochs::{is_source, sources};
 pub use self::refusal::Refusal;
 
 use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
-use crate::map::{ClusterMap, Group, LastOpen, Medium, Node, NodeState, Pool, PoolKind};
-use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
+use crate::map::{ClusterMap, Group, Medium, NodeState, PoolKind};
+use crate::scheme::Scheme;
 
 /// Most nodes that a cluster may know, up or down.
 pub const NODES_MAX: usize = 1024;

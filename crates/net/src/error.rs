@@ -129,7 +129,8 @@ impl NetError {
                 io::ErrorKind::ConnectionRefused => Sign::Refused,
                 _ => Sign::Silent(*waited_ms),
             }),
-            NetError::WrongNode { .. } => Some(Sign::Refused),
+            // Node 0 is a process that has not joined yet: it may be the one that is wanted.
+            NetError::WrongNode { found, .. } => (found.0 != 0).then_some(Sign::Refused),
             NetError::Closed { sign, .. } => *sign,
             NetError::Deadline {
                 waited_ms,

@@ -120,14 +120,17 @@ impl Outbox {
 
     /// Waits until it is not full (or the connection is over).
     pub(crate) async fn wait_for_room(&self) {
-        loop {
+        while self.is_full() {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            if !self.is_full() || self.frames.lock().closed {
+            if self.frames.lock().closed {
                 return;
             }
-            room.await;
+            // It may have become so before we listened.
+            if self.is_full() {
+                room.await;
+            }
         }
     }
 

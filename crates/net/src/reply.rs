@@ -33,15 +33,18 @@ impl Owed {
 
     /// Waits until fewer than so many are owed.
     pub(crate) async fn wait_below(&self, requests_max: u32, bytes_max: usize) {
-        loop {
+        let is_below = || {
+            let now = *self.state.lock();
+            now.requests < requests_max && now.bytes < bytes_max
+        };
+        while !is_below() {
             let less = self.less.notified();
             tokio::pin!(less);
             less.as_mut().enable();
-            let now = *self.state.lock();
-            if now.requests < requests_max && now.bytes < bytes_max {
-                return;
+            // It may have become so before we listened.
+            if !is_below() {
+                less.await;
             }
-            less.await;
         }
     }
 

@@ -347,7 +347,7 @@ impl Wire for Arc<Group> {
 }
 
 /// What everyone who indexes into a group relies on.
-fn check_group(group: &Group) -> Result<(), &'static str> {
+pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
     let width_max = usize::from(M_MAX) + usize::from(K_MAX);
     if group.m == 0 || group.m > M_MAX {
         return Err("m is out of range");

@@ -4,9 +4,11 @@
 //! bytes: this crate carries it and does not look into it.
 
 use bytes::Bytes;
-use staves_model::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision, Time};
+use staves_model::{
+    ClusterId, ClusterMap, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision, Time,
+};
 
-use crate::codec::{wire_enum, wire_struct};
+use crate::codec::{DecodeError, check_group, wire_enum, wire_struct};
 
 /// Most bytes of a name, zone or address.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -87,6 +89,43 @@ pub struct MapAnswer {
     pub revision: Revision,
     /// The `ClusterMap` in postcard; `None` if it is not newer than what the asker has.
     pub map: Option<Bytes>,
+}
+
+impl MapAnswer {
+    /// The answer to one who knows `known`: the map, unless that is as new.
+    pub fn new(map: &ClusterMap, known: Revision) -> MapAnswer {
+        let newer = (map.revision > known).then(|| {
+            let bytes = postcard::to_allocvec(map)
+                .expect("a ClusterMap is plain data: postcard writes it to memory without fail");
+            Bytes::from(bytes)
+        });
+        MapAnswer {
+            revision: map.revision,
+            map: newer,
+        }
+    }
+
+    /// The map, if it is newer than what was known; groups that break the rules of their type are
+    /// refused.
+    pub fn read(&self) -> Result<Option<ClusterMap>, DecodeError> {
+        let wrong = |reason| DecodeError::Invalid {
+            what: "a cluster map",
+            reason,
+        };
+        let Some(bytes) = &self.map else {
+            return Ok(None);
+        };
+        let (map, rest) = postcard::take_from_bytes::<ClusterMap>(bytes)
+            .map_err(|_| wrong("its bytes do not decode"))?;
+        if !rest.is_empty() {
+            return Err(wrong("bytes are left after its end"));
+        }
+        map.groups
+            .values()
+            .try_for_each(check_group)
+            .map_err(wrong)?;
+        Ok(Some(map))
+    }
 }
 
 /// A starting node asks to be part of the cluster (again). Answered by [`Joined`].

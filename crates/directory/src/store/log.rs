@@ -23,7 +23,13 @@ impl RaftLogReader<Types> for Store {
         &mut self,
         range: RB,
     ) -> Result<Vec<Entry>, StorageError<NodeId>> {
-        Ok(self.memory.lock().entries.range(range).map(|(_, held)| held.entry.clone()).collect())
+        Ok(self
+            .memory
+            .lock()
+            .entries
+            .range(range)
+            .map(|(_, held)| held.entry.clone())
+            .collect())
     }
 
     async fn limited_get_log_entries(
@@ -51,8 +57,14 @@ impl RaftLogStorage<Types> for Store {
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>, StorageError<NodeId>> {
         let memory = self.memory.lock();
-        let last = memory.entries.last_key_value().map(|(_, held)| held.entry.log_id);
-        Ok(LogState { last_purged_log_id: memory.purged, last_log_id: last.or(memory.purged) })
+        let last = memory
+            .entries
+            .last_key_value()
+            .map(|(_, held)| held.entry.log_id);
+        Ok(LogState {
+            last_purged_log_id: memory.purged,
+            last_log_id: last.or(memory.purged),
+        })
     }
 
     async fn get_log_reader(&mut self) -> Store {
@@ -65,7 +77,8 @@ impl RaftLogStorage<Types> for Store {
             self.memory.lock().vote = Some(*vote);
             Ok(())
         };
-        save.await.map_err(|e: io::Error| StorageIOError::write_vote(&e).into())
+        save.await
+            .map_err(|e: io::Error| StorageIOError::write_vote(&e).into())
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, StorageError<NodeId>> {
@@ -97,7 +110,13 @@ impl RaftLogStorage<Types> for Store {
             for entry in entries {
                 let bytes = encode(&entry).map_err(write_failed)?;
                 let index = entry.log_id.index;
-                memory.entries.insert(index, Held { entry, bytes: bytes.len() });
+                memory.entries.insert(
+                    index,
+                    Held {
+                        entry,
+                        bytes: bytes.len(),
+                    },
+                );
                 encoded.push((index, bytes));
             }
         }
@@ -108,7 +127,9 @@ impl RaftLogStorage<Types> for Store {
     async fn truncate(&mut self, id: LogId) -> Result<(), StorageError<NodeId>> {
         drop(self.memory.lock().entries.split_off(&id.index));
         let from = id.index;
-        self.write(move |done| writer::Job::Truncate { from, done }).await.map_err(write_failed)
+        self.write(move |done| writer::Job::Truncate { from, done })
+            .await
+            .map_err(write_failed)
     }
 
     async fn purge(&mut self, id: LogId) -> Result<(), StorageError<NodeId>> {
@@ -117,6 +138,8 @@ impl RaftLogStorage<Types> for Store {
             memory.entries = memory.entries.split_off(&(id.index + 1));
             memory.purged = Some(id);
         }
-        self.write(move |done| writer::Job::Purge { upto: id, done }).await.map_err(write_failed)
+        self.write(move |done| writer::Job::Purge { upto: id, done })
+            .await
+            .map_err(write_failed)
     }
 }

@@ -33,13 +33,25 @@ impl Done {
 
 /// One request to the file.
 pub(super) enum Job {
-    Append { entries: Vec<(u64, Vec<u8>)>, committed: Option<LogId>, done: Done },
-    Put { key: &'static str, value: Vec<u8>, done: Done },
+    Append {
+        entries: Vec<(u64, Vec<u8>)>,
+        committed: Option<LogId>,
+        done: Done,
+    },
+    Put {
+        key: &'static str,
+        value: Vec<u8>,
+        done: Done,
+    },
     /// Drops entries from this index on.
     Truncate { from: u64, done: Done },
     /// Drops entries up to this one.
     Purge { upto: LogId, done: Done },
-    Snapshot { meta: Vec<u8>, map: Arc<Vec<u8>>, done: Done },
+    Snapshot {
+        meta: Vec<u8>,
+        map: Arc<Vec<u8>>,
+        done: Done,
+    },
 }
 
 /// The thread and the way to it.
@@ -52,9 +64,13 @@ pub(super) struct Writer {
 impl Writer {
     pub fn spawn(db: Database) -> io::Result<Writer> {
         let (tx, rx) = channel();
-        let thread =
-            std::thread::Builder::new().name("directory-store".into()).spawn(move || run(db, rx))?;
-        Ok(Writer { tx: Mutex::new(Some(tx)), thread: Mutex::new(Some(thread)) })
+        let thread = std::thread::Builder::new()
+            .name("directory-store".into())
+            .spawn(move || run(db, rx))?;
+        Ok(Writer {
+            tx: Mutex::new(Some(tx)),
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     pub fn send(&self, job: Job) {
@@ -106,7 +122,8 @@ fn run(db: Database, rx: Receiver<Job>) {
             tracing::error!(%reason, "the directory's store cannot be written");
         }
         for job in batch {
-            job.done().complete(result.clone().map_err(io::Error::other));
+            job.done()
+                .complete(result.clone().map_err(io::Error::other));
         }
     }
 }
@@ -114,7 +131,8 @@ fn run(db: Database, rx: Receiver<Job>) {
 fn write(db: &Database, batch: &[Job]) -> io::Result<()> {
     let other = |e: redb::Error| io::Error::other(e);
     let mut tx = db.begin_write().map_err(|e| other(e.into()))?;
-    tx.set_durability(Durability::Immediate).map_err(|e| other(e.into()))?;
+    tx.set_durability(Durability::Immediate)
+        .map_err(|e| other(e.into()))?;
     for job in batch {
         apply(&tx, job)?;
     }
@@ -123,7 +141,10 @@ fn write(db: &Database, batch: &[Job]) -> io::Result<()> {
 
 fn apply(tx: &redb::WriteTransaction, job: &Job) -> io::Result<()> {
     let encoded = match job {
-        Job::Append { committed: Some(id), .. } => Some(("committed", encode(id)?)),
+        Job::Append {
+            committed: Some(id),
+            ..
+        } => Some(("committed", encode(id)?)),
         Job::Purge { upto, .. } => Some(("purged", encode(upto)?)),
         _ => None,
     };

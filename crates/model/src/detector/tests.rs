@@ -93,6 +93,29 @@ fn a_partial_partition_kills_nobody() {
     assert_eq!(dead, vec![2]);
 }
 
+/// However many are cut from it: who is heard by one is not dead.
+#[test]
+fn one_that_hears_it_outweighs_many_that_do_not() {
+    let mut court = Court::of(5);
+    for _ in 0..20 {
+        court.hear(&[(4, 2, Alive), (1, 2, Silent)]);
+        let words = [
+            (4, 2, Alive),
+            (1, 2, Silent),
+            (3, 2, Failed),
+            (5, 2, Silent),
+        ];
+        assert!(court.hear(&words).0.is_empty());
+        court.wait(100);
+    }
+    court.wait(950);
+    assert_eq!(
+        court.hear(&[(1, 2, Silent), (3, 2, Silent)]).0,
+        vec![2],
+        "not heard lately"
+    );
+}
+
 #[test]
 fn a_refused_connection_outweighs_an_earlier_sign_of_life() {
     let mut court = Court::of(4);

@@ -77,6 +77,9 @@ impl Town {
                 continue;
             }
             for (slot, member) in group.listed().filter(|(_, x)| !x.complete) {
+                if dice.below(100) >= percent {
+                    continue;
+                }
                 let incarnation = member.incarnation;
                 let epoch = group.epoch;
                 self.change(&Change::Complete {
@@ -440,11 +443,12 @@ fn when_all_is_lost_a_cache_starts_empty_and_others_say_lost() {
             town.settle();
             assert!(town.map.groups[&GroupId(1)].lost);
             // They were only cut off: what was thought lost is found again.
-            let x = group.members[1].expect("listed");
-            town.change(&Change::NodeBack {
-                node: x.node,
-                incarnation: x.incarnation,
-            });
+            for (_, x) in group.listed() {
+                town.change(&Change::NodeBack {
+                    node: x.node,
+                    incarnation: x.incarnation,
+                });
+            }
             town.settle();
             assert!(!town.map.groups[&GroupId(1)].lost);
             town.check_at_rest();

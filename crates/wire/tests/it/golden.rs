@@ -119,3 +119,24 @@ fn answers_are_kept_as_bytes() {
         assert_eq!(staves_wire::cache::Answer::from_bytes(bytes), Ok(answer));
     }
 }
+
+#[test]
+fn a_map_is_sent_only_to_who_has_an_older_one_and_is_not_trusted() {
+    use staves_model::{ClusterMap, Revision};
+    use staves_wire::directory::MapAnswer;
+    let map = ClusterMap {
+        revision: Revision(7),
+        ..ClusterMap::default()
+    };
+    let answer = MapAnswer::new(&map, Revision(6));
+    assert_eq!(answer.read(), Ok(Some(map.clone())));
+    assert_eq!(MapAnswer::new(&map, Revision(7)).read(), Ok(None));
+    let bytes = answer.map.expect("it is newer");
+    for len in 0..bytes.len() {
+        let cut = MapAnswer {
+            revision: Revision(7),
+            map: Some(bytes.slice(..len)),
+        };
+        assert!(cut.read().is_err(), "cut to {len}");
+    }
+}

@@ -1,0 +1,175 @@
+//! A large value on its way in: chunks first, to segments that nothing names; then one small delta that
+//! names them, and that is the write. Until then the key has its old value; if it comes to nothing, the
+//! chunks are given back.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use staves_model::Time;
+use staves_wire::cache::Answer;
+
+use crate::Options;
+use crate::answer::{self, Refused};
+use crate::bucket::{Bucket, BucketEffects};
+use crate::command;
+use crate::edit::Edit;
+use crate::index::Tag;
+use crate::record::{self, LARGE_HEADER, SEGMENT_ROOM};
+use crate::waiting::Ask;
+use crate::write::Stop;
+
+/// One large write. A bucket has one at a time; others wait their turn.
+pub(crate) struct LargeWrite {
+    ask: Ask,
+    tag: Tag,
+    key: Bytes,
+    value: Bytes,
+    answer: Answer,
+    chunk_bytes: usize,
+    /// How many chunks there will be; what remains of the value goes into the record.
+    count: usize,
+    chunks: Vec<u32>,
+}
+
+enum Progress {
+    More,
+    Wait,
+    Done(u64),
+    Failed(Result<Answer, Refused>),
+}
+
+impl LargeWrite {
+    /// Cuts a value.
+    pub(crate) fn new(
+        options: &Options,
+        ask: Ask,
+        tag: Tag,
+        key: &[u8],
+        value: Cow<'_, [u8]>,
+        answer: Answer,
+    ) -> LargeWrite {
+        let chunk_bytes = options.chunk_bytes.clamp(1, SEGMENT_ROOM);
+        let (full, tail) = (value.len() / chunk_bytes, value.len() % chunk_bytes);
+        // The tail lies with the key, where it wastes no segment, if the record then still fits.
+        let record = record::size(key.len(), LARGE_HEADER + 4 * full + tail);
+        let inline = record <= options.inline_bytes_max.min(SEGMENT_ROOM) && full > 0;
+        let count = if inline || tail == 0 { full } else { full + 1 };
+        let (key, value) = (Bytes::copy_from_slice(key), command::owned(value));
+        LargeWrite {
+            ask,
+            tag,
+            key,
+            value,
+            answer,
+            chunk_bytes,
+            count,
+            chunks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.ask.token
+    }
+
+    /// The chunks that are written and not named yet.
+    pub(crate) fn chunks(&self) -> &[u32] {
+        &self.chunks
+    }
+
+    fn next_chunk(&self) -> Bytes {
+        let from = self.chunks.len() * self.chunk_bytes;
+        self.value
+            .slice(from..self.value.len().min(from + self.chunk_bytes))
+    }
+
+    fn tail(&self) -> &[u8] {
+        &self.value[self.value.len().min(self.count * self.chunk_bytes)..]
+    }
+}
+
+impl Bucket {
+    /// Takes the large write in progress, if there is one, as far as log and memory let it.
+    pub(crate) fn advance_large(&mut self, now: Time, out: &mut BucketEffects) {
+        let Some(mut large) = self.large.take() else {
+            return;
+        };
+        for _ in 0..=self.options.chunks_per_step {
+            let progress = if large.ask.deadline <= now {
+                Progress::Failed(Err(Refused::Deadline))
+            } else if large.chunks.len() < large.count {
+                self.write_chunk(now, &mut large)
+            } else {
+                self.name_chunks(now, &large)
+            };
+            match progress {
+                Progress::More => {}
+                Progress::Wait => break,
+                Progress::Done(seq) => {
+                    let answer = self.deliver(now, &large.ask, seq, large.answer, false);
+                    out.answers.extend(answer.map(|a| (large.ask.token, Ok(a))));
+                    return;
+                }
+                Progress::Failed(why) => {
+                    self.orphans.append(&mut large.chunks);
+                    out.answers.push((large.ask.token, why));
+                    return;
+                }
+            }
+        }
+        self.large = Some(large);
+    }
+
+    fn write_chunk(&mut self, now: Time, large: &mut LargeWrite) -> Progress {
+        let chunk = large.next_chunk();
+        // All that the value will need is asked for before its first byte is written.
+        let missing = (large.count - large.chunks.len()) as u32;
+        if let Err(stop) = self.make_room(now, missing) {
+            return stop.progress();
+        }
+        let Some(segment) = self.kv.segments.fresh() else {
+            return Stop::Full.progress();
+        };
+        let mut edit = Edit::default();
+        edit.chunk(segment, &chunk);
+        if let Err(refused) = self.member.admit(edit.weight(0)) {
+            return Stop::from(refused).progress();
+        }
+        self.commit(None, Bytes::new(), edit);
+        large.chunks.push(segment);
+        Progress::More
+    }
+
+    fn name_chunks(&mut self, now: Time, large: &LargeWrite) -> Progress {
+        let head = record::large_head(large.value.len(), large.chunk_bytes, &large.chunks);
+        let body = [&head[..], large.tail()];
+        if record::size(large.key.len(), head.len() + large.tail().len()) > SEGMENT_ROOM {
+            return Stop::Full.progress();
+        }
+        match self.put(
+            now,
+            &large.ask,
+            large.tag,
+            &large.key,
+            true,
+            &body,
+            &large.answer,
+        ) {
+            Ok(seq) => Progress::Done(seq),
+            Err(stop) => stop.progress(),
+        }
+    }
+}
+
+impl Stop {
+    fn progress(self) -> Progress {
+        match self {
+            Stop::Blocked => Progress::Wait,
+            Stop::Full => Progress::Failed(Ok(answer::out_of_memory())),
+            Stop::NotServing => Progress::Failed(Err(Refused::NotServing)),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What must not break, one by one: memory, large values, order.
+
+use staves_cache::Options;
+use staves_store::EXTENT_BYTES;
+use staves_wire::cache::{Answer, Op};
+use staves_wire::error::ErrorCode;
+
+use crate::cluster::{Cluster, bytes, set, small_options};
+
+fn is_oom(answer: &crate::cluster::Result) -> bool {
+    matches!(answer, Ok(Answer::Error(ErrorCode::OutOfMemory, text))
+        if text == "OOM command not allowed when used memory > 'maxmemory'.")
+}
+
+fn used(cluster: &mut Cluster) -> u32 {
+    cluster.bucket().member().pages().unwrap().used()
+}
+
+/// Fills a bucket with values of one size until it refuses; returns how many it took.
+fn fill(cluster: &mut Cluster, len: usize) -> usize {
+    for n in 0..100_000u64 {
+        let answer = cluster.set(format!("fill-{n}").as_bytes(), &bytes(n, len));
+        if is_oom(&answer) {
+            return n as usize;
+        }
+        assert_eq!(answer, Ok(Answer::Ok));
+    }
+    panic!("never full");
+}
+
+#[test]
+fn a_full_bucket_refuses_and_changes_nothing_and_takes_writes_again_after_a_delete() {
+    let mut cluster = Cluster::new(0, 4, Options::default());
+    let took = fill(&mut cluster, 1000);
+    let bytes_in = cluster.bucket().bytes();
+    assert!(
+        bytes_in as usize > 4 * EXTENT_BYTES * 95 / 100,
+        "it was all but full: {bytes_in}"
+    );
+    for n in 0..50 {
+        assert!(is_oom(&cluster.set(b"one more", &bytes(n, 1000))));
+    }
+    assert_eq!(
+        (cluster.bucket().count(), cluster.bucket().bytes()),
+        (took as u64, bytes_in)
+    );
+    cluster.check();
+    assert_eq!(cluster.get(b"fill-7"), Some(bytes(7, 1000)));
+
+    assert_eq!(
+        cluster.run(None, &Op::Del { key: b"fill-7" }),
+        Ok(Answer::Int(1))
+    );
+    assert_eq!(cluster.set(b"one more", &bytes(1, 1000)), Ok(Answer::Ok));
+    assert!(is_oom(&cluster.set(b"and one more", &bytes(1, 1000))));
+    cluster.check();
+    for n in (0..took as u64).filter(|n| *n != 7) {
+        assert_eq!(
+            cluster.get(format!("fill-{n}").as_bytes()),
+            Some(bytes(n, 1000))
+        );
+    }
+}
+
+/// Row D1's kin for memory: what fits is kept, however often it is written over.
+#[test]
+fn overwriting_needs_no_more_memory_than_what_is_live() {
+    let mut cluster = Cluster::new(0, 4, Options::default());
+    let keys = 700;
+    for n in 0..20_000u64 {
+        let key = format!("k{}", n * 7919 % keys);
+        assert_eq!(
+            cluster.set(key.as_bytes(), &bytes(n, 1000)),
+            Ok(Answer::Ok),
+            "write {n}"
+        );
+    }
+    assert_eq!(cluster.bucket().count(), keys);
+    cluster.check();
+    // One hot key alone does not make the bucket grow at all.
+    let mut cluster = Cluster::new(0, 64, Options::default());
+    for n in 0..20_000u64 {
+        assert_eq!(cluster.set(b"hot", &bytes(n, 1000)), Ok(Answer::Ok));
+    }
+    assert!(used(&mut cluster) <= 3, "{} extents", used(&mut cluster));
+}
+
+#[test]
+fn memory_of_deleted_keys_goes_back_to_the_pool() {
+    let mut cluster = Cluster::new(1, 64, Options::default());
+    for n in 0..8000u64 {
+        cluster
+            .set(format!("k{n}").as_bytes(), &bytes(n, 1000))
+            .unwrap();
+    }
+    assert!(cluster.budgets[0].taken() >= 31);
+    for n in 0..7990u64 {
+        cluster
+            .run(
+                None,
+                &Op::Del {
+                    key: format!("k{n}").as_bytes(),
+                },
+            )
+            .unwrap();
+    }
+    cluster.ticks(60);
+    assert!(
+        used(&mut cluster) <= 3,
+        "{} extents in use",
+        used(&mut cluster)
+    );
+    assert!(
+        cluster.budgets[0].taken() <= 12,
+        "{} extents reserved",
+        cluster.budgets[0].taken()
+    );
+    assert_eq!(cluster.get(b"k7995"), Some(bytes(7995, 1000)));
+    cluster.check();
+}
+
+#[test]
+fn a_large_value_that_does_not_fit_leaves_nothing_behind() {
+    let mut cluster = Cluster::new(0, 8, Options::default());
+    cluster.set(b"small", b"1").unwrap();
+    let fits = bytes(1, 6 * EXTENT_BYTES);
+    assert_eq!(cluster.set(b"large", &fits), Ok(Answer::Ok));
+    assert!(is_oom(&cluster.set(b"large", &bytes(2, 6 * EXTENT_BYTES))));
+    assert!(is_oom(&cluster.set(b"other", &bytes(3, 3 * EXTENT_BYTES))));
+    cluster.ticks(4);
+    cluster.check();
+    assert_eq!(cluster.get(b"large"), Some(fits));
+    assert_eq!(used(&mut cluster), 7);
+    // After it has gone there is room for another of its size.
+    assert_eq!(
+        cluster.run(None, &Op::Del { key: b"large" }),
+        Ok(Answer::Int(1))
+    );
+    assert_eq!(
+        cluster.set(b"other", &bytes(3, 6 * EXTENT_BYTES)),
+        Ok(Answer::Ok)
+    );
+    assert_eq!(cluster.get(b"other"), Some(bytes(3, 6 * EXTENT_BYTES)));
+    cluster.check();
+}
+
+#[test]
+fn a_large_value_passes_through_a_small_log() {
+    let group = staves_group::Options {
+        log_bytes_max: 600 << 10,
+        ..Default::default()
+    };
+    let mut cluster = Cluster::with(2, 3, 64, Options::default(), group);
+    let value = bytes(9, 10 << 20);
+    assert_eq!(cluster.set(b"large", &value), Ok(Answer::Ok));
+    assert_eq!(cluster.get(b"large"), Some(value.clone()));
+    cluster.ticks(4);
+    cluster.check();
+    cluster.cut_off.push(0);
+    cluster.change(&[1, 2]);
+    cluster.settle();
+    assert_eq!(cluster.get(b"large"), Some(value));
+    cluster.check();
+}
+
+#[test]
+fn values_of_every_length_around_the_cuts_come_back() {
+    let mut cluster = Cluster::new(0, 64, small_options());
+    let lengths = (8150..8200)
+        .chain(11_990..12_010)
+        .chain(17_990..18_030)
+        .chain(25_990..26_200);
+    for len in lengths {
+        let value = bytes(len as u64, len);
+        assert_eq!(cluster.set(b"k", &value), Ok(Answer::Ok), "{len}");
+        assert_eq!(cluster.get(b"k"), Some(value), "{len}");
+        assert_eq!(
+            cluster.run(None, &Op::StrLen { key: b"k" }),
+            Ok(Answer::Int(len as i64))
+        );
+    }
+    cluster.check();
+}
+
+#[test]
+fn requests_for_one_key_keep_their_order_behind_a_large_write() {
+    let options = Options {
+        chunks_per_step: 1,
+        ..small_options()
+    };
+    let mut cluster = Cluster::new(1, 64, options);
+    cluster.set(b"k", b"old").unwrap();
+    let value = bytes(1, 300_000);
+    let set_large = cluster.submit(None, &set(b"k", &value));
+    let read = cluster.submit(None, &Op::Get { key: b"k" });
+    let delete = cluster.submit(None, &Op::Del { key: b"k" });
+    let read_again = cluster.submit(None, &Op::Get { key: b"k" });
+    let other = cluster.submit(None, &set(b"other", b"1"));
+    cluster.ticks(80);
+    let order = [other, set_large, read, delete, read_again];
+    assert!(
+        cluster.order.ends_with(&order),
+        "a small write passes the large one: {:?}",
+        cluster.order
+    );
+    assert_eq!(cluster.wait(other), Ok(Answer::Ok));
+    assert_eq!(cluster.wait(read_again), Ok(Answer::Nil));
+    assert_eq!(cluster.wait(set_large), Ok(Answer::Ok));
+    assert_eq!(cluster.wait(read), Ok(Answer::Value(value.into())));
+    assert_eq!(cluster.wait(delete), Ok(Answer::Int(1)));
+    cluster.ticks(4);
+    cluster.check();
+}

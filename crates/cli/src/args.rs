@@ -1,0 +1,359 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Parser, Subcommand, ValueEnum};
+use staves_model::Scheme;
+use staves_node::config::{Endpoint, KEYS, Millis, Size};
+
+/// One cluster out of many machines' memory: a cache that loses nothing when nodes are killed.
+#[derive(Parser, Debug)]
+#[command(
+    name = "staves",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Args {
+    /// How to answer
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value = "table",
+        env = "STAVES_OUTPUT"
+    )]
+    pub output: Format,
+
+    /// A node of the cluster, or several (the first that answers is asked)
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:1600",
+        env = "STAVES_CLUSTER"
+    )]
+    pub cluster: Vec<Endpoint>,
+
+    /// How long the cluster may take to answer
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "5s",
+        env = "STAVES_DEADLINE"
+    )]
+    pub deadline: Millis,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How a command answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a node in the foreground
+    Up(Up),
+    /// Show it: start a cluster here, kill nodes under load, count what is lost
+    Demo(Demo),
+    /// How the cluster is
+    Status {
+        /// Exit with 5 unless it is healthy
+        #[arg(long)]
+        check: bool,
+    },
+    /// Nodes
+    Node {
+        #[command(subcommand)]
+        command: Node,
+    },
+    /// Pools
+    Pool {
+        #[command(subcommand)]
+        command: Pool,
+    },
+    /// Keys and values
+    Cache {
+        #[command(subcommand)]
+        command: Cache,
+    },
+    /// Groups of buckets, and where they lie
+    Group {
+        #[command(subcommand)]
+        command: Group,
+    },
+    /// The configuration of a node
+    Config {
+        #[command(subcommand)]
+        command: Config,
+    },
+}
+
+/// A node's configuration as flags, from the one table of keys.
+#[derive(Clone, Debug, Default)]
+pub struct Keys(pub Vec<(String, String)>);
+
+impl clap::FromArgMatches for Keys {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Keys, clap::Error> {
+        let given = |name: &'static str| {
+            let text = matches.get_one::<String>(name)?;
+            Some((name.to_owned(), text.clone()))
+        };
+        Ok(Keys(
+            KEYS.iter().filter_map(|key| given(key.name)).collect(),
+        ))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Keys::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Keys {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        KEYS.iter().fold(command, |command, key| {
+            let default = match key.default {
+                "" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            command.arg(
+                Arg::new(key.name)
+                    .long(key.name.replace('_', "-"))
+                    .value_name("VALUE")
+                    .help(format!("{}{default}", key.doc)),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Keys::augment_args(command)
+    }
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Up {
+    /// A configuration file (see 'staves config example')
+    #[arg(long, value_name = "FILE", env = "STAVES_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub keys: Keys,
+
+    /// Stop when the process of this id is no longer the parent
+    #[arg(long, value_name = "PID", hide = true)]
+    pub parent_pid: Option<u32>,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Demo {
+    /// How many nodes
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=15))]
+    pub nodes: u32,
+
+    /// End when it is shown, instead of leaving the cluster running
+    #[arg(long)]
+    pub once: bool,
+
+    /// Use the ports from here on (three for each node) instead of free ones
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
+    pub base_port: Option<u16>,
+
+    /// Keep the nodes' folders and logs, and say where
+    #[arg(long)]
+    pub keep: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Node {
+    /// All nodes
+    List,
+    /// One node, and which keys it holds
+    Show {
+        /// Its id or its name
+        node: String,
+    },
+    /// Move a node's buckets elsewhere, so that it can be stopped
+    Drain {
+        /// Its id or its name
+        node: String,
+        /// Wait until it holds none, at most this long
+        #[arg(long, value_name = "TIME")]
+        wait: Option<Millis>,
+    },
+    /// Let a drained node have buckets again
+    Resume {
+        /// Its id or its name
+        node: String,
+    },
+    /// Stop a node's process in good order
+    Stop {
+        /// Its id or its name
+        node: String,
+    },
+    /// Strike a node that will not come back
+    Forget {
+        /// Its id or its name
+        node: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Pool {
+    /// Make a pool
+    Create {
+        /// Its name
+        name: String,
+        /// One primary and so many copies
+        #[arg(long, default_value = "1+2")]
+        scheme: Scheme,
+        /// Memory that each node may give to it
+        #[arg(long, value_name = "SIZE")]
+        memory: Size,
+        /// Buckets: a power of two
+        #[arg(long, default_value_t = 64)]
+        buckets: u32,
+        /// When a bucket is lost whole, wait for its members instead of starting empty
+        #[arg(long)]
+        wait_when_lost: bool,
+    },
+    /// All pools
+    List,
+    /// One pool
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Change a pool while it serves
+    Set {
+        /// Its name
+        name: String,
+        /// One primary and so many copies
+        #[arg(long, required_unless_present = "memory")]
+        scheme: Option<Scheme>,
+        /// Memory that each node may give to it
+        #[arg(long, value_name = "SIZE")]
+        memory: Option<Size>,
+    },
+    /// Delete a pool with all that it holds
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Cache {
+    /// Print the value of a key as it is
+    Get {
+        key: String,
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+    /// Set the value of a key
+    Put {
+        key: String,
+        /// The value; without one it is read from standard input
+        value: Option<String>,
+        /// Only if the key has no value
+        #[arg(long, conflicts_with = "if_present")]
+        if_absent: bool,
+        /// Only if the key has a value
+        #[arg(long)]
+        if_present: bool,
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+    /// Delete keys
+    Delete {
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+    /// Keys, bytes and requests, node by node
+    Stats {
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Group {
+    /// All groups
+    List {
+        /// Of this pool only
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// One group and its members
+    Show {
+        /// Its id
+        group: u32,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Config {
+    /// Print a commented file with every key
+    Example,
+    /// Read a file as 'staves up' would, and say what is wrong with it
+    Check {
+        /// The file
+        #[arg(value_name = "FILE", env = "STAVES_CONFIG")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        keys: Keys,
+    },
+    /// Print what 'staves up' would run with, and where each value comes from
+    Show {
+        /// The file
+        #[arg(value_name = "FILE", env = "STAVES_CONFIG")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        keys: Keys,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_up_come_from_the_table_of_keys() {
+        let args = Args::try_parse_from(["staves", "up", "--value-bytes-max", "1MiB", "--zone=a"]);
+        let Ok(Args {
+            command: Command::Up(up),
+            ..
+        }) = args
+        else {
+            panic!("{args:?}");
+        };
+        let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        assert_eq!(
+            up.keys.0,
+            [pair("zone", "a"), pair("value_bytes_max", "1MiB")]
+        );
+    }
+}

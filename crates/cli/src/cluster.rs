@@ -1,0 +1,353 @@
+//! What the program asks of a cluster, over the native protocol.
+//!
+//! One connection to the first node of `--cluster` that answers; that node serves what is asked or passes
+//! it on. Everything ends by the deadline, which counts from the command's start.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use staves_model::{Change, ClientId, ClusterId, ClusterMap, Node, NodeId, Outcome, Revision};
+use staves_net::{Connection, Identity, NetError, Options};
+use staves_node::config::Endpoint;
+use staves_node::status::StatusReport;
+use staves_wire::Message;
+use staves_wire::admin::{KeyRangeAnswer, NodeTarget, StatusAnswer};
+use staves_wire::cache::{
+    Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, OwnedOp, PoolRef,
+};
+use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::failure::{Failure, from_net, is_unreachable};
+
+/// How often a proposal follows a hint to the leader.
+const HOPS: usize = 4;
+/// Rest before something that cannot be had right now is asked for again.
+const REST: Duration = Duration::from_millis(50);
+/// How long each further node may take to tell of itself, at most.
+const FACTS: Duration = Duration::from_millis(1000);
+
+/// A cluster, through one of its nodes.
+pub struct Cluster {
+    runtime: Runtime,
+    connection: Connection,
+    deadline: Duration,
+}
+
+impl Cluster {
+    /// Connects to the first of these addresses that answers.
+    pub fn connect(addresses: &[Endpoint], deadline: Duration) -> anyhow::Result<Cluster> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the program's runtime")?;
+        let until = Instant::now() + deadline;
+        let mut misses = Vec::new();
+        for address in addresses {
+            let address = address.to_string();
+            match runtime.block_on(open(&address, until)) {
+                Ok(connection) => {
+                    return Ok(Cluster {
+                        runtime,
+                        connection,
+                        deadline,
+                    });
+                }
+                Err(error) => misses.push(error.to_string()),
+            }
+        }
+        let hint = "is a node running there? See --cluster and STAVES_CLUSTER";
+        Err(Failure::Unreachable(format!("{}; {hint}", misses.join("; "))).into())
+    }
+
+    /// How the cluster is, with what each node that answers in time says of itself.
+    pub fn status(&self) -> anyhow::Result<StatusReport> {
+        let until = self.until();
+        self.runtime.block_on(async {
+            let mut report = ask_status(&self.connection, until).await?;
+            let until = until.min(Instant::now() + FACTS);
+            let mut others = JoinSet::new();
+            for node in report.nodes.iter().filter(|n| n.up && n.facts.is_none()) {
+                let address = node.native.clone();
+                others.spawn(async move {
+                    let connection = open(&address, until).await.map_err(from_net)?;
+                    ask_status(&connection, until).await
+                });
+            }
+            while let Some(answer) = others.join_next().await {
+                // A node that does not answer is told without its figures.
+                if let Ok(Ok(other)) = answer {
+                    report.absorb(other);
+                }
+            }
+            Ok(report)
+        })
+    }
+
+    /// The node's newest map.
+    pub fn map(&self) -> anyhow::Result<ClusterMap> {
+        let question = Message::GetMap(GetMap {
+            known: Revision(0),
+            wait_ms: 0,
+        });
+        match self.ask(&question)? {
+            Message::MapAnswer(MapAnswer { map: Some(map), .. }) => postcard::from_bytes(&map)
+                .context("the node sent a map that this program cannot read"),
+            // Nothing is newer than revision 0: there is no cluster yet.
+            Message::MapAnswer(MapAnswer { map: None, .. }) => Ok(ClusterMap::default()),
+            other => Err(unexpected(&question, &other)),
+        }
+    }
+
+    /// Makes a change, wherever the directory's leader is.
+    pub fn propose(&self, change: &Change) -> anyhow::Result<Outcome> {
+        let change =
+            Bytes::from(postcard::to_allocvec(change).context("the change does not encode")?);
+        let proposal = Message::Propose(Propose {
+            expected: None,
+            change,
+        });
+        let until = self.until();
+        self.runtime.block_on(async {
+            let mut connection = self.connection.clone();
+            let mut hops = 0;
+            loop {
+                let answer = connection.call(&proposal, until).await.map_err(from_net)?;
+                let leader = match answer {
+                    Message::Proposed(Proposed::Applied { outcome, .. }) => {
+                        return postcard::from_bytes(&outcome)
+                            .context("the change was made; its outcome cannot be read");
+                    }
+                    Message::Proposed(Proposed::Refused { reason, .. }) => bail!("{reason}"),
+                    Message::Proposed(Proposed::NotLeader { leader }) => leader,
+                    other => return Err(unexpected(&proposal, &other)),
+                };
+                // A hint is followed at once, but not for ever: two nodes may name each other.
+                hops += 1;
+                if hops > HOPS || leader.is_none() {
+                    rest(until, "the directory has no leader").await?;
+                }
+                if let Some((_, address)) = leader
+                    && let Ok(next) = open(&address, until).await
+                {
+                    connection = next;
+                }
+            }
+        })
+    }
+
+    /// Drains a node, or resumes it.
+    pub fn drain(&self, node: NodeId, on: bool) -> anyhow::Result<()> {
+        let target = NodeTarget { node };
+        let message = if on {
+            Message::NodeDrain(target)
+        } else {
+            Message::NodeResume(target)
+        };
+        self.done(&message)
+    }
+
+    /// Asks a node to stop in good order: itself, not another on its behalf.
+    pub fn stop(&self, node: &Node) -> anyhow::Result<()> {
+        let message = Message::NodeStop(NodeTarget { node: node.id });
+        match self.ask_at(&node.native, &message)? {
+            Message::Done => Ok(()),
+            other => Err(unexpected(&message, &other)),
+        }
+    }
+
+    /// Which keys a node holds.
+    pub fn key_range(&self, node: &Node) -> anyhow::Result<KeyRangeAnswer> {
+        let message = Message::KeyRange(NodeTarget { node: node.id });
+        match self.ask_at(&node.native, &message)? {
+            Message::KeyRangeAnswer(answer) => Ok(answer),
+            other => Err(unexpected(&message, &other)),
+        }
+    }
+
+    /// Does operations, in order, each until it is answered or the deadline passes. What a node cannot
+    /// do at the moment is asked again under the same number, and so takes effect once.
+    pub fn execute(&self, pool: &str, ops: Vec<OwnedOp>) -> anyhow::Result<Vec<Answer>> {
+        let until = self.until();
+        let client = ClientId(rand::random());
+        let mut number = 0;
+        let ops = ops.into_iter().map(|op| {
+            let write = op.as_op().is_write();
+            number += u64::from(write);
+            CacheOp {
+                number: if write { number } else { 0 },
+                slot: op.as_op().slot(),
+                op,
+            }
+        });
+        let mut request = CacheRequest {
+            revision: Revision(0),
+            pool: PoolRef::Name(pool.to_owned()),
+            client,
+            floor: 1,
+            retry: false,
+            forwarded: false,
+            ops: ops.collect(),
+        };
+        self.runtime.block_on(async {
+            loop {
+                let message = Message::Cache(request.clone());
+                let answers = match self.connection.call(&message, until).await {
+                    Ok(Message::CacheAnswers(CacheAnswers { answers, .. })) => answers,
+                    Ok(other) => return Err(unexpected(&message, &other)),
+                    Err(error) => return Err(from_net(error)),
+                };
+                let again = answers.iter().find_map(|answer| match answer {
+                    Answer::Error(code, text) if code.worth_retrying() => Some(text),
+                    _ => None,
+                });
+                match again {
+                    None => return Ok(answers),
+                    Some(text) => rest(until, text).await?,
+                }
+                request.retry = true;
+            }
+        })
+    }
+
+    /// The figures of each of these nodes' part of a pool; `None` for those that do not answer.
+    pub fn cache_stats<'a>(
+        &self,
+        pool: &str,
+        nodes: impl Iterator<Item = &'a Node>,
+    ) -> Vec<(&'a Node, Option<CacheStatsAnswer>)> {
+        let until = self.until();
+        let question = Message::CacheStats(CacheStats {
+            pool: PoolRef::Name(pool.to_owned()),
+        });
+        self.runtime.block_on(async {
+            let mut asked = Vec::new();
+            for node in nodes {
+                let (address, question) = (node.native.clone(), question.clone());
+                let answer = tokio::spawn(async move {
+                    open(&address, until).await?.call(&question, until).await
+                });
+                asked.push((node, answer));
+            }
+            let mut answers = Vec::new();
+            for (node, answer) in asked {
+                let figures = match answer.await {
+                    Ok(Ok(Message::CacheStatsAnswer(figures))) => Some(figures),
+                    _ => None,
+                };
+                answers.push((node, figures));
+            }
+            answers
+        })
+    }
+
+    fn until(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    fn ask(&self, question: &Message) -> anyhow::Result<Message> {
+        self.runtime
+            .block_on(self.connection.call(question, self.until()))
+            .map_err(from_net)
+    }
+
+    fn ask_at(&self, address: &str, question: &Message) -> anyhow::Result<Message> {
+        let until = self.until();
+        let asked = async { open(address, until).await?.call(question, until).await };
+        self.runtime.block_on(asked).map_err(from_net)
+    }
+
+    fn done(&self, question: &Message) -> anyhow::Result<()> {
+        match self.ask(question)? {
+            Message::Done => Ok(()),
+            other => Err(unexpected(question, &other)),
+        }
+    }
+}
+
+async fn open(address: &str, until: Instant) -> Result<Connection, NetError> {
+    let connect_timeout = until.saturating_duration_since(Instant::now());
+    let options = Options {
+        connect_timeout,
+        ..Options::default()
+    };
+    Connection::open(address, &Identity::admin(ClusterId(0)), &options).await
+}
+
+async fn ask_status(connection: &Connection, until: Instant) -> anyhow::Result<StatusReport> {
+    match connection
+        .call(&Message::Status, until)
+        .await
+        .map_err(from_net)?
+    {
+        Message::StatusAnswer(StatusAnswer { json }) => {
+            serde_json::from_slice(&json).with_context(|| {
+                format!(
+                    "{} sent a status that this program cannot read",
+                    connection.addr()
+                )
+            })
+        }
+        other => Err(unexpected(&Message::Status, &other)),
+    }
+}
+
+/// Waits a moment, or fails because the deadline is near.
+async fn rest(until: Instant, why: &str) -> Result<(), Failure> {
+    if until.saturating_duration_since(Instant::now()) <= REST {
+        return Err(Failure::Unreachable(format!(
+            "gave up at the deadline: {why}"
+        )));
+    }
+    tokio::time::sleep(REST).await;
+    Ok(())
+}
+
+fn unexpected(question: &Message, answer: &Message) -> anyhow::Error {
+    let (question, answer) = (question.opcode().word(), answer.opcode().word());
+    anyhow!(
+        "the node answered '{question}' with '{answer}': its version and this program's do not fit"
+    )
+}
+
+/// A node by its id (`3` or `n3`) or by its name.
+pub fn find_node<'a>(map: &'a ClusterMap, wanted: &str) -> anyhow::Result<&'a Node> {
+    let id = wanted
+        .strip_prefix('n')
+        .unwrap_or(wanted)
+        .parse::<u64>()
+        .ok();
+    if let Some(node) = id.and_then(|id| map.nodes.get(&NodeId(id))) {
+        return Ok(node);
+    }
+    let named: Vec<&Node> = map
+        .nodes
+        .values()
+        .filter(|node| node.name == wanted)
+        .collect();
+    match named[..] {
+        [node] => Ok(node),
+        [] => {
+            let text =
+                format!("there is no node '{wanted}'; 'staves node list' shows those there are");
+            Err(Failure::NotFound(text).into())
+        }
+        _ => bail!("{} nodes have the name '{wanted}': give an id", named.len()),
+    }
+}
+
+/// An operation's error as a failure of the command.
+pub fn check(answer: &Answer) -> anyhow::Result<()> {
+    match answer {
+        Answer::Error(code, text) if *code == staves_wire::ErrorCode::NotFound => {
+            Err(Failure::NotFound(text.clone()).into())
+        }
+        Answer::Error(code, text) if is_unreachable(*code) => {
+            Err(Failure::Unreachable(text.clone()).into())
+        }
+        Answer::Error(_, text) => Err(anyhow!("{text}")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,267 @@
+//! `staves demo`: a cluster on this machine, killed node by node under load, and an account of it.
+//!
+//! **What is shown.** Some nodes are started as processes of their own, with folders in a temporary place.
+//! Writers set numbered keys through Redis's protocol and remember every value that was acknowledged.
+//! Then a node is killed with SIGKILL, and when all is rebuilt another, the one that leads the directory.
+//! At the end every key is read through a surviving node: an acknowledged value that is not there is a
+//! loss, and the demo fails.
+//!
+//! **Layout.** `nodes`: the processes. `load`: the writers and the check. `resp`: the client they use.
+//! `story`: what happened when.
+
+mod load;
+mod nodes;
+mod resp;
+mod story;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use staves_node::status::{NodeStatus, State, StatusReport};
+
+use crate::args::{Demo, Format};
+use crate::output::{self, number};
+
+use load::Load;
+use nodes::Nodes;
+use story::{Round, Story};
+
+/// How long the load runs before the first node is killed, and between rounds.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// How long the cluster may take to start, or to rebuild what a killed node held.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the cluster is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(50);
+/// Connections that write.
+const WRITERS: usize = 4;
+/// From so many nodes on, a second one may be killed: its successors still have a majority.
+const NODES_FOR_TWO_ROUNDS: u32 = 4;
+
+pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
+    let interrupted = on_interrupt()?;
+    let mut show = Show {
+        nodes: Nodes::new(demo.nodes, demo.base_port, demo.keep)?,
+        story: Story::begin(demo.nodes),
+        interrupted,
+    };
+    show.start()?;
+    let load = Load::start(&show.nodes.doors(), WRITERS)?;
+    show.story.note(format!(
+        "{WRITERS} writers set numbered keys, one at a time each"
+    ));
+    show.pause(WARM_UP)?;
+    let rounds = if demo.nodes >= NODES_FOR_TWO_ROUNDS {
+        2
+    } else {
+        1
+    };
+    for round in 0..rounds {
+        show.round(&load, round == 1)?;
+        show.pause(WARM_UP)?;
+    }
+    show.check(load)?;
+    show.story.finish(out)?;
+    if !demo.once {
+        show.stay()?;
+    }
+    match show.story.lost() {
+        0 => Ok(()),
+        lost => bail!("{lost} acknowledged values were lost"),
+    }
+}
+
+/// A flag that the first Ctrl-C raises, so that everything is cleaned up; the second ends at once.
+fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let raised = interrupted.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the program's runtime")?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if raised.swap(true, Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+            }
+        });
+    });
+    Ok(interrupted)
+}
+
+struct Show {
+    nodes: Nodes,
+    story: Story,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Show {
+    /// Starts the nodes: the first one makes the cluster, all others join it at once.
+    fn start(&mut self) -> anyhow::Result<()> {
+        self.nodes.spawn(0)?;
+        self.wait("the first node answers", |_| true)?;
+        for node in 1..self.nodes.len() {
+            self.nodes.spawn(node)?;
+        }
+        let all = self.nodes.len();
+        self.story.note(format!(
+            "{all} nodes started; they log to {}",
+            self.nodes.folder().display()
+        ));
+        let report = self.wait("all nodes have joined and hold copies", |report| {
+            let up = report.nodes.iter().filter(|node| node.up).count();
+            up == all && report.state == State::Healthy && !report.pools.is_empty()
+        })?;
+        let pool = &report.pools[0];
+        self.story.note(format!(
+            "healthy: pool '{}' has {} buckets, {}",
+            pool.name, pool.buckets, pool.scheme
+        ));
+        Ok(())
+    }
+
+    /// Kills a node under load and waits until what it held is whole again elsewhere.
+    fn round(&mut self, load: &Load, leader: bool) -> anyhow::Result<()> {
+        let before = self.wait("the cluster is healthy", |report| {
+            report.state == State::Healthy
+        })?;
+        let victim = victim(&before, leader)?;
+        let process = self
+            .nodes
+            .at(&victim.native)
+            .context("the victim is not one of ours")?;
+        load.begin_round();
+        let killed = Instant::now();
+        self.nodes.kill(process)?;
+        let leads = if victim.leads_directory {
+            ", which led the directory"
+        } else {
+            ""
+        };
+        self.story.note(format!(
+            "killed node {}{leads}: {} primaries and {} copies gone",
+            victim.id, victim.primaries, victim.copies
+        ));
+        self.wait("the killed node's buckets are whole again", |report| {
+            let noticed = report
+                .nodes
+                .iter()
+                .any(|node| node.id == victim.id && !node.up);
+            noticed && report.pools.iter().all(|pool| pool.whole == pool.buckets)
+        })?;
+        let round = Round {
+            killed: victim.id,
+            led_directory: victim.leads_directory,
+            writes_resumed_ms: load.longest_wait().as_millis() as u64,
+            rebuilt_ms: killed.elapsed().as_millis() as u64,
+        };
+        self.story.note(format!(
+            "rebuilt {:.2} s after the kill; no writer waited longer than {} ms for an answer",
+            round.rebuilt_ms as f64 / 1000.0,
+            round.writes_resumed_ms
+        ));
+        self.story.round(round);
+        Ok(())
+    }
+
+    /// Stops the writers, and reads every key through a surviving node.
+    fn check(&mut self, load: Load) -> anyhow::Result<()> {
+        let written = load.stop()?;
+        self.story.note(format!(
+            "{} writes acknowledged, {} cut off or answered with an error",
+            number(written.acknowledged),
+            number(written.unknown)
+        ));
+        let door = self
+            .nodes
+            .doors()
+            .into_iter()
+            .next()
+            .context("no node is left")?;
+        let checked = load::check(&door, &written, PATIENCE)?;
+        self.story.note(format!(
+            "checked {} keys through {door}: {} lost",
+            number(checked.keys),
+            number(checked.lost)
+        ));
+        checked
+            .examples
+            .iter()
+            .for_each(|example| self.story.note(format!("lost: {example}")));
+        self.story.checked(&written, &checked);
+        Ok(())
+    }
+
+    /// Brings the killed nodes back and keeps the cluster running until Ctrl-C.
+    fn stay(&mut self) -> anyhow::Result<()> {
+        self.nodes.revive()?;
+        let all = self.nodes.len();
+        self.wait("the killed nodes are back", |report| {
+            report.nodes.iter().filter(|node| node.up).count() >= all
+        })?;
+        let (resp, native) = self.nodes.first_doors();
+        let (host, port) = resp.rsplit_once(':').unwrap_or(("127.0.0.1", &resp));
+        eprintln!("\nThe cluster keeps running; the killed nodes are back. Ctrl-C ends it.\n");
+        output::line(format!("redis-cli -h {host} -p {port}"));
+        output::line(format!("staves status --cluster {native}"));
+        while !self.interrupted.load(Ordering::SeqCst) {
+            self.nodes.check_alive()?;
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn pause(&self, time: Duration) -> anyhow::Result<()> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.look_up()?;
+            std::thread::sleep(LOOK.min(time));
+        }
+        Ok(())
+    }
+
+    /// Looks at the cluster until it is as wanted; the report that said so.
+    fn wait(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&StatusReport) -> bool,
+    ) -> anyhow::Result<StatusReport> {
+        let until = Instant::now() + PATIENCE;
+        let mut last = "no node answered".to_owned();
+        while Instant::now() < until {
+            self.look_up()?;
+            self.nodes.check_alive()?;
+            match self.nodes.status() {
+                Ok(report) if wanted(&report) => return Ok(report),
+                Ok(report) => last = report.sentence,
+                Err(error) => last = error.to_string(),
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.nodes.keep();
+        bail!(
+            "after {} s still waiting until {what}. Last seen: {last} The nodes' logs are in {}",
+            PATIENCE.as_secs(),
+            self.nodes.folder().display()
+        );
+    }
+
+    fn look_up(&self) -> anyhow::Result<()> {
+        if self.interrupted.load(Ordering::SeqCst) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+}
+
+/// The directory's leader, or of the others the one with the most primaries.
+fn victim(report: &StatusReport, leader: bool) -> anyhow::Result<NodeStatus> {
+    let mut up: Vec<&NodeStatus> = report.nodes.iter().filter(|node| node.up).collect();
+    up.retain(|node| node.leads_directory == leader);
+    let most = up.into_iter().max_by_key(|node| node.primaries);
+    most.cloned()
+        .context("there is no node to kill: does the directory have a leader?")
+}

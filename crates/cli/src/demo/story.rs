@@ -1,0 +1,98 @@
+//! What happened when: line by line on stderr as it happens, as a whole on stdout at the end.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::load::{Checked, Written};
+use crate::args::Format;
+use crate::output::{self, table};
+
+/// One node killed.
+#[derive(Clone, Copy, Serialize)]
+pub struct Round {
+    /// The node's id.
+    pub killed: u64,
+    /// Whether it led the directory.
+    pub led_directory: bool,
+    /// The longest time that any writer waited for an acknowledgement, the kill included.
+    pub writes_resumed_ms: u64,
+    /// From the kill until every bucket was whole again.
+    pub rebuilt_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Event {
+    at_ms: u64,
+    what: String,
+}
+
+/// The demo's account.
+#[derive(Serialize)]
+pub struct Story {
+    #[serde(skip)]
+    begun: Instant,
+    nodes: u32,
+    rounds: Vec<Round>,
+    writes_acknowledged: u64,
+    writes_unknown: u64,
+    keys_checked: u64,
+    lost: u64,
+    events: Vec<Event>,
+}
+
+impl Story {
+    /// Time begins.
+    pub fn begin(nodes: u32) -> Story {
+        Story {
+            begun: Instant::now(),
+            nodes,
+            rounds: Vec::new(),
+            writes_acknowledged: 0,
+            writes_unknown: 0,
+            keys_checked: 0,
+            lost: 0,
+            events: Vec::new(),
+        }
+    }
+
+    /// Something happened now.
+    pub fn note(&mut self, what: String) {
+        let at_ms = self.begun.elapsed().as_millis() as u64;
+        eprintln!("{:>7} {what}", seconds(at_ms));
+        self.events.push(Event { at_ms, what });
+    }
+
+    /// A round is over.
+    pub fn round(&mut self, round: Round) {
+        self.rounds.push(round);
+    }
+
+    /// The check is over.
+    pub fn checked(&mut self, written: &Written, checked: &Checked) {
+        self.writes_acknowledged = written.acknowledged;
+        self.writes_unknown = written.unknown;
+        self.keys_checked = checked.keys;
+        self.lost = checked.lost;
+    }
+
+    /// How many acknowledged values were lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The account as a whole.
+    pub fn finish(&self, out: Format) -> anyhow::Result<()> {
+        output::answer(out, self, |story| {
+            let rows = story
+                .events
+                .iter()
+                .map(|e| vec![seconds(e.at_ms), e.what.clone()]);
+            table(&["at ", "what happened"], rows)
+        })
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{:.2} s", ms as f64 / 1000.0)
+}

@@ -1,0 +1,213 @@
+//! `staves node`: look at nodes, empty them, stop them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use serde::Serialize;
+use serde_json::json;
+use staves_model::{Change, NodeState};
+use staves_node::status::{NodeStatus, StatusReport};
+
+use crate::args::{Format, Node};
+use crate::cluster::{Cluster, find_node};
+use crate::failure::Failure;
+use crate::output::{self, bytes, number, or_dash, properties, table};
+use crate::status::{self, role, state};
+
+/// How often a drain that is waited for is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()> {
+    match command {
+        Node::List => {
+            let report = cluster.status()?;
+            output::answer(out, &report.nodes, |nodes| status::nodes(nodes))
+        }
+        Node::Show { node } => show(cluster, node, out),
+        Node::Drain { node, wait } => {
+            let map = cluster.map()?;
+            let node = find_node(&map, node)?;
+            cluster.drain(node.id, true)?;
+            match wait {
+                Some(wait) => wait_until_empty(cluster, node, wait.duration(), out),
+                None => said(
+                    out,
+                    node,
+                    "draining",
+                    "its buckets move to others; see 'staves status'",
+                ),
+            }
+        }
+        Node::Resume { node } => {
+            let map = cluster.map()?;
+            let node = find_node(&map, node)?;
+            cluster.drain(node.id, false)?;
+            said(out, node, "resumed", "it takes buckets again")
+        }
+        Node::Stop { node } => {
+            let map = cluster.map()?;
+            let node = find_node(&map, node)?;
+            if node.state == NodeState::Down {
+                bail!("node {} ({}) is down already", node.id, node.name);
+            }
+            cluster.stop(node)?;
+            said(
+                out,
+                node,
+                "stopping",
+                "it hands over what it serves, then ends",
+            )
+        }
+        Node::Forget { node } => {
+            let map = cluster.map()?;
+            let node = find_node(&map, node)?;
+            cluster.propose(&Change::ForgetNode { node: node.id })?;
+            said(out, node, "forgotten", "its id is not used again")
+        }
+    }
+}
+
+fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {
+    let answer = json!({ "node": node.id.0, "name": node.name, "result": what });
+    let text = format!("node {} ({}): {what}; {then}", node.id, node.name);
+    output::answer(out, &answer, |_| text)
+}
+
+/// Waits until a drained node holds no bucket.
+fn wait_until_empty(
+    cluster: &Cluster,
+    node: &staves_model::Node,
+    wait: Duration,
+    out: Format,
+) -> anyhow::Result<()> {
+    let until = Instant::now() + wait;
+    let mut told = None;
+    loop {
+        let map = cluster.map()?;
+        let left = map.groups.values().filter(|group| {
+            let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
+            source || group.slot_of(node.id, node.incarnation).is_some()
+        });
+        let left = left.count();
+        if left == 0 {
+            return said(out, node, "drained", "it holds nothing and can be stopped");
+        }
+        if told != Some(left) {
+            eprintln!("node {} ({}): {left} buckets to move", node.id, node.name);
+            told = Some(left);
+        }
+        if Instant::now() >= until {
+            return Err(Failure::Unreachable(format!(
+                "node {} still holds {left} buckets after {} s; it goes on draining",
+                node.id,
+                wait.as_secs()
+            ))
+            .into());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A run of hash slots that a node holds.
+#[derive(Serialize)]
+struct Span {
+    pool: String,
+    first: u16,
+    last: u16,
+    holds: &'static str,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    node: NodeStatus,
+    keys: Vec<Span>,
+}
+
+fn show(cluster: &Cluster, wanted: &str, out: Format) -> anyhow::Result<()> {
+    let map = cluster.map()?;
+    let node = find_node(&map, wanted)?;
+    let report = cluster.status()?;
+    let keys = match node.state {
+        NodeState::Down => Vec::new(),
+        NodeState::Up => cluster.key_range(node)?.spans,
+    };
+    let span = |span: &staves_wire::admin::KeySpan| Span {
+        pool: map
+            .pools
+            .get(&span.pool)
+            .map_or("?".into(), |pool| pool.name.clone()),
+        first: span.first.0,
+        last: span.last.0,
+        holds: if span.data { "primary" } else { "copy" },
+    };
+    let shown = Shown {
+        node: row(&report, node)?,
+        keys: keys.iter().map(span).collect(),
+    };
+    output::answer(out, &shown, |shown| {
+        let spans = shown.keys.iter().map(|span| {
+            vec![
+                span.pool.clone(),
+                format!("{}-{}", span.first, span.last),
+                span.holds.into(),
+            ]
+        });
+        let spans = table(&["pool", "hash slots", "holds"], spans);
+        format!("{}\n\n{spans}", described(&shown.node))
+    })
+}
+
+fn row(report: &StatusReport, node: &staves_model::Node) -> anyhow::Result<NodeStatus> {
+    let found = report.nodes.iter().find(|row| row.id == node.id.0);
+    found
+        .cloned()
+        .ok_or_else(|| Failure::NotFound(format!("node {} has just gone", node.id)).into())
+}
+
+fn described(node: &NodeStatus) -> String {
+    let mut pairs = vec![
+        ("id", node.id.to_string()),
+        ("name", node.name.clone()),
+        ("state", state(node).into()),
+        ("zone", or_dash(node.zone.clone())),
+        ("native", node.native.clone()),
+        ("resp", node.resp.clone()),
+        ("admin", node.admin.clone()),
+        ("directory", role(node).into()),
+        (
+            "data folder",
+            if node.durable { "yes" } else { "no" }.into(),
+        ),
+        ("memory", bytes(node.memory_bytes)),
+        ("primaries", node.primaries.to_string()),
+        ("copies", node.copies.to_string()),
+        ("filling", node.filling.to_string()),
+    ];
+    if let Some(facts) = &node.facts {
+        pairs.extend([
+            ("version", facts.version.clone()),
+            ("uptime", format!("{} s", number(facts.uptime_ms / 1000))),
+            ("keys", number(facts.keys)),
+            ("live bytes", bytes(facts.live_bytes)),
+            (
+                "used",
+                format!(
+                    "{} of {}",
+                    bytes(facts.used_bytes),
+                    bytes(facts.budget_bytes)
+                ),
+            ),
+            (
+                "reads",
+                format!(
+                    "{}, {} found a value",
+                    number(facts.reads),
+                    number(facts.hits)
+                ),
+            ),
+            ("writes", number(facts.writes)),
+        ]);
+    }
+    properties(pairs)
+}

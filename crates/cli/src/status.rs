@@ -1,0 +1,125 @@
+//! `staves status`: one plain sentence, then the tables behind it.
+
+use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
+
+use crate::args::Format;
+use crate::cluster::Cluster;
+use crate::failure::Failure;
+use crate::output::{self, bytes, number, or_dash, table};
+
+pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
+    let report = cluster.status()?;
+    output::answer(out, &report, |report| {
+        let pools = pools(&report.pools);
+        format!("{}\n\n{}\n\n{pools}", report.sentence, nodes(&report.nodes))
+    })?;
+    if check && report.state != State::Healthy {
+        return Err(Failure::Degraded("the cluster is not healthy".into()).into());
+    }
+    Ok(())
+}
+
+/// The nodes as a table.
+pub fn nodes(nodes: &[NodeStatus]) -> String {
+    let headings = [
+        "id ",
+        "name",
+        "state",
+        "zone",
+        "native",
+        "resp",
+        "memory ",
+        "used ",
+        "keys ",
+        "primaries ",
+        "copies ",
+        "filling ",
+        "directory",
+    ];
+    table(&headings, nodes.iter().map(node_row))
+}
+
+fn node_row(node: &NodeStatus) -> Vec<String> {
+    let facts = |text: &dyn Fn(&staves_node::status::NodeFacts) -> String| {
+        or_dash(node.facts.as_ref().map(text))
+    };
+    vec![
+        node.id.to_string(),
+        node.name.clone(),
+        state(node).into(),
+        or_dash(node.zone.clone()),
+        node.native.clone(),
+        node.resp.clone(),
+        bytes(node.memory_bytes),
+        facts(&|facts| bytes(facts.used_bytes)),
+        facts(&|facts| number(facts.keys)),
+        node.primaries.to_string(),
+        node.copies.to_string(),
+        node.filling.to_string(),
+        role(node).into(),
+    ]
+}
+
+/// A node's state in one word.
+pub fn state(node: &NodeStatus) -> &'static str {
+    match (node.up, node.draining) {
+        (false, _) => "down",
+        (true, true) => "draining",
+        (true, false) => "up",
+    }
+}
+
+/// What a node is to the directory, in one word.
+pub fn role(node: &NodeStatus) -> &'static str {
+    match (node.leads_directory, node.votes) {
+        (true, _) => "leads",
+        (false, true) => "votes",
+        (false, false) => "watches",
+    }
+}
+
+/// The pools as a table.
+pub fn pools(pools: &[PoolStatus]) -> String {
+    let headings = [
+        "pool",
+        "kind",
+        "scheme",
+        "memory/node ",
+        "buckets ",
+        "whole ",
+        "short ",
+        "changing ",
+        "starting ",
+        "lost ",
+        "may lose ",
+    ];
+    let row = |pool: &PoolStatus| {
+        let counts = [
+            pool.buckets,
+            pool.whole,
+            pool.short,
+            pool.changing,
+            pool.starting,
+            pool.lost,
+        ];
+        let mut row = vec![
+            pool.name.clone(),
+            pool.kind.clone(),
+            pool.scheme.clone(),
+            bytes(pool.node_budget_bytes),
+        ];
+        row.extend(counts.map(|count| count.to_string()));
+        row.push(or_dash(pool.tolerates.map(|nodes| nodes.to_string())));
+        row
+    };
+    table(&headings, pools.iter().map(row))
+}
+
+/// How the report bears on one pool: whether it exists.
+pub fn find_pool<'a>(report: &'a StatusReport, name: &str) -> anyhow::Result<&'a PoolStatus> {
+    let found = report.pools.iter().find(|pool| pool.name == name);
+    found.ok_or_else(|| {
+        let text = format!("there is no pool '{name}'; 'staves pool list' shows those there are");
+        Failure::NotFound(text).into()
+    })
+}

@@ -1,0 +1,41 @@
+//! `staves up`: puts the configuration together, turns the log on, and runs the node.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::args::Up;
+use crate::config;
+
+pub fn run(up: &Up) -> anyhow::Result<()> {
+    let loaded = config::load(up.config.as_deref(), &up.keys)?;
+    let filter = EnvFilter::try_new(&loaded.config.log)
+        .map_err(|e| anyhow::anyhow!("log: '{}' is no log level: {e}", loaded.config.log))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    if let Some(parent) = up.parent_pid {
+        die_with(parent);
+    }
+    serve(loaded)
+}
+
+/// Ends this process when `parent` is no longer its parent: the children of `staves demo` must not
+/// outlive it, however it ends.
+fn die_with(parent: u32) {
+    const LOOK: Duration = Duration::from_millis(200);
+    std::thread::spawn(move || {
+        while std::os::unix::process::parent_id() == parent {
+            std::thread::sleep(LOOK);
+        }
+        tracing::warn!(parent, "the parent process is gone: ending");
+        std::process::exit(1);
+    });
+}
+
+fn serve(_loaded: staves_node::config::Loaded) -> anyhow::Result<()> {
+    anyhow::bail!("this build has no node driver yet")
+}

@@ -1,0 +1,308 @@
+//! Commands against a node that answers from a table.
+
+use std::net::TcpListener;
+use std::time::Instant;
+
+use serde_json::Value;
+use staves_model::{NodeId, NodeState, Scheme};
+
+use crate::fake::{Fake, SOON};
+use crate::{Ran, staves, staves_with};
+
+fn at(fake: &Fake, args: &[&str]) -> Ran {
+    staves_with(&[("STAVES_CLUSTER", &fake.addr)], args)
+}
+
+fn json(ran: &Ran) -> Value {
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).expect("JSON on stdout")
+}
+
+#[test]
+fn status_opens_with_one_sentence() {
+    let fake = Fake::start();
+    let ran = at(&fake, &["status"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let first = ran.stdout.lines().next();
+    let sentence =
+        "Healthy: 3 nodes up; every bucket has all its copies; any 1 more node may be lost.";
+    assert_eq!(first, Some(sentence));
+    assert!(
+        ran.stdout.contains("node-3") && ran.stdout.contains("cache"),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stdout.lines().all(|line| line == line.trim_end()));
+    let report = json(&at(&fake, &["status", "-o", "json"]));
+    assert_eq!(
+        (report["state"].as_str(), report["tolerates"].as_u64()),
+        (Some("healthy"), Some(1))
+    );
+    assert_eq!(report["nodes"][0]["facts"]["keys"], 0);
+    assert_eq!(
+        report["nodes"][1]["facts"],
+        Value::Null,
+        "its address answers nobody"
+    );
+}
+
+#[test]
+fn a_degraded_cluster_is_5_for_check_only() {
+    let fake = Fake::start();
+    fake.with(|state| {
+        state.map.nodes.get_mut(&NodeId(2)).expect("n2").state = NodeState::Down;
+    });
+    assert_eq!(at(&fake, &["status"]).code, Some(0));
+    let check = at(&fake, &["status", "--check"]);
+    assert_eq!(check.code, Some(5));
+    assert!(
+        check
+            .stdout
+            .starts_with("Degraded: 2 nodes up, node-2 down; "),
+        "{}",
+        check.stdout
+    );
+}
+
+#[test]
+fn an_unreachable_cluster_is_4_and_named() {
+    // A port that was free a moment ago.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address").to_string();
+    drop(listener);
+    let ran = staves(&["status", "--cluster", &addr]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(4), ""));
+    assert!(ran.stderr.contains(&addr), "{}", ran.stderr);
+}
+
+#[test]
+fn the_first_address_that_answers_is_asked() {
+    let fake = Fake::start();
+    let both = format!("127.0.0.1:1,{}", fake.addr);
+    assert_eq!(staves(&["status", "--cluster", &both]).code, Some(0));
+}
+
+#[test]
+fn a_silent_cluster_is_4_by_the_deadline_and_named() {
+    let fake = Fake::start();
+    fake.with(|state| state.silent = true);
+    for command in [
+        &["status"][..],
+        &["cache", "get", "k"],
+        &["pool", "delete", "cache"],
+    ] {
+        let began = Instant::now();
+        let ran = at(&fake, &[command, &["--deadline", "300ms"]].concat());
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (Some(4), ""),
+            "{command:?}: {}",
+            ran.stderr
+        );
+        assert!(ran.stderr.contains(&fake.addr), "{}", ran.stderr);
+        assert!(began.elapsed() < SOON);
+    }
+    // A port that accepts and says nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = mute.local_addr().expect("an address").to_string();
+    let ran = staves(&["status", "--deadline", "300ms", "--cluster", &addr]);
+    assert_eq!(ran.code, Some(4));
+    assert!(ran.stderr.contains(&addr), "{}", ran.stderr);
+}
+
+#[test]
+fn keys_are_put_got_and_deleted() {
+    let fake = Fake::start();
+    let put = at(&fake, &["cache", "put", "k", "value"]);
+    assert_eq!(
+        (put.code, put.stdout.as_str()),
+        (Some(0), "set\n"),
+        "{}",
+        put.stderr
+    );
+    // Nothing is added to a value that goes to a pipe.
+    assert_eq!(at(&fake, &["cache", "get", "k"]).stdout, "value");
+    assert_eq!(
+        json(&at(&fake, &["cache", "get", "k", "-o", "json"]))["value"],
+        "value"
+    );
+    assert_eq!(
+        at(&fake, &["cache", "put", "k", "x", "--if-absent"]).code,
+        Some(1)
+    );
+    assert_eq!(
+        at(&fake, &["cache", "put", "other", "x", "--if-present"]).code,
+        Some(3)
+    );
+    assert_eq!(
+        at(&fake, &["cache", "put", "k", "x", "--if-present"]).code,
+        Some(0)
+    );
+    let deleted = at(&fake, &["cache", "delete", "k", "nothing"]);
+    assert_eq!(
+        (deleted.code, deleted.stdout.as_str()),
+        (Some(0), "1 deleted\n")
+    );
+    assert_eq!(at(&fake, &["cache", "delete", "k"]).code, Some(3));
+    let missing = at(&fake, &["cache", "get", "k"]);
+    assert_eq!((missing.code, missing.stdout.as_str()), (Some(3), ""));
+    assert_eq!(missing.stderr, "staves: key 'k' has no value\n");
+}
+
+#[test]
+fn an_empty_value_can_come_from_standard_input() {
+    let fake = Fake::start();
+    assert_eq!(at(&fake, &["cache", "put", "k"]).code, Some(0));
+    let got = at(&fake, &["cache", "get", "k"]);
+    assert_eq!((got.code, got.stdout.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_write_that_cannot_be_done_now_is_asked_again_under_its_number() {
+    let fake = Fake::start();
+    fake.with(|state| state.not_serving = 3);
+    assert_eq!(at(&fake, &["cache", "put", "k", "v"]).code, Some(0));
+    assert_eq!(fake.with(|state| state.numbers.clone()), [1, 1, 1, 1]);
+    fake.with(|state| state.not_serving = u32::MAX);
+    let ran = at(&fake, &["cache", "put", "k", "v", "--deadline", "300ms"]);
+    assert_eq!(ran.code, Some(4));
+    assert!(
+        ran.stderr.contains("bucket 0 has no primary right now"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn pools_are_made_changed_and_deleted() {
+    let fake = Fake::start();
+    fake.with(|state| state.not_leader = 2);
+    let created = at(
+        &fake,
+        &["pool", "create", "p", "--memory", "64MiB", "--buckets", "4"],
+    );
+    assert_eq!(created.code, Some(0), "{}", created.stderr);
+    assert_eq!(
+        at(
+            &fake,
+            &["pool", "set", "p", "--scheme", "1+0", "--memory", "32MiB"]
+        )
+        .code,
+        Some(0)
+    );
+    fake.with(|state| {
+        let pool = state.map.pool_named("p").expect("made");
+        assert_eq!(
+            (pool.scheme, pool.node_budget_bytes),
+            (Scheme { m: 1, k: 0 }, 32 << 20)
+        );
+        assert_eq!((pool.groups.len(), pool.may_start_empty), (4, true));
+    });
+    let shown = json(&at(&fake, &["pool", "show", "p", "-o", "json"]));
+    assert_eq!(
+        (shown["scheme"].as_str(), shown["starting"].as_u64()),
+        (Some("1+0"), Some(4))
+    );
+    assert!(
+        at(&fake, &["pool", "list"])
+            .stdout
+            .lines()
+            .any(|line| line.starts_with("p "))
+    );
+    let twice = at(&fake, &["pool", "create", "p", "--memory", "64MiB"]);
+    assert_eq!(twice.code, Some(1));
+    assert!(
+        twice.stderr.contains("pool 'p' exists already"),
+        "{}",
+        twice.stderr
+    );
+    assert_eq!(at(&fake, &["pool", "delete", "p"]).code, Some(0));
+    for args in [
+        &["pool", "delete", "p"][..],
+        &["pool", "show", "p"],
+        &["pool", "set", "p", "--memory", "1MiB"],
+    ] {
+        assert_eq!(at(&fake, args).code, Some(3), "{args:?}");
+    }
+}
+
+#[test]
+fn nodes_are_shown_drained_and_stopped() {
+    let fake = Fake::start();
+    assert_eq!(
+        json(&at(&fake, &["node", "list", "-o", "json"]))
+            .as_array()
+            .map(Vec::len),
+        Some(3)
+    );
+    let shown = at(&fake, &["node", "show", "node-1"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    assert!(
+        shown.stdout.contains("0-8191") && shown.stdout.contains("primary"),
+        "{}",
+        shown.stdout
+    );
+    // By id, with and without its letter.
+    for wanted in ["3", "n3", "node-3"] {
+        assert_eq!(
+            at(&fake, &["node", "drain", wanted, "--wait", "1s"]).code,
+            Some(0)
+        );
+        assert!(fake.with(|state| state.map.nodes[&NodeId(3)].draining));
+        assert_eq!(at(&fake, &["node", "resume", wanted]).code, Some(0));
+        assert!(!fake.with(|state| state.map.nodes[&NodeId(3)].draining));
+    }
+    // The first node holds buckets that nobody takes here.
+    let waited = at(&fake, &["node", "drain", "1", "--wait", "300ms"]);
+    assert_eq!(waited.code, Some(4));
+    assert!(
+        waited.stderr.contains("2 buckets to move"),
+        "{}",
+        waited.stderr
+    );
+    assert_eq!(at(&fake, &["node", "stop", "1"]).code, Some(0));
+    assert_eq!(
+        at(&fake, &["node", "forget", "1"]).code,
+        Some(1),
+        "it is up"
+    );
+    let none = at(&fake, &["node", "drain", "9"]);
+    assert_eq!(none.code, Some(3));
+    assert!(
+        none.stderr.contains("there is no node '9'"),
+        "{}",
+        none.stderr
+    );
+}
+
+#[test]
+fn groups_and_figures_are_listed() {
+    let fake = Fake::start();
+    let groups = json(&at(&fake, &["group", "list", "-o", "json"]));
+    assert_eq!(groups.as_array().map(Vec::len), Some(2));
+    assert_eq!(groups[0]["state"], "open");
+    let id = groups[0]["group"].to_string();
+    assert!(
+        at(&fake, &["group", "show", &id])
+            .stdout
+            .contains("node-2 (2)")
+    );
+    assert_eq!(at(&fake, &["group", "show", "999"]).code, Some(3));
+    assert_eq!(
+        at(&fake, &["group", "list", "--pool", "nothing"]).code,
+        Some(3)
+    );
+    at(&fake, &["cache", "put", "k", "v"]);
+    let stats = json(&at(&fake, &["cache", "stats", "-o", "json"]));
+    assert_eq!(
+        (
+            stats["total"]["keys"].as_u64(),
+            stats["nodes"][1]["stats"].is_null()
+        ),
+        (Some(1), true)
+    );
+    assert_eq!(
+        at(&fake, &["cache", "stats", "--pool", "nothing"]).code,
+        Some(3)
+    );
+}

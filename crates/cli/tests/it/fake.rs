@@ -1,0 +1,283 @@
+//! A node that answers the program out of a map and a table of keys, without a cluster behind it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_model::{
+    Change, ClusterId, ClusterMap, Incarnation, Medium, MemberSlot, NewEpoch, NodeId, PoolKind,
+    Scheme,
+};
+use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
+use staves_node::status::{DirectoryFacts, NodeFacts, StatusReport};
+use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
+use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
+use staves_wire::directory::{MapAnswer, Propose, Proposed};
+use staves_wire::group::GroupEnvelope;
+use staves_wire::{ErrorCode, Message};
+use tokio::runtime::Runtime;
+
+/// What the node answers from, and how it misbehaves.
+#[derive(Default)]
+pub struct State {
+    pub map: ClusterMap,
+    pub keys: BTreeMap<Bytes, Bytes>,
+    /// So many batches of operations are answered with "not serving" first.
+    pub not_serving: u32,
+    /// So many proposals are answered with "ask that one" first, and the address is its own.
+    pub not_leader: u32,
+    /// Nothing is answered at all.
+    pub silent: bool,
+    /// The numbers of the writes that came, in order.
+    pub numbers: Vec<u64>,
+    /// Requests that nobody answers, kept so that they are not refused either.
+    held: Vec<Reply>,
+}
+
+pub struct Fake {
+    pub addr: String,
+    pub state: Arc<Mutex<State>>,
+    _server: Server,
+    _runtime: Runtime,
+}
+
+struct Door {
+    addr: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl Fake {
+    /// A node of a cluster of three with a pool `cache` of two buckets, 1+1, all whole.
+    pub fn start() -> Fake {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+            .expect("a free port");
+        let addr = listener.local_addr().expect("an address").to_string();
+        let state = Arc::new(Mutex::new(State {
+            map: map(&addr),
+            ..State::default()
+        }));
+        let who = Who {
+            cluster: ClusterId(7),
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+        };
+        let door = Door {
+            addr: addr.clone(),
+            state: state.clone(),
+        };
+        let server = runtime.block_on(async {
+            Server::on(listener, Identity::node(who), Options::default(), door).expect("serves")
+        });
+        Fake {
+            addr,
+            state,
+            _server: server,
+            _runtime: runtime,
+        }
+    }
+
+    pub fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock().expect("not poisoned"))
+    }
+}
+
+/// Three nodes, of which only the first has a live address, and a whole pool.
+fn map(addr: &str) -> ClusterMap {
+    let mut map = ClusterMap::default();
+    let mut apply = |change: Change| {
+        map.apply(None, &change).expect("a sound change");
+    };
+    apply(Change::Bootstrap {
+        cluster: ClusterId(7),
+    });
+    for node in 1..=3 {
+        apply(Change::NodeUp {
+            id: None,
+            name: format!("node-{node}"),
+            zone: None,
+            native: if node == 1 {
+                addr.to_owned()
+            } else {
+                "127.0.0.1:1".into()
+            },
+            resp: format!("127.0.0.1:{}", 7000 + node),
+            admin: format!("127.0.0.1:{}", 8000 + node),
+            memory_bytes: 1 << 30,
+            durable: true,
+        });
+    }
+    apply(Change::CreatePool {
+        name: "cache".into(),
+        kind: PoolKind::Cache,
+        scheme: Scheme { m: 1, k: 1 },
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 29,
+        buckets: 2,
+        may_start_empty: true,
+    });
+    let groups: Vec<_> = map.groups.keys().copied().collect();
+    for group in groups {
+        open(&mut map, group);
+    }
+    map
+}
+
+/// The group's first epoch, on the first two nodes.
+fn open(map: &mut ClusterMap, group: staves_model::GroupId) {
+    let epoch = map.groups[&group].epoch.next();
+    let member = |node| Some((NodeId(node), map.nodes[&NodeId(node)].incarnation));
+    let new = NewEpoch {
+        group,
+        epoch,
+        members: vec![member(1), member(2)],
+        kept: vec![None, None],
+        leader: MemberSlot(0),
+        fresh: true,
+    };
+    map.apply(None, &Change::CommitEpochs(vec![new]))
+        .expect("the first epoch");
+    map.apply(None, &Change::Open { group, epoch })
+        .expect("opens");
+}
+
+impl Handler for Door {
+    fn group(&self, _: &PeerInfo, _: Vec<GroupEnvelope>) {}
+
+    fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
+        let mut state = self.state.lock().expect("not poisoned");
+        if state.silent {
+            return state.held.push(reply);
+        }
+        reply.send(&self.answer(&mut state, request));
+    }
+}
+
+impl Door {
+    fn answer(&self, state: &mut State, request: Message) -> Message {
+        match request {
+            Message::Status => status(state),
+            Message::GetMap(_) => Message::MapAnswer(MapAnswer {
+                revision: state.map.revision,
+                map: Some(postcard::to_allocvec(&state.map).expect("encodes").into()),
+            }),
+            Message::Propose(proposal) => self.propose(state, proposal),
+            Message::Cache(request) => cache(state, request),
+            Message::CacheStats(_) => Message::CacheStatsAnswer(CacheStatsAnswer {
+                buckets: 2,
+                keys: state.keys.len() as u64,
+                ..CacheStatsAnswer::default()
+            }),
+            Message::NodeDrain(target) => drain(state, target.node, true),
+            Message::NodeResume(target) => drain(state, target.node, false),
+            Message::NodeStop(_) => Message::Done,
+            Message::KeyRange(target) => Message::KeyRangeAnswer(KeyRangeAnswer {
+                node: target.node,
+                incarnation: Incarnation(1),
+                spans: vec![KeySpan {
+                    pool: *state.map.pools.keys().next().expect("a pool"),
+                    first: staves_model::HashSlot(0),
+                    last: staves_model::HashSlot(8191),
+                    data: true,
+                }],
+            }),
+            other => Message::error(ErrorCode::Unsupported, other.opcode().word()),
+        }
+    }
+
+    fn propose(&self, state: &mut State, Propose { expected, change }: Propose) -> Message {
+        if state.not_leader > 0 {
+            state.not_leader -= 1;
+            let leader = Some((NodeId(1), self.addr.clone()));
+            return Message::Proposed(Proposed::NotLeader { leader });
+        }
+        let change: Change = postcard::from_bytes(&change).expect("a change");
+        let result = state.map.apply(expected, &change);
+        let revision = state.map.revision;
+        Message::Proposed(match result {
+            Ok(outcome) => Proposed::Applied {
+                revision,
+                outcome: postcard::to_allocvec(&outcome).expect("encodes").into(),
+            },
+            Err(refusal) => Proposed::Refused {
+                revision,
+                reason: refusal.to_string(),
+            },
+        })
+    }
+}
+
+fn drain(state: &mut State, node: NodeId, on: bool) -> Message {
+    match state.map.apply(None, &Change::Drain { node, on }) {
+        Ok(_) => Message::Done,
+        Err(refusal) => Message::error(ErrorCode::Refused, refusal.to_string()),
+    }
+}
+
+fn status(state: &State) -> Message {
+    let directory = DirectoryFacts {
+        leader: Some(1),
+        voters: vec![1, 2, 3],
+        term: 1,
+    };
+    let facts = NodeFacts {
+        node: 1,
+        keys: state.keys.len() as u64,
+        ..NodeFacts::default()
+    };
+    let report = StatusReport::new(&state.map, NodeId(1), directory, [facts]);
+    let json = serde_json::to_vec(&report).expect("serializes");
+    Message::StatusAnswer(StatusAnswer { json: json.into() })
+}
+
+fn cache(state: &mut State, request: CacheRequest) -> Message {
+    state.numbers.extend(
+        request
+            .ops
+            .iter()
+            .map(|op| op.number)
+            .filter(|number| *number > 0),
+    );
+    let refused = state.not_serving > 0;
+    state.not_serving = state.not_serving.saturating_sub(1);
+    let answers = request.ops.into_iter().map(|op| match op.op {
+        _ if refused => Answer::error(ErrorCode::NotServing, "bucket 0 has no primary right now"),
+        OwnedOp::Get { key } => state
+            .keys
+            .get(&key)
+            .cloned()
+            .map_or(Answer::Nil, Answer::Value),
+        OwnedOp::Set {
+            key,
+            value,
+            condition,
+            ..
+        } => {
+            use staves_wire::cache::Condition::{Always, IfAbsent, IfPresent};
+            match (condition, state.keys.contains_key(&key)) {
+                (Always, _) | (IfAbsent, false) | (IfPresent, true) => {
+                    state.keys.insert(key, value);
+                    Answer::Ok
+                }
+                _ => Answer::Nil,
+            }
+        }
+        OwnedOp::Del { key } => Answer::Int(i64::from(state.keys.remove(&key).is_some())),
+        _ => Answer::error(ErrorCode::Unsupported, "not in the fake"),
+    });
+    let answers = answers.collect();
+    Message::CacheAnswers(CacheAnswers {
+        revision: state.map.revision,
+        answers,
+        moved: vec![],
+    })
+}
+
+/// How long a test may wait for a program that should end soon.
+pub const SOON: Duration = Duration::from_secs(4);

@@ -1,0 +1,235 @@
+//! What applications hold.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use staves_model::{ClientId, ClusterMap, NodeId, NodeState};
+use staves_wire::cache::{
+    Answer, CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp, PoolRef,
+};
+use staves_wire::{ErrorCode, Message};
+use tokio::task::JoinSet;
+
+use crate::error::ClientError;
+use crate::links::Links;
+use crate::options::ClientOptions;
+use crate::router::{Router, Transport};
+
+/// A client of a cluster. Clones are the same client; use one from as many tasks as you like.
+#[derive(Clone)]
+pub struct Client {
+    router: Router<Arc<Links>>,
+    options: ClientOptions,
+    pool: PoolRef,
+}
+
+impl Client {
+    /// Finds the cluster through any of these addresses (`host:port` of the native protocol). The list
+    /// need not be complete, and not all of it need answer (row D1).
+    pub async fn connect(
+        addresses: &[String],
+        options: ClientOptions,
+    ) -> Result<Client, ClientError> {
+        let links = Arc::new(Links::new(addresses.to_vec(), options.clone()));
+        let deadline = Instant::now() + options.deadline;
+        let nothing = ClusterMap::default();
+        let map = Client::first_map(&links, &nothing, deadline).await?;
+        // A new id for each life: numbers begin at 1, and an old life's must not be taken for them.
+        let id = ClientId(rand::random::<u64>().max(1));
+        let router = Router::new(links, id, map, options.router.clone());
+        Ok(Client {
+            router,
+            pool: PoolRef::Name(options.pool.clone()),
+            options,
+        })
+    }
+
+    async fn first_map(
+        links: &Arc<Links>,
+        nothing: &ClusterMap,
+        deadline: Instant,
+    ) -> Result<Arc<ClusterMap>, ClientError> {
+        loop {
+            if let Some(map) = links.fetch(nothing, deadline).await? {
+                return Ok(map);
+            }
+            if Instant::now() >= deadline {
+                let text = "the node that answered is not part of a cluster yet";
+                let text = text.to_owned();
+                return Err(ClientError::Operation {
+                    code: ErrorCode::NoQuorum,
+                    text,
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The map that it works by.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.router.map()
+    }
+
+    /// How many times it asked for a map.
+    pub fn maps_asked(&self) -> u64 {
+        self.router
+            .transport()
+            .maps_asked
+            .load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Fetches the newest map that the next node knows.
+    pub async fn refresh(&self) -> Result<Arc<ClusterMap>, ClientError> {
+        let newer = self
+            .router
+            .transport()
+            .fetch(&self.map(), self.deadline())
+            .await?;
+        if let Some(map) = newer {
+            self.router.set_map(map);
+        }
+        Ok(self.map())
+    }
+
+    /// The value of a key.
+    pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
+        match self.one(OwnedOp::Get { key: key.into() }).await? {
+            Answer::Nil => Ok(None),
+            Answer::Value(value) => Ok(Some(value)),
+            other => Err(unexpected("get", &other)),
+        }
+    }
+
+    /// Gives a key a value.
+    pub async fn put(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Result<(), ClientError> {
+        let (key, value) = (key.into(), value.into());
+        let op = OwnedOp::Set {
+            key,
+            value,
+            condition: Condition::Always,
+            get_old: false,
+        };
+        match self.one(op).await? {
+            Answer::Ok => Ok(()),
+            other => Err(unexpected("put", &other)),
+        }
+    }
+
+    /// Takes a key's value away; whether there was one.
+    pub async fn delete(&self, key: impl Into<Bytes>) -> Result<bool, ClientError> {
+        match self.one(OwnedOp::Del { key: key.into() }).await? {
+            Answer::Int(n) => Ok(n > 0),
+            other => Err(unexpected("delete", &other)),
+        }
+    }
+
+    /// Does operations on any keys, grouped by node (row X6). Each is atomic by itself; each has its own
+    /// answer, in their order.
+    pub async fn execute(&self, ops: Vec<OwnedOp>) -> Result<Vec<Answer>, ClientError> {
+        self.router.execute(&self.pool, ops, self.deadline()).await
+    }
+
+    /// The same, with another deadline.
+    pub async fn execute_by(
+        &self,
+        ops: Vec<OwnedOp>,
+        deadline: Instant,
+    ) -> Result<Vec<Answer>, ClientError> {
+        self.router.execute(&self.pool, ops, deadline).await
+    }
+
+    /// Passes another client's request on, with that client's own numbers ([`Router::forward`]).
+    pub async fn forward(&self, request: CacheRequest, deadline: Instant) -> CacheAnswers {
+        self.router.forward(request, deadline).await
+    }
+
+    async fn one(&self, op: OwnedOp) -> Result<Answer, ClientError> {
+        match self.execute(vec![op]).await?.pop() {
+            Some(Answer::Error(code, text)) => Err(ClientError::Operation { code, text }),
+            Some(answer) => Ok(answer),
+            None => Err(unexpected("an operation", &Answer::Nil)),
+        }
+    }
+
+    /// Each node's figures of the pool: those of nodes that did not answer are missing, with the reason.
+    pub async fn stats(
+        &self,
+    ) -> Result<Vec<(NodeId, Result<CacheStatsAnswer, ClientError>)>, ClientError> {
+        let map = self.refresh().await?;
+        let deadline = self.deadline();
+        let mut tasks = JoinSet::new();
+        for node in map
+            .nodes
+            .values()
+            .filter(|node| node.state == NodeState::Up)
+        {
+            let (client, node) = (self.clone(), node.id);
+            tasks.spawn(async move {
+                let request = Message::CacheStats(CacheStats {
+                    pool: client.pool.clone(),
+                });
+                let answer = match client.ask(node, request, deadline).await {
+                    Ok(Message::CacheStatsAnswer(answer)) => Ok(answer),
+                    Ok(other) => Err(unexpected_message("cache-stats", &other)),
+                    Err(error) => Err(error),
+                };
+                (node, answer)
+            });
+        }
+        let mut all = tasks.join_all().await;
+        all.sort_by_key(|(node, _)| *node);
+        Ok(all)
+    }
+
+    /// Asks one node of the map.
+    pub async fn ask(
+        &self,
+        node: NodeId,
+        request: Message,
+        deadline: Instant,
+    ) -> Result<Message, ClientError> {
+        let map = self.map();
+        let to = map.nodes.get(&node).ok_or_else(|| ClientError::Operation {
+            code: ErrorCode::NotFound,
+            text: format!("the cluster has no node {node}"),
+        })?;
+        Ok(self.router.transport().call(to, request, deadline).await?)
+    }
+
+    /// Asks nodes in turn until one answers. Only for requests that may be asked twice.
+    pub async fn ask_any(&self, request: &Message) -> Result<Message, ClientError> {
+        let (map, deadline) = (self.map(), self.deadline());
+        self.router
+            .transport()
+            .ask_any(&map, request, deadline, self.options.router.try_max)
+            .await
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.options.deadline
+    }
+}
+
+fn unexpected(what: &str, got: &Answer) -> ClientError {
+    let text = format!("{what} was answered with {got:?}, which makes no sense");
+    ClientError::Operation {
+        code: ErrorCode::Internal,
+        text,
+    }
+}
+
+fn unexpected_message(what: &str, got: &Message) -> ClientError {
+    let text = format!(
+        "{what} was answered with {}, which makes no sense",
+        got.opcode().word()
+    );
+    ClientError::Operation {
+        code: ErrorCode::Internal,
+        text,
+    }
+}

@@ -1,0 +1,314 @@
+//! A client's own connections, made as they are needed, and where it gets its maps: from any node that
+//! answers, of those that it was told of and those that maps name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use staves_model::{ClusterMap, Incarnation, Node, NodeId, NodeState, Revision};
+use staves_net::{Connection, Identity, NetError};
+use staves_wire::Message;
+use staves_wire::directory::{Evidence, GetMap, Report};
+
+use crate::error::ClientError;
+use crate::options::ClientOptions;
+use crate::router::{Router, Transport};
+
+/// After a failure to connect, the next who wants the node is told so for this long.
+const FAILURE_KEPT: Duration = Duration::from_millis(100);
+/// A node's trouble is reported no more often than this.
+const REPORT_PAUSE: Duration = Duration::from_millis(250);
+/// Most connections of one client.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// The connections.
+pub struct Links {
+    identity: Identity,
+    options: ClientOptions,
+    seeds: Vec<String>,
+    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    /// Which node is asked first for a map: the one that answered last.
+    first: AtomicUsize,
+    /// One look-up at a time; others wait for what it brings.
+    looking: tokio::sync::Mutex<()>,
+    looking_behind: Mutex<bool>,
+    reports: Mutex<BTreeMap<NodeId, Instant>>,
+    /// How many maps were asked for, for tests and the curious.
+    pub(crate) maps_asked: AtomicU64,
+}
+
+/// At most one connection to an address.
+#[derive(Default)]
+struct Slot(tokio::sync::Mutex<SlotState>);
+
+#[derive(Default)]
+enum SlotState {
+    #[default]
+    Empty,
+    Open(Connection),
+    Failed(NetError, Instant),
+}
+
+impl Links {
+    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Links {
+        let identity = match options.admin {
+            true => Identity::admin(options.cluster),
+            false => Identity::client(options.cluster),
+        };
+        Links {
+            identity: identity.with_credentials(options.credentials.clone()),
+            options,
+            seeds,
+            slots: Mutex::default(),
+            first: AtomicUsize::new(0),
+            looking: tokio::sync::Mutex::default(),
+            looking_behind: Mutex::new(false),
+            reports: Mutex::default(),
+            maps_asked: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks whoever is at the address.
+    pub(crate) async fn call_addr(
+        &self,
+        addr: &str,
+        request: &Message,
+        deadline: Instant,
+    ) -> Result<Message, NetError> {
+        let started = Instant::now();
+        match tokio::time::timeout_at(deadline.into(), self.connection(addr)).await {
+            Ok(connection) => connection?.call(request, deadline).await,
+            Err(_) => Err(NetError::Deadline {
+                addr: addr.to_owned(),
+                what: request.opcode().word(),
+                waited_ms: started.elapsed().as_millis() as u64,
+                sent: false,
+            }),
+        }
+    }
+
+    async fn connection(&self, addr: &str) -> Result<Connection, NetError> {
+        let slot = {
+            let mut slots = self.slots.lock();
+            if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(addr) {
+                slots.clear(); // they are made again as they are needed
+            }
+            slots.entry(addr.to_owned()).or_default().clone()
+        };
+        let mut state = slot.0.lock().await;
+        match &*state {
+            SlotState::Open(connection) if connection.over().is_none() => {
+                return Ok(connection.clone());
+            }
+            SlotState::Failed(error, at) if at.elapsed() < FAILURE_KEPT => {
+                return Err(error.clone());
+            }
+            _ => {}
+        }
+        match Connection::open(addr, &self.identity, &self.options.connection).await {
+            Ok(connection) => {
+                self.hold_on_to_cluster(&connection);
+                *state = SlotState::Open(connection.clone());
+                Ok(connection)
+            }
+            Err(error) => {
+                *state = SlotState::Failed(error.clone(), Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    /// The first cluster that answers is the one that is meant from then on.
+    fn hold_on_to_cluster(&self, connection: &Connection) {
+        let mut who = self.identity.who();
+        if who.cluster.0 == 0 {
+            who.cluster = connection.welcome().cluster;
+            self.identity.set(who);
+        }
+    }
+
+    /// Addresses to ask, the nodes that are up first, then those that the user named.
+    fn addresses(&self, map: &ClusterMap) -> Vec<String> {
+        let up = map
+            .nodes
+            .values()
+            .filter(|node| node.state == NodeState::Up);
+        let mut all: Vec<String> = up.map(|node| node.native.clone()).collect();
+        for seed in &self.seeds {
+            if !all.contains(seed) {
+                all.push(seed.clone());
+            }
+        }
+        all
+    }
+
+    /// The map from the first node that answers; passes over those that do not (row D1).
+    pub(crate) async fn fetch(
+        &self,
+        known: &ClusterMap,
+        deadline: Instant,
+    ) -> Result<Option<Arc<ClusterMap>>, ClientError> {
+        let request = Message::GetMap(GetMap {
+            known: known.revision,
+            wait_ms: 0,
+        });
+        self.maps_asked.fetch_add(1, Ordering::Relaxed);
+        let answer = self
+            .ask_any(known, &request, deadline, self.options.map_try_max)
+            .await?;
+        let Message::MapAnswer(answer) = answer else {
+            return Err(ClientError::Net(NetError::Unexpected {
+                addr: "a node".to_owned(),
+                what: "get-map",
+                got: answer.opcode().word(),
+            }));
+        };
+        match answer.read() {
+            Ok(map) => Ok(map.map(Arc::new)),
+            Err(error) => {
+                let text = format!(
+                    "the map does not decode: {error}: is the client older than the cluster?"
+                );
+                Err(ClientError::Operation {
+                    code: staves_wire::ErrorCode::Unsupported,
+                    text,
+                })
+            }
+        }
+    }
+
+    /// Asks nodes in turn until one answers (an error packet, too, is an answer, unless another node may
+    /// know better).
+    pub(crate) async fn ask_any(
+        &self,
+        map: &ClusterMap,
+        request: &Message,
+        deadline: Instant,
+        try_max: Duration,
+    ) -> Result<Message, ClientError> {
+        let addresses = self.addresses(map);
+        if addresses.is_empty() {
+            return Err(ClientError::NoAddress);
+        }
+        let first = self.first.load(Ordering::Relaxed);
+        let mut last = String::new();
+        for turn in 0..addresses.len() {
+            let index = (first + turn) % addresses.len();
+            let until = deadline.min(Instant::now() + try_max);
+            match self.call_addr(&addresses[index], request, until).await {
+                Ok(answer) => {
+                    self.first.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(NetError::Refused { packet, .. }) if !packet.code.worth_retrying() => {
+                    let (code, text) = (packet.code, packet.text);
+                    return Err(ClientError::Operation { code, text });
+                }
+                Err(error) => last = error.to_string(),
+            }
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+        let late = Instant::now() >= deadline;
+        Err(ClientError::Unreachable {
+            tried: addresses.join(", "),
+            last,
+            late,
+        })
+    }
+
+    /// Another node first, next time: the one that answered knows nothing newer.
+    fn ask_another(&self) {
+        self.first.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Transport for Arc<Links> {
+    async fn call(
+        &self,
+        node: &Node,
+        request: Message,
+        deadline: Instant,
+    ) -> Result<Message, NetError> {
+        self.call_addr(&node.native, &request, deadline).await
+    }
+
+    async fn newer_map(
+        &self,
+        known: &Arc<ClusterMap>,
+        deadline: Instant,
+    ) -> Option<Arc<ClusterMap>> {
+        let looking = tokio::time::timeout_at(deadline.into(), self.looking.lock());
+        let _looking = looking.await.ok()?;
+        match self.fetch(known, deadline).await {
+            Ok(Some(map)) => Some(map),
+            Ok(None) => {
+                self.ask_another();
+                None
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no newer map");
+                None
+            }
+        }
+    }
+
+    fn behind(&self, router: &Router<Arc<Links>>, newest: Revision) {
+        if std::mem::replace(&mut *self.looking_behind.lock(), true) {
+            return; // somebody looks already
+        }
+        let (links, router) = (self.clone(), router.clone());
+        tokio::spawn(async move {
+            let map = router.map();
+            if map.revision < newest {
+                let deadline = Instant::now() + links.options.deadline;
+                if let Some(newer) = links.newer_map(&map, deadline).await {
+                    router.set_map(newer);
+                }
+            }
+            *links.looking_behind.lock() = false;
+        });
+    }
+
+    /// Tells another node, which passes it on to the directory's leader (row D5).
+    fn seen(&self, map: &ClusterMap, evidence: Evidence) {
+        {
+            let mut reports = self.reports.lock();
+            let last = reports.get(&evidence.node);
+            if last.is_some_and(|last| last.elapsed() < REPORT_PAUSE) {
+                return;
+            }
+            reports.insert(evidence.node, Instant::now());
+        }
+        let suspect = map
+            .nodes
+            .get(&evidence.node)
+            .map(|node| node.native.clone());
+        let others = self
+            .addresses(map)
+            .into_iter()
+            .filter(move |addr| Some(addr) != suspect.as_ref());
+        let others: Vec<String> = others.take(3).collect();
+        let links = self.clone();
+        let report = Report {
+            from: NodeId(0),
+            incarnation: Incarnation(0),
+            seen: vec![evidence],
+        };
+        tokio::spawn(async move {
+            for addr in others {
+                let until = Instant::now() + links.options.map_try_max;
+                if links
+                    .call_addr(&addr, &Message::Report(report.clone()), until)
+                    .await
+                    .is_ok()
+                {
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,118 @@
+//! Which node a hash slot's operations go to, by the map that is at hand; and how the map is kept the
+//! newest of all that was heard.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use staves_model::{ClusterMap, Group, HashSlot, MemberSlot, Node, NodeId, NodeState, PoolId};
+use staves_wire::cache::PoolRef;
+
+use crate::error::ClientError;
+
+/// Where an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// To this node.
+    Node(NodeId),
+    /// Nowhere for now: no epoch is open, or nobody that may be asked is left.
+    Wait,
+    /// Its bytes are lost.
+    Lost,
+}
+
+/// The pool's id.
+pub(crate) fn pool_of(map: &ClusterMap, pool: &PoolRef) -> Result<PoolId, ClientError> {
+    let found = match pool {
+        PoolRef::Id(id) => map.pools.get(id),
+        PoolRef::Name(name) => map.pool_named(name),
+    };
+    found.map(|pool| pool.id).ok_or_else(|| {
+        let name = match pool {
+            PoolRef::Id(id) => id.to_string(),
+            PoolRef::Name(name) => name.clone(),
+        };
+        let have: Vec<&str> = map.pools.values().map(|pool| pool.name.as_str()).collect();
+        let have = if have.is_empty() {
+            "none yet".to_owned()
+        } else {
+            have.join(", ")
+        };
+        ClientError::NoSuchPool { name, have }
+    })
+}
+
+/// The node of the slot's data bucket; where that is to be avoided (it did not answer us), the next
+/// node that is up, which passes the operations on (row D1).
+pub(crate) fn target(
+    map: &ClusterMap,
+    pool: PoolId,
+    slot: HashSlot,
+    avoid: &BTreeSet<NodeId>,
+) -> Target {
+    let Some(group) = map.group_of(pool, slot) else {
+        return Target::Wait;
+    };
+    if group.lost {
+        return Target::Lost;
+    }
+    match owner(map, group) {
+        None => Target::Wait,
+        Some(node) if !avoid.contains(&node) => Target::Node(node),
+        Some(node) => next_up(map, node, avoid).map_or(Target::Wait, Target::Node),
+    }
+}
+
+/// The node that answers for a group's data.
+pub(crate) fn owner(map: &ClusterMap, group: &Group) -> Option<NodeId> {
+    let member = group
+        .member(MemberSlot(0))
+        .filter(|_| group.open && group.m == 1)?;
+    map.is_up(member.node, member.incarnation)
+        .then_some(member.node)
+}
+
+/// The first node after this one, in the circle of ids, that is up and not to be avoided.
+pub(crate) fn next_up(map: &ClusterMap, after: NodeId, avoid: &BTreeSet<NodeId>) -> Option<NodeId> {
+    let able = |node: &&Node| node.state == NodeState::Up && !avoid.contains(&node.id);
+    let beyond = map.nodes.range(NodeId(after.0 + 1)..).map(|(_, node)| node);
+    let before = map.nodes.range(..after).map(|(_, node)| node);
+    beyond.chain(before).find(able).map(|node| node.id)
+}
+
+/// The newest of two maps, with the newest entry of each group that either has.
+pub(crate) fn newest(old: &Arc<ClusterMap>, heard: Arc<ClusterMap>) -> Arc<ClusterMap> {
+    if heard.revision <= old.revision {
+        return old.clone();
+    }
+    let ahead =
+        |group: &&Group| group.revision > heard.revision && heard.groups.contains_key(&group.id);
+    let ahead: Vec<Group> = old.groups.values().filter(ahead).cloned().collect();
+    if ahead.is_empty() {
+        return heard;
+    }
+    let mut map = Arc::unwrap_or_clone(heard);
+    map.groups
+        .extend(ahead.into_iter().map(|group| (group.id, group)));
+    Arc::new(map)
+}
+
+/// The map with newer entries of single groups, which came with answers; `None` if there is nothing
+/// new in them.
+pub(crate) fn with_moved(map: &ClusterMap, moved: &[Arc<Group>]) -> Option<Arc<ClusterMap>> {
+    let newer = |group: &&Arc<Group>| {
+        map.groups
+            .get(&group.id)
+            .is_some_and(|known| known.revision < group.revision)
+    };
+    let newer: Vec<&Arc<Group>> = moved.iter().filter(newer).collect();
+    if newer.is_empty() {
+        return None;
+    }
+    let mut map = map.clone();
+    map.groups.extend(
+        newer
+            .into_iter()
+            .map(|group| (group.id, Group::clone(group))),
+    );
+    Some(Arc::new(map))
+}

@@ -1,0 +1,366 @@
+//! A cluster of scripted nodes: real ports and the real protocol, one shared table for all data, and a
+//! map that the test changes as it likes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use staves_client::{Client, ClientOptions};
+use staves_model::{
+    ClientId, ClusterId, ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Medium, Member,
+    MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Revision, Scheme,
+};
+use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
+use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, CacheStatsAnswer, OwnedOp};
+use staves_wire::directory::{Evidence, MapAnswer};
+use staves_wire::group::GroupEnvelope;
+use staves_wire::{ErrorCode, Message};
+
+pub const CLUSTER: ClusterId = ClusterId(0xCAFE);
+pub const GROUPS: u32 = 8;
+
+/// What a node does with the next cache requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mood {
+    /// Answers.
+    Well,
+    /// Does what it is asked, and says nothing.
+    Mute,
+    /// "Busy."
+    Busy,
+}
+
+/// What the test looks at, and what all nodes share.
+pub struct World {
+    pub map: Arc<ClusterMap>,
+    pub values: BTreeMap<Bytes, Bytes>,
+    /// Writes done, by name, with their answers: a retry is answered again.
+    pub done: BTreeMap<(ClientId, u64), Answer>,
+    /// Cache requests by node: how many operations, whether it was said to be a retry.
+    pub asked: Vec<(NodeId, usize, bool)>,
+    /// Requests that came to the wrong node.
+    pub astray: usize,
+    pub evidence: Vec<Evidence>,
+    pub moods: BTreeMap<NodeId, Mood>,
+    /// Whether nodes pass on what is not theirs.
+    pub forwarding: bool,
+    pub floors: Vec<(u64, u64)>,
+}
+
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<World>>);
+
+pub struct Cluster {
+    pub world: Shared,
+    servers: BTreeMap<NodeId, Server>,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().expect("no test panics while it holds it")
+    }
+}
+
+impl World {
+    /// A new revision of the map.
+    pub fn change(&mut self, edit: impl FnOnce(&mut ClusterMap)) {
+        let mut map = ClusterMap::clone(&self.map);
+        map.revision = map.revision.next();
+        edit(&mut map);
+        self.map = Arc::new(map);
+    }
+
+    /// Another node answers for the group from now on.
+    pub fn give(&mut self, group: GroupId, to: NodeId) {
+        self.change(|map| {
+            let revision = map.revision;
+            let group = map.groups.get_mut(&group).expect("the group");
+            group.members[0] = Some(member(to.0));
+            group.epoch = group.epoch.next();
+            group.open = true;
+            group.revision = revision;
+        });
+    }
+
+    pub fn owner(&self, key: &[u8]) -> NodeId {
+        let group = self
+            .map
+            .group_of(PoolId(1), staves_model::hash_slot(key))
+            .expect("a group");
+        group.member(MemberSlot(0)).expect("an owner").node
+    }
+}
+
+fn member(node: u64) -> Member {
+    Member {
+        node: NodeId(node),
+        incarnation: Incarnation(node),
+        complete: true,
+    }
+}
+
+impl Cluster {
+    /// Nodes 1 to n; group g belongs to node g mod n + 1.
+    pub async fn start(n: u64) -> Cluster {
+        let world = Shared(Arc::new(Mutex::new(World {
+            map: Arc::new(ClusterMap::default()),
+            values: BTreeMap::new(),
+            done: BTreeMap::new(),
+            asked: Vec::new(),
+            astray: 0,
+            evidence: Vec::new(),
+            moods: BTreeMap::new(),
+            forwarding: false,
+            floors: Vec::new(),
+        })));
+        let mut cluster = Cluster {
+            world,
+            servers: BTreeMap::new(),
+        };
+        let mut nodes = BTreeMap::new();
+        for id in 1..=n {
+            let addr = cluster.serve(id, "127.0.0.1:0").await;
+            nodes.insert(NodeId(id), node(id, &addr));
+        }
+        let group = |g: u32| Group {
+            id: GroupId(g),
+            pool: PoolId(1),
+            bucket: g,
+            m: 1,
+            epoch: Epoch(1),
+            open: true,
+            leader: MemberSlot(0),
+            members: vec![Some(member(u64::from(g) % n + 1))],
+            kept: vec![None],
+            fresh: false,
+            last_open: LastOpen::default(),
+            lost: false,
+            revision: Revision(1),
+        };
+        let pool = Pool {
+            id: PoolId(1),
+            name: "cache".to_owned(),
+            kind: PoolKind::Cache,
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes: 1 << 30,
+            groups: (0..GROUPS).map(GroupId).collect(),
+            may_start_empty: true,
+        };
+        cluster.world.lock().map = Arc::new(ClusterMap {
+            cluster: CLUSTER,
+            revision: Revision(1),
+            nodes,
+            pools: BTreeMap::from([(PoolId(1), pool)]),
+            groups: (0..GROUPS).map(|g| (GroupId(g), group(g))).collect(),
+            ..ClusterMap::default()
+        });
+        cluster
+    }
+
+    pub async fn serve(&mut self, id: u64, addr: &str) -> String {
+        let who = Who {
+            cluster: CLUSTER,
+            node: NodeId(id),
+            incarnation: Incarnation(id),
+        };
+        let script = Script {
+            node: NodeId(id),
+            world: self.world.clone(),
+        };
+        let server = Server::bind(addr, Identity::node(who), Options::default(), script).await;
+        let server = server.expect("a free port on loopback");
+        let addr = server.local_addr().to_string();
+        self.servers.insert(NodeId(id), server);
+        addr
+    }
+
+    pub fn addr(&self, id: u64) -> String {
+        self.servers[&NodeId(id)].local_addr().to_string()
+    }
+
+    pub fn kill(&mut self, id: u64) {
+        self.servers.remove(&NodeId(id));
+    }
+
+    /// A client that knows only node 1.
+    pub async fn client(&self) -> Client {
+        self.client_with(ClientOptions::default()).await
+    }
+
+    pub async fn client_with(&self, options: ClientOptions) -> Client {
+        Client::connect(&[self.addr(1)], options)
+            .await
+            .expect("node 1 answers")
+    }
+}
+
+fn node(id: u64, addr: &str) -> Node {
+    Node {
+        id: NodeId(id),
+        incarnation: Incarnation(id),
+        name: format!("node-{id}"),
+        zone: None,
+        native: addr.to_owned(),
+        resp: String::new(),
+        admin: String::new(),
+        memory_bytes: 1 << 30,
+        durable: true,
+        state: NodeState::Up,
+        draining: false,
+    }
+}
+
+struct Script {
+    node: NodeId,
+    world: Shared,
+}
+
+impl Handler for Script {
+    fn group(&self, _: &PeerInfo, _: Vec<GroupEnvelope>) {}
+
+    fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
+        let mut world = self.world.lock();
+        match request {
+            Message::GetMap(ask) => {
+                let answer = MapAnswer::new(&world.map, ask.known);
+                reply.send(&Message::MapAnswer(answer));
+            }
+            Message::Cache(request) => self.cache(&mut world, request, reply),
+            Message::CacheStats(_) => {
+                let keys = world
+                    .values
+                    .keys()
+                    .filter(|key| world.owner(key) == self.node)
+                    .count();
+                let answer = CacheStatsAnswer {
+                    keys: keys as u64,
+                    ..Default::default()
+                };
+                reply.send(&Message::CacheStatsAnswer(answer));
+            }
+            Message::Report(report) => {
+                world.evidence.extend(report.seen);
+                reply.send(&Message::Done);
+            }
+            other => reply.error(ErrorCode::Unsupported, other.opcode().word()),
+        }
+    }
+}
+
+impl Script {
+    fn cache(&self, world: &mut World, request: CacheRequest, reply: Reply) {
+        world
+            .asked
+            .push((self.node, request.ops.len(), request.retry));
+        let mood = world.moods.get(&self.node).copied().unwrap_or(Mood::Well);
+        if mood == Mood::Busy {
+            return reply.error(ErrorCode::Busy, "not now");
+        }
+        let mut moved = BTreeSet::new();
+        let mut answers = Vec::new();
+        for op in &request.ops {
+            let group = world.map.group_of(PoolId(1), op.slot).expect("a group");
+            let mine = group.open
+                && group
+                    .member(MemberSlot(0))
+                    .is_some_and(|m| m.node == self.node);
+            let id = group.id;
+            if mine || (world.forwarding && !request.forwarded) {
+                answers.push(apply(world, &request, op));
+            } else {
+                moved.insert(id);
+                answers.push(Answer::error(ErrorCode::NotServing, "not here, not now"));
+            }
+        }
+        if !moved.is_empty() {
+            world.astray += 1;
+        }
+        let moved = moved
+            .iter()
+            .map(|id| Arc::new(world.map.groups[id].clone()))
+            .collect();
+        let answers = CacheAnswers {
+            revision: world.map.revision,
+            answers,
+            moved,
+        };
+        match mood {
+            Mood::Mute => std::mem::forget(reply),
+            _ => reply.send(&Message::CacheAnswers(answers)),
+        }
+    }
+}
+
+fn apply(world: &mut World, request: &CacheRequest, op: &CacheOp) -> Answer {
+    let name = (request.client, op.number);
+    if op.number > 0 {
+        world.floors.push((op.number, request.floor));
+        if let Some(answer) = world.done.get(&name) {
+            return answer.clone();
+        }
+    }
+    let answer = match &op.op {
+        OwnedOp::Get { key } => match world.values.get(key) {
+            Some(value) => Answer::Value(value.clone()),
+            None => Answer::Nil,
+        },
+        OwnedOp::Set { key, value, .. } => {
+            world.values.insert(key.clone(), value.clone());
+            Answer::Ok
+        }
+        OwnedOp::Del { key } => Answer::Int(i64::from(world.values.remove(key).is_some())),
+        OwnedOp::IncrBy { key, by } => {
+            let old = world.values.get(key).map_or(0, |value| {
+                std::str::from_utf8(value)
+                    .expect("text")
+                    .parse()
+                    .expect("a number")
+            });
+            let new: i64 = old + by;
+            world.values.insert(key.clone(), new.to_string().into());
+            Answer::Int(new)
+        }
+        _ => Answer::error(ErrorCode::Unsupported, "not in the script"),
+    };
+    if op.number > 0 {
+        world.done.insert(name, answer.clone());
+    }
+    answer
+}
+
+pub fn set(key: &str, value: &str) -> OwnedOp {
+    OwnedOp::Set {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::copy_from_slice(value.as_bytes()),
+        condition: Default::default(),
+        get_old: false,
+    }
+}
+
+pub fn get(key: &str) -> OwnedOp {
+    OwnedOp::Get {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+    }
+}
+
+pub fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let bounded = async { tokio::time::timeout(Duration::from_secs(30), test).await };
+    runtime
+        .block_on(bounded)
+        .expect("nothing waits for ever, this test included")
+}
+
+pub async fn until(mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !so() {
+        assert!(Instant::now() < deadline, "it never came to be");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,250 @@
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use staves_client::{ClientError, ClientOptions};
+use staves_model::{NodeId, NodeState, PoolId, hash_slot};
+use staves_wire::ErrorCode;
+use staves_wire::cache::{Answer, OwnedOp};
+use staves_wire::directory::Sign;
+
+use crate::cluster::*;
+
+fn incr(key: &str) -> OwnedOp {
+    OwnedOp::IncrBy {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        by: 1,
+    }
+}
+
+#[test]
+fn a_write_whose_answer_was_lost_takes_effect_once() {
+    run(async {
+        let mut cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        client.put("warm", "up").await.expect("put");
+        let owner = cluster.world.lock().owner(b"n");
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        let asking = {
+            let client = client.clone();
+            tokio::spawn(async move { client.execute(vec![incr("n")]).await })
+        };
+        // It is done, nobody says so, and the node dies.
+        until(|| cluster.world.lock().values.contains_key(&b"n"[..])).await;
+        cluster.kill(owner.0);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        {
+            let mut world = cluster.world.lock();
+            let id = world
+                .map
+                .group_of(PoolId(1), hash_slot(b"n"))
+                .expect("one")
+                .id;
+            world.change(|map| {
+                map.nodes.get_mut(&owner).expect("it").state = NodeState::Down;
+            });
+            world.give(id, NodeId(owner.0 % 3 + 1));
+        }
+        let answers = asking.await.expect("no panic").expect("answered");
+        assert_eq!(answers, [Answer::Int(1)], "the answer of the first try");
+        let world = cluster.world.lock();
+        assert_eq!(world.values[&b"n"[..]], "1");
+        assert!(
+            world.asked.last().is_some_and(|(_, _, retry)| *retry),
+            "it was said to be a retry"
+        );
+    });
+}
+
+#[test]
+fn d1_a_node_that_cannot_be_reached_is_passed_over_for_one_that_passes_on() {
+    run(async {
+        let mut cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        let owner = cluster.world.lock().owner(b"k");
+        // The client cannot reach it; the others can, and the map says that it is well.
+        cluster.kill(owner.0);
+        cluster.world.lock().forwarding = true;
+        let started = Instant::now();
+        client
+            .put("k", "v")
+            .await
+            .expect("another node passes it on");
+        assert!(
+            started.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(
+            client.get("k").await.expect("get").as_deref(),
+            Some(&b"v"[..])
+        );
+    });
+}
+
+#[test]
+fn d1_a_silent_node_costs_one_wait_and_not_one_for_each_request() {
+    run(async {
+        let cluster = Cluster::start(3).await;
+        let mut options = ClientOptions::default();
+        options.router.try_max = Duration::from_millis(400);
+        let client = cluster.client_with(options).await;
+        let owner = cluster.world.lock().owner(b"k");
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        cluster.world.lock().forwarding = true;
+        let started = Instant::now();
+        for i in 0..20 {
+            client
+                .put("k", i.to_string())
+                .await
+                .expect("another node passes it on");
+        }
+        assert!(
+            started.elapsed() < Duration::from_millis(1200),
+            "{:?}",
+            started.elapsed()
+        );
+        let world = cluster.world.lock();
+        assert_eq!(
+            world
+                .asked
+                .iter()
+                .filter(|(node, ..)| *node == owner)
+                .count(),
+            1
+        );
+    });
+}
+
+#[test]
+fn d5_trouble_with_a_node_is_reported_to_another() {
+    run(async {
+        let mut cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        let owner = cluster.world.lock().owner(b"k");
+        cluster.kill(owner.0);
+        cluster.world.lock().forwarding = true;
+        client
+            .put("k", "v")
+            .await
+            .expect("another node passes it on");
+        until(|| !cluster.world.lock().evidence.is_empty()).await;
+        let world = cluster.world.lock();
+        assert!(
+            world.evidence.iter().all(|seen| seen.node == owner),
+            "{:?}",
+            world.evidence
+        );
+        // Which of the two depends on how far its port had closed.
+        assert!(matches!(
+            world.evidence[0].sign,
+            Sign::Refused | Sign::Reset
+        ));
+    });
+}
+
+#[test]
+fn at_the_deadline_it_is_said_what_is_known() {
+    run(async {
+        let cluster = Cluster::start(2).await;
+        let options = ClientOptions {
+            deadline: Duration::from_millis(400),
+            ..ClientOptions::default()
+        };
+        let client = cluster.client_with(options).await;
+        let owner = cluster.world.lock().owner(b"k");
+        cluster.world.lock().moods.insert(owner, Mood::Busy);
+        let started = Instant::now();
+        let error = client.put("k", "v").await.expect_err("busy to the end");
+        assert!(started.elapsed() < Duration::from_secs(1));
+        let ClientError::Operation { code, text } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(code, ErrorCode::Busy, "nothing was done, and that is known");
+        assert!(
+            text.contains("deadline") && text.contains("not now"),
+            "{text}"
+        );
+
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        let error = client.put("k", "v").await.expect_err("mute");
+        let ClientError::Operation { code, text } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(code, ErrorCode::Deadline);
+        assert!(text.contains("may or may not"), "{text}");
+    });
+}
+
+#[test]
+fn one_nodes_trouble_is_not_the_others() {
+    run(async {
+        let cluster = Cluster::start(3).await;
+        let options = ClientOptions {
+            deadline: Duration::from_millis(500),
+            ..ClientOptions::default()
+        };
+        let client = cluster.client_with(options).await;
+        cluster.world.lock().moods.insert(NodeId(2), Mood::Busy);
+        let keys: Vec<String> = (0..60).map(|i| format!("key-{i}")).collect();
+        let sets = keys.iter().map(|key| set(key, "v")).collect();
+        let answers = client.execute(sets).await.expect("answered");
+        for (key, answer) in keys.iter().zip(answers) {
+            let busy = cluster.world.lock().owner(key.as_bytes()) == NodeId(2);
+            match answer {
+                Answer::Ok => assert!(!busy),
+                Answer::Error(ErrorCode::Busy, _) => assert!(busy),
+                other => panic!("{other:?}"),
+            }
+        }
+        let world = cluster.world.lock();
+        let well = world
+            .asked
+            .iter()
+            .filter(|(node, ..)| *node != NodeId(2))
+            .count();
+        assert_eq!(well, 2, "what was answered was not asked again");
+    });
+}
+
+#[test]
+fn a_bucket_that_is_lost_is_said_to_be_lost_at_once() {
+    run(async {
+        let cluster = Cluster::start(2).await;
+        let id = cluster
+            .world
+            .lock()
+            .map
+            .group_of(PoolId(1), hash_slot(b"k"))
+            .expect("one")
+            .id;
+        cluster
+            .world
+            .lock()
+            .change(|map| map.groups.get_mut(&id).expect("it").lost = true);
+        let client = cluster.client().await;
+        let started = Instant::now();
+        let error = client.get("k").await.expect_err("lost");
+        assert_eq!(error.code(), ErrorCode::Lost);
+        assert!(started.elapsed() < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_node_that_comes_back_is_asked_again() {
+    run(async {
+        let mut cluster = Cluster::start(2).await;
+        let client = cluster.client().await;
+        client.put("k", "v").await.expect("put");
+        let owner = cluster.world.lock().owner(b"k");
+        let addr = cluster.addr(owner.0);
+        cluster.kill(owner.0);
+        let asking = {
+            let client = client.clone();
+            tokio::spawn(async move { client.get("k").await })
+        };
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.serve(owner.0, &addr).await;
+        let value = asking.await.expect("no panic").expect("answered");
+        assert_eq!(value.as_deref(), Some(&b"v"[..]));
+    });
+}

@@ -1,0 +1,5 @@
+//! The client against nodes that answer by script.
+
+mod cluster;
+mod faults;
+mod routing;

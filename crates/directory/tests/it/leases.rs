@@ -1,0 +1,188 @@
+//! Leases and the opening of epochs (GROUP, promises and leases; rule 11).
+
+use std::time::{Duration, Instant};
+
+use staves_directory::Proposal;
+use staves_model::{
+    Change, Epoch, Group, GroupId, Medium, MemberSlot, NodeId, PoolKind, Scheme, Time,
+};
+
+use crate::town::{Citizen, PATIENCE, Town, eventually, leader, others};
+
+const LEASE: Duration = Duration::from_millis(500);
+
+/// A cluster of three with a pool of one bucket, whose first epoch is open.
+async fn with_pool(town: &Town) -> (Vec<Citizen>, GroupId) {
+    let citizens = town.found(3).await;
+    let change = Change::CreatePool {
+        name: "cache".into(),
+        kind: PoolKind::Cache,
+        scheme: Scheme { m: 1, k: 1 },
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 20,
+        buckets: 1,
+        may_start_empty: true,
+    };
+    let proposal = Proposal::unconditional(change);
+    citizens[1]
+        .directory
+        .propose(proposal, PATIENCE)
+        .await
+        .expect("a pool");
+    let group = GroupId(1);
+    open_newest(&citizens, group, Epoch(0)).await;
+    (citizens, group)
+}
+
+fn entry(citizen: &Citizen, group: GroupId) -> Option<Group> {
+    citizen.map().groups.get(&group).cloned()
+}
+
+/// Plays the leading member of the next epoch; returns the group once it is open.
+async fn open_newest(citizens: &[Citizen], group: GroupId, after: Epoch) -> Group {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let Some(g) = entry(&citizens[0], group).filter(|g| g.epoch > after) else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        if g.open {
+            return g;
+        }
+        // The keeper may commit a further epoch meanwhile; then that one is to be opened.
+        let _ = citizens[0]
+            .directory
+            .open_epoch(group, g.epoch, Duration::from_millis(1500))
+            .await;
+    }
+    panic!("no epoch after {after} opens");
+}
+
+fn on(citizens: &[Citizen], node: NodeId) -> &Citizen {
+    citizens.iter().find(|c| c.id() == node).expect("a citizen")
+}
+
+async fn ask(citizen: &Citizen, group: GroupId, epoch: Epoch) -> bool {
+    let lease = citizen
+        .directory
+        .lease(Time(7), vec![(group, epoch)], PATIENCE)
+        .await
+        .expect("answered");
+    assert_eq!(lease.clock, Time(7));
+    lease.granted == [(group, epoch)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_data_bucket_of_the_open_epoch_gets_a_lease() {
+    let town = Town::new();
+    let (citizens, group) = with_pool(&town).await;
+    let g = entry(&citizens[0], group).expect("the group");
+    let data = on(&citizens, g.members[0].expect("a data bucket").node).clone();
+    assert!(ask(&data, group, g.epoch).await);
+    assert!(!ask(&data, group, Epoch(g.epoch.0 + 1)).await);
+    for other in others(&citizens, &data) {
+        assert!(!ask(&other, group, g.epoch).await, "not the data bucket");
+    }
+    for c in &citizens {
+        town.kill(c).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_epoch_opens_only_after_the_old_holders_lease() {
+    let town = Town::new();
+    let (citizens, group) = with_pool(&town).await;
+    let g = entry(&citizens[0], group).expect("the group");
+    let data = on(&citizens, g.members[0].expect("a data bucket").node).clone();
+    let asked = Instant::now();
+    assert!(ask(&data, group, g.epoch).await);
+    town.kill(&data).await;
+    let rest = others(&citizens, &data);
+    let opened = open_newest(&rest, group, g.epoch).await;
+    assert_ne!(opened.members[0].expect("a data bucket").node, data.id());
+    assert!(
+        asked.elapsed() >= LEASE,
+        "opened {:?} after a lease was granted",
+        asked.elapsed()
+    );
+    for c in &rest {
+        town.kill(c).await;
+    }
+}
+
+/// Whose map is ahead of the leader's must not have the next epoch's opening judged by the last one's members.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
+    let town = Town::new();
+    let (citizens, group) = with_pool(&town).await;
+    let g = entry(&citizens[0], group).expect("the group");
+    let next = g.epoch.next();
+    let early = citizens[1]
+        .directory
+        .open_epoch(group, next, Duration::from_millis(300))
+        .await;
+    let text = early.expect_err("not yet").to_string();
+    assert!(
+        text.contains("the opening of an epoch") && text.contains("so far"),
+        "{text}"
+    );
+    citizens[1]
+        .directory
+        .open_epoch(group, g.epoch, PATIENCE)
+        .await
+        .expect("open already");
+    for c in &citizens {
+        town.kill(c).await;
+    }
+}
+
+/// A new leader knows nothing of its predecessor's leases: it waits one out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_waits_a_lease_before_it_opens() {
+    let town = Town::new();
+    let (citizens, group) = with_pool(&town).await;
+    let g = entry(&citizens[0], group).expect("the group");
+    eventually("somebody leads", || leader(&citizens).is_some()).await;
+    let old = leader(&citizens).expect("just seen");
+    let data = on(&citizens, g.members[0].expect("a data bucket").node).clone();
+    let asked = Instant::now();
+    assert!(ask(&data, group, g.epoch).await);
+    town.kill(&old).await;
+    let rest = others(&citizens, &old);
+    if data.id() == old.id() || g.members.iter().flatten().any(|x| x.node == old.id()) {
+        open_newest(&rest, group, g.epoch).await;
+        assert!(asked.elapsed() >= LEASE);
+    }
+    for c in &rest {
+        town.kill(c).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
+    let town = Town::new();
+    let (citizens, group) = with_pool(&town).await;
+    let g = entry(&citizens[0], group).expect("the group");
+    let copy = on(&citizens, g.members[1].expect("a copy").node).clone();
+    let slot = MemberSlot(1);
+    copy.directory
+        .complete(group, g.epoch, slot, PATIENCE)
+        .await
+        .expect("complete: a fresh group is so already");
+    let late = copy
+        .directory
+        .complete(group, Epoch(99), slot, PATIENCE)
+        .await;
+    assert!(late.is_err(), "no such epoch");
+    copy.directory
+        .stuck(group, g.epoch, vec![slot], PATIENCE)
+        .await
+        .expect("heard");
+    copy.directory
+        .release(vec![group], PATIENCE)
+        .await
+        .expect("heard");
+    for c in &citizens {
+        town.kill(c).await;
+    }
+}

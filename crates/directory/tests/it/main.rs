@@ -1,0 +1,7 @@
+//! The directory on several nodes in one process, with a network that can be cut.
+
+mod failover;
+mod join;
+mod leases;
+mod restart;
+mod town;
