@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use staves_group::Member;
-use staves_model::{Epoch, Label, MemberSlot, PAGE_BYTES};
+use staves_model::{Epoch, Group, Label, MemberSlot, PAGE_BYTES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
@@ -55,6 +55,11 @@ impl Ghost {
     pub fn newest_of(&self, stream: usize, page: u32, upto: u64) -> Option<Label> {
         let made = self.streams.get(&stream)?;
         made.range(..=upto).rev().map(|(_, m)| m).find(|m| m.touches(page)).map(|m| m.label)
+    }
+
+    /// The delta that counts at a seq.
+    pub fn label_at(&self, stream: usize, seq: u64) -> Option<Label> {
+        self.streams.get(&stream)?.get(&seq).map(|m| m.label)
     }
 
     /// A data page as of a label; `None` if the label is of a delta that counts no more.
@@ -218,6 +223,9 @@ impl World {
                     table.label(page, column)
                 ));
             }
+            if let Some(what) = self.bad_label(node, member, *stream, page, table.label(page, column)) {
+                return Some(what);
+            }
             let content = self.ghost.page(*stream, page, table.label(page, column))?;
             for (e, c) in expected.iter_mut().zip(&content) {
                 *e ^= c;
@@ -230,6 +238,20 @@ impl World {
                 "I2/I6 page {page} of node {node} (slot {slot}) differs at byte {at} from its labels {:?}",
                 table.labels(page)
             )
+        })
+    }
+
+    // Rules 9 and 15: a page that is here carries nothing that its member has not received, and nothing
+    // that was cut off.
+    fn bad_label(&self, node: usize, member: &Member, stream: usize, page: u32, label: Label) -> Option<String> {
+        let prefix = member.stream(stream)?.prefix;
+        if label.seq > prefix {
+            return Some(format!("I6 page {page} of node {node} is at {label:?}, received is {prefix}"));
+        }
+        let current = member.epoch() == self.committed().last_open.epoch && member.synced() == member.epoch();
+        let counts = self.ghost.label_at(stream, label.seq)?;
+        (current && counts != label && counts.epoch <= member.epoch()).then(|| {
+            format!("I5 page {page} of node {node} is at {label:?}, what counts is {counts:?}")
         })
     }
 
@@ -292,6 +314,22 @@ impl World {
             }
         }
         self.ghost.cuts.insert(group.epoch, cuts);
+        self.check_leases(&group);
+    }
+
+    // I7: at the opening nobody else's lease holds any more.
+    fn check_leases(&mut self, group: &Group) {
+        for node in 0..self.nodes.len() {
+            let n = &self.nodes[node];
+            let Some(member) = &n.member else { continue };
+            let stays = group
+                .slot_of(n.id, n.incarnation)
+                .is_some_and(|slot| slot.index() < self.m && group.retained(slot));
+            if n.up && !stays && member.may_read(n.clock(self.now)) {
+                let what = format!("I7 {:?} opens while node {node} holds a lease of {:?}", group.epoch, member.epoch());
+                self.violation(what);
+            }
+        }
     }
 
     /// A takeover that nothing hindered must be over (I11).

@@ -8,12 +8,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use staves_group::DirectoryCall;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, Group, Leases, Medium, Member, MemberSlot, NewEpoch, NodeId,
-    Outcome, PoolKind, Scheme, Time,
+    Change, ClusterId, ClusterMap, Epoch, Group, Keeper, KeeperConfig, Leases, Medium, Member, MemberSlot, NewEpoch, NodeId,
+    Outcome, PoolKind, Scheme, StuckReport, Time,
 };
 
 use crate::event::{Happening, Packet, Place};
@@ -39,8 +40,12 @@ pub struct Directory {
     entries: Vec<Arc<Group>>,
     /// The newest entry that was open.
     opened: Option<Arc<Group>>,
-    /// Members that were reported, until the next epoch.
+    /// Members that were reported, until the directory next looks.
     stuck: BTreeSet<NodeId>,
+    /// The same reports, as the keeper takes them.
+    pub reports: Vec<StuckReport>,
+    /// The real planner of the program's directory leader, where it is at work.
+    pub keeper: Keeper,
 }
 
 impl Default for Directory {
@@ -57,8 +62,20 @@ impl Default for Directory {
             entries: Vec::new(),
             opened: None,
             stuck: BTreeSet::new(),
+            reports: Vec::new(),
+            keeper: new_keeper(),
         }
     }
+}
+
+/// A keeper with the simulator's times.
+pub fn new_keeper() -> Keeper {
+    Keeper::new(KeeperConfig {
+        open_deadline: Duration::from_millis(500),
+        unable_for: Duration::from_millis(1500),
+        propose_again: Duration::from_millis(60),
+        ..KeeperConfig::default()
+    })
 }
 
 impl Directory {
@@ -182,6 +199,11 @@ impl World {
                         .filter_map(|s| self.committed().member(*s).map(|x| x.node))
                         .collect();
                     self.directory.stuck.extend(nodes);
+                    let (group, reporter) = (self.group, self.nodes[from].id);
+                    let report = StuckReport { group, epoch, slots, reporter };
+                    if self.directory.reports.len() < 100 {
+                        self.directory.reports.push(report);
+                    }
                 }
             }
             _ => {}
@@ -202,7 +224,7 @@ impl World {
         }
     }
 
-    fn entry_changed(&mut self) {
+    pub(crate) fn entry_changed(&mut self) {
         let entry = Arc::new(self.committed().clone());
         if entry.open {
             self.directory.opened = Some(entry.clone());
@@ -223,6 +245,7 @@ impl World {
         let mut leases = Leases::new(LEASE);
         leases.become_leader(now);
         self.directory.leases = leases;
+        self.directory.keeper = new_keeper();
     }
 
     /// The directory shows its map around, sees who seems dead, and proposes.
@@ -235,6 +258,9 @@ impl World {
         if self.now < self.calm_until {
             return;
         }
+        if self.keeping || self.healing {
+            return self.keep();
+        }
         let suspects = self.suspects();
         let listed = |w: &World, n: &NodeId| w.committed().listed().any(|(_, x)| x.node == *n);
         if self.committed().open {
@@ -242,8 +268,7 @@ impl World {
             let vacant = self.committed().members.iter().any(Option::is_none)
                 || self.committed().members.len() < self.m + self.k;
             let fills = vacant && self.rng.chance(100);
-            let surplus = self.healing && self.committed().members.len() > self.m + self.k;
-            if suspects.iter().any(|n| listed(self, n)) || fills || switch || surplus {
+            if suspects.iter().any(|n| listed(self, n)) || fills || switch {
                 self.propose(&suspects, switch);
             }
             return;

@@ -9,7 +9,7 @@ use crate::node::Waiting;
 use crate::world::{LEASE, MS, World};
 
 /// The kinds of faults, as the coverage counts them.
-pub const FAULTS: [&str; 12] = [
+pub const FAULTS: [&str; 13] = [
     "crash",
     "restart with state",
     "pause",
@@ -21,6 +21,7 @@ pub const FAULTS: [&str; 12] = [
     "directory stall",
     "memory full",
     "takeover",
+    "operator",
     "heal",
 ];
 
@@ -38,7 +39,8 @@ impl World {
         let node = self.rng.below(self.nodes.len() as u64) as usize;
         let delay = 20 + self.rng.below(self.profile.fault_gap);
         let mut next = self.now + delay * MS;
-        match self.rng.below(100) {
+        let island = self.rng.chance(self.profile.islands);
+        match if island { 80 } else { self.rng.below(100) } {
             0..30 => self.crash(node),
             30..40 => self.restart_with_state(node),
             40..57 => self.pause(node),
@@ -60,6 +62,7 @@ impl World {
             }
             92..95 => self.fill_memory(node),
             95..97 => next = next.max(self.takeover()),
+            97 => self.operator(node),
             _ => self.heal_network(),
         }
         if self.island.is_none() && self.rng.chance(350) {
@@ -216,6 +219,16 @@ impl World {
         self.calm_until
     }
 
+    // Somebody drains a node, or changes k, while it serves.
+    fn operator(&mut self, node: usize) {
+        self.fault_at("operator");
+        if self.rng.chance(500) {
+            return self.drain(node);
+        }
+        let k = if self.m > 1 { 1 } else { self.rng.below(self.k as u64 + 2) as usize };
+        self.change_k(k);
+    }
+
     fn fill_memory(&mut self, node: usize) {
         self.fault_at("memory full");
         let n = &mut self.nodes[node];
@@ -261,11 +274,8 @@ impl World {
     pub fn converged(&self) -> bool {
         let group = self.committed();
         let whole = group.open
-            && group.members.len() == self.m + self.k
-            && group
-                .members
-                .iter()
-                .all(|x| x.as_ref().is_some_and(|x| x.complete && !self.is_dead(x)));
+            && group.listed().count() == self.m + self.k
+            && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole && self.clients.iter().all(|c| c.under_way.is_none()) && self.nodes.iter().all(|n| {
             n.member.as_ref().is_none_or(|m: &Member| m.stream(0).is_none() || m.is_open())
         })

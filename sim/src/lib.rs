@@ -21,6 +21,7 @@ pub mod directory;
 pub mod event;
 pub mod fault;
 pub mod history;
+pub mod keep;
 pub mod node;
 pub mod rng;
 pub mod run;

@@ -135,15 +135,31 @@ impl World {
         }
     }
 
-    // Aims at the data bucket when a parity bucket holds something beyond a gap: it must not outlive it.
+    // Aims at the data bucket when a parity bucket holds something beyond a gap that no other can fill: if
+    // the data bucket dies now, what lies beyond the gap must not outlive it.
     fn aim_at_gap(&mut self, node: usize) {
-        let gap = |w: &World| {
-            let member = w.nodes[node].member.as_ref()?;
-            (0..w.m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))
-        };
-        if gap(self).is_some() && !self.is_sound() && self.rng.chance(self.profile.aimed / 4) {
+        if self.is_sound() || self.profile.aimed == 0 || !self.only_the_data_fills_a_gap(node) {
+            return;
+        }
+        self.cover.count("gap that only the data bucket fills");
+        if self.rng.chance(300) {
             self.aim_at_data();
         }
+    }
+
+    fn only_the_data_fills_a_gap(&self, node: usize) -> bool {
+        let missing = |w: &World| {
+            let member = w.nodes[node].member.as_ref().filter(|m| m.is_open())?;
+            let stream = (0..w.m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))?;
+            Some((stream, member.stream(stream)?.prefix + 1))
+        };
+        let Some((stream, seq)) = missing(self) else { return false };
+        let group = self.committed();
+        group.open
+            && group.parity_slots().filter_map(|p| group.member(p)).all(|x| {
+                let other = self.node_of(x.node).and_then(|n| self.nodes[n].member.as_ref());
+                other.and_then(|m| m.stream(stream)).is_none_or(|s| s.prefix < seq)
+            })
     }
 
     fn absent(&self, node: usize) -> u32 {

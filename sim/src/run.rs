@@ -27,7 +27,7 @@ const ROUGH_MS_MAX: u64 = 60_000;
 /// Clients go on for so long while it heals.
 const HEALING_CLIENTS_MS: u64 = 1500;
 /// It must have converged by then.
-const HEALING_MS_MAX: u64 = 8000;
+const HEALING_MS_MAX: u64 = 20_000;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,7 @@ fn profile(rng: &mut Rng, seed: u64) -> Profile {
         map_seen: 400,
         think: 40,
         aimed: 0,
+        islands: 0,
     };
     if seed % 3 == 0 {
         return plain;
@@ -86,6 +87,7 @@ fn profile(rng: &mut Rng, seed: u64) -> Profile {
         map_seen: rng.pick(&[400, 60, 30]),
         think: rng.pick(&[10, 40, 300]),
         aimed: rng.pick(&[0, 30, 100]),
+        islands: rng.pick(&[0, 0, 400]),
     }
 }
 
@@ -109,6 +111,7 @@ fn world(s: &Scenario) -> World {
         cut: BTreeSet::new(),
         history: Vec::new(),
         violations: Vec::new(),
+        keeping: s.seed % 4 == 3,
         clients_stop_at: u64::MAX,
         healing: false,
         profile,
@@ -176,6 +179,7 @@ fn heal(w: &mut World) {
     w.healing = true;
     w.heal_network();
     w.directory.stalled_until = 0;
+    w.settle_operator();
     for node in &mut w.nodes {
         node.paused_until = 0;
     }

@@ -46,6 +46,8 @@ pub struct Profile {
     pub think: u64,
     /// Faults aimed at a step of the protocol.
     pub aimed: u64,
+    /// Faults that are islands: the data bucket cut off while clients still reach it.
+    pub islands: u64,
 }
 
 /// One simulated node.
@@ -102,6 +104,8 @@ pub struct World {
     pub history: Vec<Operation>,
     /// What must not be.
     pub violations: Vec<String>,
+    /// The program's own planner proposes, instead of chance.
+    pub keeping: bool,
     /// No client begins anything after this.
     pub clients_stop_at: u64,
     /// The rough part is over: no more faults, and it must converge.

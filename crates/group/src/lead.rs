@@ -113,10 +113,15 @@ impl Leading {
         let streams: Vec<SyncStream> =
             (0..self.group.m).map(|stream| self.cut_stream(stream)).collect();
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
+        // m = 1: no update ever needed more than the least that any of them holds; a joiner needs no
+        // more either, whatever was wished for and refused. m > 1: data buckets differ in length, and
+        // the longest counts for parity and for whoever may take its place.
+        let held = self.sealed.values().map(|s| s.want_extents);
+        let held = if self.group.m == 1 { held.min() } else { held.max() }.unwrap_or(0);
         // Pages that only the logs know yet exist at the cut too.
         let logged = streams.iter().flat_map(|s| &s.deltas).flat_map(|d| touched(&d.runs));
         let pages = logged.map(|page| page + 1).fold(most(|s| s.pages), u32::max);
-        self.plan = Some(Plan { streams, want_extents: most(|s| s.want_extents), pages });
+        self.plan = Some(Plan { streams, want_extents: held, pages });
     }
 
     // Rule 9: from the highest survivor's prefix, the longest run without a gap in the union of the

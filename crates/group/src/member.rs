@@ -16,7 +16,7 @@ use crate::lead::Leading;
 use crate::requests::Recall;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
-use crate::update::Peer;
+use crate::update::{Peer, Wish};
 
 /// What an operator or a test may set. All times are on the local clock.
 #[derive(Clone, Debug)]
@@ -153,6 +153,7 @@ pub(crate) struct State {
     pub pending_seal: Option<(NodeId, Arc<Group>, u32)>,
     pub fill: Fill,
     pub want_extents: u32,
+    pub wish: Wish,
     /// Pages of its life before, for rule 17.
     pub old: Option<PageTable>,
 }
@@ -402,7 +403,8 @@ impl Member {
         }
     }
 
-    /// Asks every member to reserve `extents` extents in all.
+    /// Asks every member to reserve `extents` extents in all; the next flush sends it. Fewer than before
+    /// gives memory back.
     pub fn want_extents(&mut self, extents: u32) {
         if let Some(state) = self.state.as_mut().filter(|s| s.serving()) {
             state.want(extents);

@@ -81,7 +81,7 @@ impl State {
             slot,
             incarnation: ctx.incarnation,
             streams,
-            want_extents: self.want_extents.max(self.table.pages().used()),
+            want_extents: self.table.pages().reserved(),
             pages: self.table.end(),
         };
         out.sends.push((leader, ctx.envelope(epoch, message)));

@@ -12,7 +12,7 @@ use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
-use crate::update::Peer;
+use crate::update::{Peer, Wish};
 
 impl Member {
     #[allow(clippy::too_many_arguments)]
@@ -117,6 +117,7 @@ impl Member {
             pending_seal: None,
             fill: Fill::default(),
             want_extents,
+            wish: Wish::default(),
             old,
             view: group,
         });
@@ -135,13 +136,15 @@ impl State {
         want_extents: u32,
         applied: &mut Applied<'_>,
     ) -> bool {
-        self.table.pages_mut().reserve(want_extents);
-        if self.table.pages().reserved() < want_extents {
+        // Never less than it has: deltas up to the cut may need more than the cut itself.
+        let reserved = self.table.pages().reserved();
+        if reserved < want_extents && !self.table.pages_mut().reserve(want_extents) {
             return false;
         }
         self.epoch = group.epoch;
         self.open = false;
         self.want_extents = want_extents;
+        self.wish = Wish::default();
         for sync in &streams {
             if self.shape().carries(usize::from(sync.stream)) {
                 self.stream_to_cut(sync, applied);

@@ -236,6 +236,12 @@ impl PageTable {
 
     fn zero(&mut self, run: &Run, column: usize, label: Label) {
         let pages = touched(std::slice::from_ref(run));
+        if self.absent_count > 0 {
+            // All of such a page is known now, whatever it was; and its extent can go.
+            for page in pages.clone() {
+                self.set_here(page);
+            }
+        }
         if pages.clone().all(|p| self.is_here(p) && self.label(p, column) < label) {
             self.pages.zero(run.offset, u64::from(run.len));
             return;

@@ -48,6 +48,20 @@ impl Peer {
     }
 }
 
+/// How far a wish for extents has got.
+#[derive(Clone, Default)]
+pub(crate) struct Wish {
+    /// At the data bucket: it changed since it was last sent.
+    unsent: bool,
+    /// At the data bucket: fewer are wanted, and nobody was told yet.
+    lowered: bool,
+    /// At the data bucket: what was granted in answer to anything sent up to here is void, because
+    /// fewer were wanted since.
+    void_until: Time,
+    /// At parity: the data bucket's clock when it wished; an older message's wish is void.
+    clock: Time,
+}
+
 /// A gap is filled again after this time at the soonest, so that a burst of acks that all report it
 /// causes one burst of deltas.
 const RESEND_NOT_BEFORE: Duration = Duration::from_millis(5);
@@ -100,8 +114,9 @@ impl State {
             return;
         }
         let view = self.view.clone();
+        let wishes = std::mem::take(&mut self.wish.unsent);
         for slot in view.parity_slots() {
-            if self.peers[slot.index()].sent < self.own().prefix {
+            if wishes || self.peers[slot.index()].sent < self.own().prefix {
                 self.send_to(ctx, slot, out);
             }
         }
@@ -111,6 +126,9 @@ impl State {
     fn send_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot, out: &mut Effects) {
         let Some(node) = self.view.member(slot).map(|x| x.node) else { return };
         let own = self.slot.index();
+        if std::mem::take(&mut self.wish.lowered) {
+            self.wish.void_until = ctx.now;
+        }
         loop {
             let stream = &self.streams[own];
             let peer = &self.peers[slot.index()];
@@ -200,10 +218,7 @@ impl State {
                 if self.accepts(from, incarnation, epoch, stream, deltas.first()) {
                     let stream = usize::from(stream);
                     self.receive(ctx, stream, deltas, stable, applied);
-                    self.want_extents = self.want_extents.max(want_extents);
-                    if self.want_extents > self.table.pages().reserved() {
-                        self.table.pages_mut().reserve(self.want_extents);
-                    }
+                    self.take_wish(stream, last, clock, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, last, clock, out);
                 }
             }
@@ -215,7 +230,9 @@ impl State {
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
                     self.acknowledged(ctx, slot, prefix, gap, out);
                     let peer = &mut self.peers[slot.index()];
-                    peer.granted = granted_extents;
+                    if !self.wish.lowered && clock > self.wish.void_until {
+                        peer.granted = granted_extents;
+                    }
                     if promise {
                         self.promised_by(ctx, slot, clock);
                     }
@@ -307,7 +324,7 @@ impl State {
             gap,
             clock,
             promise,
-            granted_extents: self.table.pages().reserved(),
+            granted_extents: self.table.pages().reserved().min(self.want_extents),
         };
         out.sends.push((to, ctx.envelope(epoch, message)));
     }
@@ -398,10 +415,37 @@ impl State {
         }
     }
 
-    /// The data bucket wants so many extents at every member, itself included.
+    /// The data bucket wants so many extents at every member, itself included. What it gives back it
+    /// counts as granted no longer, whatever reports are still under way.
     pub fn want(&mut self, extents: u32) {
+        if extents < self.want_extents {
+            self.wish.lowered = true;
+            for peer in &mut self.peers {
+                peer.granted = peer.granted.min(extents);
+            }
+        }
+        self.wish.unsent |= extents != self.want_extents;
         self.want_extents = extents;
         self.table.pages_mut().reserve(extents);
+    }
+
+    // At parity. With one stream the newest wish counts, and memory is given back once all deltas made
+    // before the wish are applied, since they may need more than is in use after them. With more, the
+    // members' clocks do not compare: the largest wish counts.
+    fn take_wish(&mut self, stream: usize, last: u64, clock: Time, extents: u32) {
+        let reserved = self.table.pages().reserved();
+        if self.streams.len() > 1 || clock == self.wish.clock {
+            self.want_extents = self.want_extents.max(extents);
+        } else if clock > self.wish.clock {
+            (self.wish.clock, self.want_extents) = (clock, extents);
+            let settled = self.streams[stream].applied >= last && self.table.absent_count() == 0;
+            if settled && extents < reserved {
+                self.table.pages_mut().reserve(extents);
+            }
+        }
+        if self.want_extents > reserved {
+            self.table.pages_mut().reserve(self.want_extents);
+        }
     }
 
     /// What every listed member has reserved.

@@ -99,7 +99,7 @@ impl Leases {
     }
 
     /// Whether the group's newest epoch may open: this directory node has led for one lease, and nobody
-    /// holds a lease but who keeps the same data slot in that epoch.
+    /// holds a lease but members that the epoch retains.
     pub fn may_open(&self, now: Time, group: &Group) -> bool {
         let Some(from) = self.opens_from else {
             return false;
@@ -119,16 +119,16 @@ impl Leases {
         Some(self.others(group).fold(from, Time::max))
     }
 
-    /// The ends of the leases of all who do not keep their data slot in the group's newest epoch.
+    /// The ends of the leases that are to be waited out: those of holders whom the group's newest epoch
+    /// does not retain. Who is retained has sealed before its leader asks to open (GROUP rule 8), and a
+    /// sealed member has let its lease go, whichever slot it has now.
     fn others(&self, group: &Group) -> impl Iterator<Item = Time> {
         let first = (group.id, MemberSlot(0), NodeId(0), Incarnation(0));
         self.until
             .range(first..)
             .take_while(|((id, ..), _)| *id == group.id)
-            .filter(|((_, slot, node, incarnation), _)| {
-                !group
-                    .member(*slot)
-                    .is_some_and(|x| x.is(*node, *incarnation))
+            .filter(|((_, _, node, incarnation), _)| {
+                !group.slot_of(*node, *incarnation).is_some_and(|slot| group.retained(slot))
             })
             .map(|(_, until)| *until)
     }

@@ -175,7 +175,7 @@ pub enum GroupMessage {
         incarnation: Incarnation,
         /// What it holds of each stream that it keeps.
         streams: Vec<SealedStream>,
-        /// Extents that the bucket uses or wants, so that joiners reserve as many.
+        /// Extents that it has reserved, so that joiners reserve as many as they need.
         want_extents: u32,
         /// Pages that exist (the end of its page table).
         pages: u32,

@@ -1,0 +1,128 @@
+//! Requests for other nodes' buckets: the client's router over this node's links, and its own buckets.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use staves_client::{Router, Transport};
+use staves_model::{ClusterMap, Node};
+use staves_net::NetError;
+use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest};
+use staves_wire::directory::Evidence;
+use staves_wire::{ErrorCode, Message};
+use tokio::sync::watch;
+
+use crate::host::Host;
+use crate::native::serve_and_wait;
+use crate::witness::Witness;
+
+/// The router of a node.
+pub(crate) type NodeRouter = Router<Ways>;
+
+/// How long a newer map is waited for before the same one is tried again.
+const MAP_WAIT: Duration = Duration::from_millis(20);
+/// The rest between two tries of a request that was interrupted.
+const REST: Duration = Duration::from_millis(10);
+
+/// A node's ways to all nodes, itself included.
+pub(crate) struct Ways {
+    host: Arc<Host>,
+    map: watch::Receiver<Arc<ClusterMap>>,
+    witness: Witness,
+}
+
+impl Ways {
+    pub(crate) fn new(
+        host: Arc<Host>,
+        map: watch::Receiver<Arc<ClusterMap>>,
+        witness: Witness,
+    ) -> Ways {
+        Ways { host, map, witness }
+    }
+}
+
+impl Transport for Ways {
+    async fn call(
+        &self,
+        node: &Node,
+        request: Message,
+        deadline: Instant,
+    ) -> Result<Message, NetError> {
+        if node.id != self.host.life.node {
+            return self.host.peers.call(node.id, &request, deadline).await;
+        }
+        let Message::Cache(request) = request else {
+            return Err(NetError::NoAddress { node: node.id });
+        };
+        let answers = serve_and_wait(&self.host, request, deadline).await;
+        Ok(Message::CacheAnswers(answers))
+    }
+
+    async fn newer_map(
+        &self,
+        known: &Arc<ClusterMap>,
+        deadline: Instant,
+    ) -> Option<Arc<ClusterMap>> {
+        let mut map = self.map.clone();
+        let until = deadline.min(Instant::now() + MAP_WAIT);
+        let newer = map.wait_for(|map| map.revision > known.revision);
+        let newer = tokio::time::timeout_at(until.into(), newer)
+            .await
+            .ok()?
+            .ok()?;
+        Some(newer.clone())
+    }
+
+    fn seen(&self, _map: &ClusterMap, evidence: Evidence) {
+        self.witness.saw(evidence.node, evidence.sign);
+    }
+}
+
+/// Asks again for writes that were interrupted, under the numbers that they had: whoever answers for
+/// the bucket now knows whether they took effect (rule 18). All are of one bucket and one client.
+pub(crate) async fn resume(
+    host: &Host,
+    mut request: CacheRequest,
+    deadline: Instant,
+) -> Vec<Answer> {
+    let count = request.ops.len();
+    let mut answers: Vec<Option<Answer>> = vec![None; count];
+    let mut todo: Vec<(usize, CacheOp)> = request.ops.drain(..).enumerate().collect();
+    let router = host.router();
+    loop {
+        let map = router.map();
+        let again = CacheRequest {
+            revision: map.revision,
+            retry: true,
+            forwarded: true,
+            ops: todo.iter().map(|(_, op)| op.clone()).collect(),
+            ..request.clone()
+        };
+        let CacheAnswers { answers: got, .. } = router.forward(again, deadline).await;
+        let out_of_time = Instant::now() + REST >= deadline;
+        let mut left = Vec::new();
+        for ((index, op), answer) in todo.into_iter().zip(got) {
+            match answer {
+                Answer::Error(code, _) if code.worth_retrying() && !out_of_time => {
+                    left.push((index, op));
+                }
+                Answer::Error(code, text) if code.worth_retrying() => {
+                    let text = format!(
+                        "the deadline passed, and the write may or may not have been done: {text}"
+                    );
+                    answers[index] = Some(Answer::error(ErrorCode::Deadline, text));
+                }
+                answer => answers[index] = Some(answer),
+            }
+        }
+        todo = left;
+        if todo.is_empty() {
+            break;
+        }
+        if router.transport().newer_map(&map, deadline).await.is_none() {
+            tokio::time::sleep(REST).await;
+        }
+    }
+    let unanswered = || Answer::error(ErrorCode::Internal, "no answer came for the operation");
+    let all = answers.into_iter().map(|a| a.unwrap_or_else(unanswered));
+    all.collect()
+}

@@ -1,0 +1,375 @@
+//! The host: all buckets of this node, and what drives them.
+//!
+//! A [`Cell`] stands for each group of the map, whether or not this node has a bucket of it; [`Routes`]
+//! is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
+//! whoever routes by it takes no lock that another takes for long. Events come from other nodes'
+//! messages, from the clock ([`Host::tick`]), from the map ([`Host::follow`]) and from the directory's
+//! leader ([`Host::heard`]); what the machines want done leaves through `peers` and `calls`.
+
+mod calls;
+mod cell;
+mod figures;
+mod lane;
+mod leases;
+mod slab;
+mod ticker;
+mod waiter;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use staves_cache::Bucket;
+use staves_directory::Life;
+use staves_group::{Event, Member};
+use staves_model::{
+    ClientId, ClusterMap, Group, GroupId, HashSlot, NodeState, Pool, PoolId, Time,
+};
+use staves_net::Peers;
+use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_wire::cache::PoolRef;
+use staves_wire::group::{GroupEnvelope, GroupMessage};
+use tokio::sync::Notify;
+
+pub(crate) use self::calls::Calls;
+pub(crate) use self::cell::{Cell, Naming, Submitted};
+pub(crate) use self::figures::Figures;
+pub(crate) use self::waiter::Waiter;
+use crate::clock::Clock;
+use crate::forward::NodeRouter;
+
+/// A bucket that holds nothing and is listed nowhere is given up after this; what it kept of a former
+/// life, for the case that it is asked back, goes with it.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// All buckets of this node.
+pub(crate) struct Host {
+    pub(crate) life: Life,
+    pub(crate) clock: Clock,
+    pub(crate) peers: Peers,
+    pub(crate) calls: Calls,
+    options: Options,
+    arena: Arc<Arena>,
+    routes: RwLock<Arc<Routes>>,
+    /// Raised with each new table.
+    version: AtomicU64,
+    router: OnceLock<NodeRouter>,
+    /// Buckets whose next step has work at once.
+    busy: Mutex<BTreeSet<GroupId>>,
+    busy_wake: Notify,
+    /// Asks the lease asker not to wait for its turn.
+    lease_wake: Notify,
+    /// When a directory leader that a majority confirmed last answered, by our clock at the asking.
+    heard: AtomicU64,
+    /// Pages that lately came in to buckets that are being filled, per second.
+    fill_rate: AtomicU64,
+    /// Lanes of one life are clients by these ids.
+    lane_clients: u64,
+}
+
+/// How buckets are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) cache: staves_cache::Options,
+    pub(crate) group: staves_group::Options,
+    /// The pool that the RESP door serves.
+    pub(crate) pool: String,
+    /// How often the machines look at the clock.
+    pub(crate) tick: Duration,
+    /// How long a request may take that does not say.
+    pub(crate) request: Duration,
+}
+
+/// Where requests go, by one map.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    pub(crate) map: Arc<ClusterMap>,
+    pub(crate) pools: BTreeMap<PoolId, PoolRoutes>,
+    /// The pool that the RESP door serves, once it exists.
+    pub(crate) door: Option<PoolId>,
+    cells: BTreeMap<GroupId, Arc<Cell>>,
+}
+
+/// One pool's cells, by bucket.
+#[derive(Debug)]
+pub(crate) struct PoolRoutes {
+    pub(crate) id: PoolId,
+    pub(crate) cells: Vec<Arc<Cell>>,
+    pub(crate) budget: Arc<Budget>,
+}
+
+impl PoolRoutes {
+    /// The bucket of a hash slot, as `Pool::bucket_of` has it.
+    #[inline]
+    pub(crate) fn bucket_of(&self, slot: HashSlot) -> u32 {
+        (u32::from(slot.0) * self.cells.len() as u32) / u32::from(staves_model::HASH_SLOTS)
+    }
+}
+
+impl Routes {
+    /// A group's cell.
+    pub(crate) fn cell(&self, group: GroupId) -> Option<&Arc<Cell>> {
+        self.cells.get(&group)
+    }
+
+    /// All cells.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &Arc<Cell>> {
+        self.cells.values()
+    }
+
+    /// A pool by id or name.
+    pub(crate) fn pool(&self, pool: &PoolRef) -> Option<&PoolRoutes> {
+        let id = match pool {
+            PoolRef::Id(id) => *id,
+            PoolRef::Name(name) => self.map.pool_named(name)?.id,
+        };
+        self.pools.get(&id)
+    }
+}
+
+impl Host {
+    pub(crate) fn new(
+        life: Life,
+        clock: Clock,
+        arena: Arc<Arena>,
+        peers: Peers,
+        options: Options,
+    ) -> Host {
+        Host {
+            life,
+            clock,
+            peers,
+            calls: Calls::default(),
+            options,
+            arena,
+            routes: RwLock::default(),
+            version: AtomicU64::new(0),
+            router: OnceLock::new(),
+            busy: Mutex::default(),
+            busy_wake: Notify::new(),
+            lease_wake: Notify::new(),
+            heard: AtomicU64::new(0),
+            fill_rate: AtomicU64::new(0),
+            lane_clients: rand::random(),
+        }
+    }
+
+    /// The table of now.
+    pub(crate) fn routes(&self) -> Arc<Routes> {
+        self.routes.read().clone()
+    }
+
+    /// The table's version: as long as it is the same, so is the table.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// How it was set up.
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The memory that all pools' pages come from.
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// What passes requests on to other nodes. Set once, right after the host was made.
+    pub(crate) fn set_router(&self, router: NodeRouter) {
+        let fresh = self.router.set(router).is_ok();
+        debug_assert!(fresh, "the router is set once");
+    }
+
+    /// What passes requests on to other nodes.
+    pub(crate) fn router(&self) -> &NodeRouter {
+        self.router
+            .get()
+            .expect("the router is set before any door opens")
+    }
+
+    /// Takes in a map: links, budgets, cells, and what it says to each bucket. Called by one task only.
+    pub(crate) fn follow(&self, map: Arc<ClusterMap>) {
+        let old = self.routes();
+        self.follow_nodes(&map);
+        let mut pools = BTreeMap::new();
+        let mut cells = BTreeMap::new();
+        for pool in map.pools.values() {
+            let routes = self.pool_routes(&old, pool);
+            cells.extend(routes.cells.iter().map(|c| (c.group, c.clone())));
+            pools.insert(pool.id, routes);
+        }
+        let door = map.pool_named(&self.options.pool).map(|p| p.id);
+        let new = Arc::new(Routes {
+            map: map.clone(),
+            pools,
+            door,
+            cells,
+        });
+        *self.routes.write() = new.clone();
+        self.version.fetch_add(1, Ordering::Release);
+        self.router().set_map(map.clone());
+
+        let now = self.clock.now();
+        for group in map.groups.values() {
+            let before = old.map.groups.get(&group.id);
+            if before.is_some_and(|before| before.revision == group.revision) {
+                continue;
+            }
+            if let Some(cell) = new.cell(group.id) {
+                self.tell_group(cell, now, group, &new);
+            }
+        }
+        let gone = old.cells().filter(|c| new.cell(c.group).is_none());
+        gone.for_each(|cell| cell.clear());
+        self.lease_wake.notify_one();
+    }
+
+    /// Links go to every other node that is up.
+    fn follow_nodes(&self, map: &ClusterMap) {
+        let me = self.life.node;
+        let up = |node: &&staves_model::Node| node.state == NodeState::Up && node.id != me;
+        for node in map.nodes.values().filter(up) {
+            self.peers.set_addr(node.id, &node.native);
+        }
+        for known in self.peers.nodes() {
+            if map.nodes.get(&known).filter(up).is_none() {
+                self.peers.remove(known);
+            }
+        }
+    }
+
+    fn pool_routes(&self, old: &Routes, pool: &Pool) -> PoolRoutes {
+        let extents = pool.node_budget_bytes / EXTENT_BYTES as u64;
+        let extents = u32::try_from(extents).unwrap_or(u32::MAX);
+        let budget = match old.pools.get(&pool.id) {
+            Some(known) => {
+                known.budget.set_limit(extents);
+                known.budget.clone()
+            }
+            None => Arc::new(Budget::new(extents)),
+        };
+        let cell = |id: &GroupId| {
+            let fresh = || Arc::new(Cell::new(*id, self.lane_client(*id)));
+            old.cell(*id).cloned().unwrap_or_else(fresh)
+        };
+        PoolRoutes {
+            id: pool.id,
+            cells: pool.groups.iter().map(cell).collect(),
+            budget,
+        }
+    }
+
+    fn lane_client(&self, group: GroupId) -> ClientId {
+        ClientId(self.lane_clients.wrapping_add(u64::from(group.0)).max(1))
+    }
+
+    /// The directory's entry of a group has changed.
+    fn tell_group(&self, cell: &Cell, now: Time, group: &Group, routes: &Routes) {
+        if group.names(self.life.node) {
+            let mut state = cell.lock();
+            if state.bucket.is_none() {
+                state.bucket = self.bucket(cell.group, routes, now);
+            }
+        }
+        cell.step(self, now, Event::Map(Arc::new(group.clone())));
+    }
+
+    /// An empty bucket for a group of a pool.
+    fn bucket(&self, group: GroupId, routes: &Routes, now: Time) -> Option<Bucket> {
+        let pool = routes.map.groups.get(&group)?.pool;
+        let pool = routes.map.pools.get(&pool)?;
+        let budget = routes.pools.get(&pool.id)?.budget.clone();
+        let mut options = self.options.group.clone();
+        options.quiet_after = pool
+            .may_start_empty
+            .then_some(staves_model::keeper::START_EMPTY_AFTER);
+        let (me, incarnation) = (self.life.node, self.life.incarnation);
+        let member = Member::new(options, group, me, incarnation, self.arena.clone(), budget);
+        let mut bucket = Bucket::new(self.options.cache.clone(), member, me, incarnation);
+        let clock = Time(self.heard.load(Ordering::Relaxed));
+        let mut nothing = staves_cache::BucketEffects::default();
+        bucket.step(now, Event::Heard { clock }, &mut nothing);
+        Some(bucket)
+    }
+
+    /// A message of the group protocol has come.
+    pub(crate) fn receive(&self, envelope: GroupEnvelope) {
+        let routes = self.routes();
+        let Some(cell) = routes.cell(envelope.group) else {
+            return; // a newer map than ours; the sender says it again
+        };
+        let now = self.clock.now();
+        let founds = matches!(
+            envelope.message,
+            GroupMessage::Seal { .. } | GroupMessage::Sync { .. }
+        );
+        if founds && cell.lock().bucket.is_none() {
+            if let Some(entry) = routes.map.groups.get(&envelope.group) {
+                let mut state = cell.lock();
+                if state.bucket.is_none() {
+                    state.bucket = self.bucket(envelope.group, &routes, now);
+                }
+                drop(state);
+                cell.step(self, now, Event::Map(Arc::new(entry.clone())));
+            }
+        }
+        cell.step(self, now, Event::Message(envelope));
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&self) {
+        let routes = self.routes();
+        for cell in routes.cells() {
+            let now = self.clock.now();
+            cell.step(self, now, Event::Tick);
+            let mut state = cell.lock();
+            let Some(bucket) = &state.bucket else {
+                continue;
+            };
+            let entry = routes.map.groups.get(&cell.group);
+            let listed = entry.is_some_and(|g| g.names(self.life.node));
+            if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
+                state.idle_since = None;
+            } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
+                state.bucket = None;
+                state.idle_since = None;
+            }
+        }
+    }
+
+    /// A directory leader that a majority confirmed answered what we asked at `clock`.
+    pub(crate) fn heard(&self, clock: Time) {
+        self.heard.fetch_max(clock.0, Ordering::Relaxed);
+        let now = self.clock.now();
+        for cell in self.routes().cells() {
+            cell.step(self, now, Event::Heard { clock });
+        }
+    }
+
+    pub(crate) fn wake_busy(&self, group: GroupId) {
+        self.busy.lock().insert(group);
+        self.busy_wake.notify_one();
+    }
+
+    /// The cell that stands at a place of the pool that the RESP door serves: for tests and the curious.
+    pub(crate) fn data_buckets(&self) -> usize {
+        let serves = |cell: &&Arc<Cell>| cell.lock().answers();
+        self.routes().cells().filter(serves).count()
+    }
+}
+
+/// Runs what drives the buckets, until the tasks are aborted.
+pub(crate) fn drivers(
+    host: Arc<Host>,
+    directory: staves_directory::Directory,
+) -> Vec<tokio::task::JoinHandle<()>> {
+    vec![
+        tokio::spawn(ticker::run(host.clone())),
+        tokio::spawn(ticker::run_busy(host.clone())),
+        tokio::spawn(leases::run(host.clone(), directory.clone())),
+        tokio::spawn(calls::run(host, directory)),
+    ]
+}

@@ -1,0 +1,117 @@
+//! What members want of the directory, on its way there.
+//!
+//! A member says it again with every tick until the map shows it, so nothing is kept that is not under
+//! way, and one call of a kind for a group is enough.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use staves_directory::{Directory, DirectoryError};
+use staves_group::DirectoryCall;
+use staves_model::GroupId;
+use tokio::sync::{Notify, Semaphore};
+
+use super::Host;
+
+/// Most calls under way at a time.
+const UNDER_WAY_MAX: usize = 64;
+/// How long one call may take; the member makes it again.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// A group, and which of the three calls.
+type Key = (GroupId, u8);
+
+/// Calls that are to be made, or are being made.
+#[derive(Default)]
+pub(crate) struct Calls {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// At most three for each group.
+    waiting: BTreeMap<Key, DirectoryCall>,
+    under_way: BTreeMap<Key, DirectoryCall>,
+}
+
+impl Calls {
+    /// Takes a call, unless it is being made already.
+    pub(crate) fn put(&self, call: DirectoryCall) {
+        let key = key(&call);
+        let mut state = self.state.lock();
+        if state.under_way.get(&key) != Some(&call) {
+            state.waiting.insert(key, call);
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<DirectoryCall> {
+        let mut state = self.state.lock();
+        let State { waiting, under_way } = &mut *state;
+        let free = waiting.keys().find(|key| !under_way.contains_key(key));
+        let key = *free?;
+        let call = waiting.remove(&key)?;
+        under_way.insert(key, call.clone());
+        Some(call)
+    }
+
+    fn done(&self, call: &DirectoryCall) {
+        self.state.lock().under_way.remove(&key(call));
+        self.wake.notify_one();
+    }
+}
+
+fn key(call: &DirectoryCall) -> Key {
+    match call {
+        DirectoryCall::Open { group, .. } => (*group, 0),
+        DirectoryCall::Complete { group, .. } => (*group, 1),
+        DirectoryCall::Stuck { group, .. } => (*group, 2),
+    }
+}
+
+/// Makes calls as they come.
+pub(crate) async fn run(host: Arc<Host>, directory: Directory) {
+    let room = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let call = loop {
+            match host.calls.next() {
+                Some(call) => break call,
+                None => host.calls.wake.notified().await,
+            }
+        };
+        let (host, directory) = (host.clone(), directory.clone());
+        tokio::spawn(async move {
+            if let Err(error) = make(&directory, &call).await {
+                tracing::debug!(?call, %error, "the directory did not do it yet");
+            }
+            host.calls.done(&call);
+            drop(permit);
+        });
+    }
+}
+
+async fn make(directory: &Directory, call: &DirectoryCall) -> Result<(), DirectoryError> {
+    match call {
+        DirectoryCall::Open { group, epoch } => {
+            directory.open_epoch(*group, *epoch, PATIENCE).await
+        }
+        DirectoryCall::Complete {
+            group, epoch, slot, ..
+        } => directory.complete(*group, *epoch, *slot, PATIENCE).await,
+        DirectoryCall::Stuck {
+            group,
+            epoch,
+            slots,
+        } => {
+            let slots = slots.clone();
+            directory.stuck(*group, *epoch, slots, PATIENCE).await
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One group's place on this node: its bucket if it has one, who waits at it, and the lane of numbers
+//! that the RESP door uses for it. Everything in it happens under one short lock, so that the machine is
+//! never stepped by two threads at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Refused};
+use staves_group::Event;
+use staves_model::{ClientId, GroupId, Time};
+use staves_wire::cache::{Answer, Op};
+use staves_wire::group::{GroupEnvelope, RequestId};
+
+use super::Host;
+use super::lane::Lane;
+use super::slab::Slab;
+use super::waiter::Waiter;
+use crate::native::Batch;
+
+/// Most messages from a bucket to itself that one event may lead to. A leader that is also a member
+/// needs a handful; what is beyond is lost, which the protocol bears.
+const LOOPED_MAX: usize = 256;
+
+/// A group's place.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) group: GroupId,
+    state: Mutex<State>,
+}
+
+/// What the lock guards.
+pub(crate) struct State {
+    pub(crate) bucket: Option<Bucket>,
+    waiting: Slab<Waiter>,
+    pub(crate) lane: Lane,
+    out: BucketEffects,
+    /// The group has parity: writes wait for it, and may have to be asked again.
+    parity: bool,
+    /// Writes were made since the last flush.
+    dirty: bool,
+    /// Since when the bucket holds nothing and is listed nowhere.
+    pub(crate) idle_since: Option<Time>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a write is named.
+pub(crate) enum Naming {
+    /// By the bucket's lane, if it may have to be asked again.
+    Lane,
+    /// As its client named it.
+    Given {
+        request: Option<RequestId>,
+        retry: bool,
+    },
+}
+
+/// What became of a request.
+pub(crate) enum Submitted<R> {
+    /// Answered.
+    Given(R),
+    /// The waiter will be told.
+    Waits,
+    /// Not taken; nothing was done.
+    Refused(Refused),
+}
+
+impl Cell {
+    pub(crate) fn new(group: GroupId, client: ClientId) -> Cell {
+        Cell {
+            group,
+            state: Mutex::new(State {
+                bucket: None,
+                waiting: Slab::default(),
+                lane: Lane::new(client),
+                out: BucketEffects::default(),
+                parity: false,
+                dirty: false,
+                idle_since: None,
+            }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Tells the bucket, if there is one, of an event, and does what it wants done.
+    pub(crate) fn step(&self, host: &Host, now: Time, event: Event) {
+        let (finished, more) = {
+            let mut state = self.lock();
+            state.step(host, now, event)
+        };
+        if more {
+            host.wake_busy(self.group);
+        }
+        Batch::finish_all(finished);
+    }
+
+    /// Sends what submits have made since the last flush.
+    pub(crate) fn flush(&self, host: &Host, now: Time) {
+        let finished = {
+            let mut state = self.lock();
+            if !std::mem::take(&mut state.dirty) {
+                return;
+            }
+            let State { bucket, out, .. } = &mut *state;
+            if let Some(bucket) = bucket {
+                bucket.flush(now, out);
+            }
+            state.settle(host, now)
+        };
+        Batch::finish_all(finished);
+    }
+
+    /// Gives the bucket up, with its memory; who waits at it is sent elsewhere.
+    pub(crate) fn clear(&self) {
+        let waiting = {
+            let mut state = self.lock();
+            state.bucket = None;
+            state.parity = false;
+            state.waiting.drain()
+        };
+        let told = waiting
+            .into_iter()
+            .filter_map(|w| w.tell(Err(Refused::Interrupted)));
+        Batch::finish_all(told.collect());
+    }
+}
+
+impl State {
+    /// Whether requests are for this node's bucket to answer, now or as soon as its epoch is open.
+    #[inline]
+    pub(crate) fn answers(&self) -> bool {
+        self.bucket.as_ref().is_some_and(|b| b.member().is_data())
+    }
+
+    /// Requests that wait here.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes an event; returns batches that are complete, and whether a further step has work at once.
+    pub(crate) fn step(
+        &mut self,
+        host: &Host,
+        now: Time,
+        event: Event,
+    ) -> (Vec<Arc<Batch>>, bool) {
+        let State { bucket, out, .. } = self;
+        let Some(bucket) = bucket else {
+            return (Vec::new(), false);
+        };
+        bucket.step(now, event, out);
+        let more = bucket.has_work();
+        self.dirty = false;
+        let finished = self.settle(host, now);
+        (finished, more)
+    }
+
+    /// Tries an operation. `marks` is told if the cell wants a flush after the batch.
+    #[inline]
+    #[allow(clippy::too_many_arguments)] // each is a different thing, and the caller is the hot path
+    pub(crate) fn submit<R>(
+        &mut self,
+        now: Time,
+        naming: Naming,
+        deadline: Time,
+        op: &Op<'_>,
+        give: impl FnOnce(AnswerRef<'_>) -> R,
+        waiter: impl FnOnce(Option<RequestId>) -> Waiter,
+        wants_flush: &mut bool,
+    ) -> Submitted<R> {
+        let State {
+            bucket,
+            waiting,
+            lane,
+            out,
+            parity,
+            dirty,
+            ..
+        } = self;
+        let Some(bucket) = bucket else {
+            return Submitted::Refused(Refused::NotServing);
+        };
+        let replicated = *parity && op.is_write();
+        let from_lane = matches!(naming, Naming::Lane);
+        let (request, retry) = match naming {
+            Naming::Given { request, retry } => (request, retry),
+            Naming::Lane if !replicated => (None, false),
+            Naming::Lane => match lane.take() {
+                Some(request) => (Some(request), false),
+                None => return Submitted::Refused(Refused::Busy),
+            },
+        };
+        if replicated && !*dirty {
+            *dirty = true;
+            *wants_flush = true;
+        }
+        let ask = Ask {
+            token: waiting.next_token(),
+            request,
+            retry,
+            deadline,
+        };
+        let own = request.filter(|_| from_lane);
+        if let Some(given) = bucket.submit_with(now, ask, op, out, give) {
+            if let Some(request) = own {
+                lane.answered(&request);
+            }
+            return Submitted::Given(given);
+        }
+        match out.answers.pop() {
+            None => {
+                waiting.insert(waiter(own));
+                Submitted::Waits
+            }
+            Some((_, result)) => {
+                if let Some(request) = own {
+                    lane.answered(&request);
+                }
+                match result {
+                    Err(refused) => Submitted::Refused(refused),
+                    // No bucket does this today: an answer that comes at once comes lent.
+                    Ok(answer) => {
+                        let waiter = waiter(None);
+                        drop(waiter.tell(Ok(answer)));
+                        Submitted::Waits
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what the bucket wants done: messages to itself first, until there are none.
+    fn settle(&mut self, host: &Host, now: Time) -> Vec<Arc<Batch>> {
+        let mut to_self: VecDeque<GroupEnvelope> = VecDeque::new();
+        let mut looped = 0;
+        loop {
+            for (node, envelope) in self.out.effects.sends.drain(..) {
+                if node == host.life.node {
+                    to_self.push_back(envelope);
+                } else {
+                    host.peers.send_group(node, &envelope);
+                }
+            }
+            let Some(envelope) = to_self.pop_front().filter(|_| looped < LOOPED_MAX) else {
+                break;
+            };
+            looped += 1;
+            if let Some(bucket) = &mut self.bucket {
+                bucket.step(now, Event::Message(envelope), &mut self.out);
+            }
+        }
+        for call in self.out.effects.directory.drain(..) {
+            host.calls.put(call);
+        }
+        let view = self.bucket.as_ref().and_then(|b| b.member().view());
+        self.parity = view.is_some_and(|group| group.parity_slots().next().is_some());
+        self.tell()
+    }
+
+    /// Hands answers to who waits for them.
+    fn tell(&mut self) -> Vec<Arc<Batch>> {
+        let mut finished = Vec::new();
+        for (token, result) in self.out.answers.drain(..) {
+            let Some(waiter) = self.waiting.take(token) else {
+                debug_assert!(false, "an answer to nobody: token {token}");
+                continue;
+            };
+            if let Waiter::Door {
+                request: Some(request),
+                ..
+            } = &waiter
+                && !matches!(result, Err(Refused::Interrupted))
+            {
+                self.lane.answered(request);
+            }
+            finished.extend(waiter.tell(result));
+        }
+        finished
+    }
+
+}

@@ -1,0 +1,119 @@
+//! What this node's buckets come to, in numbers.
+
+use std::sync::atomic::Ordering;
+
+use staves_model::PoolId;
+use staves_store::EXTENT_BYTES;
+use staves_wire::cache::CacheStatsAnswer;
+
+use super::Host;
+
+/// Figures over buckets of this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Figures {
+    /// Data buckets that it serves.
+    pub(crate) serving: u64,
+    /// Data buckets whose epoch is not open.
+    pub(crate) waiting_to_serve: u64,
+    /// Parity buckets (copies).
+    pub(crate) parity: u64,
+    /// Keys in the data buckets that it serves.
+    pub(crate) keys: u64,
+    /// Bytes of keys and values in them.
+    pub(crate) live_bytes: u64,
+    /// Reads since the start.
+    pub(crate) reads: u64,
+    /// Reads that found a value.
+    pub(crate) hits: u64,
+    /// Writes since the start.
+    pub(crate) writes: u64,
+    /// Updates of the data buckets that not every parity bucket has received yet.
+    pub(crate) unstable: u64,
+    /// Requests that wait at a bucket.
+    pub(crate) requests_waiting: u64,
+    /// Pages of the buckets that are being filled.
+    pub(crate) filling_pages: u64,
+    /// Those that are not here yet.
+    pub(crate) missing_pages: u64,
+}
+
+impl Host {
+    /// Over all pools.
+    pub(crate) fn figures(&self) -> Figures {
+        self.figures_of(None)
+    }
+
+    /// Over one pool, or all.
+    pub(crate) fn figures_of(&self, pool: Option<PoolId>) -> Figures {
+        let routes = self.routes();
+        let wanted = routes
+            .pools
+            .values()
+            .filter(|p| pool.is_none_or(|id| p.id == id));
+        let mut sum = Figures::default();
+        for cell in wanted.flat_map(|p| &p.cells) {
+            let state = cell.lock();
+            sum.requests_waiting += state.waiting() as u64;
+            let Some(bucket) = &state.bucket else {
+                continue;
+            };
+            let (member, stats) = (bucket.member(), bucket.stats());
+            sum.reads += stats.reads;
+            sum.hits += stats.hits;
+            sum.writes += stats.writes;
+            let (missing, pages) = member.progress();
+            if missing > 0 {
+                sum.filling_pages += u64::from(pages);
+                sum.missing_pages += u64::from(missing);
+            }
+            if bucket.serving() {
+                sum.serving += 1;
+                sum.keys += bucket.count();
+                sum.live_bytes += bucket.bytes();
+                sum.unstable += member.last().saturating_sub(member.stable());
+            } else if member.is_data() {
+                sum.waiting_to_serve += 1;
+            } else if member.slot().is_some() {
+                sum.parity += 1;
+            }
+        }
+        sum
+    }
+
+    /// Bytes of pages that are taken from the budgets of a pool, or of all, and the budgets.
+    pub(crate) fn memory(&self, pool: Option<PoolId>) -> (u64, u64) {
+        let routes = self.routes();
+        let budgets = routes
+            .pools
+            .values()
+            .filter(|p| pool.is_none_or(|id| p.id == id));
+        let bytes = |extents: u32| u64::from(extents) * EXTENT_BYTES as u64;
+        budgets.fold((0, 0), |(taken, limit), pool| {
+            (
+                taken + bytes(pool.budget.taken()),
+                limit + bytes(pool.budget.limit()),
+            )
+        })
+    }
+
+    /// Pages that lately came in, per second.
+    pub(crate) fn fill_rate(&self) -> u64 {
+        self.fill_rate.load(Ordering::Relaxed)
+    }
+
+    /// As another node, or a person's tool, asks for them.
+    pub(crate) fn cache_stats(&self, pool: PoolId) -> CacheStatsAnswer {
+        let figures = self.figures_of(Some(pool));
+        let (used_bytes, budget_bytes) = self.memory(Some(pool));
+        CacheStatsAnswer {
+            buckets: figures.serving as u32,
+            keys: figures.keys,
+            live_bytes: figures.live_bytes,
+            used_bytes,
+            budget_bytes,
+            reads: figures.reads,
+            hits: figures.hits,
+            writes: figures.writes,
+        }
+    }
+}

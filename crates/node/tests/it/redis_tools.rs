@@ -1,0 +1,244 @@
+//! The RESP door against Redis's own tools: a table of keys behind the real codec, on a real socket.
+//! What they send at connect, pipelines and large values are theirs, not ours.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command as Process;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use staves_node::resp::{After, Command, Facts, Limits, Output, Parser, Session};
+use staves_wire::cache::{Answer, Condition, Op};
+
+type Table = Arc<Mutex<BTreeMap<Vec<u8>, Bytes>>>;
+
+/// Serves connections until the test process ends; the port.
+fn serve() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let table = Table::default();
+    std::thread::spawn(move || {
+        for (id, stream) in listener.incoming().enumerate() {
+            let (stream, table) = (stream.expect("a connection"), table.clone());
+            std::thread::spawn(move || converse(stream, id as u64, &table));
+        }
+    });
+    port
+}
+
+/// What a driver does, in its simplest form.
+fn converse(mut stream: TcpStream, id: u64, table: &Table) {
+    let mut parser = Parser::new(Limits::default());
+    let mut session = Session::new(id, String::new(), String::new(), Duration::ZERO);
+    let (mut input, mut out) = (Vec::new(), Output::new());
+    let mut chunk = vec![0; 16 << 10];
+    loop {
+        let read = stream.read(&mut chunk).unwrap_or(0);
+        if read == 0 {
+            return;
+        }
+        input.extend_from_slice(&chunk[..read]);
+        let mut at = 0;
+        let mut after = After::Open;
+        while after == After::Open {
+            match parser.next(&input[at..]) {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    let command = Command::of(frame.args, 512 << 20);
+                    after = answer(command, &mut session, table, &mut out);
+                    at += frame.used;
+                }
+                Err(error) => {
+                    out.error(&format!("ERR {error}"));
+                    after = After::Close;
+                }
+            }
+        }
+        input.drain(..at);
+        while out.has_remaining() {
+            let Ok(written) = stream.write(out.chunk()) else {
+                return;
+            };
+            out.advance(written);
+        }
+        if after == After::Close {
+            return;
+        }
+    }
+}
+
+fn answer(command: Command<'_>, session: &mut Session, table: &Table, out: &mut Output) -> After {
+    let mut table = table.lock().expect("not poisoned");
+    match command {
+        Command::Data { ops, join } => {
+            let answers: Vec<Answer> = ops
+                .as_slice()
+                .iter()
+                .map(|op| apply(&mut table, op))
+                .collect();
+            out.join(session.protocol(), join, &answers);
+        }
+        Command::KeyCount => out.integer(table.len() as i64),
+        Command::Local { name, args } => return session.answer(name, args, Facts::default, out),
+        Command::Refused(text) => out.error(&text),
+        Command::Nothing => {}
+    }
+    After::Open
+}
+
+fn apply(table: &mut BTreeMap<Vec<u8>, Bytes>, op: &Op<'_>) -> Answer {
+    let old = table.get(op.key()).cloned();
+    let value = |old: &Option<Bytes>| old.clone().map_or(Answer::Nil, Answer::Value);
+    match *op {
+        Op::Get { .. } => value(&old),
+        Op::Set {
+            key,
+            value: new,
+            condition,
+            get_old,
+        } => {
+            let done = match condition {
+                Condition::Always => true,
+                Condition::IfAbsent => old.is_none(),
+                Condition::IfPresent => old.is_some(),
+            };
+            if done {
+                table.insert(key.to_vec(), Bytes::copy_from_slice(new));
+            }
+            match (get_old, done) {
+                (true, _) => value(&old),
+                (false, true) => Answer::Ok,
+                (false, false) => Answer::Nil,
+            }
+        }
+        Op::Del { key } => Answer::Int(i64::from(table.remove(key).is_some())),
+        Op::GetDel { key } => table.remove(key).map_or(Answer::Nil, Answer::Value),
+        Op::Exists { .. } => Answer::Int(i64::from(old.is_some())),
+        Op::StrLen { .. } => Answer::Int(old.map_or(0, |old| old.len() as i64)),
+        Op::IncrBy { key, by } => {
+            let text = old.unwrap_or(Bytes::from_static(b"0"));
+            let number: i64 = std::str::from_utf8(&text)
+                .expect("text")
+                .parse()
+                .expect("a number");
+            table.insert(key.to_vec(), (number + by).to_string().into());
+            Answer::Int(number + by)
+        }
+        Op::Append { key, value } => {
+            let new = [&old.unwrap_or_default()[..], value].concat();
+            let len = new.len() as i64;
+            table.insert(key.to_vec(), new.into());
+            Answer::Int(len)
+        }
+    }
+}
+
+/// Whether a tool is here. Where tools are required, its absence is a failure.
+fn has(tool: &str) -> bool {
+    let here = Process::new(tool).arg("--version").output().is_ok();
+    assert!(
+        here || std::env::var("STAVES_REQUIRE_TOOLS").as_deref() != Ok("1"),
+        "{tool} is required and is not installed: apt-get install redis-tools"
+    );
+    if !here {
+        eprintln!("skipped: {tool} is not installed (apt-get install redis-tools)");
+    }
+    here
+}
+
+fn cli(port: u16, args: &[&str]) -> String {
+    let port = port.to_string();
+    let mut command = Process::new("redis-cli");
+    let ran = command
+        .args(["-p", &port])
+        .args(args)
+        .output()
+        .expect("redis-cli runs");
+    String::from_utf8_lossy(&ran.stdout).trim_end().to_owned()
+}
+
+#[test]
+fn redis_cli_holds_a_conversation() {
+    if !has("redis-cli") {
+        return;
+    }
+    let port = serve();
+    for protocol in ["-2", "-3"] {
+        let say = |line: &str| {
+            let args: Vec<&str> = [protocol].into_iter().chain(line.split(' ')).collect();
+            cli(port, &args)
+        };
+        assert_eq!(say("SET k v"), "OK");
+        assert_eq!(say("GET k"), "v");
+        assert_eq!(say("GET nothing"), "");
+        assert_eq!(say("SET k w NX GET"), "v");
+        assert_eq!(say("MSET a 1 b 2"), "OK");
+        assert_eq!(say("MGET a b c"), "1\n2");
+        assert_eq!(say("INCRBY a 41"), "42");
+        assert_eq!(say("APPEND k xyz"), "4");
+        assert_eq!(say("STRLEN k"), "4");
+        assert_eq!(say("EXISTS a b c"), "2");
+        assert_eq!(say("DBSIZE"), "3");
+        assert_eq!(say("DEL a b k c"), "3");
+        assert_eq!(say("SETNX a 1"), "1");
+        assert_eq!(say("GETDEL a"), "1");
+        // A map (RESP3) is shown a pair a line.
+        assert_eq!(
+            say("CONFIG GET databases").replace('\n', " "),
+            "databases 1"
+        );
+        assert!(say("COMMAND DOCS get").contains("Get the value of a key"));
+        assert_eq!(
+            say("FOO a"),
+            "ERR unknown command 'FOO', with args beginning with: 'a'"
+        );
+        assert_eq!(say("SET k v EX"), "ERR syntax error");
+        assert!(say("SET k v EX 9").starts_with("ERR SET option 'EX' is not supported yet"));
+    }
+}
+
+#[test]
+fn redis_cli_pipes_half_a_megabyte_and_gets_it_back() {
+    if !has("redis-cli") {
+        return;
+    }
+    let port = serve();
+    let value = "x".repeat(500_000);
+    let mut child = Process::new("redis-cli")
+        .args(["-p", &port.to_string(), "-x", "SET", "large"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("redis-cli runs");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(value.as_bytes()).expect("redis-cli reads");
+    drop(stdin);
+    let ran = child.wait_with_output().expect("redis-cli ends");
+    assert_eq!(String::from_utf8_lossy(&ran.stdout).trim_end(), "OK");
+    assert_eq!(cli(port, &["STRLEN", "large"]), "500000");
+    assert!(cli(port, &["GET", "large"]) == value);
+}
+
+#[test]
+fn redis_benchmark_runs_to_its_end() {
+    if !has("redis-benchmark") {
+        return;
+    }
+    let port = serve().to_string();
+    let tests = "ping,set,get,incr,mset";
+    let ran = Process::new("redis-benchmark")
+        .args([
+            "-p", &port, "-n", "20000", "-P", "16", "-c", "8", "-t", tests, "--csv",
+        ])
+        .output()
+        .expect("redis-benchmark runs");
+    let (text, errors) = (
+        String::from_utf8_lossy(&ran.stdout),
+        String::from_utf8_lossy(&ran.stderr),
+    );
+    assert!(ran.status.success() && errors.is_empty(), "{text}{errors}");
+    // A heading, and a line each for inline and bulk PING, SET, GET, INCR and MSET.
+    assert_eq!(text.lines().count(), 7, "{text}");
+}
