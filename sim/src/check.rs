@@ -43,9 +43,21 @@ impl Ghost {
             let name = |r: &RequestId| (r.client, r.number);
             name(&m.request) == name(&request) && m.label.epoch <= label.epoch
         };
-        let twice = stream.range(..label.seq).map(|(_, m)| m).find(same).map(|m| m.label);
+        let twice = stream
+            .range(..label.seq)
+            .map(|(_, m)| m)
+            .find(same)
+            .map(|m| m.label);
         if stream.get(&label.seq).is_none_or(|m| m.label < label) {
-            stream.insert(label.seq, Made { request, label, runs, bytes });
+            stream.insert(
+                label.seq,
+                Made {
+                    request,
+                    label,
+                    runs,
+                    bytes,
+                },
+            );
             return twice;
         }
         None
@@ -54,7 +66,11 @@ impl Ghost {
     /// The newest delta up to `upto` that touches a page, if it still counts.
     pub fn newest_of(&self, stream: usize, page: u32, upto: u64) -> Option<Label> {
         let made = self.streams.get(&stream)?;
-        made.range(..=upto).rev().map(|(_, m)| m).find(|m| m.touches(page)).map(|m| m.label)
+        made.range(..=upto)
+            .rev()
+            .map(|(_, m)| m)
+            .find(|m| m.touches(page))
+            .map(|m| m.label)
     }
 
     /// The delta that counts at a seq.
@@ -81,8 +97,13 @@ impl Ghost {
 
 impl Made {
     fn touches(&self, page: u32) -> bool {
-        let (start, end) = (u64::from(page) * PAGE_BYTES as u64, (u64::from(page) + 1) * PAGE_BYTES as u64);
-        self.runs.iter().any(|r| r.offset < end && r.offset + u64::from(r.len) > start)
+        let (start, end) = (
+            u64::from(page) * PAGE_BYTES as u64,
+            (u64::from(page) + 1) * PAGE_BYTES as u64,
+        );
+        self.runs
+            .iter()
+            .any(|r| r.offset < end && r.offset + u64::from(r.len) > start)
     }
 
     fn apply(&self, page: u32, content: &mut [u8]) {
@@ -117,17 +138,27 @@ impl Made {
 impl World {
     /// After each step of a member.
     pub fn check_member(&mut self, node: usize) {
-        let Some(member) = &self.nodes[node].member else { return };
+        let Some(member) = &self.nodes[node].member else {
+            return;
+        };
         let mut bad = Vec::new();
         let mut rose = Vec::new();
         for stream in 0..self.m {
-            let Some(s) = member.stream(stream) else { continue };
+            let Some(s) = member.stream(stream) else {
+                continue;
+            };
             // A gap's far side is bounded by the same again; a single delta is always let in.
             if s.log.bytes() > 2 * LOG_BYTES_MAX {
                 bad.push(format!("I10 log of {} bytes at node {node}", s.log.bytes()));
             }
-            if s.stable > s.prefix && member.is_data() && member.slot() == Some(MemberSlot(stream as u8)) {
-                bad.push(format!("I1 stable {} beyond own prefix {} at node {node}", s.stable, s.prefix));
+            if s.stable > s.prefix
+                && member.is_data()
+                && member.slot() == Some(MemberSlot(stream as u8))
+            {
+                bad.push(format!(
+                    "I1 stable {} beyond own prefix {} at node {node}",
+                    s.stable, s.prefix
+                ));
             }
             let purged = s.log.first().map_or(s.prefix, |f| f - 1);
             let (epoch, before) = self.purged[node][stream];
@@ -157,15 +188,26 @@ impl World {
         for slot in group.parity_slots() {
             let x = group.member(slot)?;
             let counted = self.nodes[node].true_time(member.promise_of(slot)?);
-            let Some(other) = self.node_of(x.node).filter(|n| self.nodes[*n].lives(x.incarnation)) else {
+            let Some(other) = self
+                .node_of(x.node)
+                .filter(|n| self.nodes[*n].lives(x.incarnation))
+            else {
                 continue;
             };
-            let Some(peer) = self.nodes[other].member.as_ref().filter(|p| p.epoch() == member.epoch()) else {
+            let Some(peer) = self.nodes[other]
+                .member
+                .as_ref()
+                .filter(|p| p.epoch() == member.epoch())
+            else {
                 continue;
             };
-            let made = peer.promised(member.slot()?.index()).map_or(0, |t| self.nodes[other].true_time(t));
+            let made = peer
+                .promised(member.slot()?.index())
+                .map_or(0, |t| self.nodes[other].true_time(t));
             if counted > self.now && counted > made {
-                return Some(format!("I7 node {node} counts a promise of node {other} until {counted}, which made one until {made}"));
+                return Some(format!(
+                    "I7 node {node} counts a promise of node {other} until {counted}, which made one until {made}"
+                ));
             }
         }
         None
@@ -174,25 +216,39 @@ impl World {
     // I3: purged means received by every member listed, and nothing is purged in an epoch not open.
     fn bad_purge(&self, node: usize, stream: usize, purged: u64) -> Option<String> {
         let member = self.nodes[node].member.as_ref()?;
-        let own = member.slot().is_some_and(|s| s.index() != stream && s.index() < self.m);
+        let own = member
+            .slot()
+            .is_some_and(|s| s.index() != stream && s.index() < self.m);
         if own {
             return None;
         }
         if !member.is_open() {
-            return Some(format!("I3 node {node} purged to {purged} in {:?}, not open", member.epoch()));
+            return Some(format!(
+                "I3 node {node} purged to {purged} in {:?}, not open",
+                member.epoch()
+            ));
         }
         let group = member.view()?;
         for slot in group.parity_slots() {
             let x = group.member(slot)?;
-            let Some(other) = self.node_of(x.node).filter(|n| self.nodes[*n].lives(x.incarnation)) else {
+            let Some(other) = self
+                .node_of(x.node)
+                .filter(|n| self.nodes[*n].lives(x.incarnation))
+            else {
                 continue;
             };
-            let Some(peer) = self.nodes[other].member.as_ref().filter(|p| p.epoch() == member.epoch()) else {
+            let Some(peer) = self.nodes[other]
+                .member
+                .as_ref()
+                .filter(|p| p.epoch() == member.epoch())
+            else {
                 continue;
             };
             let prefix = peer.stream(stream).map_or(0, |s| s.prefix);
             if peer.synced() == peer.epoch() && prefix < purged {
-                return Some(format!("I3 node {node} purged to {purged}, node {other} has {prefix}"));
+                return Some(format!(
+                    "I3 node {node} purged to {purged}, node {other} has {prefix}"
+                ));
             }
         }
         None
@@ -201,7 +257,11 @@ impl World {
     // I2, I6: a page that is here holds what its labels say, no delta twice, no version mixed.
     fn check_page(&mut self, node: usize) {
         let page = PAGES[(self.steps / 16) as usize % PAGES.len()];
-        if let Some(what) = self.nodes[node].member.as_ref().and_then(|m| self.bad_page(node, m, page)) {
+        if let Some(what) = self.nodes[node]
+            .member
+            .as_ref()
+            .and_then(|m| self.bad_page(node, m, page))
+        {
             self.violation(what);
         }
     }
@@ -212,7 +272,11 @@ impl World {
         if !table.is_here(page) {
             return None;
         }
-        let streams: Vec<usize> = if slot < self.m { vec![slot] } else { (0..self.m).collect() };
+        let streams: Vec<usize> = if slot < self.m {
+            vec![slot]
+        } else {
+            (0..self.m).collect()
+        };
         let mut expected = vec![0u8; PAGE_BYTES];
         for (column, stream) in streams.iter().enumerate() {
             let applied = member.stream(*stream)?.applied;
@@ -223,7 +287,9 @@ impl World {
                     table.label(page, column)
                 ));
             }
-            if let Some(what) = self.bad_label(node, member, *stream, page, table.label(page, column)) {
+            if let Some(what) =
+                self.bad_label(node, member, *stream, page, table.label(page, column))
+            {
                 return Some(what);
             }
             let content = self.ghost.page(*stream, page, table.label(page, column))?;
@@ -231,7 +297,10 @@ impl World {
                 *e ^= c;
             }
         }
-        let held = table.pages().page(page).map_or(vec![0; PAGE_BYTES], <[u8]>::to_vec);
+        let held = table
+            .pages()
+            .page(page)
+            .map_or(vec![0; PAGE_BYTES], <[u8]>::to_vec);
         (held != expected).then(|| {
             let at = held.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(0);
             format!(
@@ -243,12 +312,22 @@ impl World {
 
     // Rules 9 and 15: a page that is here carries nothing that its member has not received, and nothing
     // that was cut off.
-    fn bad_label(&self, node: usize, member: &Member, stream: usize, page: u32, label: Label) -> Option<String> {
+    fn bad_label(
+        &self,
+        node: usize,
+        member: &Member,
+        stream: usize,
+        page: u32,
+        label: Label,
+    ) -> Option<String> {
         let prefix = member.stream(stream)?.prefix;
         if label.seq > prefix {
-            return Some(format!("I6 page {page} of node {node} is at {label:?}, received is {prefix}"));
+            return Some(format!(
+                "I6 page {page} of node {node} is at {label:?}, received is {prefix}"
+            ));
         }
-        let current = member.epoch() == self.committed().last_open.epoch && member.synced() == member.epoch();
+        let current =
+            member.epoch() == self.committed().last_open.epoch && member.synced() == member.epoch();
         let counts = self.ghost.label_at(stream, label.seq)?;
         (current && counts != label && counts.epoch <= member.epoch()).then(|| {
             format!("I5 page {page} of node {node} is at {label:?}, what counts is {counts:?}")
@@ -257,7 +336,9 @@ impl World {
 
     /// A read is about to be answered (I7).
     pub fn check_read(&mut self, node: usize) {
-        let Some(member) = &self.nodes[node].member else { return };
+        let Some(member) = &self.nodes[node].member else {
+            return;
+        };
         let last_open = &self.committed().last_open;
         let slot = member.slot().unwrap_or_default();
         let holds = last_open
@@ -267,21 +348,29 @@ impl World {
             .flatten()
             .is_some_and(|x| x.is(self.nodes[node].id, self.nodes[node].incarnation));
         if last_open.epoch > member.epoch() && !holds {
-            let what = format!("I7 node {node} answers a read in {:?}, open is {:?}", member.epoch(), last_open.epoch);
+            let what = format!(
+                "I7 node {node} answers a read in {:?}, open is {:?}",
+                member.epoch(),
+                last_open.epoch
+            );
             self.violation(what);
         }
     }
 
     /// A write is about to be answered (I7, I1). A seq of 0: a retry, answered again.
     pub fn check_ack(&mut self, node: usize, seq: u64) {
-        let Some(member) = &self.nodes[node].member else { return };
+        let Some(member) = &self.nodes[node].member else {
+            return;
+        };
         let (epoch, stream) = (member.epoch(), member.slot().unwrap_or_default().index());
         let last_open = self.committed().last_open.epoch;
         if last_open > epoch {
             let next = self.ghost.cuts.range(epoch.next()..).next();
             let cut = next.and_then(|(_, cuts)| cuts.get(&stream)).copied();
             if cut.is_some_and(|cut| seq > cut) {
-                let what = format!("I7 node {node} acknowledges {seq} of {epoch:?}, beyond its successor's cut {cut:?}");
+                let what = format!(
+                    "I7 node {node} acknowledges {seq} of {epoch:?}, beyond its successor's cut {cut:?}"
+                );
                 self.violation(what);
             }
         } else {
@@ -298,15 +387,23 @@ impl World {
             let holders: Vec<u64> = group
                 .listed()
                 .filter(|(slot, _)| slot.index() >= self.m || slot.index() == stream)
-                .filter_map(|(_, x)| self.node_of(x.node).filter(|n| self.nodes[*n].lives(x.incarnation)))
+                .filter_map(|(_, x)| {
+                    self.node_of(x.node)
+                        .filter(|n| self.nodes[*n].lives(x.incarnation))
+                })
                 .filter_map(|n| self.nodes[n].member.as_ref())
                 .filter(|m| m.synced() == group.epoch)
                 .filter_map(|m| m.stream(stream).map(|s| s.prefix))
                 .collect();
-            let Some(cut) = holders.iter().copied().min() else { continue };
+            let Some(cut) = holders.iter().copied().min() else {
+                continue;
+            };
             let acked = self.ghost.acked.get(&stream).copied().unwrap_or(0);
             if acked > cut {
-                self.violation(format!("I1 {:?} opens with stream {stream} cut at {cut}, acknowledged was {acked}", group.epoch));
+                self.violation(format!(
+                    "I1 {:?} opens with stream {stream} cut at {cut}, acknowledged was {acked}",
+                    group.epoch
+                ));
             }
             cuts.insert(stream, cut);
             if let Some(made) = self.ghost.streams.get_mut(&stream) {
@@ -326,7 +423,11 @@ impl World {
                 .slot_of(n.id, n.incarnation)
                 .is_some_and(|slot| slot.index() < self.m && group.retained(slot));
             if n.up && !stays && member.may_read(n.clock(self.now)) {
-                let what = format!("I7 {:?} opens while node {node} holds a lease of {:?}", group.epoch, member.epoch());
+                let what = format!(
+                    "I7 {:?} opens while node {node} holds a lease of {:?}",
+                    group.epoch,
+                    member.epoch()
+                );
                 self.violation(what);
             }
         }
@@ -339,7 +440,9 @@ impl World {
         }
         let group = self.committed();
         if group.epoch == epoch && !group.open {
-            self.violation(format!("I11 {epoch:?} is still not open, though nothing hindered it"));
+            self.violation(format!(
+                "I11 {epoch:?} is still not open, though nothing hindered it"
+            ));
         }
     }
 }

@@ -38,7 +38,11 @@ impl World {
             return;
         }
         self.ask(c);
-        let pause = if self.healing { 10 } else { 25 + self.rng.below(self.profile.think) };
+        let pause = if self.healing {
+            10
+        } else {
+            25 + self.rng.below(self.profile.think)
+        };
         self.queue.push(self.now + pause * MS, Happening::Client(c));
     }
 
@@ -53,7 +57,8 @@ impl World {
         let register = self.rng.below(REGISTERS as u64) as usize;
         let client = &mut self.clients[c];
         client.number += 1;
-        let value = ((c as u64 + 1) << 40 | client.number << 8 | 7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let value =
+            ((c as u64 + 1) << 40 | client.number << 8 | 7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         client.target = (stream, register);
         client.attempts = 0;
         client.under_way = Some(self.history.len());
@@ -70,19 +75,28 @@ impl World {
     fn ask(&mut self, c: usize) {
         let client = &mut self.clients[c];
         client.attempts += 1;
-        let Some(op) = client.under_way.map(|i| &self.history[i]) else { return };
+        let Some(op) = client.under_way.map(|i| &self.history[i]) else {
+            return;
+        };
         let (stream, register) = client.target;
         let place = self.nodes.len() + 1 + c;
-        let member = client
-            .map
-            .as_ref()
-            .and_then(|g| g.last_open.members.get(MemberSlot(stream as u8).index()).copied().flatten());
+        let member = client.map.as_ref().and_then(|g| {
+            g.last_open
+                .members
+                .get(MemberSlot(stream as u8).index())
+                .copied()
+                .flatten()
+        });
         let request = ClientRequest {
             client: place,
             group: self.group,
             stream,
             register,
-            id: RequestId { client: client_id(place), number: client.number, floor: client.number },
+            id: RequestId {
+                client: client_id(place),
+                number: client.number,
+                floor: client.number,
+            },
             retry: client.attempts > 1,
             write: op.write.then_some(op.value),
         };
@@ -93,7 +107,9 @@ impl World {
 
     /// An answer arrives at a client.
     pub fn deliver_client(&mut self, c: usize, packet: Packet) {
-        let Packet::Answer { number, value } = packet else { return };
+        let Packet::Answer { number, value } = packet else {
+            return;
+        };
         if number != self.clients[c].number {
             return;
         }

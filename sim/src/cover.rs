@@ -70,7 +70,10 @@ impl Coverage {
         for fault in FAULTS {
             text += &format!("\n{fault:<26}");
             for step in STEPS {
-                text += &format!("{:>10}", self.faults.get(&(fault, step)).copied().unwrap_or(0));
+                text += &format!(
+                    "{:>10}",
+                    self.faults.get(&(fault, step)).copied().unwrap_or(0)
+                );
             }
         }
         for (what, n) in &self.counts {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use staves_group::DirectoryCall;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, Group, Keeper, KeeperConfig, Leases, Medium, Member, MemberSlot, NewEpoch, NodeId,
-    Outcome, PoolKind, Scheme, StuckReport, Time,
+    Change, ClusterId, ClusterMap, Epoch, Group, Keeper, KeeperConfig, Leases, Medium, Member,
+    MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
 };
 
 use crate::event::{Happening, Packet, Place};
@@ -108,19 +108,33 @@ impl World {
 
     /// Makes the cluster: nodes up, one pool of one group, nothing open yet.
     pub fn bootstrap(&mut self, first_nodes: usize) {
-        let bootstrap = Change::Bootstrap { cluster: ClusterId(7) };
-        self.directory.map.apply(None, &bootstrap).expect("an empty map takes a bootstrap");
+        let bootstrap = Change::Bootstrap {
+            cluster: ClusterId(7),
+        };
+        self.directory
+            .map
+            .apply(None, &bootstrap)
+            .expect("an empty map takes a bootstrap");
         let create = Change::CreatePool {
             name: "cache".into(),
             kind: PoolKind::Cache,
-            scheme: Scheme { m: self.m as u8, k: self.k as u8 },
+            scheme: Scheme {
+                m: self.m as u8,
+                k: self.k as u8,
+            },
             medium: Medium::Ram,
             node_budget_bytes: 1 << 21,
             buckets: 1,
             may_start_empty: false,
         };
         self.directory.map.apply(None, &create).expect("a pool");
-        self.group = *self.directory.map.groups.keys().next().expect("the pool has a group");
+        self.group = *self
+            .directory
+            .map
+            .groups
+            .keys()
+            .next()
+            .expect("the pool has a group");
         for node in 0..first_nodes {
             self.start_node(node);
         }
@@ -173,19 +187,41 @@ impl World {
             return;
         }
         match packet {
-            Packet::LeaseRequest { incarnation, clock, wanted } => {
+            Packet::LeaseRequest {
+                incarnation,
+                clock,
+                wanted,
+            } => {
                 let (id, now) = (self.nodes[from].id, self.directory.clock(self.now));
                 let d = &mut self.directory;
                 let granted = d.leases.grant(now, &d.map, id, incarnation, &wanted);
                 if !granted.is_empty() {
                     self.cover.count("directory lease granted");
                     let here = self.directory_place();
-                    self.send(here, from, Packet::Lease { incarnation, clock, granted });
+                    self.send(
+                        here,
+                        from,
+                        Packet::Lease {
+                            incarnation,
+                            clock,
+                            granted,
+                        },
+                    );
                 }
             }
             Packet::Call(DirectoryCall::Open { group, epoch }) => self.open(group, epoch),
-            Packet::Call(DirectoryCall::Complete { group, epoch, slot, incarnation }) => {
-                let complete = Change::Complete { group, epoch, slot, incarnation };
+            Packet::Call(DirectoryCall::Complete {
+                group,
+                epoch,
+                slot,
+                incarnation,
+            }) => {
+                let complete = Change::Complete {
+                    group,
+                    epoch,
+                    slot,
+                    incarnation,
+                };
                 if self.directory.map.apply(None, &complete).is_ok() {
                     self.cover.count("joiner complete");
                     self.entry_changed();
@@ -200,7 +236,12 @@ impl World {
                         .collect();
                     self.directory.stuck.extend(nodes);
                     let (group, reporter) = (self.group, self.nodes[from].id);
-                    let report = StuckReport { group, epoch, slots, reporter };
+                    let report = StuckReport {
+                        group,
+                        epoch,
+                        slots,
+                        reporter,
+                    };
                     if self.directory.reports.len() < 100 {
                         self.directory.reports.push(report);
                     }
@@ -216,7 +257,12 @@ impl World {
             self.cover.count("open waits for leases");
             return;
         }
-        if self.directory.map.apply(None, &Change::Open { group, epoch }).is_ok() {
+        if self
+            .directory
+            .map
+            .apply(None, &Change::Open { group, epoch })
+            .is_ok()
+        {
             self.cover.count("epoch opened");
             self.note(|| format!("OPEN {epoch:?} {:?}", self.committed().members));
             self.entry_changed();
@@ -300,14 +346,22 @@ impl World {
 
     /// Whether a member's life is over.
     pub fn is_dead(&self, x: &Member) -> bool {
-        self.node_of(x.node).is_none_or(|n| !self.nodes[n].lives(x.incarnation))
+        self.node_of(x.node)
+            .is_none_or(|n| !self.nodes[n].lives(x.incarnation))
     }
 
     fn suspects(&mut self) -> BTreeSet<NodeId> {
         let mut suspects = std::mem::take(&mut self.directory.stuck);
         let group = self.committed().clone();
-        for x in group.members.iter().chain(&group.last_open.members).flatten() {
-            let paused = self.node_of(x.node).is_some_and(|n| self.nodes[n].paused_until > self.now);
+        for x in group
+            .members
+            .iter()
+            .chain(&group.last_open.members)
+            .flatten()
+        {
+            let paused = self
+                .node_of(x.node)
+                .is_some_and(|n| self.nodes[n].paused_until > self.now);
             let chance = match () {
                 () if self.is_dead(x) => 400,
                 () if paused => 120,
@@ -323,16 +377,29 @@ impl World {
 
     /// Proposes a new epoch without the suspects; `switch`: with another data bucket (m = 1).
     pub fn propose(&mut self, suspects: &BTreeSet<NodeId>, switch: bool) {
-        let Some(new) = self.new_epoch(suspects, switch) else { return };
+        let Some(new) = self.new_epoch(suspects, switch) else {
+            return;
+        };
         let (epoch, was_open) = (new.epoch, self.committed().open);
-        if self.directory.map.apply(None, &Change::CommitEpochs(vec![new])).is_err() {
+        if self
+            .directory
+            .map
+            .apply(None, &Change::CommitEpochs(vec![new]))
+            .is_err()
+        {
             return self.cover.count("proposal refused by the map's rules");
         }
         self.cover.count("epoch committed");
         if !was_open {
             self.cover.count("epoch abandoned");
         }
-        self.note(|| format!("COMMIT {epoch:?} {:?} kept {:?}", self.committed().members, self.committed().kept));
+        self.note(|| {
+            format!(
+                "COMMIT {epoch:?} {:?} kept {:?}",
+                self.committed().members,
+                self.committed().kept
+            )
+        });
         self.entry_changed();
     }
 
@@ -356,7 +423,11 @@ impl World {
         Some(NewEpoch {
             group: group.id,
             epoch: group.epoch.next(),
-            members: plan.members.iter().map(|x| x.map(|x| (x.node, x.incarnation))).collect(),
+            members: plan
+                .members
+                .iter()
+                .map(|x| x.map(|x| (x.node, x.incarnation)))
+                .collect(),
             kept: plan.kept,
             leader,
             fresh,
@@ -394,7 +465,11 @@ impl World {
                 continue;
             };
             let n = &self.nodes[node];
-            plan.members[slot] = Some(Member { node: n.id, incarnation: n.incarnation, complete: fresh });
+            plan.members[slot] = Some(Member {
+                node: n.id,
+                incarnation: n.incarnation,
+                complete: fresh,
+            });
         }
         Some(())
     }
@@ -417,7 +492,12 @@ impl World {
         let returning: Vec<usize> = free
             .iter()
             .copied()
-            .filter(|n| self.nodes[*n].member.as_ref().is_some_and(|m| m.has_old_pages()))
+            .filter(|n| {
+                self.nodes[*n]
+                    .member
+                    .as_ref()
+                    .is_some_and(|m| m.has_old_pages())
+            })
             .collect();
         if free.is_empty() {
             return None;
@@ -440,7 +520,10 @@ struct Plan {
 impl Plan {
     fn keep(sources: &[Option<Member>], suspects: &BTreeSet<NodeId>, m: usize, k: usize) -> Plan {
         let width = m + k;
-        let mut plan = Plan { members: vec![None; width], kept: vec![None; width] };
+        let mut plan = Plan {
+            members: vec![None; width],
+            kept: vec![None; width],
+        };
         // m = 1: fewer copies are wanted than there are: the complete ones come first.
         let mut order: Vec<usize> = (0..sources.len()).collect();
         if m == 1 {
@@ -478,7 +561,9 @@ impl Plan {
     fn forget_one_source(&mut self, m: usize, at: usize) {
         let from = if m == 1 { 1 } else { 0 };
         let slot = from + at % (self.kept.len() - from).max(1);
-        if let (Some(kept), Some(Some(member))) = (self.kept.get_mut(slot), self.members.get_mut(slot)) {
+        if let (Some(kept), Some(Some(member))) =
+            (self.kept.get_mut(slot), self.members.get_mut(slot))
+        {
             *kept = None;
             member.complete = false;
         }
@@ -486,6 +571,8 @@ impl Plan {
 
     fn leader(&self, fresh: bool) -> Option<MemberSlot> {
         let fit = |s: &usize| self.members[*s].is_some() && (fresh || self.kept[*s].is_some());
-        (0..self.members.len()).find(fit).map(|s| MemberSlot(s as u8))
+        (0..self.members.len())
+            .find(fit)
+            .map(|s| MemberSlot(s as u8))
     }
 }

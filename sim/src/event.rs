@@ -124,7 +124,9 @@ impl Default for EventHash {
 impl EventHash {
     /// Takes in a number.
     pub fn add(&mut self, n: u64) {
-        self.0 = (self.0 ^ n).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+        self.0 = (self.0 ^ n)
+            .wrapping_mul(0x0000_0100_0000_01B3)
+            .rotate_left(23);
     }
 
     /// The hash so far.
@@ -170,18 +172,32 @@ impl EventHash {
     fn message(&mut self, e: &GroupEnvelope) {
         use staves_wire::group::GroupMessage as M;
         match &e.message {
-            M::Deltas { deltas, stable, last, .. } => {
+            M::Deltas {
+                deltas,
+                stable,
+                last,
+                ..
+            } => {
                 self.add(20 ^ (deltas.len() as u64) << 8 ^ stable << 16 ^ last << 40);
             }
-            M::Ack { slot, prefix, promise, .. } => {
+            M::Ack {
+                slot,
+                prefix,
+                promise,
+                ..
+            } => {
                 self.add(21 ^ u64::from(slot.0) << 8 ^ prefix << 16 ^ u64::from(*promise) << 60);
             }
             M::Seal { released, .. } => self.add(22 ^ u64::from(*released) << 8),
             M::Sealed { slot, .. } => self.add(23 ^ u64::from(slot.0) << 8),
             M::Sync { slot, .. } => self.add(24 ^ u64::from(slot.0) << 8),
             M::Synced { slot, .. } => self.add(25 ^ u64::from(slot.0) << 8),
-            M::Get { page, count, .. } => self.add(26 ^ u64::from(*page) << 8 ^ u64::from(*count) << 40),
-            M::Parts { slot, parts } => self.add(27 ^ u64::from(slot.0) << 8 ^ (parts.len() as u64) << 16),
+            M::Get { page, count, .. } => {
+                self.add(26 ^ u64::from(*page) << 8 ^ u64::from(*count) << 40)
+            }
+            M::Parts { slot, parts } => {
+                self.add(27 ^ u64::from(slot.0) << 8 ^ (parts.len() as u64) << 16)
+            }
         }
     }
 }

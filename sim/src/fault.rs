@@ -173,8 +173,12 @@ impl World {
     // The data bucket of a read-mostly client is cut from its peers; then from the directory too, which
     // changes its leader and puts another in its place while clients still reach the old one.
     fn island_first_half(&mut self) -> bool {
-        let Some(data) = self.committed().members.first().copied().flatten() else { return false };
-        let Some(node) = self.node_of(data.node) else { return false };
+        let Some(data) = self.committed().members.first().copied().flatten() else {
+            return false;
+        };
+        let Some(node) = self.node_of(data.node) else {
+            return false;
+        };
         self.fault_at("island");
         for other in (0..self.nodes.len()).filter(|o| *o != node) {
             self.cut.insert((node, other));
@@ -214,7 +218,8 @@ impl World {
         }
         if !self.committed().open {
             let epoch = self.committed().epoch;
-            self.queue.push(self.now + 700 * MS, Happening::TakeoverDue(epoch));
+            self.queue
+                .push(self.now + 700 * MS, Happening::TakeoverDue(epoch));
         }
         self.calm_until
     }
@@ -225,7 +230,11 @@ impl World {
         if self.rng.chance(500) {
             return self.drain(node);
         }
-        let k = if self.m > 1 { 1 } else { self.rng.below(self.k as u64 + 2) as usize };
+        let k = if self.m > 1 {
+            1
+        } else {
+            self.rng.below(self.k as u64 + 2) as usize
+        };
         self.change_k(k);
     }
 
@@ -276,8 +285,12 @@ impl World {
         let whole = group.open
             && group.listed().count() == self.m + self.k
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
-        whole && self.clients.iter().all(|c| c.under_way.is_none()) && self.nodes.iter().all(|n| {
-            n.member.as_ref().is_none_or(|m: &Member| m.stream(0).is_none() || m.is_open())
-        })
+        whole
+            && self.clients.iter().all(|c| c.under_way.is_none())
+            && self.nodes.iter().all(|n| {
+                n.member
+                    .as_ref()
+                    .is_none_or(|m: &Member| m.stream(0).is_none() || m.is_open())
+            })
     }
 }

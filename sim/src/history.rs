@@ -55,15 +55,23 @@ fn check_register(register: u32, ops: &[&Operation], bad: &mut Vec<String>) {
     for op in ops.iter().filter(|op| !op.write) {
         let Some(end) = op.returned else { continue };
         match zones.get(&op.value).and_then(|z| z.written) {
-            None => bad.push(format!("I8 register {register}: read {:x}, which nobody wrote", op.value)),
+            None => bad.push(format!(
+                "I8 register {register}: read {:x}, which nobody wrote",
+                op.value
+            )),
             Some(begin) if end < begin => {
-                bad.push(format!("I8 register {register}: read {:x} before it was written", op.value));
+                bad.push(format!(
+                    "I8 register {register}: read {:x} before it was written",
+                    op.value
+                ));
             }
             Some(_) => {}
         }
     }
-    let zones: Vec<Zone> =
-        zones.into_values().filter(|z| z.first_end != u64::MAX || z.seen).collect();
+    let zones: Vec<Zone> = zones
+        .into_values()
+        .filter(|z| z.first_end != u64::MAX || z.seen)
+        .collect();
     for a in zones.iter().filter(|z| z.forward()) {
         for b in zones.iter().filter(|z| z.value != a.value) {
             let overlap = b.forward() && a.first_end < b.last_begin && b.first_end < a.last_begin;
@@ -79,14 +87,25 @@ fn check_register(register: u32, ops: &[&Operation], bad: &mut Vec<String>) {
 }
 
 fn zones(ops: &[&Operation]) -> BTreeMap<u64, Zone> {
-    let initial = Zone { value: 0, first_end: 0, last_begin: 0, written: Some(0), seen: true };
+    let initial = Zone {
+        value: 0,
+        first_end: 0,
+        last_begin: 0,
+        written: Some(0),
+        seen: true,
+    };
     let mut zones = BTreeMap::from([(0, initial)]);
     for op in ops {
         if !op.write && op.returned.is_none() {
             continue;
         }
-        let new =
-            Zone { value: op.value, first_end: u64::MAX, last_begin: 0, written: None, seen: false };
+        let new = Zone {
+            value: op.value,
+            first_end: u64::MAX,
+            last_begin: 0,
+            written: None,
+            seen: false,
+        };
         let zone = zones.entry(op.value).or_insert(new);
         zone.first_end = zone.first_end.min(op.returned.unwrap_or(u64::MAX));
         zone.last_begin = zone.last_begin.max(op.called);
@@ -105,17 +124,38 @@ mod tests {
 
     fn op(write: bool, value: u64, called: u64, returned: u64) -> Operation {
         let returned = (returned > 0).then_some(returned);
-        Operation { register: 0, value, write, called, returned }
+        Operation {
+            register: 0,
+            value,
+            write,
+            called,
+            returned,
+        }
     }
 
     #[test]
     fn good_histories_pass() {
         let good = [
-            vec![op(true, 1, 1, 2), op(false, 1, 3, 4), op(true, 2, 5, 6), op(false, 2, 7, 8)],
+            vec![
+                op(true, 1, 1, 2),
+                op(false, 1, 3, 4),
+                op(true, 2, 5, 6),
+                op(false, 2, 7, 8),
+            ],
             // A read beside a write may see either.
-            vec![op(true, 1, 1, 2), op(true, 2, 3, 9), op(false, 1, 4, 5), op(false, 2, 6, 7)],
+            vec![
+                op(true, 1, 1, 2),
+                op(true, 2, 3, 9),
+                op(false, 1, 4, 5),
+                op(false, 2, 6, 7),
+            ],
             // A write that never returned may have taken effect, or not.
-            vec![op(true, 1, 1, 2), op(true, 2, 3, 0), op(false, 2, 4, 5), op(false, 2, 6, 7)],
+            vec![
+                op(true, 1, 1, 2),
+                op(true, 2, 3, 0),
+                op(false, 2, 4, 5),
+                op(false, 2, 6, 7),
+            ],
             vec![op(true, 1, 1, 2), op(true, 2, 3, 0), op(false, 1, 4, 5)],
         ];
         for h in good {
@@ -129,14 +169,25 @@ mod tests {
             // An acknowledged write is gone.
             vec![op(true, 1, 1, 2), op(false, 0, 3, 4)],
             // A value once read is lost.
-            vec![op(true, 1, 1, 2), op(true, 2, 3, 0), op(false, 2, 4, 5), op(false, 1, 6, 7)],
+            vec![
+                op(true, 1, 1, 2),
+                op(true, 2, 3, 0),
+                op(false, 2, 4, 5),
+                op(false, 1, 6, 7),
+            ],
             // Stale read after a newer write was answered.
             vec![op(true, 1, 1, 2), op(true, 2, 3, 4), op(false, 1, 5, 6)],
             // Read of what nobody wrote, or nobody wrote yet.
             vec![op(false, 9, 1, 2)],
             vec![op(false, 1, 1, 2), op(true, 1, 3, 4)],
             // A retry that took effect twice: 1, 2, then 1 again.
-            vec![op(true, 1, 1, 9), op(false, 1, 2, 3), op(true, 2, 4, 5), op(false, 2, 5, 6), op(false, 1, 7, 8)],
+            vec![
+                op(true, 1, 1, 9),
+                op(false, 1, 2, 3),
+                op(true, 2, 4, 5),
+                op(false, 2, 5, 6),
+                op(false, 1, 7, 8),
+            ],
         ];
         for h in bad {
             assert!(!violations(&h).is_empty(), "{h:?}");

@@ -1,4 +1,4 @@
-//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--trace]`.
+//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--hunting] [--trace] [--cover]`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,13 +15,16 @@ struct Arguments {
     shape: Option<Scheme>,
     mutant: Option<Mutant>,
     trace: bool,
+    hunting: bool,
     cover: bool,
 }
 
-const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--trace] [--cover]";
+const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--hunting] [--trace] [--cover]";
 
 fn arguments() -> Result<Arguments, String> {
-    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64 % 1_000_000_000_000);
+    let fresh = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(1, |d| d.as_nanos() as u64 % 1_000_000_000_000);
     let mut a = Arguments {
         seed: fresh,
         runs: 100,
@@ -29,12 +32,16 @@ fn arguments() -> Result<Arguments, String> {
         shape: None,
         mutant: None,
         trace: false,
+        hunting: false,
         cover: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value; {USAGE}"));
-        let number = |v: String| v.parse().map_err(|_| format!("'{v}' is not a number; {USAGE}"));
+        let number = |v: String| {
+            v.parse()
+                .map_err(|_| format!("'{v}' is not a number; {USAGE}"))
+        };
         match word.as_str() {
             "--seed" => a.seed = number(value()?)?,
             "--runs" => a.runs = number(value()?)?,
@@ -42,9 +49,12 @@ fn arguments() -> Result<Arguments, String> {
             "--shape" => a.shape = Some(value()?.parse()?),
             "--mutant" => {
                 let name = value()?;
-                let found = Mutant::ALL.iter().find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
+                let found = Mutant::ALL
+                    .iter()
+                    .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }
+            "--hunting" => a.hunting = true,
             "--trace" => a.trace = true,
             "--cover" => a.cover = true,
             _ => return Err(format!("unknown argument '{word}'; {USAGE}")),
@@ -74,8 +84,17 @@ fn main() -> ExitCode {
     println!("first seed {}", a.seed);
     while in_time(runs) {
         let seed = a.seed + runs;
-        let (m, k) = a.shape.map_or(shape_of(seed), |s| (usize::from(s.m), usize::from(s.k)));
-        let report = run(&Scenario { seed, m, k, mutant: a.mutant, trace: a.trace });
+        let (m, k) = a
+            .shape
+            .map_or(shape_of(seed), |s| (usize::from(s.m), usize::from(s.k)));
+        let report = run(&Scenario {
+            seed,
+            m,
+            k,
+            mutant: a.mutant,
+            hunting: a.hunting,
+            trace: a.trace,
+        });
         if let Some(what) = report.violations.first() {
             bad += 1;
             println!("seed {seed} ({m}+{k}): {what}");
@@ -94,6 +113,14 @@ fn main() -> ExitCode {
         println!("blind spots: {blind:?}");
         bad += 1;
     }
-    println!("{runs} runs, {operations} operations, {} faults, {steps} events, {bad} bad, hash {hash:016x}, {:.1} s", cover.faults(), begun.elapsed().as_secs_f64());
-    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!(
+        "{runs} runs, {operations} operations, {} faults, {steps} events, {bad} bad, hash {hash:016x}, {:.1} s",
+        cover.faults(),
+        begun.elapsed().as_secs_f64()
+    );
+    if bad == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

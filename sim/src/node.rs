@@ -58,7 +58,11 @@ pub struct Waiting {
 }
 
 fn runs_of(register: usize, frees: bool) -> Vec<Run> {
-    let put = Run { offset: offset(register), len: 8, kind: RunKind::Bytes };
+    let put = Run {
+        offset: offset(register),
+        len: 8,
+        kind: RunKind::Bytes,
+    };
     if !frees {
         return vec![put];
     }
@@ -95,7 +99,11 @@ impl World {
                     m.step(now, Event::Message(envelope), out, applied);
                 });
                 self.aim_at_gap(node);
-                if parts && self.absent(node) < before && !self.is_sound() && self.rng.chance(self.profile.aimed) {
+                if parts
+                    && self.absent(node) < before
+                    && !self.is_sound()
+                    && self.rng.chance(self.profile.aimed)
+                {
                     self.aim_at_data();
                 }
             }
@@ -105,10 +113,23 @@ impl World {
                     m.step(now, Event::Map(group), out, applied);
                 });
             }
-            Packet::Lease { incarnation, clock, granted } => {
+            Packet::Lease {
+                incarnation,
+                clock,
+                granted,
+            } => {
                 for (_, epoch) in granted {
                     self.with_member(node, |m, now, out, applied| {
-                        m.step(now, Event::Lease { epoch, incarnation, clock }, out, applied);
+                        m.step(
+                            now,
+                            Event::Lease {
+                                epoch,
+                                incarnation,
+                                clock,
+                            },
+                            out,
+                            applied,
+                        );
                     });
                 }
             }
@@ -119,8 +140,12 @@ impl World {
     // Aims at the data bucket when a page comes to a joiner with more than the joiner has received: if the
     // data bucket dies now, that version never was.
     fn aim_ahead(&mut self, node: usize, message: &GroupMessage) {
-        let GroupMessage::Parts { parts, .. } = message else { return };
-        let Some(member) = &self.nodes[node].member else { return };
+        let GroupMessage::Parts { parts, .. } = message else {
+            return;
+        };
+        let Some(member) = &self.nodes[node].member else {
+            return;
+        };
         let ahead = parts.iter().any(|p| {
             let known = |(stream, label): (usize, &Option<Label>)| {
                 label.is_some_and(|l| member.stream(stream).is_some_and(|s| l.seq > s.prefix))
@@ -153,17 +178,29 @@ impl World {
             let stream = (0..w.m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))?;
             Some((stream, member.stream(stream)?.prefix + 1))
         };
-        let Some((stream, seq)) = missing(self) else { return false };
+        let Some((stream, seq)) = missing(self) else {
+            return false;
+        };
         let group = self.committed();
         group.open
-            && group.parity_slots().filter_map(|p| group.member(p)).all(|x| {
-                let other = self.node_of(x.node).and_then(|n| self.nodes[n].member.as_ref());
-                other.and_then(|m| m.stream(stream)).is_none_or(|s| s.prefix < seq)
-            })
+            && group
+                .parity_slots()
+                .filter_map(|p| group.member(p))
+                .all(|x| {
+                    let other = self
+                        .node_of(x.node)
+                        .and_then(|n| self.nodes[n].member.as_ref());
+                    other
+                        .and_then(|m| m.stream(stream))
+                        .is_none_or(|s| s.prefix < seq)
+                })
     }
 
     fn absent(&self, node: usize) -> u32 {
-        self.nodes[node].member.as_ref().map_or(0, |m| m.progress().0)
+        self.nodes[node]
+            .member
+            .as_ref()
+            .map_or(0, |m| m.progress().0)
     }
 
     /// A node's timer.
@@ -173,27 +210,50 @@ impl World {
         if !self.nodes[node].up || self.nodes[node].paused_until > self.now {
             return;
         }
-        self.with_member(node, |m, now, out, applied| m.step(now, Event::Tick, out, applied));
-        let serves = self.nodes[node].member.as_ref().is_some_and(Member::serving);
+        self.with_member(node, |m, now, out, applied| {
+            m.step(now, Event::Tick, out, applied)
+        });
+        let serves = self.nodes[node]
+            .member
+            .as_ref()
+            .is_some_and(Member::serving);
         if serves && self.rng.chance(500) {
             let incarnation = self.nodes[node].incarnation;
             let clock = self.nodes[node].clock(self.now);
-            let epoch = self.nodes[node].member.as_ref().map(Member::epoch).unwrap_or_default();
+            let epoch = self.nodes[node]
+                .member
+                .as_ref()
+                .map(Member::epoch)
+                .unwrap_or_default();
             let wanted = vec![(self.group, epoch)];
             let directory = self.directory_place();
-            self.send(node, directory, Packet::LeaseRequest { incarnation, clock, wanted });
+            self.send(
+                node,
+                directory,
+                Packet::LeaseRequest {
+                    incarnation,
+                    clock,
+                    wanted,
+                },
+            );
         }
     }
 
     fn request(&mut self, node: usize, r: ClientRequest) {
-        let Some(member) = &self.nodes[node].member else { return };
+        let Some(member) = &self.nodes[node].member else {
+            return;
+        };
         if !member.serving() || member.slot().is_none_or(|s| s.index() != r.stream) {
             return;
         }
         match r.write {
             None => {
-                let read =
-                    WaitingRead { client: r.client, number: r.id.number, register: r.register, seen: None };
+                let read = WaitingRead {
+                    client: r.client,
+                    number: r.id.number,
+                    register: r.register,
+                    seen: None,
+                };
                 self.nodes[node].waiting.reads.push(read);
                 self.demand_absent(node, r.register, false);
                 self.answer_waiting(node);
@@ -203,7 +263,9 @@ impl World {
     }
 
     fn write(&mut self, node: usize, r: &ClientRequest, value: u64) {
-        let Some(member) = &self.nodes[node].member else { return };
+        let Some(member) = &self.nodes[node].member else {
+            return;
+        };
         match member.recall(&r.id, r.retry) {
             Recall::Done { .. } => {
                 self.cover.count("retry answered again");
@@ -212,7 +274,11 @@ impl World {
             Recall::Waiting { seq, .. } => {
                 self.cover.count("retry waits");
                 let waiting = &mut self.nodes[node].waiting.writes;
-                waiting.push(WaitingWrite { client: r.client, number: r.id.number, seq });
+                waiting.push(WaitingWrite {
+                    client: r.client,
+                    number: r.id.number,
+                    seq,
+                });
             }
             Recall::Forgotten => self.cover.count("request forgotten"),
             Recall::New => self.new_write(node, r, value),
@@ -224,7 +290,9 @@ impl World {
         if self.demand_absent(node, r.register, frees) {
             return;
         }
-        let Some(member) = self.nodes[node].member.as_mut() else { return };
+        let Some(member) = self.nodes[node].member.as_mut() else {
+            return;
+        };
         let need = extents(r.register);
         if member.usable_extents() < need {
             // The reservation comes with the next acks; until then the client asks again.
@@ -244,19 +312,31 @@ impl World {
         let runs = runs_of(r.register, frees);
         let epoch = member.epoch();
         let seq = member.update(Some(id), Bytes::new(), runs.clone(), bytes.clone());
-        let twice = self.ghost.made(r.stream, Label { epoch, seq }, id, runs, bytes);
+        let twice = self
+            .ghost
+            .made(r.stream, Label { epoch, seq }, id, runs, bytes);
         if let Some(first) = twice {
-            self.violation(format!("I9 request {id:?} was done by {first:?} and again by {epoch:?}.{seq}"));
+            self.violation(format!(
+                "I9 request {id:?} was done by {first:?} and again by {epoch:?}.{seq}"
+            ));
         }
         let waiting = &mut self.nodes[node].waiting.writes;
-        waiting.push(WaitingWrite { client: r.client, number: r.id.number, seq });
+        waiting.push(WaitingWrite {
+            client: r.client,
+            number: r.id.number,
+            seq,
+        });
         self.with_member(node, |m, now, out, _| m.flush(now, out));
     }
 
     // Asks for a page that is not here; true if there was one.
     fn demand_absent(&mut self, node: usize, register: usize, frees: bool) -> bool {
-        let Some(member) = &self.nodes[node].member else { return true };
-        let Some(page) = member.absent_in(&runs_of(register, frees)) else { return false };
+        let Some(member) = &self.nodes[node].member else {
+            return true;
+        };
+        let Some(page) = member.absent_in(&runs_of(register, frees)) else {
+            return false;
+        };
         self.cover.count("page demanded");
         self.with_member(node, |m, now, out, _| m.demand(now, page, out));
         true
@@ -265,7 +345,9 @@ impl World {
     /// Answers whoever may be answered now.
     pub fn answer_waiting(&mut self, node: usize) {
         let waiting = std::mem::take(&mut self.nodes[node].waiting);
-        let Some(member) = self.nodes[node].member.as_ref().filter(|m| m.serving()) else { return };
+        let Some(member) = self.nodes[node].member.as_ref().filter(|m| m.serving()) else {
+            return;
+        };
         let (stable, now) = (member.stable(), self.nodes[node].clock(self.now));
         let leased = member.may_read(now);
         let mut still = Waiting::default();
@@ -273,7 +355,10 @@ impl World {
         for mut read in waiting.reads {
             let here = member.absent_in(&runs_of(read.register, false)).is_none();
             if read.seen.is_none() && leased && here {
-                read.seen = Some((read_register(member, read.register), self.newest_seq(node, read.register)));
+                read.seen = Some((
+                    read_register(member, read.register),
+                    self.newest_seq(node, read.register),
+                ));
             }
             match read.seen {
                 Some((value, seq)) if leased && member.releases(seq) => reads.push((read, value)),
@@ -282,7 +367,11 @@ impl World {
         }
         let mut writes = Vec::new();
         for write in waiting.writes {
-            if write.seq <= stable { writes.push(write) } else { still.writes.push(write) }
+            if write.seq <= stable {
+                writes.push(write)
+            } else {
+                still.writes.push(write)
+            }
         }
         self.nodes[node].waiting = still;
         for w in writes {
@@ -290,19 +379,38 @@ impl World {
         }
         for (read, value) in reads {
             self.check_read(node);
-            self.send(node, read.client, Packet::Answer { number: read.number, value: Some(value) });
+            self.send(
+                node,
+                read.client,
+                Packet::Answer {
+                    number: read.number,
+                    value: Some(value),
+                },
+            );
         }
     }
 
     fn newest_seq(&self, node: usize, register: usize) -> u64 {
-        let Some(table) = self.nodes[node].member.as_ref().and_then(Member::table) else { return 0 };
+        let Some(table) = self.nodes[node].member.as_ref().and_then(Member::table) else {
+            return 0;
+        };
         let first = (offset(register) / PAGE_BYTES as u64) as u32;
         let last = ((offset(register) + 7) / PAGE_BYTES as u64) as u32;
-        (first..=last).map(|p| table.label(p, 0).seq).max().unwrap_or(0)
+        (first..=last)
+            .map(|p| table.label(p, 0).seq)
+            .max()
+            .unwrap_or(0)
     }
 
     fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {
         self.check_ack(node, seq);
-        self.send(node, client, Packet::Answer { number, value: None });
+        self.send(
+            node,
+            client,
+            Packet::Answer {
+                number,
+                value: None,
+            },
+        );
     }
 }

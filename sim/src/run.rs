@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use staves_model::mutant::{Mutant, plant};
 use staves_model::GroupId;
+use staves_model::mutant::{Mutant, plant};
 
 use crate::check::Ghost;
 use crate::client::SimClient;
@@ -40,6 +40,8 @@ pub struct Scenario {
     pub k: usize,
     /// A planted bug.
     pub mutant: Option<Mutant>,
+    /// The roughest profile, with most of its faults aimed: for bugs that need several at once.
+    pub hunting: bool,
     /// Print what happens.
     pub trace: bool,
 }
@@ -61,6 +63,20 @@ pub struct Report {
 /// The shape that a seed of a batch is run with.
 pub fn shape_of(seed: u64) -> (usize, usize) {
     [(1, 2), (1, 1), (2, 1), (1, 2), (1, 3)][(seed % 5) as usize]
+}
+
+fn hunting() -> Profile {
+    Profile {
+        lost: 250,
+        slow: 150,
+        suspected: 20,
+        switched: 10,
+        fault_gap: 60,
+        map_seen: 400,
+        think: 40,
+        aimed: 100,
+        islands: 400,
+    }
 }
 
 fn profile(rng: &mut Rng, seed: u64) -> Profile {
@@ -93,7 +109,11 @@ fn profile(rng: &mut Rng, seed: u64) -> Profile {
 
 fn world(s: &Scenario) -> World {
     let mut rng = Rng::new(s.seed);
-    let profile = profile(&mut rng, s.seed);
+    let profile = if s.hunting {
+        hunting()
+    } else {
+        profile(&mut rng, s.seed)
+    };
     let nodes = s.m + s.k + 2;
     let nodes: Vec<SimNode> = (0..nodes).map(|_| SimNode::new(&mut rng)).collect();
     World {
@@ -150,7 +170,8 @@ fn go(w: &mut World) {
     let nodes = w.nodes.len();
     // One node joins later, while the cluster already serves.
     w.bootstrap(nodes - 1);
-    w.queue.push((300 + w.rng.below(2000)) * MS, Happening::Start(nodes - 1));
+    w.queue
+        .push((300 + w.rng.below(2000)) * MS, Happening::Start(nodes - 1));
     for node in 0..nodes {
         let at = w.rng.below(15 * MS);
         w.queue.push(at, Happening::Tick(node));
@@ -199,7 +220,9 @@ fn heal(w: &mut World) {
     if w.violations.is_empty() {
         let open: Vec<bool> = w.clients.iter().map(|c| c.under_way.is_some()).collect();
         let (group, members) = (w.committed().clone(), w.describe());
-        w.violation(format!("I11 no rest: {group:?}; clients wait: {open:?}; {members}"));
+        w.violation(format!(
+            "I11 no rest: {group:?}; clients wait: {open:?}; {members}"
+        ));
     }
 }
 
@@ -209,7 +232,9 @@ fn at_rest(w: &mut World) {
     let group = w.committed().clone();
     let mut bad = Vec::new();
     for (slot, x) in group.listed() {
-        let Some(node) = w.node_of(x.node) else { continue };
+        let Some(node) = w.node_of(x.node) else {
+            continue;
+        };
         let Some(member) = &w.nodes[node].member else {
             bad.push(format!("I4 node {node} of slot {slot} holds nothing"));
             continue;
@@ -223,7 +248,9 @@ fn at_rest(w: &mut World) {
                 let data = w.data_label(stream, page);
                 let here = member.table().map(|t| t.label(page, stream));
                 if data != here {
-                    bad.push(format!("I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"));
+                    bad.push(format!(
+                        "I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"
+                    ));
                 }
             }
         }
@@ -251,7 +278,8 @@ fn at_rest(w: &mut World) {
 impl World {
     fn data_member(&self, stream: usize) -> Option<&staves_group::Member> {
         let x = self.committed().members.get(stream).copied().flatten()?;
-        self.node_of(x.node).and_then(|n| self.nodes[n].member.as_ref())
+        self.node_of(x.node)
+            .and_then(|n| self.nodes[n].member.as_ref())
     }
 
     fn data_label(&self, stream: usize, page: u32) -> Option<staves_model::Label> {
@@ -260,7 +288,9 @@ impl World {
 
     fn peek(&self, stream: usize, register: usize) -> Option<u64> {
         let mut bytes = Vec::new();
-        self.data_member(stream)?.pages()?.read_into(crate::node::offset(register), 8, &mut bytes);
+        self.data_member(stream)?
+            .pages()?
+            .read_into(crate::node::offset(register), 8, &mut bytes);
         bytes.try_into().ok().map(u64::from_le_bytes)
     }
 
@@ -279,6 +309,11 @@ impl World {
                 m.progress().0
             ))
         };
-        self.nodes.iter().enumerate().filter_map(each).collect::<Vec<_>>().join("; ")
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter_map(each)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }

@@ -174,7 +174,9 @@ impl World {
 
     /// The node with an id.
     pub fn node_of(&self, id: NodeId) -> Option<usize> {
-        self.nodes.iter().position(|n| n.id == id && id != NodeId(0))
+        self.nodes
+            .iter()
+            .position(|n| n.id == id && id != NodeId(0))
     }
 
     /// Something that must not be.
@@ -230,7 +232,8 @@ impl World {
                 1 + self.rng.below(12)
             };
             let at = self.now + ms * MS + self.rng.below(MS);
-            self.queue.push(at, Happening::Deliver(from, to, packet.clone()));
+            self.queue
+                .push(at, Happening::Deliver(from, to, packet.clone()));
         }
     }
 
@@ -240,7 +243,9 @@ impl World {
         node: usize,
         f: impl FnOnce(&mut Member, Time, &mut Effects, &mut Applied<'_>),
     ) {
-        let Some(mut member) = self.nodes[node].member.take() else { return };
+        let Some(mut member) = self.nodes[node].member.take() else {
+            return;
+        };
         let clock = self.nodes[node].clock(self.now);
         let mut out = Effects::default();
         f(&mut member, clock, &mut out, &mut |_, _| {});
@@ -264,7 +269,9 @@ impl World {
 
     /// One event. False if there is none left.
     pub fn step(&mut self) -> bool {
-        let Some((at, happening)) = self.queue.pop() else { return false };
+        let Some((at, happening)) = self.queue.pop() else {
+            return false;
+        };
         self.now = self.now.max(at);
         self.steps += 1;
         self.hash.event(at, &happening);

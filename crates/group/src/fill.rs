@@ -33,7 +33,10 @@ pub(crate) struct Fill {
 impl Fill {
     /// Another epoch: what was asked for is void.
     pub fn clear(&mut self) {
-        *self = Fill { turns: self.turns, ..Fill::default() };
+        *self = Fill {
+            turns: self.turns,
+            ..Fill::default()
+        };
     }
 }
 
@@ -54,12 +57,16 @@ impl State {
             return;
         }
         let before = self.fill.asked.len();
-        self.fill.asked.retain(|_, (_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
+        self.fill
+            .asked
+            .retain(|_, (_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
         if self.fill.asked.len() < before {
             self.fill.turns = self.fill.turns.wrapping_add(1);
         }
         while self.fill.asked.len() < ctx.options.fetch_window {
-            let Some((page, count)) = self.next_run(ctx.options.fetch_pages) else { break };
+            let Some((page, count)) = self.next_run(ctx.options.fetch_pages) else {
+                break;
+            };
             self.ask(ctx, page, count, false, out);
         }
     }
@@ -87,9 +94,17 @@ impl State {
                 self.fill.next = first + 1;
                 continue;
             }
-            let bound = self.fill.asked.range(first..).next().map_or(u32::MAX, |(p, _)| *p);
-            let wanted = |p: &u32| *p < bound && !self.table.is_here(*p) && !self.table.is_waiting(*p);
-            let count = (first..first.saturating_add(most)).take_while(wanted).count() as u32;
+            let bound = self
+                .fill
+                .asked
+                .range(first..)
+                .next()
+                .map_or(u32::MAX, |(p, _)| *p);
+            let wanted =
+                |p: &u32| *p < bound && !self.table.is_here(*p) && !self.table.is_waiting(*p);
+            let count = (first..first.saturating_add(most))
+                .take_while(wanted)
+                .count() as u32;
             self.fill.next = first + count;
             return Some((first, count));
         }
@@ -97,7 +112,11 @@ impl State {
 
     /// A client waits for this page: ask for it now, whatever else is under way.
     pub fn demand(&mut self, ctx: &Ctx<'_>, page: u32, out: &mut Effects) {
-        let lately = self.fill.asked.get(&page).is_some_and(|(_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
+        let lately = self
+            .fill
+            .asked
+            .get(&page)
+            .is_some_and(|(_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
         if !self.table.is_here(page) && !lately {
             self.ask(ctx, page, 1, true, out);
         }
@@ -110,7 +129,12 @@ impl State {
             None => vec![],
         };
         for node in self.sources() {
-            let message = GroupMessage::Get { page, count, urgent, held: held.clone() };
+            let message = GroupMessage::Get {
+                page,
+                count,
+                urgent,
+                held: held.clone(),
+            };
             out.sends.push((node, ctx.envelope(self.epoch, message)));
         }
     }
@@ -151,7 +175,10 @@ impl State {
             .filter(|p| self.table.is_here(*p))
             .map(|p| self.part(p, held.get((p - page) as usize)))
             .collect();
-        let message = GroupMessage::Parts { slot: self.slot, parts };
+        let message = GroupMessage::Parts {
+            slot: self.slot,
+            parts,
+        };
         out.sends.push((to, ctx.envelope(self.epoch, message)));
     }
 
@@ -159,7 +186,9 @@ impl State {
         let shape = self.shape();
         let labels = (0..shape.m)
             .map(|stream| {
-                shape.carries(stream).then(|| self.table.label(page, shape.column(stream)))
+                shape
+                    .carries(stream)
+                    .then(|| self.table.label(page, shape.column(stream)))
             })
             .collect();
         let label = self.table.label(page, 0);
@@ -175,9 +204,15 @@ impl State {
         let content = if same {
             PageContent::Held
         } else {
-            self.table.copy_out(page).map_or(PageContent::Zero, PageContent::Bytes)
+            self.table
+                .copy_out(page)
+                .map_or(PageContent::Zero, PageContent::Bytes)
         };
-        PagePart { page, labels, content }
+        PagePart {
+            page,
+            labels,
+            content,
+        }
     }
 
     /// Parts came for a joiner.
@@ -189,7 +224,9 @@ impl State {
         out: &mut Effects,
     ) {
         let m = self.shape().m;
-        let Some(first) = parts.first().map(|p| p.page) else { return };
+        let Some(first) = parts.first().map(|p| p.page) else {
+            return;
+        };
         for part in parts {
             if part.labels.len() != m || self.table.is_here(part.page) {
                 continue;
@@ -203,7 +240,10 @@ impl State {
         }
         // The request that these answer is done, unless other members' parts are still awaited.
         let awaited = self.fill.parts.range(first..).next().is_some_and(|(p, _)| {
-            self.fill.asked.get(&first).is_some_and(|(count, _)| *p < first + count)
+            self.fill
+                .asked
+                .get(&first)
+                .is_some_and(|(count, _)| *p < first + count)
         });
         if !awaited {
             self.fill.asked.remove(&first);
@@ -216,9 +256,13 @@ impl State {
     // parts are of no use and must be asked for again.
     fn try_rebuild(&mut self, page: u32) -> bool {
         let shape = self.shape();
-        let Some(parts) = self.fill.parts.get(&page) else { return true };
+        let Some(parts) = self.fill.parts.get(&page) else {
+            return true;
+        };
         let have: Vec<MemberSlot> = parts.keys().copied().collect();
-        let Some(sources) = code::sources(shape.m, self.slot, &have) else { return false };
+        let Some(sources) = code::sources(shape.m, self.slot, &have) else {
+            return false;
+        };
         let chosen: Vec<&PagePart> = sources.iter().filter_map(|s| parts.get(s)).collect();
         let mut agreed: Vec<Option<Label>> = vec![None; shape.m];
         for part in &chosen {
@@ -230,13 +274,23 @@ impl State {
                 }
             }
         }
-        let Some(streams) = agreed.into_iter().collect::<Option<Vec<Label>>>() else { return true };
-        let Some(bytes) = chosen.iter().map(|p| self.bytes_of(p)).collect::<Option<Vec<_>>>() else {
+        let Some(streams) = agreed.into_iter().collect::<Option<Vec<Label>>>() else {
             return true;
         };
-        let labels: Vec<Label> =
-            (0..shape.columns()).map(|c| streams[shape.stream(c)]).collect();
-        let rebuilt = Rebuilt { labels, bytes: code::rebuild(shape.m, &bytes) };
+        let Some(bytes) = chosen
+            .iter()
+            .map(|p| self.bytes_of(p))
+            .collect::<Option<Vec<_>>>()
+        else {
+            return true;
+        };
+        let labels: Vec<Label> = (0..shape.columns())
+            .map(|c| streams[shape.stream(c)])
+            .collect();
+        let rebuilt = Rebuilt {
+            labels,
+            bytes: code::rebuild(shape.m, &bytes),
+        };
         let applied = self.applied();
         self.table.offer(page, rebuilt, &applied);
         true

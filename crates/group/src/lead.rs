@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use staves_model::{
-    Epoch, Group, Incarnation, MemberSlot, Time, mutant::Mutant, mutant::planted,
-};
+use staves_model::{Epoch, Group, Incarnation, MemberSlot, Time, mutant::Mutant, mutant::planted};
 use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
 use crate::member::{Ctx, DirectoryCall, Effects, Member, ctx};
@@ -57,7 +55,10 @@ impl Leading {
     }
 
     fn retained(&self) -> impl Iterator<Item = MemberSlot> + '_ {
-        self.group.listed().map(|(slot, _)| slot).filter(|slot| self.group.retained(*slot))
+        self.group
+            .listed()
+            .map(|(slot, _)| slot)
+            .filter(|slot| self.group.retained(*slot))
     }
 
     // A retained member that does not answer is removed by a further epoch, never skipped (rule 8).
@@ -82,7 +83,9 @@ impl Leading {
                 && self.group.retained(*slot)
                 && !self.sealed.contains_key(slot)
         };
-        self.group.listed().all(|(slot, _)| self.done.contains(&slot) || skipped(&slot))
+        self.group
+            .listed()
+            .all(|(slot, _)| self.done.contains(&slot) || skipped(&slot))
     }
 
     /// The streams whose data bucket, as of the last open epoch, has sealed: it answers no more, so
@@ -104,24 +107,43 @@ impl Leading {
                 requests: vec![],
                 forgot: false,
             });
-            self.plan = Some(Plan { streams: streams.collect(), want_extents: 0, pages: 0 });
+            self.plan = Some(Plan {
+                streams: streams.collect(),
+                want_extents: 0,
+                pages: 0,
+            });
             return;
         }
         if !self.all_sealed() {
             return;
         }
-        let streams: Vec<SyncStream> =
-            (0..self.group.m).map(|stream| self.cut_stream(stream)).collect();
+        let streams: Vec<SyncStream> = (0..self.group.m)
+            .map(|stream| self.cut_stream(stream))
+            .collect();
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
         // m = 1: no update ever needed more than the least that any of them holds; a joiner needs no
         // more either, whatever was wished for and refused. m > 1: data buckets differ in length, and
         // the longest counts for parity and for whoever may take its place.
         let held = self.sealed.values().map(|s| s.want_extents);
-        let held = if self.group.m == 1 { held.min() } else { held.max() }.unwrap_or(0);
+        let held = if self.group.m == 1 {
+            held.min()
+        } else {
+            held.max()
+        }
+        .unwrap_or(0);
         // Pages that only the logs know yet exist at the cut too.
-        let logged = streams.iter().flat_map(|s| &s.deltas).flat_map(|d| touched(&d.runs));
-        let pages = logged.map(|page| page + 1).fold(most(|s| s.pages), u32::max);
-        self.plan = Some(Plan { streams, want_extents: held, pages });
+        let logged = streams
+            .iter()
+            .flat_map(|s| &s.deltas)
+            .flat_map(|d| touched(&d.runs));
+        let pages = logged
+            .map(|page| page + 1)
+            .fold(most(|s| s.pages), u32::max);
+        self.plan = Some(Plan {
+            streams,
+            want_extents: held,
+            pages,
+        });
     }
 
     // Rule 9: from the highest survivor's prefix, the longest run without a gap in the union of the
@@ -149,12 +171,17 @@ impl Leading {
         if let Some(best) = best {
             requests = RequestTable::load(&best.requests, best.forgot);
         }
-        let beyond = union.range(prefix + 1..).take_while(|(seq, _)| **seq <= cut);
+        let beyond = union
+            .range(prefix + 1..)
+            .take_while(|(seq, _)| **seq <= cut);
         beyond.for_each(|(_, delta)| requests.record(delta));
         SyncStream {
             stream,
             cut,
-            deltas: union.range(..=cut).map(|(_, delta)| (*delta).clone()).collect(),
+            deltas: union
+                .range(..=cut)
+                .map(|(_, delta)| (*delta).clone())
+                .collect(),
             requests: requests.dump(),
             forgot: requests.forgot(),
         }
@@ -162,17 +189,32 @@ impl Leading {
 
     fn send_seal(&self, ctx: &Ctx<'_>, out: &mut Effects) {
         let released = self.released();
-        for slot in self.retained().filter(|slot| !self.sealed.contains_key(slot)) {
+        for slot in self
+            .retained()
+            .filter(|slot| !self.sealed.contains_key(slot))
+        {
             if let Some(member) = self.group.member(slot) {
-                let message = GroupMessage::Seal { group: self.group.clone(), released };
-                out.sends.push((member.node, ctx.envelope(self.epoch(), message)));
+                let message = GroupMessage::Seal {
+                    group: self.group.clone(),
+                    released,
+                };
+                out.sends
+                    .push((member.node, ctx.envelope(self.epoch(), message)));
             }
         }
     }
 
     fn send_sync(&self, ctx: &Ctx<'_>, plan: &Plan, out: &mut Effects) {
-        for (slot, member) in self.group.listed().filter(|(slot, _)| !self.done.contains(slot)) {
-            let streams = plan.streams.iter().map(|s| self.sync_for(slot, s)).collect();
+        for (slot, member) in self
+            .group
+            .listed()
+            .filter(|(slot, _)| !self.done.contains(slot))
+        {
+            let streams = plan
+                .streams
+                .iter()
+                .map(|s| self.sync_for(slot, s))
+                .collect();
             let message = GroupMessage::Sync {
                 group: self.group.clone(),
                 slot,
@@ -180,7 +222,8 @@ impl Leading {
                 want_extents: plan.want_extents,
                 pages: plan.pages,
             };
-            out.sends.push((member.node, ctx.envelope(self.epoch(), message)));
+            out.sends
+                .push((member.node, ctx.envelope(self.epoch(), message)));
         }
     }
 
@@ -196,12 +239,19 @@ impl Leading {
             stream: stream.stream,
             cut: stream.cut,
             deltas: match report {
-                Some(r) => {
-                    stream.deltas.iter().filter(|d| d.label.seq > r.prefix).cloned().collect()
-                }
+                Some(r) => stream
+                    .deltas
+                    .iter()
+                    .filter(|d| d.label.seq > r.prefix)
+                    .cloned()
+                    .collect(),
                 None => vec![],
             },
-            requests: if joins { stream.requests.clone() } else { vec![] },
+            requests: if joins {
+                stream.requests.clone()
+            } else {
+                vec![]
+            },
             forgot: stream.forgot,
         }
     }
@@ -209,10 +259,16 @@ impl Leading {
     // Who has not done what this change waits for.
     fn missing(&self) -> Vec<MemberSlot> {
         match self.plan {
-            None => self.retained().filter(|slot| !self.sealed.contains_key(slot)).collect(),
-            Some(_) => {
-                self.group.listed().map(|(s, _)| s).filter(|s| !self.done.contains(s)).collect()
-            }
+            None => self
+                .retained()
+                .filter(|slot| !self.sealed.contains_key(slot))
+                .collect(),
+            Some(_) => self
+                .group
+                .listed()
+                .map(|(s, _)| s)
+                .filter(|s| !self.done.contains(s))
+                .collect(),
         }
     }
 }
@@ -221,7 +277,10 @@ impl Member {
     /// The map names an epoch that is committed and not open: if this member is to lead it, begin.
     pub(crate) fn start_leading(&mut self, now: Time, group: Arc<Group>, out: &mut Effects) {
         let mine = group.slot_of(self.me, self.incarnation) == Some(group.leader);
-        let newer = self.leading.as_ref().is_none_or(|l| l.epoch() < group.epoch);
+        let newer = self
+            .leading
+            .as_ref()
+            .is_none_or(|l| l.epoch() < group.epoch);
         let past = self.epoch() > group.epoch;
         if !newer || past {
             return;
@@ -233,7 +292,9 @@ impl Member {
     /// Does what the change waits for, again.
     pub(crate) fn lead(&mut self, now: Time, out: &mut Effects) {
         let ctx = ctx!(self, now);
-        let Some(leading) = &mut self.leading else { return };
+        let Some(leading) = &mut self.leading else {
+            return;
+        };
         if leading.plan.is_none() {
             leading.make_plan();
         }
@@ -241,18 +302,28 @@ impl Member {
             None => leading.send_seal(&ctx, out),
             Some(plan) if !leading.all_synced() => leading.send_sync(&ctx, plan, out),
             Some(_) => {
-                out.directory.push(DirectoryCall::Open { group: ctx.group, epoch: leading.epoch() });
+                out.directory.push(DirectoryCall::Open {
+                    group: ctx.group,
+                    epoch: leading.epoch(),
+                });
                 if planted(Mutant::ServeBeforeOpen) {
                     leading.tell_open(&ctx, out);
                 }
             }
         }
         let late = now.since(leading.since) >= ctx.options.stuck_after && !leading.all_synced();
-        let slots: Vec<MemberSlot> =
-            if late { leading.missing() } else { leading.unable.iter().copied().collect() };
+        let slots: Vec<MemberSlot> = if late {
+            leading.missing()
+        } else {
+            leading.unable.iter().copied().collect()
+        };
         if !slots.is_empty() {
             let epoch = leading.epoch();
-            out.directory.push(DirectoryCall::Stuck { group: ctx.group, epoch, slots });
+            out.directory.push(DirectoryCall::Stuck {
+                group: ctx.group,
+                epoch,
+                slots,
+            });
         }
     }
 
@@ -268,12 +339,24 @@ impl Member {
         pages: u32,
         out: &mut Effects,
     ) {
-        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else { return };
-        let listed = leading.group.member(slot).is_some_and(|x| x.incarnation == incarnation);
+        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else {
+            return;
+        };
+        let listed = leading
+            .group
+            .member(slot)
+            .is_some_and(|x| x.incarnation == incarnation);
         if leading.plan.is_some() || !listed || leading.sealed.contains_key(&slot) {
             return;
         }
-        leading.sealed.insert(slot, Sealed { streams, want_extents, pages });
+        leading.sealed.insert(
+            slot,
+            Sealed {
+                streams,
+                want_extents,
+                pages,
+            },
+        );
         self.lead(now, out);
     }
 
@@ -286,8 +369,14 @@ impl Member {
         able: bool,
         out: &mut Effects,
     ) {
-        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else { return };
-        if leading.group.member(slot).is_none_or(|x| x.incarnation != incarnation) {
+        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else {
+            return;
+        };
+        if leading
+            .group
+            .member(slot)
+            .is_none_or(|x| x.incarnation != incarnation)
+        {
             return;
         }
         if !able {
@@ -315,7 +404,8 @@ impl Leading {
                 want_extents: 0,
                 pages: 0,
             };
-            out.sends.push((member.node, ctx.envelope(self.epoch(), message)));
+            out.sends
+                .push((member.node, ctx.envelope(self.epoch(), message)));
         }
     }
 }

@@ -160,7 +160,10 @@ pub(crate) struct State {
 
 impl State {
     pub fn shape(&self) -> Shape {
-        Shape { m: self.streams.len(), slot: self.slot }
+        Shape {
+            m: self.streams.len(),
+            slot: self.slot,
+        }
     }
 
     pub fn serving(&self) -> bool {
@@ -173,12 +176,16 @@ impl State {
 
     pub fn prefixes(&self) -> Vec<u64> {
         let shape = self.shape();
-        (0..shape.columns()).map(|c| self.streams[shape.stream(c)].prefix).collect()
+        (0..shape.columns())
+            .map(|c| self.streams[shape.stream(c)].prefix)
+            .collect()
     }
 
     pub fn applied(&self) -> Vec<u64> {
         let shape = self.shape();
-        (0..shape.columns()).map(|c| self.streams[shape.stream(c)].applied).collect()
+        (0..shape.columns())
+            .map(|c| self.streams[shape.stream(c)].applied)
+            .collect()
     }
 }
 
@@ -298,12 +305,16 @@ impl Member {
 
     /// Whether all its pages are here.
     pub fn complete(&self) -> bool {
-        self.state.as_ref().is_some_and(|s| s.table.absent_count() == 0)
+        self.state
+            .as_ref()
+            .is_some_and(|s| s.table.absent_count() == 0)
     }
 
     /// Pages still to be fetched, and the end of the page table.
     pub fn progress(&self) -> (u32, u32) {
-        self.state.as_ref().map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
+        self.state
+            .as_ref()
+            .map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
     }
 
     /// The directory's entry by which it stands.
@@ -313,7 +324,11 @@ impl Member {
 
     /// Whether the log has room for a delta of this weight.
     pub fn admit(&self, weight: usize) -> Result<(), Refused> {
-        let state = self.state.as_ref().filter(|s| s.serving()).ok_or(Refused::NotServing)?;
+        let state = self
+            .state
+            .as_ref()
+            .filter(|s| s.serving())
+            .ok_or(Refused::NotServing)?;
         // One delta is always let in, so that a weight above the bound cannot wait for ever.
         let bytes = state.own().log.bytes();
         if bytes > 0 && bytes + weight > self.options.log_bytes_max {
@@ -336,7 +351,10 @@ impl Member {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> u64 {
-        let state = self.state.as_mut().expect("update at a node that is no member of the group");
+        let state = self
+            .state
+            .as_mut()
+            .expect("update at a node that is no member of the group");
         state.make(request, answer, runs, bytes)
     }
 
@@ -358,12 +376,18 @@ impl Member {
 
     /// The low watermark of the own stream: answers and reads of anything up to here may go out.
     pub fn stable(&self) -> u64 {
-        self.state.as_ref().filter(|s| s.serving()).map_or(0, |s| s.own().stable)
+        self.state
+            .as_ref()
+            .filter(|s| s.serving())
+            .map_or(0, |s| s.own().stable)
     }
 
     /// The seq of the last update made.
     pub fn last(&self) -> u64 {
-        self.state.as_ref().filter(|s| s.serving()).map_or(0, |s| s.own().prefix)
+        self.state
+            .as_ref()
+            .filter(|s| s.serving())
+            .map_or(0, |s| s.own().prefix)
     }
 
     /// Whether a read whose newest write is `seq` may be answered as far as stability goes (I8).
@@ -413,7 +437,10 @@ impl Member {
 
     /// How many extents every listed member has reserved: no update may need more.
     pub fn usable_extents(&self) -> u32 {
-        self.state.as_ref().filter(|s| s.serving()).map_or(0, State::granted)
+        self.state
+            .as_ref()
+            .filter(|s| s.serving())
+            .map_or(0, State::granted)
     }
 
     /// How many extents this bucket has asked every member to reserve.
@@ -438,12 +465,19 @@ impl Member {
 
     /// Whether it leads the change to this epoch and has found its cut, for status and checkers.
     pub fn leads_sync_of(&self, epoch: Epoch) -> bool {
-        self.leading.as_ref().is_some_and(|l| l.epoch() == epoch && l.has_cut())
+        self.leading
+            .as_ref()
+            .is_some_and(|l| l.epoch() == epoch && l.has_cut())
     }
 
     /// Until when a parity bucket's promise counts here, for checkers.
     pub fn promise_of(&self, slot: MemberSlot) -> Option<Time> {
-        self.state.as_ref().filter(|s| s.serving())?.peers.get(slot.index()).map(|p| p.promise)
+        self.state
+            .as_ref()
+            .filter(|s| s.serving())?
+            .peers
+            .get(slot.index())
+            .map(|p| p.promise)
     }
 
     /// Until when this parity bucket has promised a stream's data bucket, for checkers.
@@ -474,7 +508,11 @@ impl Member {
             Event::Message(envelope) => self.message(now, envelope, out, applied),
             Event::Tick => self.tick(now, out, applied),
             Event::Map(group) => self.map(now, group, out, applied),
-            Event::Lease { epoch, incarnation, clock } => {
+            Event::Lease {
+                epoch,
+                incarnation,
+                clock,
+            } => {
                 let ctx = ctx!(self, now);
                 if let Some(state) = &mut self.state {
                     state.directory_lease(&ctx, epoch, incarnation, clock);
@@ -503,18 +541,61 @@ impl Member {
         let ctx = ctx!(self, now);
         let (from, epoch) = (envelope.from, envelope.epoch);
         match envelope.message {
-            GroupMessage::Sealed { slot, incarnation, streams, want_extents, pages } => {
-                self.on_sealed(now, epoch, slot, incarnation, streams, want_extents, pages, out);
+            GroupMessage::Sealed {
+                slot,
+                incarnation,
+                streams,
+                want_extents,
+                pages,
+            } => {
+                self.on_sealed(
+                    now,
+                    epoch,
+                    slot,
+                    incarnation,
+                    streams,
+                    want_extents,
+                    pages,
+                    out,
+                );
             }
-            GroupMessage::Synced { slot, incarnation, able } => {
+            GroupMessage::Synced {
+                slot,
+                incarnation,
+                able,
+            } => {
                 self.on_synced(now, epoch, slot, incarnation, able, out);
             }
-            GroupMessage::Sync { group, slot, streams, want_extents, pages } => {
-                self.on_sync(now, from, group, slot, streams, want_extents, pages, out, applied);
+            GroupMessage::Sync {
+                group,
+                slot,
+                streams,
+                want_extents,
+                pages,
+            } => {
+                self.on_sync(
+                    now,
+                    from,
+                    group,
+                    slot,
+                    streams,
+                    want_extents,
+                    pages,
+                    out,
+                    applied,
+                );
             }
             message => {
                 if let Some(state) = &mut self.state {
-                    state.message(&ctx, from, envelope.incarnation, epoch, message, out, applied);
+                    state.message(
+                        &ctx,
+                        from,
+                        envelope.incarnation,
+                        epoch,
+                        message,
+                        out,
+                        applied,
+                    );
                 }
             }
         }
@@ -543,7 +624,11 @@ impl Member {
             self.start_leading(now, group, out);
             return;
         }
-        if self.leading.as_ref().is_some_and(|l| l.epoch() <= group.epoch) {
+        if self
+            .leading
+            .as_ref()
+            .is_some_and(|l| l.epoch() <= group.epoch)
+        {
             self.leading = None;
         }
         if group.slot_of(self.me, self.incarnation).is_none() {

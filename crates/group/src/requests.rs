@@ -76,7 +76,11 @@ impl RequestTable {
 
     // The client whose last request is the longest ago: the same one at every member.
     fn forget_oldest(&mut self) {
-        let oldest = self.clients.iter().min_by_key(|(_, c)| c.last_seq).map(|(id, _)| *id);
+        let oldest = self
+            .clients
+            .iter()
+            .min_by_key(|(_, c)| c.last_seq)
+            .map(|(id, _)| *id);
         if let Some(id) = oldest {
             self.clients.remove(&id);
             self.forgot = true;
@@ -87,13 +91,22 @@ impl RequestTable {
     /// has sent it before, so that not knowing it is no proof that it was never done.
     pub fn recall(&self, request: &RequestId, stable: u64, retry: bool) -> Recall {
         let Some(client) = self.clients.get(&request.client) else {
-            return if retry && self.forgot { Recall::Forgotten } else { Recall::New };
+            return if retry && self.forgot {
+                Recall::Forgotten
+            } else {
+                Recall::New
+            };
         };
         match client.done.get(&request.number) {
             Some((seq, answer)) if *seq <= stable || planted(Mutant::RetryAnsweredBeforeStable) => {
-                Recall::Done { answer: answer.clone() }
+                Recall::Done {
+                    answer: answer.clone(),
+                }
             }
-            Some((seq, answer)) => Recall::Waiting { seq: *seq, answer: answer.clone() },
+            Some((seq, answer)) => Recall::Waiting {
+                seq: *seq,
+                answer: answer.clone(),
+            },
             None if request.number < client.floor || (retry && self.forgot) => Recall::Forgotten,
             None => Recall::New,
         }
@@ -107,7 +120,11 @@ impl RequestTable {
                 .done
                 .iter()
                 .map(move |(number, (seq, answer))| DoneRequest {
-                    request: RequestId { client: id, number: *number, floor },
+                    request: RequestId {
+                        client: id,
+                        number: *number,
+                        floor,
+                    },
                     seq: *seq,
                     answer: answer.clone(),
                 })
@@ -123,7 +140,10 @@ impl RequestTable {
 
     /// A table out of a message.
     pub fn load(requests: &[DoneRequest], forgot: bool) -> RequestTable {
-        let mut table = RequestTable { forgot, ..RequestTable::default() };
+        let mut table = RequestTable {
+            forgot,
+            ..RequestTable::default()
+        };
         let mut by_seq: Vec<&DoneRequest> = requests.iter().collect();
         by_seq.sort_by_key(|r| r.seq);
         for r in by_seq {
@@ -150,8 +170,15 @@ mod tests {
 
     fn delta(client: u64, number: u64, floor: u64, seq: u64) -> Delta {
         Delta {
-            label: Label { epoch: Epoch(1), seq },
-            request: Some(RequestId { client: ClientId(client), number, floor }),
+            label: Label {
+                epoch: Epoch(1),
+                seq,
+            },
+            request: Some(RequestId {
+                client: ClientId(client),
+                number,
+                floor,
+            }),
             answer: Bytes::from(seq.to_string()),
             runs: vec![],
             bytes: Bytes::new(),
@@ -159,15 +186,27 @@ mod tests {
     }
 
     fn id(client: u64, number: u64) -> RequestId {
-        RequestId { client: ClientId(client), number, floor: 0 }
+        RequestId {
+            client: ClientId(client),
+            number,
+            floor: 0,
+        }
     }
 
     #[test]
     fn waits_until_stable_then_answers_again() {
         let mut t = RequestTable::default();
         t.record(&delta(1, 7, 0, 3));
-        assert!(matches!(t.recall(&id(1, 7), 2, true), Recall::Waiting { seq: 3, .. }));
-        assert_eq!(t.recall(&id(1, 7), 3, true), Recall::Done { answer: Bytes::from("3") });
+        assert!(matches!(
+            t.recall(&id(1, 7), 2, true),
+            Recall::Waiting { seq: 3, .. }
+        ));
+        assert_eq!(
+            t.recall(&id(1, 7), 3, true),
+            Recall::Done {
+                answer: Bytes::from("3")
+            }
+        );
         assert_eq!(t.recall(&id(1, 8), 3, true), Recall::New);
         assert_eq!(t.recall(&id(2, 7), 3, true), Recall::New);
     }
@@ -189,7 +228,11 @@ mod tests {
         }
         assert_eq!(t.len(), CLIENTS_MAX);
         assert_eq!(t.recall(&id(0, 1), 9999, true), Recall::Forgotten);
-        assert_eq!(t.recall(&id(0, 2), 9999, false), Recall::New, "a first attempt is no retry");
+        assert_eq!(
+            t.recall(&id(0, 2), 9999, false),
+            Recall::New,
+            "a first attempt is no retry"
+        );
     }
 
     #[test]

@@ -19,7 +19,9 @@ impl State {
         released: u32,
         out: &mut Effects,
     ) {
-        let Some(slot) = group.slot_of(ctx.me, ctx.incarnation) else { return };
+        let Some(slot) = group.slot_of(ctx.me, ctx.incarnation) else {
+            return;
+        };
         if self.epoch > group.epoch || !group.retained(slot) {
             return;
         }
@@ -89,7 +91,11 @@ impl State {
 
     /// See [`crate::Member::restart`].
     pub fn restart(&mut self, now: Time, lease: Duration) {
-        let until = if planted(Mutant::RestartForgetsPromise) { Time::ZERO } else { now + lease };
+        let until = if planted(Mutant::RestartForgetsPromise) {
+            Time::ZERO
+        } else {
+            now + lease
+        };
         for promise in &mut self.promised {
             *promise = until;
         }

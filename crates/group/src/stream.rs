@@ -40,7 +40,9 @@ impl Log {
     /// The run from `seq` on.
     pub fn from(&self, seq: u64) -> impl Iterator<Item = &Delta> {
         let skip = self.first().map_or(0, |f| seq.saturating_sub(f));
-        self.run.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX))
+        self.run
+            .iter()
+            .skip(usize::try_from(skip).unwrap_or(usize::MAX))
     }
 
     /// All that is held, in order of seq.
@@ -55,7 +57,11 @@ impl Log {
 
     /// The highest seq held, gap or not.
     pub fn highest(&self) -> Option<u64> {
-        self.beyond.keys().next_back().copied().or_else(|| self.run.back().map(|d| d.label.seq))
+        self.beyond
+            .keys()
+            .next_back()
+            .copied()
+            .or_else(|| self.run.back().map(|d| d.label.seq))
     }
 
     fn purge(&mut self, upto: u64) {
@@ -95,12 +101,22 @@ pub struct Stream {
 impl Stream {
     /// A stream that begins at a cut, with nothing in its log.
     pub fn at_cut(cut: u64, requests: RequestTable) -> Stream {
-        Stream { prefix: cut, applied: cut, stable: cut, log: Log::default(), requests }
+        Stream {
+            prefix: cut,
+            applied: cut,
+            stable: cut,
+            log: Log::default(),
+            requests,
+        }
     }
 
     /// Takes in the delta that the data bucket itself just made. `keep`: somebody may ask for it.
     pub fn append(&mut self, delta: Delta, keep: bool) {
-        assert_eq!(delta.label.seq, self.prefix + 1, "a data bucket makes its deltas in order");
+        assert_eq!(
+            delta.label.seq,
+            self.prefix + 1,
+            "a data bucket makes its deltas in order"
+        );
         self.prefix += 1;
         self.applied = self.prefix;
         self.requests.record(&delta);
@@ -157,7 +173,10 @@ mod tests {
 
     fn delta(seq: u64) -> Delta {
         Delta {
-            label: Label { epoch: Epoch(1), seq },
+            label: Label {
+                epoch: Epoch(1),
+                seq,
+            },
             request: None,
             answer: Bytes::new(),
             runs: vec![],
@@ -178,7 +197,14 @@ mod tests {
         assert!(s.receive(delta(3), 1 << 20));
         assert_eq!((s.prefix, s.log.has_gap()), (4, false));
         s.purge(3);
-        assert_eq!((s.log.first(), s.log.get(4).is_some(), s.log.get(3).is_none()), (Some(4), true, true));
+        assert_eq!(
+            (
+                s.log.first(),
+                s.log.get(4).is_some(),
+                s.log.get(3).is_none()
+            ),
+            (Some(4), true, true)
+        );
         s.purge(4);
         assert_eq!(s.log.bytes(), 0);
     }

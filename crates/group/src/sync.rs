@@ -31,9 +31,14 @@ impl Member {
         if planted(Mutant::ServeBeforeOpen) && group.open {
             return self.step(now, Event::Map(group), out, applied);
         }
-        let listed = group.member(slot).is_some_and(|x| x.is(self.me, self.incarnation));
+        let listed = group
+            .member(slot)
+            .is_some_and(|x| x.is(self.me, self.incarnation));
         let sound = streams.len() == usize::from(group.m)
-            && streams.iter().enumerate().all(|(i, s)| usize::from(s.stream) == i);
+            && streams
+                .iter()
+                .enumerate()
+                .all(|(i, s)| usize::from(s.stream) == i);
         if !listed || !sound || self.epoch() > group.epoch || group.epoch <= self.passed {
             return;
         }
@@ -41,14 +46,20 @@ impl Member {
         if self.synced() != group.epoch {
             if group.retained(slot) {
                 let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
-                let Some(state) = self.state.as_mut().filter(|_| sealed) else { return };
+                let Some(state) = self.state.as_mut().filter(|_| sealed) else {
+                    return;
+                };
                 able = state.to_cut(now, group.clone(), slot, streams, want_extents, applied);
             } else {
                 able = self.join(now, group.clone(), slot, streams, want_extents, pages);
             }
         }
         let ctx = ctx!(self, now);
-        let message = GroupMessage::Synced { slot, incarnation: ctx.incarnation, able };
+        let message = GroupMessage::Synced {
+            slot,
+            incarnation: ctx.incarnation,
+            able,
+        };
         out.sends.push((leader, ctx.envelope(group.epoch, message)));
     }
 
@@ -62,7 +73,10 @@ impl Member {
         want_extents: u32,
         pages: u32,
     ) -> bool {
-        let shape = Shape { m: usize::from(group.m), slot };
+        let shape = Shape {
+            m: usize::from(group.m),
+            slot,
+        };
         let mut fresh = Pages::new(self.arena.clone(), self.budget.clone());
         if !fresh.reserve(want_extents) {
             // The life before may be what is in the way.
@@ -79,9 +93,9 @@ impl Member {
             Some(state) if state.shape().m == 1 => Some(state),
             _ => None,
         };
-        let trusted = old
-            .as_ref()
-            .is_some_and(|s| planted(Mutant::ReturningTrustsPrefix) && s.streams[0].prefix >= streams[0].cut);
+        let trusted = old.as_ref().is_some_and(|s| {
+            planted(Mutant::ReturningTrustsPrefix) && s.streams[0].prefix >= streams[0].cut
+        });
         let old = old.map(|s| s.table).or_else(|| self.old.take());
         let (table, old) = match old {
             Some(old) if trusted => (old, None),

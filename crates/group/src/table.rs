@@ -34,7 +34,10 @@ pub struct PageTable {
     rebuilt: BTreeMap<u32, Rebuilt>,
 }
 
-const UNWRITTEN: Label = Label { epoch: staves_model::Epoch(0), seq: 0 };
+const UNWRITTEN: Label = Label {
+    epoch: staves_model::Epoch(0),
+    seq: 0,
+};
 
 impl PageTable {
     /// A table on which all pages are here, and zero where never written.
@@ -72,7 +75,11 @@ impl PageTable {
     /// The end of the table: no page from here on was ever written.
     pub fn end(&self) -> u32 {
         let labelled = (self.labels.len() / self.columns) as u32;
-        let absent_end = self.absent.iter().rposition(|w| *w != 0).map_or(0, |w| (w as u32 + 1) * 64);
+        let absent_end = self
+            .absent
+            .iter()
+            .rposition(|w| *w != 0)
+            .map_or(0, |w| (w as u32 + 1) * 64);
         labelled.max(absent_end)
     }
 
@@ -129,7 +136,10 @@ impl PageTable {
 
     /// A page's label in one column.
     pub fn label(&self, page: u32, column: usize) -> Label {
-        self.labels.get(page as usize * self.columns + column).copied().unwrap_or(UNWRITTEN)
+        self.labels
+            .get(page as usize * self.columns + column)
+            .copied()
+            .unwrap_or(UNWRITTEN)
     }
 
     fn set_label(&mut self, page: u32, column: usize, label: Label) {
@@ -156,7 +166,10 @@ impl PageTable {
         let column = shape.column(stream);
         let seq = delta.label.seq;
         if self.absent_count > 0 {
-            for page in touched(&delta.runs).filter(|p| !self.is_here(*p)).collect::<Vec<_>>() {
+            for page in touched(&delta.runs)
+                .filter(|p| !self.is_here(*p))
+                .collect::<Vec<_>>()
+            {
                 self.meet_absent(page, column, seq, prefixes)?;
             }
         }
@@ -195,14 +208,21 @@ impl PageTable {
         if let Some(rebuilt) = self.rebuilt.get(&page)
             && rebuilt.labels[column].seq < seq
         {
-            let ready = rebuilt.labels.iter().zip(prefixes).all(|(l, p)| l.seq <= *p);
+            let ready = rebuilt
+                .labels
+                .iter()
+                .zip(prefixes)
+                .all(|(l, p)| l.seq <= *p);
             if let Some(rebuilt) = self.rebuilt.remove(&page)
                 && ready
             {
                 return self.install(page, &rebuilt);
             }
         }
-        let gone = self.gone.entry(page).or_insert_with(|| vec![0; self.columns]);
+        let gone = self
+            .gone
+            .entry(page)
+            .or_insert_with(|| vec![0; self.columns]);
         gone[column] = gone[column].max(seq);
         Ok(())
     }
@@ -242,13 +262,17 @@ impl PageTable {
                 self.set_here(page);
             }
         }
-        if pages.clone().all(|p| self.is_here(p) && self.label(p, column) < label) {
+        if pages
+            .clone()
+            .all(|p| self.is_here(p) && self.label(p, column) < label)
+        {
             self.pages.zero(run.offset, u64::from(run.len));
             return;
         }
         for page in pages {
             if self.is_here(page) && self.label(page, column) < label {
-                self.pages.zero(u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
+                self.pages
+                    .zero(u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
             }
         }
     }
@@ -318,7 +342,8 @@ impl PageTable {
             .filter(|p| self.is_here(*p) && self.label(*p, column).seq > cut)
             .collect();
         for page in &above {
-            self.pages.zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
+            self.pages
+                .zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
             for c in 0..self.columns {
                 self.set_label(*page, c, UNWRITTEN);
             }
@@ -364,7 +389,11 @@ impl Shape {
 
     /// The stream of a column.
     pub fn stream(self, column: usize) -> usize {
-        if self.is_data() { self.slot.index() } else { column }
+        if self.is_data() {
+            self.slot.index()
+        } else {
+            column
+        }
     }
 
     /// Whether its pages carry this stream.
@@ -388,14 +417,18 @@ pub fn well_formed(delta: &Delta, m: usize) -> bool {
     let end_max = u64::from(staves_store::BUCKET_EXTENTS_MAX) * extent;
     let mut bytes = 0usize;
     for run in &delta.runs {
-        let Some(end) = run.offset.checked_add(u64::from(run.len)) else { return false };
+        let Some(end) = run.offset.checked_add(u64::from(run.len)) else {
+            return false;
+        };
         if end > end_max {
             return false;
         }
         match run.kind {
             RunKind::Bytes => bytes += run.len as usize,
             RunKind::Zero if m > 1 => return false,
-            RunKind::Zero if run.offset % extent != 0 || u64::from(run.len) % extent != 0 => return false,
+            RunKind::Zero if run.offset % extent != 0 || u64::from(run.len) % extent != 0 => {
+                return false;
+            }
             RunKind::Zero => {}
         }
     }

@@ -75,17 +75,36 @@ impl State {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> u64 {
-        assert!(self.serving(), "only the data bucket of an open epoch makes deltas");
+        assert!(
+            self.serving(),
+            "only the data bucket of an open epoch makes deltas"
+        );
         let shape = self.shape();
         let own = self.slot.index();
-        let bytes = if shape.m == 1 { bytes } else { self.xor_with_old(&runs, &bytes) };
-        let label = Label { epoch: self.epoch, seq: self.streams[own].prefix + 1 };
-        let delta = Delta { label, request, answer, runs, bytes };
-        assert!(well_formed(&delta, shape.m), "runs and bytes of an update must agree");
+        let bytes = if shape.m == 1 {
+            bytes
+        } else {
+            self.xor_with_old(&runs, &bytes)
+        };
+        let label = Label {
+            epoch: self.epoch,
+            seq: self.streams[own].prefix + 1,
+        };
+        let delta = Delta {
+            label,
+            request,
+            answer,
+            runs,
+            bytes,
+        };
+        assert!(
+            well_formed(&delta, shape.m),
+            "runs and bytes of an update must agree"
+        );
         let protected = self.view.parity_slots().next().is_some();
-        self.table
-            .apply(shape, own, &delta, &[])
-            .expect("usable_extents() says what was reserved everywhere; the service must stay within it");
+        self.table.apply(shape, own, &delta, &[]).expect(
+            "usable_extents() says what was reserved everywhere; the service must stay within it",
+        );
         self.streams[own].append(delta, protected);
         if !protected {
             self.streams[own].stable = label.seq;
@@ -99,7 +118,9 @@ impl State {
         let mut old = Vec::new();
         for run in runs.iter().filter(|r| r.kind == RunKind::Bytes) {
             old.clear();
-            self.table.pages().read_into(run.offset, run.len as usize, &mut old);
+            self.table
+                .pages()
+                .read_into(run.offset, run.len as usize, &mut old);
             for (x, o) in xored[at..at + run.len as usize].iter_mut().zip(&old) {
                 *x ^= o;
             }
@@ -124,7 +145,9 @@ impl State {
 
     // All that is owed to one parity bucket, in messages of bounded size; at least one message.
     fn send_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot, out: &mut Effects) {
-        let Some(node) = self.view.member(slot).map(|x| x.node) else { return };
+        let Some(node) = self.view.member(slot).map(|x| x.node) else {
+            return;
+        };
         let own = self.slot.index();
         if std::mem::take(&mut self.wish.lowered) {
             self.wish.void_until = ctx.now;
@@ -177,7 +200,9 @@ impl State {
                 peer.moved_at = ctx.now;
             }
             let owed = peer.prefix < peer.sent;
-            let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at).max(peer.sent_at));
+            let quiet_for = ctx
+                .now
+                .since(peer.moved_at.max(peer.resent_at).max(peer.sent_at));
             if owed && quiet_for >= ctx.options.resend_after {
                 peer.sent = peer.prefix;
                 peer.resent_at = ctx.now;
@@ -214,7 +239,14 @@ impl State {
         applied: &mut Applied<'_>,
     ) {
         match message {
-            GroupMessage::Deltas { stream, deltas, stable, last, clock, want_extents } => {
+            GroupMessage::Deltas {
+                stream,
+                deltas,
+                stable,
+                last,
+                clock,
+                want_extents,
+            } => {
                 if self.accepts(from, incarnation, epoch, stream, deltas.first()) {
                     let stream = usize::from(stream);
                     self.receive(ctx, stream, deltas, stable, applied);
@@ -222,9 +254,21 @@ impl State {
                     self.acknowledge(ctx, from, epoch, stream, last, clock, out);
                 }
             }
-            GroupMessage::Ack { slot, incarnation, stream, prefix, gap, clock, promise, granted_extents } => {
+            GroupMessage::Ack {
+                slot,
+                incarnation,
+                stream,
+                prefix,
+                gap,
+                clock,
+                promise,
+                granted_extents,
+            } => {
                 let current = epoch == self.epoch
-                    && self.view.member(slot).is_some_and(|x| x.incarnation == incarnation);
+                    && self
+                        .view
+                        .member(slot)
+                        .is_some_and(|x| x.incarnation == incarnation);
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
@@ -239,7 +283,12 @@ impl State {
                 }
             }
             GroupMessage::Seal { group, released } => self.on_seal(ctx, from, group, released, out),
-            GroupMessage::Get { page, count, urgent: _, held } => {
+            GroupMessage::Get {
+                page,
+                count,
+                urgent: _,
+                held,
+            } => {
                 self.give(ctx, from, epoch, page, count, &held, out);
             }
             GroupMessage::Parts { slot, parts } => {
@@ -247,7 +296,9 @@ impl State {
                     self.take_parts(ctx, slot, parts, out);
                 }
             }
-            GroupMessage::Sealed { .. } | GroupMessage::Sync { .. } | GroupMessage::Synced { .. } => {}
+            GroupMessage::Sealed { .. }
+            | GroupMessage::Sync { .. }
+            | GroupMessage::Synced { .. } => {}
         }
     }
 
@@ -271,7 +322,10 @@ impl State {
             _ => epoch,
         };
         let from_data = planted(Mutant::FenceByLabel)
-            || self.view.member(MemberSlot(stream)).is_some_and(|x| x.is(from, incarnation));
+            || self
+                .view
+                .member(MemberSlot(stream))
+                .is_some_and(|x| x.is(from, incarnation));
         fence == self.epoch && self.synced == self.epoch && from_data
     }
 
@@ -315,7 +369,11 @@ impl State {
             prefix = prefix.max(s.log.highest().unwrap_or(0));
         }
         let promise = self.promise(ctx, stream);
-        let epoch = if planted(Mutant::OldEpochAccepted) { epoch } else { self.epoch };
+        let epoch = if planted(Mutant::OldEpochAccepted) {
+            epoch
+        } else {
+            self.epoch
+        };
         let message = GroupMessage::Ack {
             slot: self.slot,
             incarnation: ctx.incarnation,
@@ -389,7 +447,9 @@ impl State {
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
             self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
-                let upto = self.streams[stream].applied.min(self.streams[stream].stable);
+                let upto = self.streams[stream]
+                    .applied
+                    .min(self.streams[stream].stable);
                 self.streams[stream].purge(upto);
             }
         }
@@ -409,7 +469,10 @@ impl State {
                     .expect("pages are reserved at all members before the first delta to them");
                 applied(self.table.pages(), delta);
             } else {
-                debug_assert!(false, "delta {seq} of stream {stream} is neither applied nor logged");
+                debug_assert!(
+                    false,
+                    "delta {seq} of stream {stream} is neither applied nor logged"
+                );
             }
             self.streams[stream].applied = seq;
         }

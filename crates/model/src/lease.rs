@@ -128,7 +128,9 @@ impl Leases {
             .range(first..)
             .take_while(|((id, ..), _)| *id == group.id)
             .filter(|((_, _, node, incarnation), _)| {
-                !group.slot_of(*node, *incarnation).is_some_and(|slot| group.retained(slot))
+                !group
+                    .slot_of(*node, *incarnation)
+                    .is_some_and(|slot| group.retained(slot))
             })
             .map(|(_, until)| *until)
     }

@@ -30,8 +30,7 @@ pub(crate) struct DirectoryLinks {
 }
 
 /// At most one connection to an address.
-#[derive(Default)]
-struct Slot(tokio::sync::Mutex<SlotState>);
+type Slot = tokio::sync::Mutex<SlotState>;
 
 #[derive(Default)]
 enum SlotState {
@@ -65,8 +64,7 @@ impl DirectoryLinks {
     }
 
     async fn connection(&self, addr: &str) -> Result<Connection, NetError> {
-        let slot = self.slot(addr);
-        let mut state = slot.0.lock().await;
+        let mut state = self.slot(addr).lock_owned().await;
         match &*state {
             SlotState::Open(connection) if connection.over().is_none() => {
                 return Ok(connection.clone());
@@ -76,12 +74,24 @@ impl DirectoryLinks {
             }
             _ => {}
         }
-        let opened = Connection::open(addr, &self.identity, &self.options).await;
-        *state = match &opened {
-            Ok(connection) => SlotState::Open(connection.clone()),
-            Err(error) => SlotState::Failed(error.clone(), Instant::now()),
-        };
-        opened
+        // On a task of its own: whoever asks may give up sooner, and the next who asks wants it.
+        let (addr, identity, options) =
+            (addr.to_owned(), self.identity.clone(), self.options.clone());
+        let opening = tokio::spawn(async move {
+            let opened = Connection::open(&addr, &identity, &options).await;
+            *state = match &opened {
+                Ok(connection) => SlotState::Open(connection.clone()),
+                Err(error) => SlotState::Failed(error.clone(), Instant::now()),
+            };
+            opened
+        });
+        opening.await.unwrap_or_else(|_| {
+            Err(NetError::Closed {
+                addr: "the address".to_owned(),
+                reason: "the node stops".to_owned(),
+                sign: None,
+            })
+        })
     }
 
     /// Asks whoever is at the address.

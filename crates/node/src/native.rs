@@ -1,0 +1,392 @@
+//! The native door: what other nodes, clients and people's tools ask of this node (port 1600).
+//!
+//! The handler is called on the connections' tasks and returns at once: group messages and cache
+//! requests step their buckets right there, everything that waits goes to a task that ends by the
+//! asker's deadline.
+
+mod batch;
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use staves_directory::{Directory, DirectoryError, Proposal};
+use staves_model::{Change, NodeId, PoolKind};
+use staves_net::{Connection, Handler, PeerInfo, Reply};
+use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
+use staves_wire::cache::PoolRef;
+use staves_wire::directory::{
+    GetMap, MapAnswer, Probe, ProbeAnswer, Propose, Proposed, RaftAnswer, Report, Sign,
+};
+use staves_wire::group::GroupEnvelope;
+use staves_wire::hello::Role;
+use staves_wire::{ErrorCode, Message};
+
+use self::batch::Asker;
+pub(crate) use self::batch::{Batch, serve_and_wait};
+use crate::node::Running;
+
+/// How long a question may take whose asker did not say.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node is given to answer a probe.
+const PROBE: Duration = Duration::from_millis(200);
+/// Longest that a newer map is waited for.
+const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// The handler of the native door. The directory is there from the start: the cluster talks to a node
+/// while it joins. All else comes with `running`.
+pub(crate) struct NativeDoor {
+    pub(crate) directory: Directory,
+    pub(crate) running: Arc<OnceLock<Arc<Running>>>,
+}
+
+impl Handler for NativeDoor {
+    fn group(&self, _peer: &PeerInfo, batch: Vec<GroupEnvelope>) {
+        // While the node starts it is no member of anything; whoever thinks so says it again.
+        let Some(running) = self.running.get() else {
+            return;
+        };
+        for envelope in batch {
+            running.host.receive(envelope);
+        }
+    }
+
+    fn request(&self, peer: &PeerInfo, request: Message, reply: Reply) {
+        if let Message::Raft(raft) = request {
+            let directory = self.directory.clone();
+            tokio::spawn(async move {
+                let body = directory.handle(raft.body).await;
+                reply.send(&Message::RaftAnswer(RaftAnswer { body }));
+            });
+            return;
+        }
+        let Some(running) = self.running.get() else {
+            let text = "this node has not joined its cluster yet: ask again in a moment";
+            return reply.error(ErrorCode::NotServing, text);
+        };
+        answer(running, peer, request, reply);
+    }
+}
+
+fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Reply) {
+    match request {
+        Message::Cache(request) => {
+            if running.is_stopping() && !request.forwarded {
+                let text = "this node is stopping: ask another";
+                return reply.error(ErrorCode::Stopping, text);
+            }
+            let request_time = running.host.options().request;
+            let until = Instant::now() + request_time;
+            let deadline = reply.deadline().map_or(until, |d| d.min(until));
+            let pass_on = !request.forwarded;
+            batch::serve(
+                &running.host,
+                request,
+                deadline,
+                pass_on,
+                Asker::Wire(reply),
+            );
+        }
+        Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
+        Message::GetMap(ask) => get_map(running, ask, reply),
+        Message::Status => {
+            let json = Bytes::from(running.status_json());
+            reply.send(&Message::StatusAnswer(StatusAnswer { json }));
+        }
+        Message::KeyRange(target) => key_range(running, target, reply),
+        Message::NodeStop(target) => node_stop(running, target, reply),
+        Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
+        Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
+        Message::Propose(proposal) => propose(running, peer, proposal, reply),
+        Message::Report(report) => hear(running, report, reply),
+        Message::Probe(probe) => look(running, probe, reply),
+        other => {
+            let text = format!(
+                "'{}' is not asked of a node on its own: nodes say it through the directory's messages",
+                other.opcode().word()
+            );
+            reply.error(ErrorCode::Unsupported, text);
+        }
+    }
+}
+
+/// How long this question may take.
+fn time_left(reply: &Reply) -> Duration {
+    let left = reply
+        .deadline()
+        .map(|d| d.saturating_duration_since(Instant::now()));
+    left.unwrap_or(PATIENCE).min(Duration::from_secs(60))
+}
+
+fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
+    match running.host.routes().pool(pool) {
+        Some(pool) => reply.send(&Message::CacheStatsAnswer(
+            running.host.cache_stats(pool.id),
+        )),
+        None => {
+            let name = match pool {
+                PoolRef::Id(id) => id.to_string(),
+                PoolRef::Name(name) => name.clone(),
+            };
+            reply.error(
+                ErrorCode::NotFound,
+                format!("there is no pool '{name}'; 'staves pool list' shows those there are"),
+            );
+        }
+    }
+}
+
+fn get_map(running: &Running, ask: GetMap, reply: Reply) {
+    let mut map = running.directory.map();
+    let now = map.borrow().clone();
+    if now.revision > ask.known || ask.wait_ms == 0 {
+        return reply.send(&Message::MapAnswer(MapAnswer::new(&now, ask.known)));
+    }
+    let wait = Duration::from_millis(ask.wait_ms.into()).min(MAP_WAIT_MAX);
+    tokio::spawn(async move {
+        let newer = map.wait_for(|map| map.revision > ask.known);
+        let newest = match tokio::time::timeout(wait, newer).await {
+            Ok(Ok(map)) => map.clone(),
+            _ => now,
+        };
+        reply.send(&Message::MapAnswer(MapAnswer::new(&newest, ask.known)));
+    });
+}
+
+/// Which keys a node holds, by the map (row X5).
+fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
+    let map = running.directory.map().borrow().clone();
+    let Some(node) = map.nodes.get(&target.node) else {
+        return reply.error(
+            ErrorCode::NotFound,
+            format!("there is no node {}", target.node),
+        );
+    };
+    let slots = usize::from(staves_model::HASH_SLOTS);
+    let mut spans: Vec<KeySpan> = Vec::new();
+    for pool in map.pools.values() {
+        for (bucket, group) in pool.groups.iter().enumerate() {
+            let Some(held) = map
+                .groups
+                .get(group)
+                .and_then(|g| g.slot_of(node.id, node.incarnation))
+            else {
+                continue;
+            };
+            let first = (bucket * slots).div_ceil(pool.groups.len()) as u16;
+            let last = (((bucket + 1) * slots).div_ceil(pool.groups.len()) - 1) as u16;
+            let data = held.index() < usize::from(pool.scheme.m);
+            match spans.last_mut() {
+                Some(span)
+                    if span.pool == pool.id && span.data == data && span.last.0 + 1 == first =>
+                {
+                    span.last.0 = last;
+                }
+                _ => spans.push(KeySpan {
+                    pool: pool.id,
+                    first: staves_model::HashSlot(first),
+                    last: staves_model::HashSlot(last),
+                    data,
+                }),
+            }
+        }
+    }
+    reply.send(&Message::KeyRangeAnswer(KeyRangeAnswer {
+        node: node.id,
+        incarnation: node.incarnation,
+        spans,
+    }));
+}
+
+fn node_stop(running: &Arc<Running>, target: NodeTarget, reply: Reply) {
+    if target.node == running.host.life.node {
+        running.ask_to_stop();
+        return reply.send(&Message::Done);
+    }
+    let running = running.clone();
+    tokio::spawn(async move {
+        let deadline = Instant::now() + time_left(&reply);
+        let request = Message::NodeStop(target);
+        match running
+            .host
+            .peers
+            .call(target.node, &request, deadline)
+            .await
+        {
+            Ok(answer) => reply.send(&answer),
+            Err(error) => reply.error(error.code(), error.to_string()),
+        }
+    });
+}
+
+fn drain(running: &Arc<Running>, node: NodeId, on: bool, reply: Reply) {
+    let running = running.clone();
+    tokio::spawn(async move {
+        let proposal = Proposal::unconditional(Change::Drain { node, on });
+        match running.directory.propose(proposal, time_left(&reply)).await {
+            Ok(_) => reply.send(&Message::Done),
+            Err(error) => directory_error(reply, &error),
+        }
+    });
+}
+
+fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Reply) {
+    let change = match postcard::from_bytes::<Change>(&proposal.change) {
+        Ok(change) => change,
+        Err(error) => {
+            return reply.error(
+                ErrorCode::Malformed,
+                format!("the change does not decode: {error}"),
+            );
+        }
+    };
+    if let Err(text) = may_propose(peer.hello.role, &change) {
+        return reply.error(ErrorCode::Denied, text);
+    }
+    if let Err(reason) = check_pool(&change) {
+        let revision = running.directory.map().borrow().revision;
+        return reply.send(&Message::Proposed(Proposed::Refused { revision, reason }));
+    }
+    let running = running.clone();
+    tokio::spawn(async move {
+        let proposal = Proposal {
+            expected: proposal.expected,
+            term: None,
+            change,
+        };
+        match running.directory.propose(proposal, time_left(&reply)).await {
+            Ok((outcome, revision)) => match postcard::to_allocvec(&outcome) {
+                Ok(bytes) => reply.send(&Message::Proposed(Proposed::Applied {
+                    revision,
+                    outcome: Bytes::from(bytes),
+                })),
+                Err(error) => reply.error(
+                    ErrorCode::Internal,
+                    format!("the change was made; its outcome does not encode: {error}"),
+                ),
+            },
+            Err(DirectoryError::Refused(refusal)) => {
+                let revision = running.directory.map().borrow().revision;
+                let reason = refusal.to_string();
+                reply.send(&Message::Proposed(Proposed::Refused { revision, reason }));
+            }
+            Err(error) => directory_error(reply, &error),
+        }
+    });
+}
+
+/// What a person's tool may change. Epochs, lives and members are the directory's own to decide.
+fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
+    let peoples = matches!(
+        change,
+        Change::CreatePool { .. }
+            | Change::SetPool { .. }
+            | Change::DeletePool { .. }
+            | Change::Drain { .. }
+            | Change::ForgetNode { .. }
+    );
+    match role {
+        _ if !peoples => Err(
+            "only pools may be changed, and nodes drained, resumed or forgotten: all else the \
+             directory decides",
+        ),
+        Role::Client => Err("applications may not change the cluster: say hello as a tool"),
+        Role::Admin | Role::Node => Ok(()),
+    }
+}
+
+/// What a pool may be in this version.
+fn check_pool(change: &Change) -> Result<(), String> {
+    let (name, scheme) = match change {
+        Change::CreatePool {
+            name,
+            kind: PoolKind::Cache,
+            scheme,
+            ..
+        } => (name, Some(*scheme)),
+        Change::SetPool { name, scheme, .. } => (name, *scheme),
+        _ => return Ok(()),
+    };
+    match scheme {
+        Some(scheme) if scheme.m != 1 => Err(format!(
+            "pool '{name}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so \
+             give it 1+k, for example 1+2"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn directory_error(reply: Reply, error: &DirectoryError) {
+    let code = match error {
+        DirectoryError::Refused(_) | DirectoryError::Options { .. } => ErrorCode::Refused,
+        DirectoryError::NoLeader { .. } => ErrorCode::NoQuorum,
+        DirectoryError::Unknown { .. } => ErrorCode::Deadline,
+        _ => ErrorCode::Internal,
+    };
+    reply.error(code, error.to_string());
+}
+
+/// What somebody saw of other nodes goes to the directory's leader (row D5).
+fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
+    for evidence in report.seen {
+        running.witness.saw(evidence.node, evidence.sign);
+    }
+    reply.send(&Message::Done);
+}
+
+/// Looks whether a life of a node is there, on another's behalf.
+fn look(running: &Arc<Running>, probe: Probe, reply: Reply) {
+    let identity = running.identity.clone();
+    tokio::spawn(async move {
+        let options = staves_net::Options {
+            connect_timeout: PROBE,
+            ..staves_net::Options::default()
+        };
+        let sign = match Connection::open(&probe.addr, &identity, &options).await {
+            Ok(connection) => {
+                let welcome = connection.welcome();
+                let same =
+                    welcome.node == probe.node && welcome.incarnation == probe.incarnation;
+                if same { Sign::Alive } else { Sign::Refused }
+            }
+            Err(error) => error
+                .sign()
+                .unwrap_or(Sign::Silent(PROBE.as_millis() as u32)),
+        };
+        reply.send(&Message::ProbeAnswer(ProbeAnswer {
+            node: probe.node,
+            sign,
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_change_pools_and_nothing_changes_epochs() {
+        let pool = Change::DeletePool { name: "x".into() };
+        let epochs = Change::CommitEpochs(Vec::new());
+        assert!(may_propose(Role::Admin, &pool).is_ok());
+        assert!(may_propose(Role::Client, &pool).is_err());
+        for role in [Role::Admin, Role::Client, Role::Node] {
+            assert!(may_propose(role, &epochs).is_err());
+        }
+    }
+
+    #[test]
+    fn a_cache_pool_keeps_whole_copies() {
+        let set = |scheme: &str| Change::SetPool {
+            name: "cache".into(),
+            scheme: Some(scheme.parse().expect("a scheme")),
+            node_budget_bytes: None,
+        };
+        assert!(check_pool(&set("1+0")).is_ok());
+        let refusal = check_pool(&set("2+1")).expect_err("two data buckets");
+        assert!(
+            refusal.contains("'cache'") && refusal.contains("1+k"),
+            "{refusal}"
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! Batches of operations of the native protocol: taken apart by bucket, answered together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use staves_cache::Refused;
+use staves_model::{Group, HashSlot, NodeId, PoolId, Revision, Time};
+use staves_net::Reply;
+use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, PoolRef};
+use staves_wire::group::RequestId;
+use staves_wire::{ErrorCode, Message};
+use tokio::sync::oneshot;
+
+use crate::host::{Cell, Host, Naming, Routes, Submitted, Waiter};
+
+/// Who gets a batch's answers.
+pub(crate) enum Asker {
+    /// Another process.
+    Wire(Reply),
+    /// This node's own router.
+    Here(oneshot::Sender<CacheAnswers>),
+}
+
+/// A batch on its way to its answers.
+pub(crate) struct Batch {
+    host: Arc<Host>,
+    pool: PoolId,
+    asked_by: Revision,
+    slots: Vec<HashSlot>,
+    /// An operation was refused after it had waited: later ones of its bucket must not overtake it.
+    disturbed: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    answers: Vec<Option<Answer>>,
+    /// Answers still to come, and one for whoever hands the operations in.
+    missing: usize,
+    moved: Vec<Arc<Group>>,
+    asker: Option<Asker>,
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("ops", &self.slots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Batch {
+    fn new(
+        host: Arc<Host>,
+        pool: PoolId,
+        asked_by: Revision,
+        ops: &[CacheOp],
+        asker: Asker,
+    ) -> Batch {
+        Batch {
+            host,
+            pool,
+            asked_by,
+            slots: ops.iter().map(|op| op.slot).collect(),
+            disturbed: AtomicBool::new(false),
+            state: Mutex::new(State {
+                answers: vec![None; ops.len()],
+                missing: ops.len() + 1,
+                moved: Vec::new(),
+                asker: Some(asker),
+            }),
+        }
+    }
+
+    /// An operation's answer; true if it was the last.
+    pub(crate) fn put(&self, index: usize, answer: Answer) -> bool {
+        let mut state = self.state.lock();
+        if let Some(place) = state.answers.get_mut(index)
+            && place.is_none()
+        {
+            *place = Some(answer);
+            state.missing -= 1;
+        }
+        state.missing == 0
+    }
+
+    fn end_of_ops(&self) -> bool {
+        let mut state = self.state.lock();
+        state.missing -= 1;
+        state.missing == 0
+    }
+
+    /// A refusal, as an answer.
+    pub(crate) fn refuse(&self, _index: usize, refused: Refused) -> Answer {
+        self.disturbed.store(true, Ordering::Release);
+        Answer::error(refused.code(), refused.to_string())
+    }
+
+    /// Answers those that are complete.
+    pub(crate) fn finish_all(batches: Vec<Arc<Batch>>) {
+        for batch in batches {
+            batch.finish();
+        }
+    }
+
+    fn finish(&self) {
+        let (answers, mut moved, asker) = {
+            let mut state = self.state.lock();
+            let Some(asker) = state.asker.take() else {
+                return;
+            };
+            let answers = std::mem::take(&mut state.answers);
+            (answers, std::mem::take(&mut state.moved), asker)
+        };
+        let unanswered = || Answer::error(ErrorCode::Internal, "no answer came for the operation");
+        let answers: Vec<Answer> = answers
+            .into_iter()
+            .map(|a| a.unwrap_or_else(unanswered))
+            .collect();
+        let routes = self.host.routes();
+        moved.extend(self.moved(&routes, &answers));
+        let answers = CacheAnswers {
+            revision: routes.map.revision,
+            answers,
+            moved,
+        };
+        match asker {
+            Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
+            // Who asked may have given up.
+            Asker::Here(reply) => drop(reply.send(answers)),
+        }
+    }
+
+    /// The newest entries of the groups that the asker took us for wrongly (row D1).
+    fn moved(&self, routes: &Routes, answers: &[Answer]) -> Vec<Arc<Group>> {
+        let wrong = answers.iter().zip(&self.slots).filter(|(answer, _)| {
+            matches!(
+                answer,
+                Answer::Error(ErrorCode::NotServing | ErrorCode::Unreachable, _)
+            )
+        });
+        let slots: BTreeSet<HashSlot> = wrong.map(|(_, slot)| *slot).collect();
+        let groups = slots
+            .iter()
+            .filter_map(|slot| routes.map.group_of(self.pool, *slot));
+        let news: BTreeMap<_, _> = groups
+            .filter(|g| g.revision > self.asked_by)
+            .map(|g| (g.id, g))
+            .collect();
+        news.into_values().map(|g| Arc::new(g.clone())).collect()
+    }
+}
+
+/// Serves a batch: what is for this node's buckets there, the rest by one more node if `pass_on`. The
+/// asker is answered now or later.
+pub(crate) fn serve(
+    host: &Arc<Host>,
+    request: CacheRequest,
+    deadline: Instant,
+    pass_on: bool,
+    asker: Asker,
+) {
+    let routes = host.routes();
+    let Some(pool) = routes.pool(&request.pool) else {
+        return refuse_all(&routes, &request, asker);
+    };
+    let batch = Batch::new(
+        host.clone(),
+        pool.id,
+        request.revision,
+        &request.ops,
+        asker,
+    );
+    let batch = Arc::new(batch);
+    let mut hand = Hand {
+        host,
+        batch: &batch,
+        head: Head::of(&request),
+        now: host.clock.now(),
+        deadline: host.clock.at(deadline),
+        refused: BTreeMap::new(),
+        touched: Vec::new(),
+    };
+    let mut elsewhere = Vec::new();
+    for (index, op) in request.ops.iter().enumerate() {
+        if op.op.as_op().slot() != op.slot {
+            let text = format!("the key's hash slot is not {}", op.slot);
+            batch.put(index, Answer::error(ErrorCode::Malformed, text));
+            continue;
+        }
+        let bucket = pool.bucket_of(op.slot);
+        let cell = &pool.cells[bucket as usize];
+        if hand.is_here(&routes, cell) {
+            hand.submit(bucket, cell, index, op);
+        } else if pass_on {
+            elsewhere.push(index);
+        } else {
+            let refused = Refused::NotServing;
+            batch.put(
+                index,
+                Answer::error(refused.code(), format!("node {}: {refused}", host.life.node)),
+            );
+        }
+    }
+    let now = hand.now;
+    for cell in hand.touched {
+        cell.flush(host, now);
+    }
+    if !elsewhere.is_empty() {
+        let batch = batch.clone();
+        tokio::spawn(pass(batch, pool.id, request, elsewhere, deadline));
+    }
+    if batch.end_of_ops() {
+        batch.finish();
+    }
+}
+
+/// The same for this node's own router, which has passed it on already.
+pub(crate) async fn serve_and_wait(
+    host: &Arc<Host>,
+    request: CacheRequest,
+    deadline: Instant,
+) -> CacheAnswers {
+    let (count, revision) = (request.ops.len(), request.revision);
+    let (asker, answers) = oneshot::channel();
+    serve(host, request, deadline, false, Asker::Here(asker));
+    let late = |text: &str| CacheAnswers {
+        revision,
+        answers: vec![Answer::error(ErrorCode::Deadline, text); count],
+        moved: Vec::new(),
+    };
+    match tokio::time::timeout_at(deadline.into(), answers).await {
+        Ok(Ok(answers)) => answers,
+        Ok(Err(_)) => late("the request was dropped without an answer"),
+        Err(_) => late("the node's own bucket did not answer in time"),
+    }
+}
+
+fn refuse_all(routes: &Routes, request: &CacheRequest, asker: Asker) {
+    let name = match &request.pool {
+        PoolRef::Id(id) => id.to_string(),
+        PoolRef::Name(name) => name.clone(),
+    };
+    let text = format!("there is no pool '{name}'; 'staves pool list' shows those there are");
+    let answer = Answer::error(ErrorCode::NotFound, text);
+    let answers = CacheAnswers {
+        revision: routes.map.revision,
+        answers: vec![answer; request.ops.len()],
+        moved: Vec::new(),
+    };
+    match asker {
+        Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
+        Asker::Here(reply) => drop(reply.send(answers)),
+    }
+}
+
+/// What all operations of a request have in common.
+struct Head {
+    client: staves_model::ClientId,
+    floor: u64,
+    retry: bool,
+}
+
+impl Head {
+    fn of(request: &CacheRequest) -> Head {
+        Head {
+            client: request.client,
+            floor: request.floor,
+            retry: request.retry,
+        }
+    }
+}
+
+/// Hands operations to this node's buckets.
+struct Hand<'a> {
+    host: &'a Arc<Host>,
+    batch: &'a Arc<Batch>,
+    head: Head,
+    now: Time,
+    deadline: Time,
+    /// Buckets that refused an operation: the asker will ask again for it, and for all after it, in
+    /// their order.
+    refused: BTreeMap<u32, Refused>,
+    touched: Vec<Arc<Cell>>,
+}
+
+impl Hand<'_> {
+    /// Whether the bucket is this node's to answer for, by what it does or by what the map says.
+    fn is_here(&self, routes: &Routes, cell: &Cell) -> bool {
+        let me: NodeId = self.host.life.node;
+        if cell.lock().answers() {
+            return true;
+        }
+        let group = routes.map.groups.get(&cell.group);
+        let data = group.and_then(|g| g.member(staves_model::MemberSlot(0)));
+        data.is_some_and(|x| x.is(me, self.host.life.incarnation))
+            && cell.lock().bucket.is_some()
+    }
+
+    fn submit(&mut self, bucket: u32, cell: &Arc<Cell>, index: usize, op: &CacheOp) {
+        let batch = self.batch;
+        if let Some(refused) = self.refused.get(&bucket) {
+            batch.put(index, batch.refuse(index, *refused));
+            return;
+        }
+        let named = op.number > 0 && self.head.client.0 > 0;
+        let naming = Naming::Given {
+            request: named.then_some(RequestId {
+                client: self.head.client,
+                number: op.number,
+                floor: self.head.floor,
+            }),
+            retry: self.head.retry,
+        };
+        let mut wants_flush = false;
+        let submitted = {
+            let mut state = cell.lock();
+            if batch.disturbed.load(Ordering::Acquire) {
+                Submitted::Refused(Refused::NotServing)
+            } else {
+                state.submit(
+                    self.now,
+                    naming,
+                    self.deadline,
+                    &op.op.as_op(),
+                    |answer| answer.to_owned(),
+                    |_| Waiter::Batch {
+                        batch: batch.clone(),
+                        index: index as u32,
+                    },
+                    &mut wants_flush,
+                )
+            }
+        };
+        if wants_flush {
+            self.touched.push(cell.clone());
+        }
+        match submitted {
+            Submitted::Given(answer) => drop(batch.put(index, answer)),
+            Submitted::Waits => {}
+            Submitted::Refused(refused) => {
+                self.refused.insert(bucket, refused);
+                batch.put(index, Answer::error(refused.code(), refused.to_string()));
+            }
+        }
+    }
+}
+
+/// Passes operations on, once, with their client's own numbers.
+async fn pass(
+    batch: Arc<Batch>,
+    pool: PoolId,
+    request: CacheRequest,
+    elsewhere: Vec<usize>,
+    deadline: Instant,
+) {
+    let ops = elsewhere.iter().map(|index| request.ops[*index].clone());
+    let request = CacheRequest {
+        pool: PoolRef::Id(pool),
+        ops: ops.collect(),
+        forwarded: true,
+        ..request
+    };
+    let answers = batch.host.router().forward(request, deadline).await;
+    batch.state.lock().moved.extend(answers.moved);
+    let mut last = false;
+    for (index, answer) in elsewhere.into_iter().zip(answers.answers) {
+        last |= batch.put(index, answer);
+    }
+    if last {
+        batch.finish();
+    }
+}
