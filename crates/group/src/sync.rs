@@ -49,7 +49,7 @@ impl Member {
                 let Some(state) = self.state.as_mut().filter(|_| sealed) else {
                     return;
                 };
-                able = state.to_cut(now, group.clone(), slot, streams, want_extents, applied);
+                able = state.bring_to_cut(now, group.clone(), slot, streams, want_extents, applied);
             } else {
                 able = self.join(now, group.clone(), slot, streams, want_extents, pages);
             }
@@ -141,7 +141,7 @@ impl Member {
 
 impl State {
     // A retained member: it fills its streams to the cut, drops what lies beyond, and applies (rules 9, 10).
-    fn to_cut(
+    fn bring_to_cut(
         &mut self,
         now: Time,
         group: Arc<Group>,

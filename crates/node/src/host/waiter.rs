@@ -40,7 +40,7 @@ impl Waiter {
             }
             Waiter::Batch { batch, index } => {
                 let answer =
-                    result.unwrap_or_else(|refused| batch.refuse(index as usize, refused));
+                    result.unwrap_or_else(|refused| batch.refuse(refused));
                 batch.put(index as usize, answer).then_some(batch)
             }
         }

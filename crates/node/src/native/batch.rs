@@ -93,7 +93,7 @@ impl Batch {
     }
 
     /// A refusal, as an answer.
-    pub(crate) fn refuse(&self, _index: usize, refused: Refused) -> Answer {
+    pub(crate) fn refuse(&self, refused: Refused) -> Answer {
         self.disturbed.store(true, Ordering::Release);
         Answer::error(refused.code(), refused.to_string())
     }
@@ -302,7 +302,7 @@ impl Hand<'_> {
     fn submit(&mut self, bucket: u32, cell: &Arc<Cell>, index: usize, op: &CacheOp) {
         let batch = self.batch;
         if let Some(refused) = self.refused.get(&bucket) {
-            batch.put(index, batch.refuse(index, *refused));
+            batch.put(index, batch.refuse(*refused));
             return;
         }
         let named = op.number > 0 && self.head.client.0 > 0;

@@ -1,0 +1,204 @@
+//! Operations of one connection that this node's buckets do not answer: for other nodes, or refused
+//! here, or interrupted by a takeover.
+//!
+//! They keep the order in which the connection sent them: one batch is under way at a time, and later
+//! operations for a bucket that has any on a detour take the detour too. Answers leave in order anyway,
+//! so nobody waits longer for that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use staves_model::{PoolId, Time};
+use staves_wire::ErrorCode;
+use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::group::RequestId;
+
+use super::mailbox::{Letter, Mailbox};
+use crate::forward::resume;
+use crate::host::Host;
+
+/// Most operations of one batch.
+const BATCH_OPS_MAX: usize = 1024;
+
+/// An operation on a detour.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) bucket: u32,
+    pub(super) op: OwnedOp,
+    /// The number under which it may have taken effect already.
+    pub(super) request: Option<RequestId>,
+    pub(super) deadline: Time,
+}
+
+/// An operation that came back.
+#[derive(Debug)]
+pub(crate) struct Detoured {
+    place: u64,
+    part: u32,
+    bucket: u32,
+    answer: Answer,
+}
+
+/// One connection's detour.
+#[derive(Debug, Default)]
+pub(super) struct Detour {
+    /// By place and part: the order in which they came.
+    queued: BTreeMap<(u64, u32), Wanted>,
+    /// Operations on the detour, queued or under way, by bucket.
+    held: BTreeMap<u32, u32>,
+    under_way: bool,
+}
+
+impl Detour {
+    /// Whether operations of this bucket are on the detour, so that later ones must follow.
+    #[inline]
+    pub(super) fn holds(&self, bucket: u32) -> bool {
+        !self.held.is_empty() && self.held.contains_key(&bucket)
+    }
+
+    pub(super) fn push(&mut self, place: u64, part: u32, wanted: Wanted) {
+        *self.held.entry(wanted.bucket).or_default() += 1;
+        self.queued.insert((place, part), wanted);
+    }
+
+    /// Sets out with what is queued, unless a batch is under way.
+    pub(super) fn set_out(&mut self, host: &Arc<Host>, mailbox: &Arc<Mailbox>, pool: PoolId) {
+        if self.under_way || self.queued.is_empty() {
+            return;
+        }
+        let mut batch = Vec::new();
+        while batch.len() < BATCH_OPS_MAX
+            && let Some(first) = self.queued.pop_first()
+        {
+            batch.push(first);
+        }
+        self.under_way = true;
+        let (host, mailbox) = (host.clone(), mailbox.clone());
+        tokio::spawn(async move {
+            let came_back = travel(&host, pool, batch).await;
+            mailbox.put(Letter::Detoured(came_back));
+        });
+    }
+
+    /// A batch came back: hands its answers out.
+    pub(super) fn back(&mut self, batch: Vec<Detoured>, mut settle: impl FnMut(u64, u32, Answer)) {
+        self.under_way = false;
+        for one in batch {
+            if let Some(count) = self.held.get_mut(&one.bucket) {
+                *count -= 1;
+                if *count == 0 {
+                    self.held.remove(&one.bucket);
+                }
+            }
+            settle(one.place, one.part, one.answer);
+        }
+    }
+}
+
+/// Where an operation's answer belongs.
+type Home = (u64, u32, u32);
+
+async fn travel(
+    host: &Arc<Host>,
+    pool: PoolId,
+    batch: Vec<((u64, u32), Wanted)>,
+) -> Vec<Detoured> {
+    let now = host.clock.now();
+    let latest = batch.iter().map(|(_, wanted)| wanted.deadline).max();
+    let deadline = Instant::now() + latest.unwrap_or(now).since(now);
+    let mut came_back = Vec::with_capacity(batch.len());
+    let mut numbered: BTreeMap<u32, Vec<(Home, OwnedOp, RequestId)>> = BTreeMap::new();
+    let mut fresh: Vec<(Home, OwnedOp)> = Vec::new();
+    for ((place, part), wanted) in batch {
+        let home = (place, part, wanted.bucket);
+        match wanted.request {
+            Some(request) => {
+                let waiting = numbered.entry(wanted.bucket).or_default();
+                waiting.push((home, wanted.op, request));
+            }
+            None if wanted.deadline <= now => {
+                let text = "the deadline passed before its turn came; nothing was done";
+                came_back.push(back(home, Answer::error(ErrorCode::Busy, text)));
+            }
+            None => fresh.push((home, wanted.op)),
+        }
+    }
+    // First those that may have taken effect: what the connection sent later must find them done.
+    for (bucket, ops) in numbered {
+        came_back.extend(take_up(host, pool, bucket, ops, deadline).await);
+    }
+    let (homes, ops): (Vec<Home>, Vec<OwnedOp>) = fresh.into_iter().unzip();
+    if ops.is_empty() {
+        return came_back;
+    }
+    let answers = host
+        .router()
+        .execute(&PoolRef::Id(pool), ops, deadline)
+        .await
+        .unwrap_or_else(|error| {
+            vec![Answer::error(error.code(), error.to_string()); homes.len()]
+        });
+    came_back.extend(homes.into_iter().zip(answers).map(|(h, a)| back(h, a)));
+    came_back
+}
+
+/// Asks again for interrupted writes of one bucket, under their numbers.
+async fn take_up(
+    host: &Arc<Host>,
+    pool: PoolId,
+    bucket: u32,
+    ops: Vec<(Home, OwnedOp, RequestId)>,
+    deadline: Instant,
+) -> Vec<Detoured> {
+    let Some((_, _, first)) = ops.first() else {
+        return Vec::new();
+    };
+    let client = first.client;
+    let routes = host.routes();
+    let cell = routes
+        .pools
+        .get(&pool)
+        .and_then(|p| p.cells.get(bucket as usize));
+    let floor = match cell {
+        Some(cell) => cell.lock().lane.floor(),
+        None => first.floor,
+    };
+    let mut homes = Vec::new();
+    let mut wanted = Vec::new();
+    for (home, op, request) in ops {
+        homes.push((home, request));
+        wanted.push(CacheOp {
+            number: request.number,
+            slot: op.as_op().slot(),
+            op,
+        });
+    }
+    let request = CacheRequest {
+        revision: routes.map.revision,
+        pool: PoolRef::Id(pool),
+        client,
+        floor,
+        retry: true,
+        forwarded: true,
+        ops: wanted,
+    };
+    let answers = resume(host, request, deadline).await;
+    if let Some(cell) = cell {
+        let mut state = cell.lock();
+        homes
+            .iter()
+            .for_each(|(_, request)| state.lane.answered(request));
+    }
+    let homes = homes.into_iter().map(|(home, _)| home);
+    homes.zip(answers).map(|(h, a)| back(h, a)).collect()
+}
+
+fn back((place, part, bucket): Home, answer: Answer) -> Detoured {
+    Detoured {
+        place,
+        part,
+        bucket,
+        answer,
+    }
+}

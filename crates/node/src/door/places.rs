@@ -1,0 +1,206 @@
+//! The answers of one connection, in the order of its commands, whenever they come.
+//!
+//! While nothing is owed, answers go straight to the connection's output. A command that has to wait
+//! takes a place; what is answered after it waits behind it, as bytes.
+
+use std::collections::VecDeque;
+
+use staves_wire::cache::{Answer, OwnedOp};
+
+use crate::resp::{Join, Output, Protocol};
+
+/// One operation of a command.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// Answered.
+    Answered(Answer),
+    /// Not yet; what to ask, should it have to be asked elsewhere.
+    Waits(OwnedOp),
+    /// Not yet, and whoever works on it has what to ask.
+    Away,
+}
+
+/// A command that waits.
+#[derive(Debug)]
+struct Place {
+    join: Join,
+    protocol: Protocol,
+    parts: Parts,
+    missing: usize,
+    /// The answers to the commands behind it, up to the next place.
+    after: Output,
+}
+
+#[derive(Debug)]
+enum Parts {
+    One(Part),
+    Many(Vec<Part>),
+}
+
+impl Parts {
+    fn get(&mut self, part: u32) -> Option<&mut Part> {
+        match self {
+            Parts::One(one) => (part == 0).then_some(one),
+            Parts::Many(many) => many.get_mut(part as usize),
+        }
+    }
+}
+
+/// All places of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// The number of the front place.
+    first: u64,
+    queue: VecDeque<Place>,
+}
+
+impl Places {
+    /// How many commands wait.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The number that the next place will have.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
+    /// Where the next answer goes.
+    #[inline]
+    pub(super) fn tail<'a>(&'a mut self, output: &'a mut Output) -> &'a mut Output {
+        match self.queue.back_mut() {
+            Some(place) => &mut place.after,
+            None => output,
+        }
+    }
+
+    /// A place for a command of one operation.
+    pub(super) fn push_one(&mut self, join: Join, protocol: Protocol, part: Part) {
+        self.push(join, protocol, Parts::One(part), 1);
+    }
+
+    /// A place for a command of several operations, some of which may be answered already.
+    pub(super) fn push_many(&mut self, join: Join, protocol: Protocol, parts: Vec<Part>) {
+        let missing = parts
+            .iter()
+            .filter(|p| !matches!(p, Part::Answered(_)))
+            .count();
+        self.push(join, protocol, Parts::Many(parts), missing);
+    }
+
+    fn push(&mut self, join: Join, protocol: Protocol, parts: Parts, missing: usize) {
+        self.queue.push_back(Place {
+            join,
+            protocol,
+            parts,
+            missing,
+            after: Output::new(),
+        });
+    }
+
+    /// What an operation that waits asks, for whoever asks it elsewhere.
+    pub(super) fn send_away(&mut self, place: u64, part: u32) -> Option<OwnedOp> {
+        let part = self.place(place)?.parts.get(part)?;
+        match std::mem::replace(part, Part::Away) {
+            Part::Waits(op) => Some(op),
+            other => {
+                *part = other;
+                None
+            }
+        }
+    }
+
+    /// An operation's answer.
+    pub(super) fn settle(&mut self, place: u64, part: u32, answer: Answer) {
+        let Some(place) = self.place(place) else {
+            return;
+        };
+        if let Some(part) = place.parts.get(part)
+            && !matches!(part, Part::Answered(_))
+        {
+            *part = Part::Answered(answer);
+            place.missing -= 1;
+        }
+    }
+
+    fn place(&mut self, place: u64) -> Option<&mut Place> {
+        let at = place.checked_sub(self.first)?;
+        self.queue.get_mut(usize::try_from(at).ok()?)
+    }
+
+    /// Moves the answers that are next to the output.
+    pub(super) fn release(&mut self, output: &mut Output) {
+        while let Some(mut place) = self.queue.pop_front_if(|place| place.missing == 0) {
+            self.first += 1;
+            match place.parts {
+                Parts::One(Part::Answered(answer)) => {
+                    output.join(place.protocol, place.join, &[answer]);
+                }
+                Parts::One(_) => {}
+                Parts::Many(parts) => {
+                    let answers = parts.into_iter().filter_map(|part| match part {
+                        Part::Answered(answer) => Some(answer),
+                        _ => None,
+                    });
+                    let answers: Vec<Answer> = answers.collect();
+                    output.join(place.protocol, place.join, &answers);
+                }
+            }
+            if !place.after.is_empty() {
+                output.append(&mut place.after);
+            }
+        }
+    }
+
+    /// Bytes of answers that wait behind places.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.queue.iter().map(|place| place.after.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Buf;
+
+    fn written(output: &mut Output) -> String {
+        let bytes = output.copy_to_bytes(output.remaining());
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn answers_leave_in_the_order_of_the_commands() {
+        let (mut places, mut output) = (Places::default(), Output::new());
+        places.tail(&mut output).ok();
+        assert_eq!(places.next(), 0);
+        places.push_one(Join::Plain, Protocol::Resp2, Part::Away);
+        places.tail(&mut output).integer(2);
+        let parts = vec![Part::Answered(Answer::Int(1)), Part::Away];
+        places.push_many(Join::Sum, Protocol::Resp2, parts);
+        places.tail(&mut output).integer(4);
+        places.release(&mut output);
+        assert_eq!(written(&mut output), "+OK\r\n");
+        assert!(places.held_bytes() > 0);
+
+        places.settle(1, 1, Answer::Int(2));
+        places.release(&mut output);
+        assert_eq!(written(&mut output), "", "the first still waits");
+        places.settle(0, 0, Answer::Int(1));
+        places.settle(0, 0, Answer::Int(9));
+        places.release(&mut output);
+        assert_eq!(written(&mut output), ":1\r\n:2\r\n:3\r\n:4\r\n");
+        assert_eq!((places.len(), places.next()), (0, 2));
+        places.settle(0, 0, Answer::Nil);
+    }
+
+    #[test]
+    fn what_waits_can_be_asked_elsewhere_once() {
+        let mut places = Places::default();
+        let op = OwnedOp::Get { key: "k".into() };
+        places.push_one(Join::Plain, Protocol::Resp2, Part::Waits(op.clone()));
+        assert_eq!(places.send_away(0, 0), Some(op));
+        assert_eq!(places.send_away(0, 0), None);
+        assert_eq!(places.send_away(7, 0), None);
+    }
+}
