@@ -1,11 +1,20 @@
-//! The daemon: what one `staves` process is made of.
-//!
-//! **Parts that are pure.** [`config`]: what a node is told. [`resp`]: Redis's protocol, from bytes to
-//! operations and from answers to bytes. [`status`]: how the cluster is, in one sentence and in rows.
-//!
-//! **Not here.** What bytes mean (`staves-cache`), what survives (`staves-group`), who holds what
-//! (`staves-directory`), how messages move (`staves-net`).
+//! Coming.
 
+mod admin;
+mod clock;
 pub mod config;
+mod door;
+mod forward;
+mod host;
+mod leave;
+mod links;
+mod metrics;
+mod native;
+mod node;
 pub mod resp;
+mod start;
 pub mod status;
+mod witness;
+
+pub use node::{Node, run};
+pub use start::StartError;

@@ -2,6 +2,7 @@
 
 mod commands;
 mod config;
+mod e2e;
 mod fake;
 
 use std::process::{Command, Output, Stdio};

@@ -101,35 +101,413 @@ impl Connection {
     ) -> io::Result<()> {
         let (mut reading, writing) = socket.split();
         loop {
-            self.work();
+            let short_of_room = self.work();
             self.desk.write(&writing)?;
             let desk = &mut self.desk;
-            let idle = desk.places.len() == 0 && desk.output.is_empty();
-            if desk.closing && idle {
-                return Ok(());
-            }
-            // A whole command may lie here that was not begun for want of room.
-            if !desk.closing && desk.has_room() && self.parser_may_go_on() {
+            let has_room = !desk.closing && desk.has_room();
+            if short_of_room && has_room {
                 continue;
             }
-            let may_read = !self.desk.closing && self.desk.has_room();
+            if desk.closing && desk.places.len() == 0 && desk.output.is_empty() {
+                return Ok(());
+            }
             tokio::select! {
                 biased;
-                () = self.desk.mailbox.notified(), if self.desk.places.len() > 0 => {}
-                read = read(&mut reading, &mut self.input, &self.parser), if may_read => {
-                    let count = read?;
-                    if count == 0 {
-                        return Ok(());
-                    }
-                    let door = &self.desk.running.door;
+                () = desk.mailbox.notified(), if desk.places.len() > 0 => {}
+                count = read(&mut reading, &mut self.input, &self.parser), if has_room => {
+                    let count = count?;
+                    // What was asked before the client closed its side is still done and answered.
+                    desk.closing |= count == 0;
+                    let door = &desk.running.door;
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
-                    self.stalled = false;
                 }
-                ready = writing.writable(), if !self.desk.output.is_empty() => ready?,
-                _ = stopping.wait_for(|stop| *stop), if !self.desk.closing => {
-                    self.desk.closing = true;
+                ready = writing.writable(), if !desk.output.is_empty() => ready?,
+                _ = stopping.wait_for(|stop| *stop), if !desk.closing => desk.closing = true,
+            }
+        }
+    }
+
+    /// Does what can be done without waiting. Returns whether commands were left for want of room.
+    fn work(&mut self) -> bool {
+        let Connection {
+            input,
+            parser,
+            desk,
+        } = self;
+        desk.begin();
+        let mut at = 0;
+        let mut short_of_room = false;
+        while !desk.closing {
+            if !desk.has_room() {
+                short_of_room = true;
+                break;
+            }
+            match parser.next(&input[at..]) {
+                Ok(Some(frame)) => {
+                    at += frame.used;
+                    desk.command(Command::of(frame.args, desk.running.value_bytes_max));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let text = format!("ERR {error}");
+                    desk.places.tail(&mut desk.output).error(&text);
+                    desk.closing = true;
                 }
             }
         }
+        input.advance(at);
+        if input.is_empty() && input.capacity() > INPUT_KEPT_MAX {
+            *input = BytesMut::new();
+        }
+        desk.end();
+        short_of_room
+    }
+}
+
+/// Reads what there is. The parser knows how much a large value still lacks.
+async fn read(
+    reading: &mut ReadHalf<'_>,
+    input: &mut BytesMut,
+    parser: &Parser,
+) -> io::Result<usize> {
+    let wanted = parser.wanted(input.len()).min(1 << 20);
+    input.reserve(wanted.max(READ_BYTES));
+    reading.read_buf(input).await
+}
+
+impl Desk {
+    fn has_room(&self) -> bool {
+        self.places.len() < PLACES_MAX && self.output.len() < OUTPUT_BYTES_MAX
+    }
+
+    fn protocol(&self) -> Protocol {
+        self.session.protocol()
+    }
+
+    /// A batch begins: what has come by mail first, by the newest table.
+    fn begin(&mut self) {
+        let host = &self.running.host;
+        let version = host.version();
+        if version != self.version {
+            self.version = version;
+            self.routes = host.routes();
+        }
+        self.now = host.clock.now();
+        self.deadline = self.now + host.options().request;
+        if self.places.len() > 0 {
+            self.take_mail();
+        }
+    }
+
+    /// A batch ends: what it made goes to the copies, in one go, and answers into their order.
+    fn end(&mut self) {
+        let host = &self.running.host;
+        for cell in self.touched.drain(..) {
+            cell.flush(host, self.now);
+        }
+        if let Some(pool) = self.routes.door {
+            self.detour.set_out(host, &self.mailbox, pool);
+        }
+        self.places.release(&mut self.output);
+        let done = std::mem::take(&mut self.commands);
+        if done > 0 {
+            let door = &self.running.door;
+            door.commands_total.fetch_add(done, Ordering::Relaxed);
+        }
+    }
+
+    fn take_mail(&mut self) {
+        for letter in self.mailbox.take() {
+            match letter {
+                Letter::Part {
+                    place,
+                    part,
+                    result,
+                    request,
+                } => match result {
+                    Ok(answer) => self.places.settle(place, part, answer),
+                    Err(Refused::Deadline) => {
+                        let answer =
+                            Answer::error(ErrorCode::Deadline, Refused::Deadline.to_string());
+                        self.places.settle(place, part, answer);
+                    }
+                    Err(_) => self.send_away(place, part, request),
+                },
+                Letter::Detoured(batch) => {
+                    let places = &mut self.places;
+                    self.detour.back(batch, |place, part, answer| {
+                        places.settle(place, part, answer);
+                    });
+                }
+            }
+        }
+    }
+
+    /// A bucket refused what had waited there: it goes on by another way.
+    fn send_away(
+        &mut self,
+        place: u64,
+        part: u32,
+        request: Option<staves_wire::group::RequestId>,
+    ) {
+        let Some(op) = self.places.send_away(place, part) else {
+            return;
+        };
+        let bucket = self.bucket_of(&op.as_op());
+        let wanted = Wanted {
+            bucket: bucket.unwrap_or(0),
+            op,
+            request,
+            deadline: self.deadline,
+        };
+        self.detoured(place, part, wanted);
+    }
+
+    fn detoured(&mut self, place: u64, part: u32, wanted: Wanted) {
+        let door = &self.running.door;
+        door.detoured_total.fetch_add(1, Ordering::Relaxed);
+        self.detour.push(place, part, wanted);
+    }
+
+    #[inline]
+    fn bucket_of(&self, op: &Op<'_>) -> Option<u32> {
+        let pool = self.routes.pools.get(&self.routes.door?)?;
+        Some(pool.bucket_of(op.slot()))
+    }
+
+    fn command(&mut self, command: Command<'_>) {
+        self.commands += 1;
+        match command {
+            Command::Data {
+                ops: Ops::One(op),
+                join,
+            } => self.one(&op, join),
+            Command::Data {
+                ops: Ops::Many(ops),
+                join,
+            } => self.many(&ops, join),
+            Command::KeyCount => self.key_count(),
+            Command::Local { name, args } => {
+                let Desk {
+                    running,
+                    session,
+                    places,
+                    output,
+                    ..
+                } = self;
+                let out = places.tail(output);
+                let after = session.answer(name, args, || running.facts(), out);
+                self.closing |= after == After::Close;
+                if matches!(name, Name::Client | Name::Hello | Name::Reset) {
+                    let client = self.session.client();
+                    let mut clients = self.running.door.clients.lock();
+                    clients.insert(client.id, client.clone());
+                }
+            }
+            Command::Refused(text) => self.places.tail(&mut self.output).error(&text),
+            Command::Nothing => self.commands -= 1,
+        }
+    }
+
+    /// A command of one operation: the fast path.
+    fn one(&mut self, op: &Op<'_>, join: Join) {
+        let protocol = self.protocol();
+        let place = self.places.next();
+        let tail = self.places.tail(&mut self.output);
+        // The table, the tail and the bookkeeping are different fields: taken apart for the borrows.
+        let give = |answer: AnswerRef<'_>| put(tail, protocol, join, answer);
+        let tried = try_here(
+            &self.routes,
+            &self.detour,
+            &self.mailbox,
+            &mut self.touched,
+            (self.now, self.deadline),
+            (place, 0),
+            op,
+            give,
+        );
+        match tried {
+            Tried::Given(()) => {}
+            Tried::Waits => {
+                self.places
+                    .push_one(join, protocol, Part::Waits(op.to_owned()));
+            }
+            Tried::Elsewhere(bucket) => {
+                self.places.push_one(join, protocol, Part::Away);
+                self.elsewhere(place, 0, bucket, op);
+            }
+            Tried::NoPool => {
+                let text = self.no_pool();
+                self.places.tail(&mut self.output).error(&text);
+            }
+        }
+    }
+
+    /// A command of several: each goes its own way, and their answers are joined.
+    fn many(&mut self, ops: &[Op<'_>], join: Join) {
+        let place = self.places.next();
+        let mut parts = Vec::with_capacity(ops.len());
+        let mut elsewhere = Vec::new();
+        for (index, op) in ops.iter().enumerate() {
+            let tried = try_here(
+                &self.routes,
+                &self.detour,
+                &self.mailbox,
+                &mut self.touched,
+                (self.now, self.deadline),
+                (place, index as u32),
+                op,
+                |answer| answer.to_owned(),
+            );
+            parts.push(match tried {
+                Tried::Given(answer) => Part::Answered(answer),
+                Tried::Waits => Part::Waits(op.to_owned()),
+                Tried::Elsewhere(bucket) => {
+                    elsewhere.push((index as u32, bucket, op));
+                    Part::Away
+                }
+                Tried::NoPool => {
+                    let text = self.no_pool();
+                    return self.places.tail(&mut self.output).error(&text);
+                }
+            });
+        }
+        let protocol = self.protocol();
+        self.places.push_many(join, protocol, parts);
+        for (part, bucket, op) in elsewhere {
+            self.elsewhere(place, part, bucket, op);
+        }
+        if self.places.len() == 1 {
+            self.places.release(&mut self.output);
+        }
+    }
+
+    /// Takes the detour, behind what else of this connection is on its way to the same bucket.
+    fn elsewhere(&mut self, place: u64, part: u32, bucket: u32, op: &Op<'_>) {
+        if self.mailbox.disturbed() {
+            self.take_mail();
+        }
+        let wanted = Wanted {
+            bucket,
+            op: op.to_owned(),
+            request: None,
+            deadline: self.deadline,
+        };
+        self.detoured(place, part, wanted);
+    }
+
+    fn no_pool(&self) -> String {
+        format!(
+            "CLUSTERDOWN the cluster has no pool '{}', which this door serves: make one with \
+             'staves pool create', or set 'pool'",
+            self.running.host.options().pool
+        )
+    }
+
+    /// DBSIZE: all nodes are asked.
+    fn key_count(&mut self) {
+        let place = self.places.next();
+        self.places
+            .push_one(Join::Plain, self.session.protocol(), Part::Away);
+        let (running, mailbox) = (self.running.clone(), self.mailbox.clone());
+        tokio::spawn(async move {
+            let answer = running.key_count().await;
+            mailbox.answer(place, 0, Ok(answer), None);
+        });
+    }
+
+    /// Writes what the kernel takes.
+    fn write(&mut self, writing: &WriteHalf<'_>) -> io::Result<()> {
+        let mut written = 0;
+        while !self.output.is_empty() {
+            let mut slices = [io::IoSlice::new(&[]); 16];
+            let count = self.output.chunks_vectored(&mut slices);
+            match writing.try_write_vectored(&slices[..count]) {
+                Ok(count) => {
+                    self.output.advance(count);
+                    written += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if written > 0 {
+            let door = &self.running.door;
+            door.written_bytes_total
+                .fetch_add(written, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// What became of an operation that was tried at this node's own bucket.
+enum Tried<R> {
+    Given(R),
+    Waits,
+    /// Not here: this is its bucket.
+    Elsewhere(u32),
+    NoPool,
+}
+
+#[inline]
+#[allow(clippy::too_many_arguments)] // the fields of `Desk` that do not conflict with `give`
+fn try_here<R>(
+    routes: &Routes,
+    detour: &Detour,
+    mailbox: &Arc<Mailbox>,
+    touched: &mut Vec<Arc<Cell>>,
+    (now, deadline): (Time, Time),
+    (place, part): (u64, u32),
+    op: &Op<'_>,
+    give: impl FnOnce(AnswerRef<'_>) -> R,
+) -> Tried<R> {
+    let Some(pool) = routes.door.and_then(|id| routes.pools.get(&id)) else {
+        return Tried::NoPool;
+    };
+    let bucket = pool.bucket_of(op.slot());
+    if detour.holds(bucket) {
+        return Tried::Elsewhere(bucket);
+    }
+    let cell = &pool.cells[bucket as usize];
+    let mut wants_flush = false;
+    let submitted = {
+        let mut state = cell.lock();
+        if !state.answers() || mailbox.disturbed() {
+            return Tried::Elsewhere(bucket);
+        }
+        state.submit(
+            now,
+            Naming::Lane,
+            deadline,
+            op,
+            give,
+            |request| Waiter::Door {
+                mailbox: mailbox.clone(),
+                place,
+                part,
+                request,
+            },
+            &mut wants_flush,
+        )
+    };
+    if wants_flush {
+        touched.push(cell.clone());
+    }
+    match submitted {
+        Submitted::Given(given) => Tried::Given(given),
+        Submitted::Waits => Tried::Waits,
+        Submitted::Refused(_) => Tried::Elsewhere(bucket),
+    }
+}
+
+/// Writes a command's answer out of its one operation's.
+#[inline]
+fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) {
+    match (join, answer) {
+        (Join::Plain, AnswerRef::Value(bytes)) => out.bulk(bytes),
+        (Join::Plain, AnswerRef::Ok) => out.ok(),
+        (Join::Plain, AnswerRef::Nil) => out.nil(protocol),
+        (Join::Plain, AnswerRef::Int(number)) => out.integer(number),
+        (join, answer) => out.join(protocol, join, &[answer.to_owned()]),
     }
 }

@@ -1,0 +1,245 @@
+//! The program as a user has it: real processes, real clients.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Ran, staves};
+
+/// Real nodes, killed when dropped.
+struct Cluster {
+    nodes: Vec<Node>,
+    folder: tempfile::TempDir,
+}
+
+struct Node {
+    native: String,
+    resp: u16,
+    admin: u16,
+    data: PathBuf,
+    child: Option<Child>,
+}
+
+/// Long enough for a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    fn start(count: usize) -> Cluster {
+        let held: Vec<TcpListener> = (0..count * 3)
+            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
+            .collect();
+        let ports: Vec<u16> = held
+            .iter()
+            .map(|l| l.local_addr().expect("an address").port())
+            .collect();
+        drop(held);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let node = |(i, p): (usize, &[u16])| Node {
+            native: format!("127.0.0.1:{}", p[0]),
+            resp: p[1],
+            admin: p[2],
+            data: folder.path().join(i.to_string()),
+            child: None,
+        };
+        let nodes = ports.chunks_exact(3).enumerate().map(node).collect();
+        let mut cluster = Cluster { nodes, folder };
+        for i in 0..count {
+            cluster.up(i);
+            if i == 0 {
+                cluster.wait_for("the first node answers", 0, |s| s["nodes"][0]["up"] == true);
+            }
+        }
+        cluster.wait_for("all are up and healthy", 0, |s| {
+            let up = s["nodes"].as_array().map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
+            up == count && s["state"] == "healthy"
+        });
+        cluster
+    }
+
+    fn up(&mut self, i: usize) {
+        let first = self.nodes[usize::from(i == 0)..][..1].first().map(|n| n.native.clone());
+        let join = (self.nodes[i].data.exists() || i > 0).then_some(first).flatten();
+        let node = &mut self.nodes[i];
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join(format!("{i}.log")))
+            .expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_staves"));
+        command
+            .args(["up", "--listen", &node.native, "--memory", "128MiB"])
+            .args(["--resp", &format!("127.0.0.1:{}", node.resp)])
+            .args(["--admin", &format!("127.0.0.1:{}", node.admin)])
+            .args(["--parent-pid", &std::process::id().to_string()])
+            .arg("--data")
+            .arg(&node.data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        if let Some(join) = join {
+            command.args(["--join", &join]);
+        }
+        node.child = Some(command.spawn().expect("the program starts"));
+    }
+
+    fn run(&self, i: usize, args: &[&str]) -> Ran {
+        let mut all = vec!["--cluster", &self.nodes[i].native];
+        all.extend(args);
+        staves(&all)
+    }
+
+    fn wait_for(&self, what: &str, i: usize, wanted: impl Fn(&serde_json::Value) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        let mut last = String::new();
+        while Instant::now() < until {
+            let ran = self.run(i, &["status", "-o", "json"]);
+            if let Ok(status) = serde_json::from_str(&ran.stdout)
+                && wanted(&status)
+            {
+                return;
+            }
+            last = format!("{}{}", ran.stdout, ran.stderr);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let logs: String = (0..self.nodes.len())
+            .filter_map(|i| std::fs::read_to_string(self.folder.path().join(format!("{i}.log"))).ok())
+            .collect();
+        panic!("after {PATIENCE:?} still waiting until {what}; last seen: {last}\nlogs:\n{logs}");
+    }
+
+    /// Ends a node with a signal and gives its exit code.
+    fn end(&mut self, i: usize, signal: &str) -> Option<i32> {
+        let mut child = self.nodes[i].child.take().expect("it runs");
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+        child.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.nodes.iter_mut().filter_map(|n| n.child.as_mut()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether a tool is there; where STAVES_REQUIRE_TOOLS=1 it must be.
+fn have(tool: &str, args: &[&str]) -> bool {
+    let ran = Command::new(tool).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let there = ran.is_ok_and(|s| s.success());
+    let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
+    assert!(there || !required, "{tool} {args:?} is required and does not run");
+    if !there {
+        eprintln!("skipped: {tool} {args:?} does not run here");
+    }
+    there
+}
+
+fn tool(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program).args(args).stdin(Stdio::null()).output().expect("the tool runs");
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    assert!(out.status.success(), "{program} {args:?}: {}{}", text(&out.stdout), text(&out.stderr));
+    text(&out.stdout)
+}
+
+/// D1: any node takes any key. X3: with the pool's copies in place.
+#[test]
+fn redis_cli_and_redis_benchmark_work_against_any_node() {
+    if !have("redis-cli", &["--version"]) || !have("redis-benchmark", &["--version"]) {
+        return;
+    }
+    let cluster = Cluster::start(3);
+    for (i, node) in cluster.nodes.iter().enumerate() {
+        let port = node.resp.to_string();
+        for key in 0..20 {
+            let (key, value) = (format!("key:{key}"), format!("from-{i}"));
+            assert_eq!(tool("redis-cli", &["-p", &port, "SET", &key, &value]).trim(), "OK");
+        }
+        for other in &cluster.nodes {
+            let port = other.resp.to_string();
+            let got = tool("redis-cli", &["-3", "-p", &port, "GET", "key:7"]);
+            assert_eq!(got.trim(), format!("from-{i}"));
+        }
+        let bench = ["-p", &port, "-q", "-n", "2000", "-c", "20", "-P", "4", "-r", "500", "-t", "set,get,incr,mset"];
+        let said = tool("redis-benchmark", &bench);
+        assert!(!said.contains("ERR") && said.contains("GET"), "{said}");
+    }
+}
+
+const PLAIN_CLIENT: &str = r#"
+import sys, redis
+ports = [int(p) for p in sys.argv[1:]]
+clients = [redis.Redis(port=p, decode_responses=True) for p in ports]
+a, b = clients[0], clients[-1]
+assert a.ping() and a.set('k', 'v') and b.get('k') == 'v'
+assert a.set('k', 'w', nx=True) is None and b.get('k') == 'v'
+assert [c.incr('n') for c in clients] == list(range(1, len(clients) + 1))
+assert a.mset({f'm{i}': i for i in range(100)}) and b.mget([f'm{i}' for i in range(100)]) == [str(i) for i in range(100)]
+assert b.delete('k', 'none') == 1 and a.exists('k', 'n') == 1 and a.get('k') is None
+pipe = b.pipeline(transaction=False)
+for i in range(500): pipe.set(f'p{i}', 'x' * i)
+assert all(pipe.execute())
+assert a.strlen('p499') == 499 and a.append('p499', 'yz') == 501 and a.getdel('p499') == 'x' * 499 + 'yz'
+big = 'z' * (3 << 20)
+assert a.set('big', big) and b.get('big') == big
+assert a.dbsize() == 100 + 1 + 499 + 1, a.dbsize()
+try:
+    a.set('k', 'v', ex=10); raise SystemExit('expiry must be refused')
+except redis.ResponseError as e:
+    assert 'not supported' in str(e), e
+try:
+    a.execute_command('NOSUCH', 'x'); raise SystemExit('must be refused')
+except redis.ResponseError as e:
+    assert 'unknown command' in str(e), e
+print('fine')
+"#;
+
+#[test]
+fn redis_py_works_against_any_node() {
+    let python = ["/usr/bin/python3", "python3"]
+        .into_iter()
+        .find(|p| Command::new(p).args(["-c", "import redis"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success()));
+    let Some(python) = python else {
+        assert!(!have("/usr/bin/python3", &["-c", "import redis"]));
+        return;
+    };
+    let cluster = Cluster::start(3);
+    let mut args = vec!["-c".to_owned(), PLAIN_CLIENT.to_owned()];
+    args.extend(cluster.nodes.iter().map(|n| n.resp.to_string()));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    assert_eq!(tool(python, &args).trim(), "fine");
+}
+
+/// X5, D6: a node that is asked to end leaves cleanly, comes back to its folder, and nobody notices.
+#[test]
+fn a_node_leaves_on_sigterm_and_comes_back() {
+    let mut cluster = Cluster::start(3);
+    for i in 0..50 {
+        let key = format!("stay:{i}");
+        assert_eq!(cluster.run(0, &["cache", "put", &key, "here"]).code, Some(0));
+    }
+    assert_eq!(cluster.end(2, "-TERM"), Some(0), "SIGTERM ends it with 0");
+    for i in 0..50 {
+        let ran = cluster.run(1, &["cache", "get", &format!("stay:{i}")]);
+        assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "here"), "{}", ran.stderr);
+    }
+    cluster.up(2);
+    cluster.wait_for("it is back and whole", 0, |s| {
+        let up = s["nodes"].as_array().map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
+        up == 3 && s["state"] == "healthy"
+    });
+}
+
+/// The main job: five nodes lose two in turn under load, the directory's leader among them (D5, H3, H7).
+#[test]
+fn the_demo_loses_nothing() {
+    let ran = staves(&["demo", "--once", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}\n{}", ran.stdout, ran.stderr);
+    let story: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON on stdout");
+    assert_eq!(story["lost"], 0, "{story}");
+    assert_eq!(story["rounds"].as_array().map(Vec::len), Some(2), "{story}");
+    assert!(story["writes_acknowledged"].as_u64() > Some(1000), "{story}");
+}
