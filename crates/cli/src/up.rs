@@ -10,7 +10,12 @@ use crate::config;
 
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;
-    let filter = EnvFilter::try_new(&loaded.config.log)
+    // The library below the directory tells of its inner life; who wants that asks for it by name.
+    let quiet = match loaded.config.log.contains("openraft") {
+        true => String::new(),
+        false => ",openraft=off".to_owned(),
+    };
+    let filter = EnvFilter::try_new(format!("{}{quiet}", loaded.config.log))
         .map_err(|e| anyhow::anyhow!("log: '{}' is no log level: {e}", loaded.config.log))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -36,6 +41,6 @@ fn die_with(parent: u32) {
     });
 }
 
-fn serve(_loaded: staves_node::config::Loaded) -> anyhow::Result<()> {
-    anyhow::bail!("this build has no node driver yet")
+fn serve(loaded: staves_node::config::Loaded) -> anyhow::Result<()> {
+    Ok(staves_node::serve(loaded.config)?)
 }

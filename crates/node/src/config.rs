@@ -91,7 +91,7 @@ keys! {
     join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
     memory: Size = "1GiB", "Memory for pages. A new cluster's first pool gets half of it on every node.";
     zone: Option<String> = "", "Where the node stands (a rack, a data centre). Copies go to distinct zones where there are enough.";
-    name: Option<String> = "", "A name for people. Without one it is made of the node's id.";
+    name: Option<String> = "", "A name for people. Without one its native address stands for it.";
     log: String = "info", "What is logged: error, warn, info, debug, trace, or directives such as 'info,staves_net=debug'.";
     pool: String = "cache", "The pool that Redis's protocol serves, and that a new cluster starts with.";
     scheme: Scheme = "1+2", "The scheme of a new cluster's first pool: one primary and so many copies, as far as there are nodes.";
@@ -101,6 +101,7 @@ keys! {
     value_bytes_max: Size = "512MiB", "Largest value that is taken.";
     log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet. When it is full, writers wait.";
     request_ms: Millis = "5000", "How long a request of a client may take before it is answered with an error.";
+    join_ms: Millis = "60000", "How long a starting node looks for its cluster before it gives up.";
     stop_ms: Millis = "10000", "How long a node that is asked to stop may take to hand over what it serves.";
     voters_max: u32 = "5", "Most nodes that vote in the directory: an odd number. There are three from three nodes on, five from five.";
     volatile_votes: bool = "false", "Let a node without a data folder vote. For demonstrations: a vote that is forgotten can split a cluster.";

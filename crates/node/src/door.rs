@@ -29,6 +29,17 @@ use crate::resp::ClientFacts;
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How far the door is from its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Phase {
+    /// It takes connections.
+    Open,
+    /// It takes no new ones.
+    Leaving,
+    /// It closes those that it has, once they have their answers.
+    Closing,
+}
+
 /// The door's counts, and who stands in it.
 #[derive(Debug, Default)]
 pub(crate) struct DoorState {
@@ -48,19 +59,19 @@ pub(crate) struct DoorState {
 pub(crate) async fn accept(
     listener: TcpListener,
     running: Arc<Running>,
-    mut stopping: watch::Receiver<bool>,
+    mut phase: watch::Receiver<Phase>,
 ) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|stop| *stop) => break,
+            _ = phase.wait_for(|p| *p >= Phase::Leaving) => break,
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
             Ok((socket, addr)) => {
-                let (running, stopping) = (running.clone(), stopping.clone());
-                connections.spawn(serve(socket, addr, running, stopping));
+                let (running, phase) = (running.clone(), phase.clone());
+                connections.spawn(serve(socket, addr, running, phase));
             }
             Err(error) => {
                 tracing::warn!(%error, "a RESP connection could not be accepted");
@@ -76,7 +87,7 @@ async fn serve(
     mut socket: TcpStream,
     addr: SocketAddr,
     running: Arc<Running>,
-    stopping: watch::Receiver<bool>,
+    phase: watch::Receiver<Phase>,
 ) {
     let door = &running.door;
     let open = door.connections.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +103,7 @@ async fn serve(
     let _ = socket.set_nodelay(true);
     let local = socket.local_addr().map_or(String::new(), |a| a.to_string());
     let connection = connection::Connection::new(running.clone(), id, addr.to_string(), local);
-    if let Err(error) = connection.run(socket, stopping).await {
+    if let Err(error) = connection.run(socket, phase).await {
         tracing::debug!(%addr, %error, "RESP connection ended");
     }
     running.door.clients.lock().remove(&id);

@@ -35,7 +35,6 @@ use tokio::sync::Notify;
 
 pub(crate) use self::calls::Calls;
 pub(crate) use self::cell::{Cell, Naming, Submitted};
-pub(crate) use self::figures::Figures;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::forward::NodeRouter;

@@ -16,5 +16,5 @@ mod start;
 pub mod status;
 mod witness;
 
-pub use node::{Node, run};
+pub use node::{Addresses, Node, run, serve};
 pub use start::StartError;

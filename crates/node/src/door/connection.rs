@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
 
+use super::Phase;
 use super::detour::{Detour, Wanted};
 use super::mailbox::{Letter, Mailbox};
 use super::places::{Part, Places};
@@ -97,7 +98,7 @@ impl Connection {
     pub(super) async fn run(
         mut self,
         mut socket: TcpStream,
-        mut stopping: watch::Receiver<bool>,
+        mut phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
         let (mut reading, writing) = socket.split();
         loop {
@@ -122,7 +123,7 @@ impl Connection {
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
                 }
                 ready = writing.writable(), if !desk.output.is_empty() => ready?,
-                _ = stopping.wait_for(|stop| *stop), if !desk.closing => desk.closing = true,
+                _ = phase.wait_for(|p| *p == Phase::Closing), if !desk.closing => desk.closing = true,
             }
         }
     }
@@ -177,7 +178,8 @@ async fn read(
 
 impl Desk {
     fn has_room(&self) -> bool {
-        self.places.len() < PLACES_MAX && self.output.len() < OUTPUT_BYTES_MAX
+        self.places.len() < PLACES_MAX
+            && self.output.len() + self.places.held_bytes() < OUTPUT_BYTES_MAX
     }
 
     fn protocol(&self) -> Protocol {

@@ -52,6 +52,8 @@ pub(super) struct Places {
     /// The number of the front place.
     first: u64,
     queue: VecDeque<Place>,
+    /// Bytes of answers behind all places but the last.
+    behind: usize,
 }
 
 impl Places {
@@ -90,6 +92,7 @@ impl Places {
     }
 
     fn push(&mut self, join: Join, protocol: Protocol, parts: Parts, missing: usize) {
+        self.behind += self.queue.back().map_or(0, |last| last.after.len());
         self.queue.push_back(Place {
             join,
             protocol,
@@ -147,6 +150,9 @@ impl Places {
                     output.join(place.protocol, place.join, &answers);
                 }
             }
+            if !self.queue.is_empty() {
+                self.behind -= place.after.len();
+            }
             if !place.after.is_empty() {
                 output.append(&mut place.after);
             }
@@ -155,7 +161,7 @@ impl Places {
 
     /// Bytes of answers that wait behind places.
     pub(super) fn held_bytes(&self) -> usize {
-        self.queue.iter().map(|place| place.after.len()).sum()
+        self.behind + self.queue.back().map_or(0, |last| last.after.len())
     }
 }
 

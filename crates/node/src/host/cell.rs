@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Refused};
 use staves_group::Event;
 use staves_model::{ClientId, GroupId, Time};
-use staves_wire::cache::{Answer, Op};
+use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
 
 use super::Host;

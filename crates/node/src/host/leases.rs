@@ -38,7 +38,8 @@ pub(crate) async fn run(host: Arc<Host>, directory: Directory) {
 }
 
 async fn ask(host: &Host, directory: &Directory, patience: Duration) {
-    let wanted = host.routes().cells().filter_map(|cell| {
+    let routes = host.routes();
+    let wanted = routes.cells().filter_map(|cell| {
         let state = cell.lock();
         let member = state.bucket.as_ref()?.member();
         member.serving().then(|| (cell.group, member.epoch()))

@@ -214,10 +214,17 @@ impl Output {
     /// An operation's error in Redis's form: a word that clients act on, then the text. Where Redis has
     /// words of its own for the case they are used, because programs compare them.
     pub fn failure(&mut self, code: ErrorCode, text: &str) {
+        let whole = text;
         match code {
             ErrorCode::NotAnInteger => self.error("ERR value is not an integer or out of range"),
             ErrorCode::Overflow => self.error("ERR increment or decrement would overflow"),
-            _ => self.error(&format!("{} {text}", error_word(code))),
+            _ => {
+                // A bucket speaks Redis's words already, "ERR ..." or "OOM ..."; a code says them again.
+                let word = error_word(code);
+                let text = text.strip_prefix(word).or(text.strip_prefix("ERR"));
+                let text = text.filter(|t| t.starts_with(' ')).map_or(whole, str::trim_start);
+                self.error(&format!("{word} {text}"));
+            }
         }
     }
 

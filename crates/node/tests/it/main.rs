@@ -1,3 +1,8 @@
-//! The node, as its clients and its fellows meet it: real doors on loopback, several nodes in one process.
+//! The node as its clients and its fellows meet it: real doors on loopback, several nodes in one process,
+//! each on threads of its own, so that one can be killed as a process is.
 
-mod redis_tools;
+mod client;
+mod failover;
+mod membership;
+mod one_node;
+mod town;

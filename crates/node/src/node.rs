@@ -1,0 +1,411 @@
+//! A node: started, running, stopped.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use staves_directory::Directory;
+use staves_model::{ClusterMap, NodeId, NodeState};
+use staves_net::{Identity, PeerOptions, Peers, Server, Who};
+use staves_store::Arena;
+use staves_wire::Message;
+use staves_wire::cache::{Answer, CacheStats};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::door::{self, DoorState, Phase};
+use crate::forward::{NodeRouter, Ways, by_id};
+use crate::host::{self, Host};
+use crate::links::{DirectoryLinks, DirectoryWay};
+use crate::native::NativeDoor;
+use crate::resp::Facts;
+use crate::start::{self, Listeners, StartError};
+use crate::status::{DirectoryFacts, NodeFacts, StatusReport};
+use crate::witness::{self, Witness};
+use crate::{admin, leave};
+
+/// How long the other nodes are given to count their keys.
+const COUNT: Duration = Duration::from_secs(2);
+/// How long requests that are under way may take when the doors close.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What all parts of a running node share.
+pub(crate) struct Running {
+    pub(crate) host: Arc<Host>,
+    pub(crate) directory: Directory,
+    pub(crate) identity: Identity,
+    pub(crate) witness: Witness,
+    pub(crate) door: DoorState,
+    pub(crate) clients_max: u32,
+    pub(crate) value_bytes_max: usize,
+    pub(crate) stop_ms: Duration,
+    resp_port: u16,
+    memory_bytes: u64,
+    /// Somebody asked the node to stop.
+    stop_asked: watch::Sender<bool>,
+    stopping: AtomicBool,
+}
+
+/// A node that runs. Dropped, it ends as if its process were killed; [`Node::leave`] ends it in order.
+pub struct Node {
+    running: Arc<Running>,
+    addresses: Addresses,
+    server: Option<Server>,
+    phase: watch::Sender<Phase>,
+    door: Option<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Where a node's doors are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// The native protocol.
+    pub native: SocketAddr,
+    /// Redis's protocol.
+    pub resp: SocketAddr,
+    /// HTTP.
+    pub admin: SocketAddr,
+}
+
+impl Node {
+    /// Opens the doors, makes, joins or comes back to the cluster, and serves. Must be called on a
+    /// runtime of tokio, which everything of the node runs on.
+    pub async fn start(config: Config) -> Result<Node, StartError> {
+        config.check()?;
+        let listeners = Listeners::open(&config).await?;
+        let told = config.advertised(&listeners.bound)?;
+        let arena = Arena::new(config.memory.0).map_err(|reason| StartError::Memory {
+            bytes: config.memory.0,
+            reason: reason.to_string(),
+        })?;
+        let addresses = Addresses {
+            native: start::address(&listeners.native),
+            resp: start::address(&listeners.resp),
+            admin: start::address(&listeners.admin),
+        };
+
+        // The cluster talks to a node while it joins: its native door is open before it has an id.
+        let identity = Identity::node(Who::default());
+        let links = DirectoryLinks::new(identity.clone());
+        let options = start::directory_options(&config, &told);
+        let directory = Directory::open(options, Arc::new(DirectoryWay(links)))
+            .map_err(|error| start::start_error(&config, error))?;
+        let running: Arc<OnceLock<Arc<Running>>> = Arc::default();
+        let handler = NativeDoor {
+            directory: directory.clone(),
+            running: running.clone(),
+        };
+        let net = staves_net::Options::default();
+        let server = Server::on(listeners.native, identity.clone(), net, handler)
+            .map_err(StartError::Runtime)?;
+        let mut tasks = vec![admin::serve(listeners.admin, running.clone())];
+        let life = match directory.start().await {
+            Ok(life) => life,
+            Err(error) => {
+                directory.stop().await;
+                return Err(start::start_error(&config, error));
+            }
+        };
+        identity.set(Who {
+            cluster: life.cluster,
+            node: life.node,
+            incarnation: life.incarnation,
+        });
+
+        let (witness, said) = Witness::new();
+        let saw = witness.clone();
+        let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
+        let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
+        let options = start::host_options(&config);
+        let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
+        let ways = Ways::new(host.clone(), directory.map(), witness.clone());
+        let router = NodeRouter::new(
+            ways,
+            staves_model::ClientId(rand::random::<u64>().max(1)),
+            Arc::new(ClusterMap::default()),
+            staves_client::RouterOptions::default(),
+        );
+        host.set_router(router);
+        let now = Arc::new(Running {
+            host: host.clone(),
+            directory: directory.clone(),
+            identity,
+            witness,
+            door: DoorState::default(),
+            clients_max: config.clients_max,
+            value_bytes_max: config.value_bytes_max.0 as usize,
+            stop_ms: config.stop_ms.duration(),
+            resp_port: addresses.resp.port(),
+            memory_bytes: config.memory.0,
+            stop_asked: watch::Sender::new(false),
+            stopping: AtomicBool::new(false),
+        });
+        let first = directory.map().borrow().clone();
+        host.follow(first);
+        let _ = running.set(now.clone());
+        tasks.push(tokio::spawn(follow_map(host.clone(), directory.map())));
+        tasks.push(tokio::spawn(witness::run(directory.clone(), said)));
+        tasks.extend(host::drivers(host, directory));
+        let (phase, at) = watch::channel(Phase::Open);
+        let door = tokio::spawn(door::accept(listeners.resp, now.clone(), at));
+        tracing::info!(
+            node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
+            "serving"
+        );
+        Ok(Node {
+            running: now,
+            addresses,
+            server: Some(server),
+            phase,
+            door: Some(door),
+            tasks,
+        })
+    }
+
+    /// Its id in the cluster.
+    pub fn id(&self) -> NodeId {
+        self.running.host.life.node
+    }
+
+    /// Where its doors are.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// The cluster as it sees it.
+    pub fn status(&self) -> StatusReport {
+        self.running.status()
+    }
+
+    /// Its map, and each newer one.
+    pub fn map(&self) -> watch::Receiver<Arc<ClusterMap>> {
+        self.running.directory.map()
+    }
+
+    /// Data buckets that it answers for at present.
+    pub fn data_buckets(&self) -> usize {
+        self.running.host.data_buckets()
+    }
+
+    /// Waits until somebody asks it to stop (`staves node stop`).
+    pub async fn stop_asked(&self) {
+        let mut asked = self.running.stop_asked.subscribe();
+        // The sender lives as long as the node.
+        let _ = asked.wait_for(|asked| *asked).await;
+    }
+
+    /// Leaves the cluster in good order: hands over what it serves, gives up its vote, says goodbye,
+    /// closes its doors. Takes no longer than `stop_ms`, and a little more to close.
+    pub async fn leave(mut self) {
+        self.running.stopping.store(true, Ordering::Release);
+        self.phase.send_replace(Phase::Leaving);
+        leave::leave(&self.running).await;
+        self.phase.send_replace(Phase::Closing);
+        if let Some(door) = self.door.take() {
+            let _ = tokio::time::timeout(GRACE, door).await;
+        }
+        if let Some(server) = self.server.take() {
+            server.stop(GRACE).await;
+        }
+        self.running.directory.stop().await;
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.phase.send_replace(Phase::Closing);
+        self.tasks.iter().chain(&self.door).for_each(|t| t.abort());
+    }
+}
+
+/// Runs a node until `shutdown` ends or somebody asks the node to stop; then leaves in good order.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
+    tokio::pin!(shutdown);
+    let node = tokio::select! {
+        node = Node::start(config) => node?,
+        () = &mut shutdown => return Ok(()),
+    };
+    tokio::select! {
+        () = &mut shutdown => tracing::info!("stopping: a signal came"),
+        () = node.stop_asked() => tracing::info!("stopping: somebody asked for it"),
+    }
+    node.leave().await;
+    Ok(())
+}
+
+/// Runs a node on threads of its own until SIGTERM or SIGINT, and then leaves in good order; at a second
+/// signal the process exits at once, with 130.
+pub fn serve(config: Config) -> Result<(), StartError> {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    if config.threads > 0 {
+        threads.worker_threads(config.threads as usize);
+    }
+    let runtime = threads.enable_all().build().map_err(StartError::Runtime)?;
+    let served = runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Runtime)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Runtime)?;
+        let shutdown = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                tracing::warn!("a second signal came: exiting at once");
+                std::process::exit(130);
+            });
+        };
+        run(config, shutdown).await
+    });
+    runtime.shutdown_timeout(GRACE);
+    served
+}
+
+async fn follow_map(host: Arc<Host>, mut map: watch::Receiver<Arc<ClusterMap>>) {
+    while map.changed().await.is_ok() {
+        let newest = map.borrow_and_update().clone();
+        host.follow(newest);
+    }
+}
+
+impl Running {
+    /// Whether the node is on its way out.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn ask_to_stop(&self) {
+        self.stop_asked.send_replace(true);
+    }
+
+    /// Whether it is part of the cluster and means to stay, as far as it knows itself.
+    pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
+        if self.is_stopping() {
+            return Err("the node is stopping");
+        }
+        let routes = self.host.routes();
+        let life = self.host.life;
+        match routes.map.nodes.get(&life.node) {
+            Some(node) if node.incarnation == life.incarnation => Ok(()),
+            _ => Err("the node's map does not have it yet"),
+        }
+    }
+
+    /// The cluster as this node sees it.
+    pub(crate) fn status(&self) -> StatusReport {
+        let map = self.directory.map().borrow().clone();
+        StatusReport::new(
+            &map,
+            self.host.life.node,
+            self.directory_facts(),
+            [self.node_facts()],
+        )
+    }
+
+    pub(crate) fn status_json(&self) -> Vec<u8> {
+        // Plain data with string keys: it always encodes.
+        serde_json::to_vec(&self.status()).unwrap_or_default()
+    }
+
+    pub(crate) fn directory_facts(&self) -> DirectoryFacts {
+        let status = self.directory.status();
+        DirectoryFacts {
+            leader: status.leader.map(|n| n.0),
+            voters: status.voters.iter().map(|n| n.0).collect(),
+            term: status.term,
+        }
+    }
+
+    fn node_facts(&self) -> NodeFacts {
+        let host = &self.host;
+        let figures = host.figures();
+        let (used_bytes, _) = host.memory(None);
+        NodeFacts {
+            node: host.life.node.0,
+            incarnation: host.life.incarnation.0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ms: host.clock.uptime().as_millis() as u64,
+            keys: figures.keys,
+            live_bytes: figures.live_bytes,
+            used_bytes,
+            budget_bytes: self.memory_bytes,
+            reads: figures.reads,
+            hits: figures.hits,
+            writes: figures.writes,
+            filling_pages: figures.filling_pages,
+            missing_pages: figures.missing_pages,
+            pages_per_second: host.fill_rate(),
+        }
+    }
+
+    /// What the RESP door tells of the node and the cluster.
+    pub(crate) fn facts(&self) -> Facts {
+        let host = &self.host;
+        let routes = host.routes();
+        let figures = host.figures_of(routes.door);
+        let (used_bytes, budget_bytes) = host.memory(routes.door);
+        let status = self.directory.status();
+        Facts {
+            map: routes.map.clone(),
+            node: host.life.node,
+            pool: host.options().pool.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            uptime: host.clock.uptime(),
+            unix_time: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+            port: self.resp_port,
+            value_bytes_max: self.value_bytes_max,
+            clients_max: self.clients_max,
+            clients: self.door.clients.lock().values().cloned().collect(),
+            connections_total: self.door.connections_total.load(Ordering::Relaxed),
+            commands_total: self.door.commands_total.load(Ordering::Relaxed),
+            hits_total: figures.hits,
+            misses_total: figures.reads - figures.hits,
+            keys: figures.keys,
+            used_bytes,
+            budget_bytes,
+            leads_directory: status.leader == Some(host.life.node),
+            config_file: String::new(),
+        }
+    }
+
+    /// The keys of the RESP door's pool on all nodes that are up.
+    pub(crate) async fn key_count(&self) -> Answer {
+        let routes = self.host.routes();
+        let Some(pool) = routes.door else {
+            return Answer::Int(0);
+        };
+        let me = self.host.life.node;
+        let deadline = Instant::now() + COUNT;
+        let mut others = JoinSet::new();
+        let up = |n: &&staves_model::Node| n.state == NodeState::Up && n.id != me;
+        for node in routes.map.nodes.values().filter(up) {
+            let (peers, node) = (self.host.peers.clone(), node.id);
+            let request = Message::CacheStats(CacheStats { pool: by_id(pool) });
+            others.spawn(async move { peers.call(node, &request, deadline).await });
+        }
+        let mut keys = self.host.cache_stats(pool).keys;
+        while let Some(answer) = others.join_next().await {
+            match answer {
+                Ok(Ok(Message::CacheStatsAnswer(stats))) => keys += stats.keys,
+                Ok(Err(error)) => {
+                    return Answer::error(
+                        error.code(),
+                        format!("the keys cannot be counted: {error}"),
+                    );
+                }
+                _ => {}
+            }
+        }
+        Answer::Int(keys as i64)
+    }
+}

@@ -1,0 +1,218 @@
+//! From a configuration to open doors, and what can be wrong on the way.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
+use staves_model::{Change, Medium, PoolKind};
+use tokio::net::TcpListener;
+
+use crate::config::{Config, ConfigError, Doors, Endpoint};
+
+/// Why a node does not start. Each says it in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another process listens there.
+    #[error(
+        "{addr} is in use by another process: give the {door} door another address with {flag}, or stop the other process"
+    )]
+    PortInUse {
+        /// Which door.
+        door: &'static str,
+        /// Its address.
+        addr: String,
+        /// The flag that changes it.
+        flag: &'static str,
+    },
+    /// The door cannot be opened there.
+    #[error("the {door} door cannot be opened at {addr}: {reason}; choose another address with {flag}")]
+    Bind {
+        /// Which door.
+        door: &'static str,
+        /// Its address.
+        addr: String,
+        /// What the system said.
+        reason: io::Error,
+        /// The flag that changes it.
+        flag: &'static str,
+    },
+    /// The configuration does not hold together with what the system gave.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system has not so much memory.
+    #[error("{bytes} bytes of memory for pages cannot be had: {reason}; ask for less with --memory")]
+    Memory {
+        /// How much was asked for.
+        bytes: u64,
+        /// What the system said.
+        reason: String,
+    },
+    /// None of the nodes given answered as hoped.
+    #[error("cannot join a cluster through {addresses}: {reason}")]
+    Join {
+        /// The addresses of `--join`.
+        addresses: String,
+        /// What came last.
+        reason: DirectoryError,
+    },
+    /// The data folder.
+    #[error("the data folder cannot be used: {0}")]
+    Folder(StoreError),
+    /// The directory.
+    #[error(transparent)]
+    Directory(DirectoryError),
+    /// The system gave no threads.
+    #[error("the node's threads cannot be started: {0}")]
+    Runtime(io::Error),
+}
+
+/// The three doors, open.
+pub(crate) struct Listeners {
+    pub(crate) native: TcpListener,
+    pub(crate) resp: TcpListener,
+    pub(crate) admin: TcpListener,
+    /// Where they are, by the names that they were given, with the ports that they got.
+    pub(crate) bound: Doors,
+}
+
+impl Listeners {
+    pub(crate) async fn open(config: &Config) -> Result<Listeners, StartError> {
+        let native = bind("native", &config.listen, "--listen").await?;
+        let resp = bind("RESP", &config.resp, "--resp").await?;
+        let admin = bind("admin", &config.admin, "--admin").await?;
+        let bound = Doors {
+            native: with_port(&config.listen, &native),
+            resp: with_port(&config.resp, &resp),
+            admin: with_port(&config.admin, &admin),
+        };
+        Ok(Listeners {
+            native,
+            resp,
+            admin,
+            bound,
+        })
+    }
+}
+
+async fn bind(
+    door: &'static str,
+    at: &Endpoint,
+    flag: &'static str,
+) -> Result<TcpListener, StartError> {
+    let addr = at.to_string();
+    TcpListener::bind((at.host.as_str(), at.port))
+        .await
+        .map_err(|reason| match reason.kind() {
+            io::ErrorKind::AddrInUse => StartError::PortInUse { door, addr, flag },
+            _ => StartError::Bind {
+                door,
+                addr,
+                reason,
+                flag,
+            },
+        })
+}
+
+fn with_port(asked: &Endpoint, listener: &TcpListener) -> Endpoint {
+    let port = listener.local_addr().map_or(asked.port, |a| a.port());
+    Endpoint {
+        host: asked.host.clone(),
+        port,
+    }
+}
+
+/// Where a listener is, for people and tests.
+pub(crate) fn address(listener: &TcpListener) -> SocketAddr {
+    listener
+        .local_addr()
+        .expect("an open listener has an address")
+}
+
+/// What the directory is told.
+pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
+    let ms = |m: crate::config::Millis| m.duration();
+    let native = told.native.to_string();
+    Options {
+        data_dir: config.data.clone(),
+        join: config.join.iter().map(Endpoint::to_string).collect(),
+        volatile_votes: config.volatile_votes,
+        voters_max: config.voters_max as usize,
+        node: NodeFacts {
+            name: config.name.clone().unwrap_or_else(|| native.clone()),
+            zone: config.zone.clone(),
+            native,
+            resp: told.resp.to_string(),
+            admin: told.admin.to_string(),
+            memory_bytes: config.memory.0,
+        },
+        first_changes: vec![first_pool(config)],
+        times: Times {
+            lease: ms(config.lease_ms),
+            // Raft's heartbeat goes at every tick, which is 1.5 times its interval.
+            raft_heartbeat: ms(config.heartbeat_ms) * 2 / 3,
+            // A follower waits for the leader's lease, and then for a random time: half and half.
+            raft_election_min: ms(config.election_min_ms) / 2,
+            raft_election_max: ms(config.election_max_ms) / 2,
+            ping: ms(config.ping_ms),
+            suspicion: ms(config.suspicion_ms),
+            join: ms(config.join_ms),
+            ..Times::default()
+        },
+    }
+}
+
+/// What a new cluster starts with: half of each node's memory, with as many copies as there are nodes.
+fn first_pool(config: &Config) -> Change {
+    Change::CreatePool {
+        name: config.pool.clone(),
+        kind: PoolKind::Cache,
+        scheme: config.scheme,
+        medium: Medium::Ram,
+        node_budget_bytes: config.memory.0 / 2,
+        buckets: config.buckets,
+        may_start_empty: true,
+    }
+}
+
+/// How buckets are made.
+pub(crate) fn host_options(config: &Config) -> crate::host::Options {
+    let group = staves_group::Options {
+        lease: config.lease_ms.duration(),
+        heartbeat_every: config.lease_ms.duration() / 5,
+        // A share of the node's bound for each bucket: traffic is never even over all of them.
+        log_bytes_max: (config.log_bytes_max.0 / 8).max(LOG_BYTES_MIN) as usize,
+        ..staves_group::Options::default()
+    };
+    let cache = staves_cache::Options {
+        value_bytes_max: config.value_bytes_max.0 as usize,
+        ..staves_cache::Options::default()
+    };
+    crate::host::Options {
+        cache,
+        group,
+        pool: config.pool.clone(),
+        tick: config.tick_ms.duration().max(Duration::from_millis(1)),
+        request: config.request_ms.duration(),
+    }
+}
+
+/// Least bytes of a bucket's log: below, single updates would go one at a time.
+const LOG_BYTES_MIN: u64 = 1 << 20;
+
+/// A failed start of the directory, by what the operator can do about it.
+pub(crate) fn start_error(config: &Config, error: DirectoryError) -> StartError {
+    match error {
+        DirectoryError::Store(error) => StartError::Folder(error),
+        reason @ (DirectoryError::NoLeader { .. } | DirectoryError::NotRunning { .. })
+            if !config.join.is_empty() =>
+        {
+            let addresses: Vec<String> = config.join.iter().map(Endpoint::to_string).collect();
+            StartError::Join {
+                addresses: addresses.join(", "),
+                reason,
+            }
+        }
+        error => StartError::Directory(error),
+    }
+}

@@ -1,0 +1,248 @@
+//! Joining, leaving, coming back, draining, and what changes while a cluster serves (rows D1, D2, D6, X1,
+//! X3, X5, X6).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use staves_client::{Client as Native, ClientOptions};
+use staves_model::{Change, MemberSlot};
+use staves_wire::Message;
+use staves_wire::admin::NodeTarget;
+use staves_wire::cache::{Answer, OwnedOp};
+
+use crate::client::{Client, Reply};
+use crate::town::{Citizen, Town, config, eventually};
+
+/// Rows D6 (several join at once, knowing one address), D1 (any node takes any key), D2 (one map).
+#[test]
+fn d6_three_join_at_once_and_d1_any_node_takes_any_key() {
+    let town = Town::found(4);
+    for i in 0..200 {
+        let mut client = town.citizens[i % 4].client();
+        assert_eq!(client.ask(&format!("SET k{i} {i}")), Reply::Ok);
+    }
+    for (at, citizen) in town.citizens.iter().enumerate() {
+        let mut client = citizen.client();
+        for i in 0..200 {
+            assert_eq!(client.ask(&format!("GET k{i}")), Reply::text(&i.to_string()));
+        }
+        assert_eq!(client.ask("DBSIZE"), Reply::Int(200), "at node {at}");
+        let keys: Vec<String> = (0..50).map(|i| format!("k{i}")).collect();
+        let Reply::Array(values) = client.ask(&format!("MGET {}", keys.join(" "))) else {
+            panic!("an array")
+        };
+        let wanted: Vec<Reply> = (0..50).map(|i| Reply::text(&i.to_string())).collect();
+        assert_eq!(values, wanted);
+    }
+    let owners: Vec<_> = town.citizens.iter().map(|c| c.owner("k1")).collect();
+    assert!(owners.iter().all(|o| *o == owners[0]), "row D2: {owners:?}");
+    assert!(
+        town.citizens.iter().all(|c| c.data_buckets() > 0),
+        "buckets went to all"
+    );
+}
+
+/// Row D6: a node comes back under its id, with no change to the others; a killed one too.
+#[test]
+fn d6_a_node_leaves_and_comes_back() {
+    let mut town = Town::found(3);
+    let mut client = town.citizens[0].client();
+    for i in 0..100 {
+        assert_eq!(client.ask(&format!("SET k{i} {i}")), Reply::Ok);
+    }
+    let id = town.citizens[2].id;
+    for orderly in [true, false] {
+        if orderly {
+            town.citizens[2].leave();
+        } else {
+            town.citizens[2].kill();
+        }
+        eventually("the others go on without it", || {
+            let status = town.citizens[0].status();
+            status.nodes.iter().any(|n| n.id == id.0 && !n.up)
+        });
+        for i in 0..100 {
+            assert_eq!(client.ask(&format!("INCR k{i}")).is_error(), None);
+        }
+        let config = config(Some(&town.folders[2]), &[&town.citizens[0]]);
+        town.citizens[2] = Citizen::start(config);
+        assert_eq!(town.citizens[2].id, id, "its folder says who it is");
+        town.settle();
+        eventually("it has buckets again", || {
+            town.citizens[2].data_buckets() > 0
+        });
+        assert_eq!(town.citizens[2].client().ask("DBSIZE"), Reply::Int(100));
+    }
+    assert_eq!(client.ask("GET k7"), Reply::text("9"));
+}
+
+#[test]
+fn d6_a_node_of_another_cluster_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut other = Citizen::start(config(Some(&folder), &[]));
+    other.kill();
+    let founder = Citizen::start(config(None, &[]));
+    let mut stranger = config(Some(&folder), &[&founder]);
+    stranger.listen = founder.addresses.native.to_string().parse().expect("an address");
+    stranger.listen.port = 0;
+    stranger.join_ms = crate::town::Parse::parse_millis("2s");
+    // A folder that names a cluster goes back to that one: it does not become part of another.
+    match Citizen::try_start(stranger) {
+        Ok(node) => assert_ne!(node.map().cluster, founder.map().cluster),
+        Err(error) => assert!(error.to_string().contains("cluster"), "{error}"),
+    }
+    assert_eq!(founder.map().nodes.len(), 1);
+}
+
+/// Increments one counter after the other through a door until told to stop; all must be acknowledged.
+fn count(door: std::net::SocketAddr, stop: &AtomicBool, done: &AtomicU64) -> Duration {
+    let mut client = Client::connect(door);
+    let mut longest = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let number = done.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        let answer = client.ask(&format!("INCR c{}", number % 64));
+        assert_eq!(answer, Reply::Int(number as i64 / 64 + 1));
+        longest = longest.max(begun.elapsed());
+        done.store(number + 1, Ordering::Relaxed);
+    }
+    longest
+}
+
+/// Runs something while a counter counts, and checks that it never stumbled.
+fn while_counting(town: &Town, door: usize, work: impl FnOnce()) {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let door = town.citizens[door].addresses.resp;
+    std::thread::scope(|scope| {
+        let counting = scope.spawn(|| count(door, &stop, &done));
+        std::thread::sleep(Duration::from_millis(300));
+        work();
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        let longest = counting.join().expect("the counter");
+        let done = done.load(Ordering::Relaxed);
+        println!("{done} increments, the longest took {longest:?}");
+        assert!(done > 0);
+    });
+}
+
+/// Row X3: the number of copies is changed while the pool serves, down to none and back.
+#[test]
+fn x3_the_number_of_copies_changes_while_serving() {
+    let town = Town::found(3);
+    let copies = |wanted: usize| {
+        eventually("the copies are as asked for", || {
+            let map = town.citizens[1].map();
+            map.groups
+                .values()
+                .all(|g| g.open && g.parity_slots().count() == wanted)
+        });
+    };
+    copies(2);
+    while_counting(&town, 0, || {
+        for (scheme, wanted) in [("1+0", 0), ("1+1", 1), ("1+2", 2)] {
+            let change = Change::SetPool {
+                name: "cache".into(),
+                scheme: Some(scheme.parse().expect("a scheme")),
+                node_budget_bytes: None,
+            };
+            town.citizens[1].propose(&change).expect("it is taken");
+            copies(wanted);
+        }
+    });
+    town.settle();
+    let striped = Change::SetPool {
+        name: "cache".into(),
+        scheme: Some("2+1".parse().expect("a scheme")),
+        node_budget_bytes: None,
+    };
+    let refusal = town.citizens[0].propose(&striped).expect_err("whole copies");
+    assert!(refusal.contains("2+1") && refusal.contains("1+2"), "{refusal}");
+}
+
+/// Row X5: a node is drained and resumed while the cluster serves, and asked for its keys.
+#[test]
+fn x5_drain_and_resume() {
+    let town = Town::found(4);
+    let node = town.citizens[3].id;
+    let key_range = |at: usize| match town.citizens[at].ask(&Message::KeyRange(NodeTarget { node }))
+    {
+        Message::KeyRangeAnswer(answer) => answer.spans,
+        other => panic!("{other:?}"),
+    };
+    let spans = key_range(0);
+    assert!(spans.iter().any(|s| s.data), "{spans:?}");
+    while_counting(&town, 0, || {
+        let done = town.citizens[0].ask(&Message::NodeDrain(NodeTarget { node }));
+        assert_eq!(done, Message::Done);
+        eventually("it holds nothing", || key_range(1).is_empty());
+        assert_eq!(town.citizens[3].data_buckets(), 0);
+        let done = town.citizens[1].ask(&Message::NodeResume(NodeTarget { node }));
+        assert_eq!(done, Message::Done);
+        eventually("it holds something again", || {
+            key_range(1).iter().any(|s| s.data)
+        });
+    });
+    town.settle();
+}
+
+/// Row D6: nodes join, and one leaves in good order, while the cluster serves.
+#[test]
+fn d6_a_node_joins_and_one_leaves_under_load() {
+    let mut town = Town::found(3);
+    let fourth = Citizen::start(config(None, &[&town.citizens[1]]));
+    let mut leaver = std::mem::replace(&mut town.citizens[2], fourth);
+    while_counting(&town, 0, || {
+        eventually("the fourth has buckets", || {
+            town.citizens[2].data_buckets() > 0
+        });
+        leaver.leave();
+        eventually("all goes on", || {
+            let map = town.citizens[0].map();
+            map.groups.values().all(|g| {
+                g.open && g.member(MemberSlot(0)).is_some_and(|x| x.node != leaver.id)
+            })
+        });
+    });
+    let id = leaver.id;
+    let map = town.citizens[0].map();
+    assert!(!map.nodes[&id].draining, "the wish was for that stop only");
+}
+
+/// Rows X1 and X6: the native client's batches go straight to the nodes that answer.
+#[test]
+fn x1_x6_the_native_client_batches_by_node() {
+    let town = Town::found(3);
+    let addresses = vec![town.citizens[1].addresses.native.to_string()];
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    runtime.block_on(async {
+        let client = Native::connect(&addresses, ClientOptions::default())
+            .await
+            .expect("one address is enough (row D1)");
+        let sets = (0..500).map(|i| OwnedOp::Set {
+            key: format!("k{i}").into(),
+            value: format!("v{i}").into(),
+            condition: staves_wire::cache::Condition::Always,
+            get_old: false,
+        });
+        let answers = client.execute(sets.collect()).await.expect("answers");
+        assert!(answers.iter().all(|a| *a == Answer::Ok));
+        let gets = (0..500).map(|i| OwnedOp::Get {
+            key: format!("k{i}").into(),
+        });
+        let answers = client.execute(gets.collect()).await.expect("answers");
+        for (i, answer) in answers.iter().enumerate() {
+            assert_eq!(*answer, Answer::Value(format!("v{i}").into()));
+        }
+        let large = vec![7u8; 3 << 20];
+        client.put("large", large.clone()).await.expect("it streams");
+        assert_eq!(client.get("large").await.expect("it is there"), Some(large.into()));
+        assert!(client.delete("large").await.expect("it was there"));
+        let stats = client.stats().await.expect("figures");
+        let keys: u64 = stats.iter().map(|(_, s)| s.as_ref().expect("all answer").keys).sum();
+        assert_eq!(keys, 500);
+        let wrong = client.execute(vec![OwnedOp::IncrBy { key: "k1".into(), by: 1 }]).await;
+        assert!(matches!(wrong.expect("an answer")[0], Answer::Error(..)));
+    });
+    assert_eq!(town.citizens[0].client().ask("DBSIZE"), Reply::Int(500));
+}

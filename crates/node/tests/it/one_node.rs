@@ -1,0 +1,210 @@
+//! One node by itself: what its doors answer, and what keeps it from starting.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use staves_node::StartError;
+
+use crate::client::Reply;
+use crate::town::{Citizen, config};
+
+#[test]
+fn commands_are_answered_as_redis_does() {
+    let node = Citizen::start(config(None, &[]));
+    let mut c = node.client();
+    let cases: &[(&str, Reply)] = &[
+        ("PING", Reply::Simple("PONG".into())),
+        ("SET a 1", Reply::Ok),
+        ("GET a", Reply::text("1")),
+        ("INCR a", Reply::Int(2)),
+        ("DECRBY a 5", Reply::Int(-3)),
+        ("GET none", Reply::Nil),
+        ("SET a 2 NX", Reply::Nil),
+        ("SET a 2 XX GET", Reply::text("-3")),
+        ("SETNX b x", Reply::Int(1)),
+        ("SETNX b x", Reply::Int(0)),
+        ("APPEND b yz", Reply::Int(3)),
+        ("STRLEN b", Reply::Int(3)),
+        ("GETSET b q", Reply::text("xyz")),
+        ("GETDEL b", Reply::text("q")),
+        ("MSET k1 v1 k2 v2 k3 v3", Reply::Ok),
+        (
+            "MGET k1 none k3",
+            Reply::Array(vec![Reply::text("v1"), Reply::Nil, Reply::text("v3")]),
+        ),
+        ("EXISTS k1 k2 none", Reply::Int(2)),
+        ("DBSIZE", Reply::Int(4)),
+        ("DEL k1 k2 none", Reply::Int(2)),
+        ("SELECT 0", Reply::Ok),
+    ];
+    for (line, answer) in cases {
+        assert_eq!(&c.ask(line), answer, "{line}");
+    }
+    let errors = [
+        ("INCR k3", "ERR value is not an integer or out of range"),
+        ("GET", "ERR wrong number of arguments for 'get' command"),
+        ("SELECT 1", "ERR DB index is out of range"),
+        ("FOO bar", "ERR unknown command 'FOO'"),
+        ("SET a 1 EX 5", "ERR SET option 'EX' is not supported yet"),
+    ];
+    for (line, text) in errors {
+        match c.ask(line) {
+            Reply::Error(got) => assert!(got.starts_with(text), "{line}: {got}"),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_pipeline_is_answered_in_its_order() {
+    let node = Citizen::start(config(None, &[]));
+    let mut c = node.client();
+    let lines: Vec<String> = (0..2000)
+        .map(|i| match i % 4 {
+            0 => format!("SET k{} {i}", i % 7),
+            1 => format!("GET k{}", (i - 1) % 7),
+            2 => "DBSIZE".to_owned(),
+            _ => "INCR n".to_owned(),
+        })
+        .collect();
+    let answers = c.pipeline(&lines);
+    for (i, answer) in answers.iter().enumerate() {
+        match i % 4 {
+            0 => assert_eq!(*answer, Reply::Ok),
+            1 => assert_eq!(*answer, Reply::text(&(i - 1).to_string())),
+            2 => assert!(matches!(answer, Reply::Int(_))),
+            _ => assert_eq!(*answer, Reply::Int(i as i64 / 4 + 1)),
+        }
+    }
+}
+
+#[test]
+fn large_values_and_a_full_memory() {
+    let node = Citizen::start(config(None, &[]));
+    let mut c = node.client();
+    let value = vec![b'x'; 5 << 20];
+    assert_eq!(c.ask_args(&[b"SET", b"large", &value]), Reply::Ok);
+    assert_eq!(c.ask("GET large"), Reply::Bulk(value.clone()));
+    // The pool has 64 MiB on this node.
+    let refused = (0..16).find_map(|i| {
+        let key = format!("large{i}");
+        match c.ask_args(&[b"SET", key.as_bytes(), &value]) {
+            Reply::Ok => None,
+            other => Some((key, other)),
+        }
+    });
+    let (key, refusal) = refused.expect("memory is finite");
+    let Reply::Error(text) = refusal else {
+        panic!("{refusal:?}")
+    };
+    assert!(text.starts_with("OOM command not allowed"), "{text}");
+    assert_eq!(
+        c.ask(&format!("GET {key}")),
+        Reply::Nil,
+        "nothing half-written"
+    );
+    assert_eq!(c.ask("GET large"), Reply::Bulk(value));
+    assert_eq!(c.ask("DEL large"), Reply::Int(1));
+}
+
+#[test]
+fn nonsense_ends_its_own_connection_only() {
+    let node = Citizen::start(config(None, &[]));
+    let (mut good, mut bad) = (node.client(), node.client());
+    assert_eq!(good.ask("SET a 1"), Reply::Ok);
+    bad.send_raw(b"*1\r\n!oops\r\n");
+    let Ok(Reply::Error(text)) = bad.receive() else {
+        panic!("an error")
+    };
+    assert_eq!(text, "ERR Protocol error: expected '$', got '!'");
+    assert!(bad.receive().is_err(), "closed");
+    assert_eq!(good.ask("GET a"), Reply::text("1"));
+}
+
+fn http(node: &Citizen, path: &str) -> String {
+    let mut socket = TcpStream::connect(node.addresses.admin).expect("the admin door");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).expect("a request");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn the_admin_door_tells_how_the_node_is() {
+    let node = Citizen::start(config(None, &[]));
+    assert_eq!(node.client().ask("SET a 1"), Reply::Ok);
+    for path in ["/livez", "/readyz"] {
+        assert!(http(&node, path).starts_with("HTTP/1.1 200"), "{path}");
+    }
+    let metrics = http(&node, "/metrics");
+    for line in [
+        "staves_cache_keys 1",
+        "staves_resp_commands_total 1",
+        "staves_cache_buckets{role=\"serving\"} 16",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    let status = http(&node, "/api/v1/status");
+    assert!(status.contains("\"state\":\"healthy\""), "{status}");
+    assert!(http(&node, "/nothing").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn a_port_in_use_gets_one_clear_line() {
+    let first = Citizen::start(config(None, &[]));
+    let mut second = config(None, &[]);
+    second.resp = first
+        .addresses
+        .resp
+        .to_string()
+        .parse()
+        .expect("an address");
+    let error = Citizen::try_start(second)
+        .err()
+        .expect("the port has an owner");
+    assert!(
+        matches!(error, StartError::PortInUse { door: "RESP", .. }),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("--resp") && text.contains(&first.addresses.resp.to_string()),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_folder_in_use_and_a_folder_that_is_none_get_one_clear_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _first = Citizen::start(config(Some(&folder), &[]));
+    let error = Citizen::try_start(config(Some(&folder), &[]))
+        .err()
+        .expect("locked");
+    assert!(
+        error.to_string().contains("in use by another process"),
+        "{error}"
+    );
+    let mut file = config(None, &[]);
+    let path = folder.path().join("file");
+    std::fs::write(&path, b"x").expect("a file");
+    file.data = Some(path);
+    let error = Citizen::try_start(file).err().expect("no folder");
+    assert!(matches!(error, StartError::Folder(_)), "{error}");
+}
+
+#[test]
+fn nobody_to_join_names_every_address() {
+    let mut alone = config(None, &[]);
+    alone.join = vec![
+        "127.0.0.1:1".parse().expect("an address"),
+        "127.0.0.1:2".parse().expect("an address"),
+    ];
+    alone.join_ms = crate::town::Parse::parse_millis("400ms");
+    let error = Citizen::try_start(alone).err().expect("nobody is there");
+    let text = error.to_string();
+    assert!(
+        text.contains("127.0.0.1:1") && text.contains("127.0.0.1:2"),
+        "{text}"
+    );
+}

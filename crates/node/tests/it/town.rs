@@ -1,0 +1,257 @@
+//! Nodes in one process, each on a runtime of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use staves_model::{Change, ClusterMap, MemberSlot, NodeId};
+use staves_net::{Connection, Identity};
+use staves_node::config::{Config, Endpoint};
+use staves_node::status::{State, StatusReport};
+use staves_node::{Addresses, Node, StartError};
+use staves_wire::Message;
+use staves_wire::directory::{Propose, Proposed};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::client::Client;
+
+/// What has not come true by then does not.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for something to come true.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    begun.elapsed()
+}
+
+/// A configuration with free ports and a little memory.
+pub fn config(data: Option<&TempDir>, join: &[&Citizen]) -> Config {
+    let free: Endpoint = "127.0.0.1:0".parse().expect("an address");
+    let at = |c: &&Citizen| c.addresses.native.to_string().parse().expect("an address");
+    Config {
+        data: data.map(|d| d.path().to_owned()),
+        listen: free.clone(),
+        resp: free.clone(),
+        admin: free,
+        join: join.iter().map(at).collect(),
+        memory: "128MiB".parse_size(),
+        buckets: 16,
+        stop_ms: "6s".parse_millis(),
+        ..Config::default()
+    }
+}
+
+/// Text to the configuration's own types.
+pub trait Parse {
+    fn parse_size(&self) -> staves_node::config::Size;
+    fn parse_millis(&self) -> staves_node::config::Millis;
+}
+
+impl Parse for str {
+    fn parse_size(&self) -> staves_node::config::Size {
+        staves_node::config::Setting::parse(self).expect("a size")
+    }
+
+    fn parse_millis(&self) -> staves_node::config::Millis {
+        staves_node::config::Setting::parse(self).expect("a time")
+    }
+}
+
+/// One node.
+pub struct Citizen {
+    pub addresses: Addresses,
+    pub id: NodeId,
+    runtime: Option<Runtime>,
+    node: Option<Node>,
+}
+
+impl Citizen {
+    pub fn try_start(config: Config) -> Result<Citizen, StartError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("threads");
+        match runtime.block_on(Node::start(config)) {
+            Ok(node) => Ok(Citizen {
+                addresses: node.addresses(),
+                id: node.id(),
+                node: Some(node),
+                runtime: Some(runtime),
+            }),
+            Err(error) => {
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
+    }
+
+    pub fn start(config: Config) -> Citizen {
+        Citizen::try_start(config).expect("the node starts")
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.node.is_none()
+    }
+
+    fn node(&self) -> &Node {
+        self.node.as_ref().expect("the node runs")
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.addresses.resp)
+    }
+
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.node().map().borrow().clone()
+    }
+
+    pub fn status(&self) -> StatusReport {
+        self.node().status()
+    }
+
+    pub fn data_buckets(&self) -> usize {
+        self.node().data_buckets()
+    }
+
+    /// The node of the data bucket of a key of the pool `cache`.
+    pub fn owner(&self, key: &str) -> Option<NodeId> {
+        let map = self.map();
+        let pool = map.pool_named("cache")?;
+        let group = map.group_of(pool.id, staves_model::hash_slot(key.as_bytes()))?;
+        let data = group.member(MemberSlot(0)).filter(|_| group.open)?;
+        Some(data.node)
+    }
+
+    /// Ends it as SIGKILL would: no goodbye, sockets closed.
+    pub fn kill(&mut self) {
+        self.node = None;
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_millis(500));
+        }
+    }
+
+    /// Leaves in good order.
+    pub fn leave(&mut self) {
+        let node = self.node.take().expect("the node runs");
+        let runtime = self.runtime.take().expect("the node runs");
+        runtime.block_on(node.leave());
+        runtime.shutdown_timeout(Duration::from_millis(500));
+    }
+
+    /// One request of a person's tool.
+    pub fn ask(&self, request: &Message) -> Message {
+        let deadline = Instant::now() + Duration::from_secs(8);
+        self.runtime().block_on(async {
+            let identity = Identity::admin(staves_model::ClusterId(0));
+            let options = staves_net::Options::default();
+            let native = self.addresses.native.to_string();
+            let connection = Connection::open(&native, &identity, &options)
+                .await
+                .expect("the native door takes connections");
+            connection
+                .call(request, deadline)
+                .await
+                .expect("the native door answers")
+        })
+    }
+
+    /// A change as a person's tool makes it; the refusal if it is refused.
+    pub fn propose(&self, change: &Change) -> Result<(), String> {
+        let change = postcard::to_allocvec(change).expect("it encodes").into();
+        let proposal = Message::Propose(Propose {
+            expected: None,
+            change,
+        });
+        match self.ask(&proposal) {
+            Message::Proposed(Proposed::Applied { .. }) => Ok(()),
+            Message::Proposed(Proposed::Refused { reason, .. }) => Err(reason),
+            other => panic!("a proposal was answered with {other:?}"),
+        }
+    }
+
+    pub fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("the node runs")
+    }
+}
+
+impl Drop for Citizen {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A cluster whose nodes have folders.
+pub struct Town {
+    pub citizens: Vec<Citizen>,
+    pub folders: Vec<TempDir>,
+}
+
+impl Town {
+    /// The first founds, all others join it at once (row D6).
+    pub fn found(nodes: usize) -> Town {
+        let folders: Vec<TempDir> = (0..nodes)
+            .map(|_| tempfile::tempdir().expect("a folder"))
+            .collect();
+        let founder = Citizen::start(config(Some(&folders[0]), &[]));
+        let joined: Vec<Citizen> = std::thread::scope(|scope| {
+            let starts = folders[1..].iter().map(|folder| {
+                let config = config(Some(folder), &[&founder]);
+                scope.spawn(move || Citizen::start(config))
+            });
+            let starts: Vec<_> = starts.collect();
+            starts
+                .into_iter()
+                .map(|s| s.join().expect("it starts"))
+                .collect()
+        });
+        let mut citizens = vec![founder];
+        citizens.extend(joined);
+        let town = Town { citizens, folders };
+        town.settle();
+        town
+    }
+
+    /// Until everything is as it was asked to be, in everybody's eyes.
+    pub fn settle(&self) -> Duration {
+        eventually("the cluster is healthy", || {
+            let running = self.citizens.iter().filter(|c| c.node.is_some());
+            let mut states = running.map(|c| c.status());
+            states.all(|s| s.state == State::Healthy)
+        })
+    }
+
+    /// Until what a dead node held is held by others. The dead node itself stays missed for a while.
+    pub fn settle_again(&self) {
+        eventually("all buckets have their copies again", || {
+            let living = self.citizens.iter().find(|c| !c.is_dead());
+            let map = living.expect("somebody lives").map();
+            let whole = |g: &staves_model::Group| {
+                let up = |x: &staves_model::Member| x.complete && map.is_up(x.node, x.incarnation);
+                g.open && g.members.iter().flatten().filter(|x| up(x)).count() == 3
+            };
+            map.groups.values().all(whole)
+        });
+    }
+
+    /// The node that leads the directory.
+    pub fn leader(&self) -> usize {
+        let mut leader = None;
+        eventually("somebody leads the directory", || {
+            let living = self.citizens.iter().filter(|c| !c.is_dead());
+            leader = living.filter_map(|c| c.status().directory.leader).next();
+            let at = leader.and_then(|l| self.citizens.iter().position(|c| c.id.0 == l));
+            at.is_some_and(|at| !self.citizens[at].is_dead())
+        });
+        self.position(NodeId(leader.expect("just seen")))
+    }
+
+    pub fn position(&self, id: NodeId) -> usize {
+        let at = self.citizens.iter().position(|c| c.id == id);
+        at.expect("a node of the town")
+    }
+}
