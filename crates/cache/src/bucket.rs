@@ -352,7 +352,8 @@ impl Bucket {
         if safe && self.member.may_answer(now) {
             return Some(answer);
         }
-        self.waiters.push(seq, ask.token, ask.deadline, answer);
+        self.waiters
+            .push(seq, ask.token, ask.deadline, answer, read);
         None
     }
 
@@ -386,9 +387,13 @@ impl Bucket {
         if !self.member.may_answer(now) {
             return;
         }
-        while let Some((token, answer)) = self.waiters.pop(stable) {
-            out.answers.push((token, Ok(answer)));
+        if self.waiters.len() == 0 {
+            return;
         }
+        let may_read = self.member.may_read(now);
+        self.waiters.pop(stable, may_read, |token, answer| {
+            out.answers.push((token, Ok(answer)));
+        });
     }
 
     // Everything that could not go on before, in order.

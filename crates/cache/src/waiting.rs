@@ -78,6 +78,8 @@ struct Waiter {
     token: u64,
     deadline: Time,
     answer: Answer,
+    /// A read, which needs a lease when it is answered, not only when it came (I7).
+    read: bool,
 }
 
 /// Answers that are ready, held until all copies have what they tell of.
@@ -109,7 +111,14 @@ impl Waiters {
         self.by_seq.len()
     }
 
-    pub(crate) fn push(&mut self, seq: u64, token: u64, deadline: Time, answer: Answer) {
+    pub(crate) fn push(
+        &mut self,
+        seq: u64,
+        token: u64,
+        deadline: Time,
+        answer: Answer,
+        read: bool,
+    ) {
         self.arrivals += 1;
         self.bytes += held(&answer);
         self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
@@ -119,19 +128,28 @@ impl Waiters {
                 token,
                 deadline,
                 answer,
+                read,
             },
         );
     }
 
-    /// The next answer that waits for nothing above `stable`.
-    pub(crate) fn pop(&mut self, stable: u64) -> Option<(u64, Answer)> {
-        let first = self.by_seq.first_entry()?;
-        if first.key().0 > stable {
-            return None;
+    /// The answers that wait for nothing above `stable`, in order; reads only if `may_read`. The others
+    /// wait on, for a lease or for their deadline.
+    pub(crate) fn pop(&mut self, stable: u64, may_read: bool, mut give: impl FnMut(u64, Answer)) {
+        let mut without_lease = Vec::new();
+        while let Some(first) = self.by_seq.first_entry() {
+            if first.key().0 > stable {
+                break;
+            }
+            let (place, waiter) = first.remove_entry();
+            if waiter.read && !may_read {
+                without_lease.push((place, waiter));
+                continue;
+            }
+            self.bytes -= held(&waiter.answer);
+            give(waiter.token, waiter.answer);
         }
-        let waiter = first.remove();
-        self.bytes -= held(&waiter.answer);
-        Some((waiter.token, waiter.answer))
+        self.by_seq.extend(without_lease);
     }
 
     /// The tokens whose deadline has passed.

@@ -14,6 +14,7 @@ use staves_wire::hello::{Ping, Welcome};
 use staves_wire::{ErrorPacket, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::error::NetError;
@@ -44,6 +45,8 @@ struct Shared {
     closing: Notify,
     /// It is over.
     ended: Notify,
+    /// While it is not: where to write.
+    socket: Mutex<Option<Arc<OwnedWriteHalf>>>,
 }
 
 #[derive(Default)]
@@ -112,6 +115,7 @@ impl Connection {
             waiting: Mutex::default(),
             closing: Notify::new(),
             ended: Notify::new(),
+            socket: Mutex::default(),
         });
         tokio::spawn(run(
             shared.clone(),
@@ -151,6 +155,14 @@ impl Connection {
                 return error;
             }
             ended.await;
+        }
+    }
+
+    /// Writes what was said, as far as the kernel takes it at once.
+    pub(crate) fn write_now(&self) {
+        let socket = self.shared.socket.lock().clone();
+        if let Some(socket) = socket {
+            self.shared.outbox.write_now(&socket);
         }
     }
 
@@ -310,6 +322,8 @@ impl Shared {
 
     fn end(&self, error: NetError) {
         self.outbox.close();
+        // The last holder closes it, whoever still holds the connection.
+        *self.socket.lock() = None;
         let mut waiting = self.waiting.lock();
         waiting.over = Some(error.clone());
         let requests = std::mem::take(&mut waiting.requests);
@@ -329,14 +343,16 @@ async fn run(
     buffer: BytesMut,
     options: Options,
 ) {
-    let (mut reading, mut writing) = socket.into_split();
+    let (mut reading, writing) = socket.into_split();
+    let writing = Arc::new(writing);
+    *shared.socket.lock() = Some(writing.clone());
     let error = tokio::select! {
         // The reader first: answers that it hands out may bring new requests, which then leave in
         // the same turn.
         biased;
         () = shared.closing.notified() => closed(&shared.addr, "it was closed on this side", None),
         error = read(&shared, &mut reading, decoder, buffer, options.silence_max) => error,
-        error = shared.outbox.run(&mut writing, options.stall_max) => {
+        error = shared.outbox.run(&writing, options.stall_max) => {
             closed(&shared.addr, format!("writing failed: {error}"), Some(Sign::Reset))
         }
     };

@@ -3,26 +3,30 @@
 //! Anyone may put a message in from any thread: it is encoded at once, under a short lock, behind the
 //! messages that wait already, into a chunk that they share. The writer takes all chunks and gives
 //! them to the kernel in one vectored write: the more is said, the fewer system calls each word costs.
+//! Whoever has said all that it had to may write at once, on its own thread ([`Outbox::write_now`]),
+//! and so spares the waking of the writer; what the kernel does not take then is the writer's.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use staves_wire::Message;
 use staves_wire::frame::{self, Envelope, HEADER_BYTES};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 use crate::queue::GroupQueue;
 
 /// A chunk that has reached this many bytes is not added to.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Most pieces of one vectored write (Linux takes 1,024).
+/// Most pieces taken out at a time.
 const PIECES_MAX: usize = 512;
+/// Most slices of one vectored write (Linux takes 1,024).
+const SLICES_MAX: usize = 1024;
 
 /// A message was not put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +45,27 @@ struct Frames {
     closed: bool,
 }
 
+/// What was taken out to be written, and how far it has got.
+#[derive(Default)]
+struct Writing {
+    rest: VecDeque<Piece>,
+    /// Bytes of the first piece that the kernel has.
+    done: usize,
+}
+
+/// How a round of writing ended.
+enum Wrote {
+    /// All of it.
+    All,
+    /// The kernel takes no more for now; whether it took anything.
+    Blocked(bool),
+}
+
 /// The queue before a connection's writer.
 pub(crate) struct Outbox {
     frames: Mutex<Frames>,
+    /// Held by whoever writes.
+    writing: Mutex<Writing>,
     /// Group traffic to a peer, which outlives the connection.
     group: Option<Arc<GroupQueue>>,
     /// Wakes the writer.
@@ -60,6 +82,7 @@ impl Outbox {
     pub(crate) fn new(queued_max: usize, group: Option<Arc<GroupQueue>>) -> Outbox {
         Outbox {
             frames: Mutex::default(),
+            writing: Mutex::default(),
             wake: group
                 .as_ref()
                 .map_or_else(Default::default, |group| group.wake()),
@@ -149,54 +172,132 @@ impl Outbox {
         self.queued.load(Ordering::Relaxed) == 0
     }
 
-    fn take(&self) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+    fn take(&self, pieces: &mut VecDeque<Piece>) {
         let mut frames = self.frames.lock();
         while pieces.len() < PIECES_MAX / 2
             && let Some(chunk) = frames.chunks.pop_front()
         {
-            pieces.push(Piece::frames(chunk));
+            pieces.push_back(Piece::frames(chunk));
         }
         drop(frames);
         if let Some(group) = &self.group {
-            group.take(PIECES_MAX / 2, || self.next_request(), &mut pieces);
+            group.take(PIECES_MAX / 2, || self.next_request(), pieces);
         }
-        pieces
     }
 
-    fn written(&self, pieces: Vec<Piece>) {
-        let bytes: usize = pieces
-            .iter()
-            .filter(|p| !p.is_group())
-            .map(|p| p.body.len())
-            .sum();
+    fn written(&self, mut piece: Piece) {
+        if piece.is_group() {
+            return;
+        }
+        let bytes = piece.body.len();
         let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
         if before >= self.queued_max && before - bytes < self.queued_max {
             self.room.notify_waiters();
         }
-        let reusable = |p: &Piece| !p.is_group() && p.body.capacity() <= 2 * CHUNK_BYTES;
-        if let Some(mut piece) = pieces.into_iter().find(reusable) {
+        if piece.body.capacity() <= 2 * CHUNK_BYTES {
             piece.body.clear();
             self.frames.lock().spare = Some(piece.body);
         }
     }
 
-    /// Writes whatever is put in, until writing fails or no progress is made for `stall_max`.
-    pub(crate) async fn run(
-        &self,
-        socket: &mut (impl AsyncWrite + Unpin),
-        stall_max: Duration,
-    ) -> io::Error {
+    /// Writes what was put in, as far as the kernel takes it at once.
+    fn write_some(&self, writing: &mut Writing, socket: &OwnedWriteHalf) -> io::Result<Wrote> {
+        let mut moved = false;
         loop {
-            let pieces = self.take();
-            if pieces.is_empty() {
-                self.wake.notified().await;
-                continue;
+            if writing.rest.is_empty() {
+                self.take(&mut writing.rest);
             }
-            if let Err(error) = write_pieces(socket, &pieces, stall_max).await {
-                return error;
+            if writing.rest.is_empty() {
+                return Ok(Wrote::All);
             }
-            self.written(pieces);
+            match socket.try_write_vectored(&writing.slices()) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    moved = true;
+                    writing.advance(bytes, |piece| self.written(piece));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Wrote::Blocked(moved));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes on the caller's thread what the kernel takes at once, and leaves the rest, and any
+    /// trouble, to the writer.
+    pub(crate) fn write_now(&self, socket: &OwnedWriteHalf) {
+        let all = match self.writing.try_lock() {
+            Some(mut writing) => {
+                matches!(self.write_some(&mut writing, socket), Ok(Wrote::All))
+            }
+            None => false,
+        };
+        if !all {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Writes whatever is put in, until writing fails or no progress is made for `stall_max`.
+    pub(crate) async fn run(&self, socket: &OwnedWriteHalf, stall_max: Duration) -> io::Error {
+        let mut stalled_since = None;
+        loop {
+            let wrote = self.write_some(&mut self.writing.lock(), socket);
+            match wrote {
+                Ok(Wrote::All) => {
+                    stalled_since = None;
+                    self.wake.notified().await;
+                }
+                Ok(Wrote::Blocked(moved)) => {
+                    let since = match stalled_since {
+                        Some(since) if !moved => since,
+                        _ => *stalled_since.insert(Instant::now()),
+                    };
+                    let left = stall_max.saturating_sub(since.elapsed());
+                    match tokio::time::timeout(left, socket.writable()).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => return error,
+                        Err(_) => return stalled(stall_max),
+                    }
+                }
+                Err(error) => return error,
+            }
+        }
+    }
+}
+
+fn stalled(stall_max: Duration) -> io::Error {
+    let text = format!("the other side took nothing for {} ms", stall_max.as_millis());
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
+impl Writing {
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut slices = Vec::with_capacity(self.rest.len() * 2);
+        let mut skip = self.done;
+        for piece in &self.rest {
+            for part in [piece.header.as_ref().map_or(&[][..], |h| &h[..]), &piece.body[..]] {
+                let skipped = skip.min(part.len());
+                skip -= skipped;
+                if skipped < part.len() {
+                    slices.push(IoSlice::new(&part[skipped..]));
+                }
+            }
+        }
+        slices.truncate(SLICES_MAX);
+        slices
+    }
+
+    fn advance(&mut self, bytes: usize, mut written: impl FnMut(Piece)) {
+        self.done += bytes;
+        while let Some(first) = self.rest.front() {
+            if self.done < first.len() {
+                return;
+            }
+            self.done -= first.len();
+            if let Some(piece) = self.rest.pop_front() {
+                written(piece);
+            }
         }
     }
 }
@@ -228,33 +329,8 @@ impl Piece {
     fn is_group(&self) -> bool {
         self.header.is_some()
     }
-}
 
-async fn write_pieces(
-    socket: &mut (impl AsyncWrite + Unpin),
-    pieces: &[Piece],
-    stall_max: Duration,
-) -> io::Result<()> {
-    let mut slices = Vec::with_capacity(pieces.len() * 2);
-    for piece in pieces {
-        slices.extend(piece.header.as_ref().map(|header| IoSlice::new(header)));
-        slices.push(IoSlice::new(&piece.body));
+    fn len(&self) -> usize {
+        self.header.map_or(0, |h| h.len()) + self.body.len()
     }
-    let mut rest = &mut slices[..];
-    while !rest.is_empty() {
-        let write = tokio::time::timeout(stall_max, socket.write_vectored(rest));
-        let written = match write.await {
-            Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => written?,
-            Err(_) => {
-                let text = format!(
-                    "the other side took nothing for {} ms",
-                    stall_max.as_millis()
-                );
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-        };
-        IoSlice::advance_slices(&mut rest, written);
-    }
-    Ok(())
 }

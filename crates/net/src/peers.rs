@@ -150,8 +150,9 @@ impl Peers {
         self.shared.links.read().keys().copied().collect()
     }
 
-    /// Says something of the group protocol to a node: encoded at once, written as soon as the kernel
-    /// takes it, lost if that is not soon. From any thread. False if there is no link to the node.
+    /// Says something of the group protocol to a node: encoded at once, written at the next
+    /// [`Peers::flush`], lost if the kernel does not take it soon. From any thread. False if there is no
+    /// link to the node.
     pub fn send_group(&self, node: NodeId, envelope: &GroupEnvelope) -> bool {
         match self.shared.links.read().get(&node) {
             Some(link) => {
@@ -159,6 +160,19 @@ impl Peers {
                 true
             }
             None => false,
+        }
+    }
+
+    /// Writes what [`Peers::send_group`] was given, on this thread as far as the kernel takes it at once:
+    /// one system call per node, however many messages, and no waiting for the link's own task to wake.
+    pub fn flush(&self) {
+        for link in self.shared.links.read().values() {
+            if link.group.take_unsaid() {
+                match &*link.state.borrow() {
+                    State::Up(connection) => connection.write_now(),
+                    _ => link.group.wake().notify_one(),
+                }
+            }
         }
     }
 

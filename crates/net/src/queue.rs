@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub(crate) struct GroupQueue {
     blocks: Mutex<Blocks>,
     bytes_max: usize,
     wake: Arc<Notify>,
+    /// Something was put in, and nobody has seen to its being written.
+    unsaid: AtomicBool,
 }
 
 /// Counts of a queue.
@@ -51,6 +54,7 @@ impl GroupQueue {
             blocks: Mutex::default(),
             bytes_max,
             wake: Arc::default(),
+            unsaid: AtomicBool::new(false),
         }
     }
 
@@ -59,7 +63,8 @@ impl GroupQueue {
         self.wake.clone()
     }
 
-    /// Puts an envelope in, and lets the oldest go if that makes too much.
+    /// Puts an envelope in, and lets the oldest go if that makes too much. The writer is not woken:
+    /// whoever puts in sees to that ([`GroupQueue::take_unsaid`]) once it has said all.
     pub(crate) fn put(&self, envelope: &GroupEnvelope) {
         let mut blocks = self.blocks.lock();
         let mut block = match blocks.queue.back() {
@@ -80,7 +85,12 @@ impl GroupQueue {
             blocks.let_go(oldest);
         }
         drop(blocks);
-        self.wake.notify_one();
+        self.unsaid.store(true, Ordering::Release);
+    }
+
+    /// Whether anything was put in since this was last asked.
+    pub(crate) fn take_unsaid(&self) -> bool {
+        self.unsaid.load(Ordering::Relaxed) && self.unsaid.swap(false, Ordering::Acquire)
     }
 
     /// Lets all of it go: the peer cannot be reached, and by the time that it can, this is old.
@@ -96,7 +106,7 @@ impl GroupQueue {
         &self,
         pieces_max: usize,
         mut next_request: impl FnMut() -> u64,
-        out: &mut Vec<Piece>,
+        out: &mut VecDeque<Piece>,
     ) {
         let full = out.len() + pieces_max;
         while out.len() < full {
@@ -111,9 +121,9 @@ impl GroupQueue {
             let request = next_request();
             let mut body = block.bytes;
             while body.len() > FRAME_BODY_MAX {
-                out.push(Piece::group(request, true, body.split_to(FRAME_BODY_MAX)));
+                out.push_back(Piece::group(request, true, body.split_to(FRAME_BODY_MAX)));
             }
-            out.push(Piece::group(request, false, body));
+            out.push_back(Piece::group(request, false, body));
         }
     }
 

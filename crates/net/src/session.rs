@@ -45,7 +45,7 @@ pub(crate) async fn serve<H: Handler>(
         connection: shared.next_connection(),
     };
 
-    let (mut reading, mut writing) = socket.into_split();
+    let (mut reading, writing) = socket.into_split();
     let session = Session {
         shared,
         peer,
@@ -56,7 +56,7 @@ pub(crate) async fn serve<H: Handler>(
         // The reader first: what it answers at once leaves in the same turn, in one write.
         biased;
         result = session.work(&mut reading, &mut input, stopping) => result,
-        error = session.outbox.run(&mut writing, options.stall_max) => {
+        error = session.outbox.run(&writing, options.stall_max) => {
             Err(format!("writing failed: {error}"))
         }
     };

@@ -24,9 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use staves_cache::Bucket;
 use staves_directory::Life;
 use staves_group::{Event, Member};
-use staves_model::{
-    ClientId, ClusterMap, Group, GroupId, HashSlot, NodeState, Pool, PoolId, Time,
-};
+use staves_model::{ClientId, ClusterMap, Group, GroupId, HashSlot, NodeState, Pool, PoolId, Time};
 use staves_net::Peers;
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::cache::PoolRef;
@@ -223,6 +221,7 @@ impl Host {
         }
         let gone = old.cells().filter(|c| new.cell(c.group).is_none());
         gone.for_each(|cell| cell.clear());
+        self.peers.flush();
         self.lease_wake.notify_one();
     }
 
@@ -268,12 +267,17 @@ impl Host {
     /// The directory's entry of a group has changed.
     fn tell_group(&self, cell: &Cell, now: Time, group: &Group, routes: &Routes) {
         if group.names(self.life.node) {
-            let mut state = cell.lock();
-            if state.bucket.is_none() {
-                state.bucket = self.bucket(cell.group, routes, now);
-            }
+            self.found(cell, routes, now);
         }
         cell.step(self, now, Event::Map(Arc::new(group.clone())));
+    }
+
+    /// Makes the cell's bucket, unless it has one.
+    fn found(&self, cell: &Cell, routes: &Routes, now: Time) {
+        let mut state = cell.lock();
+        if state.bucket.is_none() {
+            state.bucket = self.bucket(cell.group, routes, now);
+        }
     }
 
     /// An empty bucket for a group of a pool.
@@ -305,15 +309,12 @@ impl Host {
             envelope.message,
             GroupMessage::Seal { .. } | GroupMessage::Sync { .. }
         );
-        if founds && cell.lock().bucket.is_none() {
-            if let Some(entry) = routes.map.groups.get(&envelope.group) {
-                let mut state = cell.lock();
-                if state.bucket.is_none() {
-                    state.bucket = self.bucket(envelope.group, &routes, now);
-                }
-                drop(state);
-                cell.step(self, now, Event::Map(Arc::new(entry.clone())));
-            }
+        if founds
+            && let Some(entry) = routes.map.groups.get(&envelope.group)
+            && cell.lock().bucket.is_none()
+        {
+            self.found(cell, &routes, now);
+            cell.step(self, now, Event::Map(Arc::new(entry.clone())));
         }
         cell.step(self, now, Event::Message(envelope));
     }
@@ -337,6 +338,7 @@ impl Host {
                 state.idle_since = None;
             }
         }
+        self.peers.flush();
     }
 
     /// A directory leader that a majority confirmed answered what we asked at `clock`.
@@ -346,6 +348,7 @@ impl Host {
         for cell in self.routes().cells() {
             cell.step(self, now, Event::Heard { clock });
         }
+        self.peers.flush();
     }
 
     pub(crate) fn wake_busy(&self, group: GroupId) {

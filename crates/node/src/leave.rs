@@ -26,7 +26,9 @@ pub(crate) async fn leave(running: &Running) {
     {
         tracing::warn!(%error, "leaving without having handed over");
     }
-    let left = until.saturating_duration_since(Instant::now()).max(FAREWELL);
+    let left = until
+        .saturating_duration_since(Instant::now())
+        .max(FAREWELL);
     match running.directory.leave(left).await {
         Ok(Left::HandedOver) => {
             tracing::info!("left the cluster");

@@ -49,6 +49,7 @@ impl Handler for NativeDoor {
         for envelope in batch {
             running.host.receive(envelope);
         }
+        running.host.peers.flush();
     }
 
     fn request(&self, peer: &PeerInfo, request: Message, reply: Reply) {
@@ -345,8 +346,7 @@ fn look(running: &Arc<Running>, probe: Probe, reply: Reply) {
         let sign = match Connection::open(&probe.addr, &identity, &options).await {
             Ok(connection) => {
                 let welcome = connection.welcome();
-                let same =
-                    welcome.node == probe.node && welcome.incarnation == probe.incarnation;
+                let same = welcome.node == probe.node && welcome.incarnation == probe.incarnation;
                 if same { Sign::Alive } else { Sign::Refused }
             }
             Err(error) => error

@@ -26,7 +26,9 @@ pub enum StartError {
         flag: &'static str,
     },
     /// The door cannot be opened there.
-    #[error("the {door} door cannot be opened at {addr}: {reason}; choose another address with {flag}")]
+    #[error(
+        "the {door} door cannot be opened at {addr}: {reason}; choose another address with {flag}"
+    )]
     Bind {
         /// Which door.
         door: &'static str,
@@ -41,7 +43,9 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The system has not so much memory.
-    #[error("{bytes} bytes of memory for pages cannot be had: {reason}; ask for less with --memory")]
+    #[error(
+        "{bytes} bytes of memory for pages cannot be had: {reason}; ask for less with --memory"
+    )]
     Memory {
         /// How much was asked for.
         bytes: u64,

@@ -75,6 +75,7 @@ fn group_messages_arrive_in_order_and_share_writes() {
             for seq in 1..=5000 {
                 assert!(sender.send_group(NodeId(1), &envelope(seq, 100)));
             }
+            sender.flush();
         })
         .join()
         .expect("sending never blocks");
@@ -97,6 +98,7 @@ fn a_group_message_larger_than_a_frame_arrives_whole() {
         let large = envelope(1, 3 << 20);
         peers.send_group(NodeId(1), &large);
         peers.send_group(NodeId(1), &envelope(2, 10));
+        peers.flush();
         until(|| script.groups.lock().unwrap().len() == 2).await;
         assert!(script.groups.lock().unwrap()[0] == large);
     });
@@ -114,10 +116,12 @@ fn the_oldest_group_messages_are_let_go_when_a_peer_does_not_take_them() {
         let (peers, _) = peers(options);
         peers.set_addr(NodeId(1), &relay.addr);
         peers.send_group(NodeId(1), &envelope(1, 10));
+        peers.flush();
         until(|| script.groups.lock().unwrap().len() == 1).await;
         relay.freeze();
         for seq in 2..=500 {
             peers.send_group(NodeId(1), &envelope(seq, 100_000));
+            peers.flush();
             tokio::task::yield_now().await;
         }
         let stats = peers.stats().remove(0);
@@ -164,6 +168,7 @@ fn d5_a_peer_that_dies_and_comes_back_is_seen_and_reached_again() {
             "{error}"
         );
         peers.send_group(NodeId(1), &envelope(1, 10));
+        peers.flush();
 
         let (_server, script) = server_on(&addr, 1, Options::default()).await;
         until(|| peers.stats()[0].connected).await;
@@ -173,6 +178,7 @@ fn d5_a_peer_that_dies_and_comes_back_is_seen_and_reached_again() {
             .expect("answered");
         assert_eq!(answer, status(8));
         peers.send_group(NodeId(1), &envelope(2, 10));
+        peers.flush();
         until(|| seqs(&script).contains(&2)).await;
         let back = signs
             .lock()

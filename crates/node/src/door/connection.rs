@@ -204,8 +204,11 @@ impl Desk {
     /// A batch ends: what it made goes to the copies, in one go, and answers into their order.
     fn end(&mut self) {
         let host = &self.running.host;
-        for cell in self.touched.drain(..) {
-            cell.flush(host, self.now);
+        if !self.touched.is_empty() {
+            for cell in self.touched.drain(..) {
+                cell.flush(host, self.now);
+            }
+            host.peers.flush();
         }
         if let Some(pool) = self.routes.door {
             self.detour.set_out(host, &self.mailbox, pool);
@@ -246,12 +249,7 @@ impl Desk {
     }
 
     /// A bucket refused what had waited there: it goes on by another way.
-    fn send_away(
-        &mut self,
-        place: u64,
-        part: u32,
-        request: Option<staves_wire::group::RequestId>,
-    ) {
+    fn send_away(&mut self, place: u64, part: u32, request: Option<staves_wire::group::RequestId>) {
         let Some(op) = self.places.send_away(place, part) else {
             return;
         };

@@ -99,11 +99,7 @@ impl Detour {
 /// Where an operation's answer belongs.
 type Home = (u64, u32, u32);
 
-async fn travel(
-    host: &Arc<Host>,
-    pool: PoolId,
-    batch: Vec<((u64, u32), Wanted)>,
-) -> Vec<Detoured> {
+async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>) -> Vec<Detoured> {
     let now = host.clock.now();
     let latest = batch.iter().map(|(_, wanted)| wanted.deadline).max();
     let deadline = Instant::now() + latest.unwrap_or(now).since(now);
@@ -136,9 +132,7 @@ async fn travel(
         .router()
         .execute(&PoolRef::Id(pool), ops, deadline)
         .await
-        .unwrap_or_else(|error| {
-            vec![Answer::error(error.code(), error.to_string()); homes.len()]
-        });
+        .unwrap_or_else(|error| vec![Answer::error(error.code(), error.to_string()); homes.len()]);
     came_back.extend(homes.into_iter().zip(answers).map(|(h, a)| back(h, a)));
     came_back
 }

@@ -134,7 +134,10 @@ impl Places {
 
     /// Moves the answers that are next to the output.
     pub(super) fn release(&mut self, output: &mut Output) {
-        while let Some(mut place) = self.queue.pop_front_if(|place| place.missing == 0) {
+        while self.queue.front().is_some_and(|place| place.missing == 0) {
+            let Some(mut place) = self.queue.pop_front() else {
+                break;
+            };
             self.first += 1;
             match place.parts {
                 Parts::One(Part::Answered(answer)) => {

@@ -149,12 +149,7 @@ impl State {
     }
 
     /// Takes an event; returns batches that are complete, and whether a further step has work at once.
-    pub(crate) fn step(
-        &mut self,
-        host: &Host,
-        now: Time,
-        event: Event,
-    ) -> (Vec<Arc<Batch>>, bool) {
+    pub(crate) fn step(&mut self, host: &Host, now: Time, event: Event) -> (Vec<Arc<Batch>>, bool) {
         let State { bucket, out, .. } = self;
         let Some(bucket) = bucket else {
             return (Vec::new(), false);
@@ -288,5 +283,4 @@ impl State {
         }
         finished
     }
-
 }

@@ -12,6 +12,7 @@ use staves_wire::group::RequestId;
 /// Most numbers from the lowest that is not answered to the next: below what buckets remember of a
 /// client, so that no retry is ever forgotten.
 const WINDOW: usize = 3072;
+const _: () = assert!(WINDOW < staves_group::REQUESTS_PER_CLIENT_MAX);
 
 /// One bucket's numbers.
 #[derive(Debug)]
@@ -93,6 +94,5 @@ mod tests {
         assert_eq!(lane.answered.len(), WINDOW);
         lane.answered(&first);
         assert!(lane.take().is_some());
-        assert!(WINDOW < staves_group::REQUESTS_PER_CLIENT_MAX);
     }
 }

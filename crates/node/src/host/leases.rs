@@ -66,4 +66,5 @@ async fn ask(host: &Host, directory: &Directory, patience: Duration) {
             cell.step(host, host.clock.now(), event);
         }
     }
+    host.peers.flush();
 }

@@ -42,6 +42,7 @@ pub(crate) async fn run_busy(host: Arc<Host>) {
         let routes = host.routes();
         for cell in groups.iter().filter_map(|g| routes.cell(*g)) {
             cell.step(&host, host.clock.now(), Event::Tick);
+            host.peers.flush();
             tokio::task::yield_now().await;
         }
     }

@@ -39,8 +39,7 @@ impl Waiter {
                 None
             }
             Waiter::Batch { batch, index } => {
-                let answer =
-                    result.unwrap_or_else(|refused| batch.refuse(refused));
+                let answer = result.unwrap_or_else(|refused| batch.refuse(refused));
                 batch.put(index as usize, answer).then_some(batch)
             }
         }

@@ -166,13 +166,7 @@ pub(crate) fn serve(
     let Some(pool) = routes.pool(&request.pool) else {
         return refuse_all(&routes, &request, asker);
     };
-    let batch = Batch::new(
-        host.clone(),
-        pool.id,
-        request.revision,
-        &request.ops,
-        asker,
-    );
+    let batch = Batch::new(host.clone(), pool.id, request.revision, &request.ops, asker);
     let batch = Arc::new(batch);
     let mut hand = Hand {
         host,
@@ -200,13 +194,17 @@ pub(crate) fn serve(
             let refused = Refused::NotServing;
             batch.put(
                 index,
-                Answer::error(refused.code(), format!("node {}: {refused}", host.life.node)),
+                Answer::error(
+                    refused.code(),
+                    format!("node {}: {refused}", host.life.node),
+                ),
             );
         }
     }
     let now = hand.now;
-    for cell in hand.touched {
-        cell.flush(host, now);
+    if !hand.touched.is_empty() {
+        hand.touched.iter().for_each(|cell| cell.flush(host, now));
+        host.peers.flush();
     }
     if !elsewhere.is_empty() {
         let batch = batch.clone();
@@ -295,8 +293,7 @@ impl Hand<'_> {
         }
         let group = routes.map.groups.get(&cell.group);
         let data = group.and_then(|g| g.member(staves_model::MemberSlot(0)));
-        data.is_some_and(|x| x.is(me, self.host.life.incarnation))
-            && cell.lock().bucket.is_some()
+        data.is_some_and(|x| x.is(me, self.host.life.incarnation)) && cell.lock().bucket.is_some()
     }
 
     fn submit(&mut self, bucket: u32, cell: &Arc<Cell>, index: usize, op: &CacheOp) {

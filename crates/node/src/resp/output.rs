@@ -222,7 +222,9 @@ impl Output {
                 // A bucket speaks Redis's words already, "ERR ..." or "OOM ..."; a code says them again.
                 let word = error_word(code);
                 let text = text.strip_prefix(word).or(text.strip_prefix("ERR"));
-                let text = text.filter(|t| t.starts_with(' ')).map_or(whole, str::trim_start);
+                let text = text
+                    .filter(|t| t.starts_with(' '))
+                    .map_or(whole, str::trim_start);
                 self.error(&format!("{word} {text}"));
             }
         }

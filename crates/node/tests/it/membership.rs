@@ -24,7 +24,10 @@ fn d6_three_join_at_once_and_d1_any_node_takes_any_key() {
     for (at, citizen) in town.citizens.iter().enumerate() {
         let mut client = citizen.client();
         for i in 0..200 {
-            assert_eq!(client.ask(&format!("GET k{i}")), Reply::text(&i.to_string()));
+            assert_eq!(
+                client.ask(&format!("GET k{i}")),
+                Reply::text(&i.to_string())
+            );
         }
         assert_eq!(client.ask("DBSIZE"), Reply::Int(200), "at node {at}");
         let keys: Vec<String> = (0..50).map(|i| format!("k{i}")).collect();
@@ -83,7 +86,12 @@ fn d6_a_node_of_another_cluster_is_refused() {
     other.kill();
     let founder = Citizen::start(config(None, &[]));
     let mut stranger = config(Some(&folder), &[&founder]);
-    stranger.listen = founder.addresses.native.to_string().parse().expect("an address");
+    stranger.listen = founder
+        .addresses
+        .native
+        .to_string()
+        .parse()
+        .expect("an address");
     stranger.listen.port = 0;
     stranger.join_ms = crate::town::Parse::parse_millis("2s");
     // A folder that names a cluster goes back to that one: it does not become part of another.
@@ -156,8 +164,13 @@ fn x3_the_number_of_copies_changes_while_serving() {
         scheme: Some("2+1".parse().expect("a scheme")),
         node_budget_bytes: None,
     };
-    let refusal = town.citizens[0].propose(&striped).expect_err("whole copies");
-    assert!(refusal.contains("2+1") && refusal.contains("1+2"), "{refusal}");
+    let refusal = town.citizens[0]
+        .propose(&striped)
+        .expect_err("whole copies");
+    assert!(
+        refusal.contains("2+1") && refusal.contains("1+2"),
+        "{refusal}"
+    );
 }
 
 /// Row X5: a node is drained and resumed while the cluster serves, and asked for its keys.
@@ -199,9 +212,9 @@ fn d6_a_node_joins_and_one_leaves_under_load() {
         leaver.leave();
         eventually("all goes on", || {
             let map = town.citizens[0].map();
-            map.groups.values().all(|g| {
-                g.open && g.member(MemberSlot(0)).is_some_and(|x| x.node != leaver.id)
-            })
+            map.groups
+                .values()
+                .all(|g| g.open && g.member(MemberSlot(0)).is_some_and(|x| x.node != leaver.id))
         });
     });
     let id = leaver.id;
@@ -235,13 +248,27 @@ fn x1_x6_the_native_client_batches_by_node() {
             assert_eq!(*answer, Answer::Value(format!("v{i}").into()));
         }
         let large = vec![7u8; 3 << 20];
-        client.put("large", large.clone()).await.expect("it streams");
-        assert_eq!(client.get("large").await.expect("it is there"), Some(large.into()));
+        client
+            .put("large", large.clone())
+            .await
+            .expect("it streams");
+        assert_eq!(
+            client.get("large").await.expect("it is there"),
+            Some(large.into())
+        );
         assert!(client.delete("large").await.expect("it was there"));
         let stats = client.stats().await.expect("figures");
-        let keys: u64 = stats.iter().map(|(_, s)| s.as_ref().expect("all answer").keys).sum();
+        let keys: u64 = stats
+            .iter()
+            .map(|(_, s)| s.as_ref().expect("all answer").keys)
+            .sum();
         assert_eq!(keys, 500);
-        let wrong = client.execute(vec![OwnedOp::IncrBy { key: "k1".into(), by: 1 }]).await;
+        let wrong = client
+            .execute(vec![OwnedOp::IncrBy {
+                key: "k1".into(),
+                by: 1,
+            }])
+            .await;
         assert!(matches!(wrong.expect("an answer")[0], Answer::Error(..)));
     });
     assert_eq!(town.citizens[0].client().ask("DBSIZE"), Reply::Int(500));

@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use staves_node::StartError;
+use staves_node::status::State;
 
 use crate::client::Reply;
-use crate::town::{Citizen, config};
+use crate::town::{Citizen, config, eventually};
 
 #[test]
 fn commands_are_answered_as_redis_does() {
@@ -134,6 +135,9 @@ fn http(node: &Citizen, path: &str) -> String {
 fn the_admin_door_tells_how_the_node_is() {
     let node = Citizen::start(config(None, &[]));
     assert_eq!(node.client().ask("SET a 1"), Reply::Ok);
+    eventually("all buckets serve", || {
+        node.status().state == State::Healthy
+    });
     for path in ["/livez", "/readyz"] {
         assert!(http(&node, path).starts_with("HTTP/1.1 200"), "{path}");
     }
