@@ -9,7 +9,7 @@ use staves_model::{Epoch, Group, Label, MemberSlot, PAGE_BYTES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
-use crate::world::{LOG_BYTES_MAX, World};
+use crate::world::World;
 
 /// Every delta that was made and may still count: what each version of each page must hold.
 #[derive(Default)]
@@ -147,8 +147,10 @@ impl World {
             let Some(s) = member.stream(stream) else {
                 continue;
             };
-            // A gap's far side is bounded by the same again; a single delta is always let in.
-            if s.log.bytes() > 2 * LOG_BYTES_MAX {
+            // A gap's far side is bounded by the same again; a single delta is always let in, and those of
+            // a key-value service may be as large as the log.
+            let generations = if self.kv.is_some() { 3 } else { 2 };
+            if s.log.bytes() > generations * self.log_bytes_max() {
                 bad.push(format!("I10 log of {} bytes at node {node}", s.log.bytes()));
             }
             if s.stable > s.prefix
@@ -196,7 +198,7 @@ impl World {
             };
             let Some(peer) = self.nodes[other]
                 .member
-                .as_ref()
+                .as_deref()
                 .filter(|p| p.epoch() == member.epoch())
             else {
                 continue;
@@ -239,7 +241,7 @@ impl World {
             };
             let Some(peer) = self.nodes[other]
                 .member
-                .as_ref()
+                .as_deref()
                 .filter(|p| p.epoch() == member.epoch())
             else {
                 continue;
@@ -266,8 +268,12 @@ impl World {
         }
     }
 
-    /// What is wrong with a page of a member, by the deltas that its labels name.
+    /// What is wrong with a page of a member, by the deltas that its labels name. (The deltas of a
+    /// key-value service are its own affair; there, pages and index are compared.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
+        if self.kv.is_some() {
+            return None;
+        }
         let (table, slot) = (member.table()?, member.slot()?.index());
         if !table.is_here(page) {
             return None;
@@ -391,7 +397,7 @@ impl World {
                     self.node_of(x.node)
                         .filter(|n| self.nodes[*n].lives(x.incarnation))
                 })
-                .filter_map(|n| self.nodes[n].member.as_ref())
+                .filter_map(|n| self.nodes[n].member.as_deref())
                 .filter(|m| m.synced() == group.epoch)
                 .filter_map(|m| m.stream(stream).map(|s| s.prefix))
                 .collect();

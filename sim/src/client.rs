@@ -12,7 +12,7 @@ use crate::node::REGISTERS;
 use crate::world::{MS, World};
 
 /// A client gives a request up after so many attempts; the operation then stays open for ever.
-const ATTEMPTS_MAX: u32 = 25;
+pub(crate) const ATTEMPTS_MAX: u32 = 25;
 
 /// A simulated client.
 #[derive(Default)]
@@ -21,9 +21,9 @@ pub struct SimClient {
     pub number: u64,
     /// Its operation under way: an index into the history.
     pub under_way: Option<usize>,
-    attempts: u32,
-    map: Option<Arc<Group>>,
-    target: (usize, usize),
+    pub(crate) attempts: u32,
+    pub(crate) map: Option<Arc<Group>>,
+    pub(crate) target: (usize, usize),
 }
 
 impl World {
@@ -37,7 +37,11 @@ impl World {
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
             return;
         }
-        self.ask(c);
+        if self.kv.is_some() {
+            self.ask_kv(c);
+        } else {
+            self.ask(c);
+        }
         let pause = if self.healing {
             10
         } else {
@@ -50,6 +54,9 @@ impl World {
     fn begin(&mut self, c: usize) -> bool {
         if self.now > self.clients_stop_at {
             return false;
+        }
+        if self.kv.is_some() {
+            return self.begin_kv(c);
         }
         let reads_mostly = self.profile.think <= 10;
         let write = self.rng.chance(if reads_mostly { 60 } else { 550 });
@@ -107,6 +114,17 @@ impl World {
 
     /// An answer arrives at a client.
     pub fn deliver_client(&mut self, c: usize, packet: Packet) {
+        if let Packet::KvAnswer {
+            number,
+            attempt,
+            answer,
+        } = packet
+        {
+            if attempt + 1 != self.clients[c].attempts {
+                return;
+            }
+            return self.deliver_kv_answer(c, number, &answer);
+        }
         let Packet::Answer { number, value } = packet else {
             return;
         };

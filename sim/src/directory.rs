@@ -167,18 +167,14 @@ impl World {
         };
         self.note(|| format!("START node {node} as {id:?} {incarnation:?}"));
         let group = self.group;
+        let (options, serves_keys) = (self.member_options(), self.kv.is_some());
         let n = &mut self.nodes[node];
         n.id = id;
         n.incarnation = incarnation;
         n.up = true;
-        n.member = Some(staves_group::Member::new(
-            World::options(),
-            group,
-            id,
-            incarnation,
-            n.arena.clone(),
-            n.budget.clone(),
-        ));
+        let (arena, budget) = (n.arena.clone(), n.budget.clone());
+        let member = staves_group::Member::new(options, group, id, incarnation, arena, budget);
+        n.member = Some(crate::kv::Seat::new(member, serves_keys, id, incarnation));
     }
 
     /// A packet for the directory.

@@ -24,6 +24,17 @@ pub enum Packet {
         /// What was read.
         value: Option<u64>,
     },
+    /// A client's request to a key-value service.
+    KvRequest(KvRequest),
+    /// The service's answer to the request of that number.
+    KvAnswer {
+        /// The number of the request.
+        number: u64,
+        /// Which time it was sent: a client that asks again no longer listens to older answers.
+        attempt: u32,
+        /// What it says.
+        answer: staves_wire::cache::Answer,
+    },
     /// A node's call to the directory.
     Call(DirectoryCall),
     /// A node asks for leases for the data buckets that it serves.
@@ -65,6 +76,19 @@ pub struct ClientRequest {
     pub retry: bool,
     /// What to write, or nothing: a read.
     pub write: Option<u64>,
+}
+
+/// What a client asks of a key-value service.
+#[derive(Clone, Debug)]
+pub struct KvRequest {
+    /// Where to answer.
+    pub client: Place,
+    /// The request's name; the number is also that of a read.
+    pub id: RequestId,
+    /// How often it was sent before.
+    pub attempt: u32,
+    /// Which operation of the history it is.
+    pub operation: usize,
 }
 
 /// An event.
@@ -160,6 +184,13 @@ impl EventHash {
             }
             Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
             Packet::Answer { number, value } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
+            Packet::KvRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
+            Packet::KvAnswer { number, answer, .. } => {
+                self.add(18 ^ number << 8);
+                for byte in answer.to_bytes().iter().take(16) {
+                    self.add(u64::from(*byte));
+                }
+            }
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),
             Packet::Lease { clock, granted, .. } => {

@@ -87,7 +87,7 @@ impl World {
         let planned = self
             .nodes
             .iter()
-            .filter_map(|n| n.member.as_ref())
+            .filter_map(|n| n.member.as_deref())
             .any(|m| m.leads_sync_of(group.epoch));
         if planned { "syncing" } else { "sealing" }
     }
@@ -116,6 +116,7 @@ impl World {
         self.nodes[node].up = false;
         self.nodes[node].member = None;
         self.nodes[node].waiting = Waiting::default();
+        self.forget_tokens(node);
         let back = self.now + (20 + self.rng.below(400)) * MS;
         self.queue.push(back, Happening::Start(node));
     }
@@ -132,6 +133,7 @@ impl World {
         if let Some(member) = &mut self.nodes[node].member {
             member.restart(clock);
         }
+        self.restart_service(node);
     }
 
     fn pause(&mut self, node: usize) {
@@ -289,7 +291,7 @@ impl World {
             && self.clients.iter().all(|c| c.under_way.is_none())
             && self.nodes.iter().all(|n| {
                 n.member
-                    .as_ref()
+                    .as_deref()
                     .is_none_or(|m: &Member| m.stream(0).is_none() || m.is_open())
             })
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
-use staves_sim::run::{Scenario, run, shape_of};
+use staves_sim::kv::KEYS;
+use staves_sim::run::{Scenario, run, serves_keys, shape_of};
 
 struct Arguments {
     seed: u64,
@@ -51,6 +52,7 @@ fn arguments() -> Result<Arguments, String> {
                 let name = value()?;
                 let found = Mutant::ALL
                     .iter()
+                    .chain(&Mutant::SERVICE)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| {}));
     }
     let (begun, mut cover, mut bad) = (Instant::now(), Coverage::default(), 0);
+    let (mut undecided, mut keys) = (0, 0);
     let (mut runs, mut steps, mut operations, mut hash) = (0, 0, 0, 0u64);
     let in_time = |runs: u64| match a.seconds {
         Some(s) => begun.elapsed() < Duration::from_secs(s),
@@ -87,14 +90,17 @@ fn main() -> ExitCode {
         let (m, k) = a
             .shape
             .map_or(shape_of(seed), |s| (usize::from(s.m), usize::from(s.k)));
-        let report = run(&Scenario {
+        let scenario = Scenario {
             seed,
             m,
             k,
             mutant: a.mutant,
             hunting: a.hunting,
             trace: a.trace,
-        });
+        };
+        let report = run(&scenario);
+        undecided += report.undecided;
+        keys += usize::from(serves_keys(&scenario)) * KEYS;
         if let Some(what) = report.violations.first() {
             bad += 1;
             println!("seed {seed} ({m}+{k}): {what}");
@@ -111,6 +117,10 @@ fn main() -> ExitCode {
     let blind = cover.blind_spots();
     if runs >= 200 && a.shape.is_none() && !blind.is_empty() {
         println!("blind spots: {blind:?}");
+        bad += 1;
+    }
+    if undecided * 100 > keys {
+        println!("{undecided} of {keys} keys have histories too tangled to be decided");
         bad += 1;
     }
     println!(

@@ -95,9 +95,7 @@ impl World {
                 let parts = matches!(envelope.message, GroupMessage::Parts { .. });
                 let before = self.absent(node);
                 self.aim_ahead(node, &envelope.message);
-                self.with_member(node, |m, now, out, applied| {
-                    m.step(now, Event::Message(envelope), out, applied);
-                });
+                self.step_member(node, Event::Message(envelope));
                 self.aim_at_gap(node);
                 if parts
                     && self.absent(node) < before
@@ -108,10 +106,9 @@ impl World {
                 }
             }
             Packet::Request(request) => self.request(node, request),
+            Packet::KvRequest(request) => self.request_kv(node, &request),
             Packet::Map(group) => {
-                self.with_member(node, |m, now, out, applied| {
-                    m.step(now, Event::Map(group), out, applied);
-                });
+                self.step_member(node, Event::Map(group));
             }
             Packet::Lease {
                 incarnation,
@@ -119,21 +116,18 @@ impl World {
                 granted,
             } => {
                 for (_, epoch) in granted {
-                    self.with_member(node, |m, now, out, applied| {
-                        m.step(
-                            now,
-                            Event::Lease {
-                                epoch,
-                                incarnation,
-                                clock,
-                            },
-                            out,
-                            applied,
-                        );
-                    });
+                    let lease = Event::Lease {
+                        epoch,
+                        incarnation,
+                        clock,
+                    };
+                    self.step_member(node, lease);
                 }
             }
-            Packet::Answer { .. } | Packet::Call(_) | Packet::LeaseRequest { .. } => {}
+            Packet::Answer { .. }
+            | Packet::KvAnswer { .. }
+            | Packet::Call(_)
+            | Packet::LeaseRequest { .. } => {}
         }
     }
 
@@ -174,7 +168,7 @@ impl World {
 
     fn only_the_data_fills_a_gap(&self, node: usize) -> bool {
         let missing = |w: &World| {
-            let member = w.nodes[node].member.as_ref().filter(|m| m.is_open())?;
+            let member = w.nodes[node].member.as_deref().filter(|m| m.is_open())?;
             let stream = (0..w.m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))?;
             Some((stream, member.stream(stream)?.prefix + 1))
         };
@@ -189,7 +183,7 @@ impl World {
                 .all(|x| {
                     let other = self
                         .node_of(x.node)
-                        .and_then(|n| self.nodes[n].member.as_ref());
+                        .and_then(|n| self.nodes[n].member.as_deref());
                     other
                         .and_then(|m| m.stream(stream))
                         .is_none_or(|s| s.prefix < seq)
@@ -210,19 +204,17 @@ impl World {
         if !self.nodes[node].up || self.nodes[node].paused_until > self.now {
             return;
         }
-        self.with_member(node, |m, now, out, applied| {
-            m.step(now, Event::Tick, out, applied)
-        });
+        self.step_member(node, Event::Tick);
         let serves = self.nodes[node]
             .member
-            .as_ref()
+            .as_deref()
             .is_some_and(Member::serving);
         if serves && self.rng.chance(500) {
             let incarnation = self.nodes[node].incarnation;
             let clock = self.nodes[node].clock(self.now);
             let epoch = self.nodes[node]
                 .member
-                .as_ref()
+                .as_deref()
                 .map(Member::epoch)
                 .unwrap_or_default();
             let wanted = vec![(self.group, epoch)];
@@ -290,7 +282,7 @@ impl World {
         if self.demand_absent(node, r.register, frees) {
             return;
         }
-        let Some(member) = self.nodes[node].member.as_mut() else {
+        let Some(member) = self.nodes[node].member.as_deref_mut() else {
             return;
         };
         let need = extents(r.register);
@@ -345,7 +337,7 @@ impl World {
     /// Answers whoever may be answered now.
     pub fn answer_waiting(&mut self, node: usize) {
         let waiting = std::mem::take(&mut self.nodes[node].waiting);
-        let Some(member) = self.nodes[node].member.as_ref().filter(|m| m.serving()) else {
+        let Some(member) = self.nodes[node].member.as_deref().filter(|m| m.serving()) else {
             return;
         };
         let (stable, now) = (member.stable(), self.nodes[node].clock(self.now));
@@ -391,7 +383,7 @@ impl World {
     }
 
     fn newest_seq(&self, node: usize, register: usize) -> u64 {
-        let Some(table) = self.nodes[node].member.as_ref().and_then(Member::table) else {
+        let Some(table) = self.nodes[node].member.as_deref().and_then(Member::table) else {
             return 0;
         };
         let first = (offset(register) / PAGE_BYTES as u64) as u32;

@@ -12,6 +12,7 @@ use crate::cover::Coverage;
 use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Queue};
 use crate::history::{Operation, violations};
+use crate::kv::KvWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::world::{MS, Profile, SimNode, World};
@@ -56,6 +57,8 @@ pub struct Report {
     pub steps: u64,
     /// Client operations.
     pub operations: usize,
+    /// Keys whose history was too tangled to be decided.
+    pub undecided: usize,
     /// Faults and steps met.
     pub cover: Coverage,
 }
@@ -63,6 +66,18 @@ pub struct Report {
 /// The shape that a seed of a batch is run with.
 pub fn shape_of(seed: u64) -> (usize, usize) {
     [(1, 2), (1, 1), (2, 1), (1, 2), (1, 3)][(seed % 5) as usize]
+}
+
+/// Whether a run serves keys and values: every second seed of each shape with m = 1, each run with a
+/// planted bug of the service, and none with another that needs raw registers to be seen soon.
+pub fn serves_keys(s: &Scenario) -> bool {
+    match s.mutant {
+        Some(m) if Mutant::SERVICE.contains(&m) => s.m == 1,
+        None | Some(Mutant::ReadUnstable | Mutant::RetryAnsweredBeforeStable) => {
+            s.m == 1 && s.seed / 5 % 2 == 1
+        }
+        Some(_) => false,
+    }
 }
 
 fn hunting() -> Profile {
@@ -107,7 +122,7 @@ fn profile(rng: &mut Rng, seed: u64) -> Profile {
     }
 }
 
-fn world(s: &Scenario) -> World {
+pub(crate) fn world(s: &Scenario) -> World {
     let mut rng = Rng::new(s.seed);
     let profile = if s.hunting {
         hunting()
@@ -130,6 +145,7 @@ fn world(s: &Scenario) -> World {
         clients: (0..3).map(|_| SimClient::default()).collect(),
         cut: BTreeSet::new(),
         history: Vec::new(),
+        kv: None,
         violations: Vec::new(),
         keeping: s.seed % 4 == 3,
         clients_stop_at: u64::MAX,
@@ -150,6 +166,7 @@ fn world(s: &Scenario) -> World {
 pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
+    w.kv = serves_keys(scenario).then(KvWorld::default);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().cloned();
@@ -157,11 +174,13 @@ pub fn run(scenario: &Scenario) -> Report {
         w.violation(format!("assertion: {}", text.unwrap_or_default()));
     }
     plant(None);
+    let operations = w.operations();
     Report {
         violations: w.violations,
         hash: w.hash.get(),
         steps: w.steps,
-        operations: w.history.len(),
+        operations,
+        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided),
         cover: w.cover,
     }
 }
@@ -182,7 +201,7 @@ fn go(w: &mut World) {
         w.queue.push((1 + c as u64) * MS, Happening::Client(c));
     }
     let rough = |w: &World| {
-        let minima = w.history.len() >= OPERATIONS_MIN && w.cover.faults() >= FAULTS_MIN;
+        let minima = w.operations() >= OPERATIONS_MIN && w.cover.faults() >= FAULTS_MIN;
         w.now < ROUGH_MS * MS || (!minima && w.now < ROUGH_MS_MAX * MS)
     };
     while rough(w) && w.violations.is_empty() && w.step() {}
@@ -192,6 +211,7 @@ fn go(w: &mut World) {
     for what in violations(&w.history) {
         w.violation(what);
     }
+    w.check_kv_history();
 }
 
 // No more faults: everything that is listed must come to rest whole (I11).
@@ -258,6 +278,9 @@ fn at_rest(w: &mut World) {
     for what in bad {
         w.violation(what);
     }
+    if w.kv.is_some() {
+        return w.kv_at_rest();
+    }
     let now = w.now;
     for stream in 0..w.m {
         for register in 0..crate::node::REGISTERS {
@@ -279,7 +302,7 @@ impl World {
     fn data_member(&self, stream: usize) -> Option<&staves_group::Member> {
         let x = self.committed().members.get(stream).copied().flatten()?;
         self.node_of(x.node)
-            .and_then(|n| self.nodes[n].member.as_ref())
+            .and_then(|n| self.nodes[n].member.as_deref())
     }
 
     fn data_label(&self, stream: usize, page: u32) -> Option<staves_model::Label> {

@@ -15,6 +15,7 @@ use crate::cover::Coverage;
 use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Packet, Place, Queue};
 use crate::history::Operation;
+use crate::kv::{KvWorld, Seat};
 use crate::node::Waiting;
 use crate::rng::Rng;
 
@@ -71,7 +72,7 @@ pub struct SimNode {
     /// Extents that a fault has taken away.
     pub taken: u32,
     /// Its part in the group.
-    pub member: Option<Member>,
+    pub member: Option<Seat>,
     /// Who waits there for an answer.
     pub waiting: Waiting,
 }
@@ -102,6 +103,8 @@ pub struct World {
     pub cut: BTreeSet<(Place, Place)>,
     /// What clients saw.
     pub history: Vec<Operation>,
+    /// The key-value service, in worlds that run it.
+    pub kv: Option<KvWorld>,
     /// What must not be.
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
@@ -199,6 +202,25 @@ impl World {
         }
     }
 
+    /// Bytes that a stream's log may hold in this world.
+    pub fn log_bytes_max(&self) -> usize {
+        if self.kv.is_some() {
+            crate::kv::LOG_BYTES_MAX
+        } else {
+            LOG_BYTES_MAX
+        }
+    }
+
+    /// A member's options in this world.
+    pub fn member_options(&self) -> Options {
+        let log_bytes_max = self.log_bytes_max();
+        Options {
+            log_bytes_max,
+            message_bytes_max: log_bytes_max / 5,
+            ..World::options()
+        }
+    }
+
     /// A member's options in the simulator.
     pub fn options() -> Options {
         Options {
@@ -237,7 +259,8 @@ impl World {
         }
     }
 
-    /// Steps a node's member and does what it wants done.
+    /// Steps a node's member (but a key-value world's with [`World::step_member`]) and does what it
+    /// wants done.
     pub fn with_member(
         &mut self,
         node: usize,
@@ -251,6 +274,11 @@ impl World {
         f(&mut member, clock, &mut out, &mut |_, _| {});
         self.nodes[node].member = Some(member);
         self.after_step(node);
+        self.carry_out(node, out);
+    }
+
+    /// Sends what a step wants sent.
+    pub(crate) fn carry_out(&mut self, node: usize, out: Effects) {
         for (to, envelope) in out.sends {
             if let Some(to) = self.node_of(to) {
                 self.send(node, to, Packet::Group(envelope));
@@ -262,7 +290,7 @@ impl World {
         }
     }
 
-    fn after_step(&mut self, node: usize) {
+    pub(crate) fn after_step(&mut self, node: usize) {
         self.check_member(node);
         self.answer_waiting(node);
     }

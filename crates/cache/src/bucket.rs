@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use staves_group::{Effects, Event, Member};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{Group, Incarnation, MemberSlot, NodeId, Revision, Time};
 use staves_wire::cache::{Answer, Op};
 use staves_wire::group::GroupMessage;
@@ -10,8 +12,9 @@ use staves_wire::group::GroupMessage;
 use crate::answer::{AnswerRef, Refused};
 use crate::command;
 use crate::index::Tag;
-use crate::kv::{Kv, Value};
+use crate::kv::{Kv, Value, record_at};
 use crate::large::LargeWrite;
+use crate::settled::Settled;
 use crate::waiting::{Ask, Parked, Queue, Unstable, Waiters};
 use crate::write::Room;
 use crate::{Options, answer};
@@ -34,6 +37,8 @@ pub struct Stats {
     pub hits: u64,
     /// Writes that took effect.
     pub writes: u64,
+    /// Compactions.
+    pub compactions: u64,
 }
 
 /// A bucket of a cache pool, at a data bucket or at a copy of it.
@@ -44,6 +49,7 @@ pub struct Bucket {
     /// Which pages `kv` speaks of; `None` while pages are still being fetched.
     indexed: Option<u64>,
     pub(crate) unstable: Unstable,
+    pub(crate) settled: Settled,
     waiters: Waiters,
     queue: Queue,
     pub(crate) large: Option<LargeWrite>,
@@ -85,6 +91,7 @@ impl Bucket {
             kv: Kv::default(),
             indexed: None,
             unstable: Unstable::default(),
+            settled: Settled::default(),
             waiters: Waiters::default(),
             queue: Queue::default(),
             large: None,
@@ -108,6 +115,29 @@ impl Bucket {
     /// For what only the driver does to a member (a restart, giving old memory back).
     pub fn member_mut(&mut self) -> &mut Member {
         &mut self.member
+    }
+
+    /// The member alone: what a process that starts again over its old memory is left with.
+    pub fn into_member(self) -> Member {
+        self.member
+    }
+
+    /// Every key with its value, in order; nothing while pages are still being fetched. Copies them all:
+    /// for the simulator and for tests.
+    pub fn entries(&self) -> Vec<(Bytes, Bytes)> {
+        let pages = self.member.pages().filter(|_| self.indexed.is_some());
+        let Some(pages) = pages else {
+            return Vec::new();
+        };
+        let entry = |(tag, offset): (Tag, u64)| {
+            let key = record_at(pages, offset)?.key;
+            let value = self.kv.find(pages, tag, key)?.value.to_bytes();
+            Some((Bytes::copy_from_slice(key), value))
+        };
+        let sorted = self.kv.index.sorted();
+        let mut all: Vec<_> = sorted.into_iter().filter_map(entry).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Whether it answers for its keys: the data bucket of an open epoch, with all pages here.
@@ -174,9 +204,7 @@ impl Bucket {
         {
             return self.read(tag, key, give);
         }
-        if self.waiters.len() >= self.options.waiting_max
-            || self.waiters.bytes() >= self.options.waiting_bytes_max
-        {
+        if self.waiters_full() {
             out.answers.push((ask.token, Err(Refused::Busy)));
             return None;
         }
@@ -206,7 +234,8 @@ impl Bucket {
     pub fn step(&mut self, now: Time, event: Event, out: &mut BucketEffects) {
         let tick = matches!(event, Event::Tick);
         self.look_at_map(&event);
-        let (kv, follow) = (&mut self.kv, self.indexed.is_some());
+        let follow = self.indexed.is_some() && !planted(Mutant::CopyForgetsIndex);
+        let kv = &mut self.kv;
         self.member
             .step(now, event, &mut out.effects, &mut |pages, delta| {
                 if follow {
@@ -306,14 +335,26 @@ impl Bucket {
                 self.stats.reads += 1;
                 self.stats.hits +=
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
+                let seq = self.unstable.seq_of(tag);
+                if op.is_write() {
+                    self.settled.note(ask, seq, &answer);
+                }
                 Outcome::Answer {
-                    seq: self.unstable.seq_of(tag),
+                    seq,
                     answer,
                     read: true,
                 }
             }
             command::Verdict::Put(value, answer) => {
-                self.write(now, ask, tag, op.key(), value, answer, out)
+                let outcome = self.write(now, ask, tag, op.key(), value, answer, out);
+                if let Outcome::Answer {
+                    answer: full @ Answer::Error(..),
+                    ..
+                } = &outcome
+                {
+                    self.settled.note(ask, 0, full);
+                }
+                outcome
             }
             command::Verdict::Remove(answer) => self.remove(ask, tag, op.key(), answer),
         }
@@ -323,7 +364,14 @@ impl Bucket {
     fn recall(&self, ask: &Ask) -> Option<Outcome> {
         let request = ask.request.as_ref()?;
         let (seq, answer) = match self.member.recall(request, ask.retry) {
-            staves_group::Recall::New => return None,
+            staves_group::Recall::New => {
+                let (seq, answer) = self.settled.recall(request)?;
+                return Some(Outcome::Answer {
+                    seq,
+                    answer,
+                    read: true,
+                });
+            }
             staves_group::Recall::Waiting { seq, answer } => (seq, answer::recall(&answer)),
             staves_group::Recall::Done { answer } => (0, answer::recall(&answer)),
             staves_group::Recall::Forgotten => (0, answer::forgotten()),
@@ -355,6 +403,11 @@ impl Bucket {
         self.waiters
             .push(seq, ask.token, ask.deadline, answer, read);
         None
+    }
+
+    fn waiters_full(&self) -> bool {
+        self.waiters.len() >= self.options.waiting_max
+            || self.waiters.bytes() >= self.options.waiting_bytes_max
     }
 
     // Requests for one key keep their order; a write that found no room is not overtaken by another.
@@ -390,7 +443,7 @@ impl Bucket {
         if self.waiters.len() == 0 {
             return;
         }
-        let may_read = self.member.may_read(now);
+        let may_read = self.member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
         self.waiters.pop(stable, may_read, |token, answer| {
             out.answers.push((token, Ok(answer)));
         });
@@ -409,7 +462,7 @@ impl Bucket {
                 out.answers.push((ask.token, Err(Refused::Deadline)));
                 continue;
             }
-            if self.must_wait(tag, op.is_write()) {
+            if self.must_wait(tag, op.is_write()) || self.waiters_full() {
                 self.queue.push(parked);
                 continue;
             }
@@ -490,6 +543,7 @@ impl Bucket {
                     .map(|t| (t, Err(Refused::Interrupted))),
             );
             self.unstable.clear();
+            self.settled.clear();
         }
         if !serving && !self.chosen {
             let parked = self.queue.take();

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
+use staves_model::mutant::{Mutant, planted};
 use staves_wire::cache::Answer;
 
 use crate::Options;
@@ -115,6 +116,9 @@ impl Bucket {
                 }
                 Progress::Failed(why) => {
                     self.orphans.append(&mut large.chunks);
+                    if let Ok(full) = &why {
+                        self.settled.note(&large.ask, 0, full);
+                    }
                     out.answers.push((large.ask.token, why));
                     return;
                 }
@@ -133,6 +137,11 @@ impl Bucket {
         let Some(segment) = self.kv.segments.fresh() else {
             return Stop::Full.progress();
         };
+        let last = large.chunks.len() + 1 == large.count;
+        if last && planted(Mutant::LargeNamedBeforeWritten) {
+            large.chunks.push(segment);
+            return Progress::More;
+        }
         let mut edit = Edit::default();
         edit.chunk(segment, &chunk);
         if let Err(refused) = self.member.admit(edit.weight(0)) {

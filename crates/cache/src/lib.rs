@@ -35,6 +35,7 @@ mod kv;
 mod large;
 mod record;
 mod segments;
+mod settled;
 mod waiting;
 mod write;
 

@@ -231,3 +231,26 @@ impl Queue {
         std::mem::take(self).parked
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I7: a read that waited for the copies is held back while there is no lease.
+    #[test]
+    fn a_held_read_waits_for_a_lease_too() {
+        let mut waiters = Waiters::default();
+        for (seq, token, read) in [(1, 10, false), (1, 11, true), (2, 12, false), (9, 13, true)] {
+            waiters.push(seq, token, Time(100), Answer::Int(1), read);
+        }
+        let given = |waiters: &mut Waiters, stable, may_read| {
+            let mut tokens = Vec::new();
+            waiters.pop(stable, may_read, |token, _| tokens.push(token));
+            tokens
+        };
+        assert_eq!(given(&mut waiters, 2, false), [10, 12]);
+        assert_eq!(given(&mut waiters, 2, true), [11]);
+        assert_eq!(waiters.expire(Time(100)), [13]);
+        assert_eq!(waiters.len(), 0);
+    }
+}

@@ -318,6 +318,7 @@ impl Bucket {
             return Compacted::LogFull;
         }
         self.commit(None, Bytes::new(), compaction.edit);
+        self.stats.compactions += 1;
         for target in compaction.targets {
             self.kv.segments.open(target);
         }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use staves_node::status::{NodeStatus, State, StatusReport};
+use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::{Demo, Format};
 use crate::output::{self, number};
@@ -150,7 +150,11 @@ impl Show {
                 .nodes
                 .iter()
                 .any(|node| node.id == victim.id && !node.up);
-            noticed && report.pools.iter().all(|pool| pool.whole == pool.buckets)
+            noticed
+                && report
+                    .pools
+                    .iter()
+                    .all(|pool| as_whole_as_can_be(pool, report))
         })?;
         let round = Round {
             killed: victim.id,
@@ -255,6 +259,18 @@ impl Show {
         }
         Ok(())
     }
+}
+
+/// All copies are there, or as many as there are nodes for, and nothing moves any more.
+fn as_whole_as_can_be(pool: &PoolStatus, report: &StatusReport) -> bool {
+    let wanted: Option<u8> = pool
+        .scheme
+        .split_once('+')
+        .and_then(|(_, k)| k.parse().ok());
+    let short_of_nodes = wanted.is_some_and(|k| pool.parity_possible < k);
+    let still = pool.changing == 0 && pool.starting == 0 && report.rebuild.is_none();
+    pool.whole == pool.buckets
+        || (short_of_nodes && still && pool.whole + pool.short == pool.buckets)
 }
 
 /// The directory's leader, or of the others the one with the most primaries.

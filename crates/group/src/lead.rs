@@ -9,7 +9,7 @@ use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
 use crate::member::{Ctx, DirectoryCall, Effects, Member, ctx};
 use crate::requests::RequestTable;
-use crate::table::touched;
+use crate::table::{sound_deltas, touched};
 
 struct Sealed {
     streams: Vec<SealedStream>,
@@ -297,6 +297,10 @@ impl Member {
         };
         if leading.plan.is_none() {
             leading.make_plan();
+            // Whoever sealed late has its full time to sync: waiting for promises took most of it.
+            if leading.plan.is_some() {
+                leading.since = now;
+            }
         }
         match &leading.plan {
             None => leading.send_seal(&ctx, out),
@@ -346,7 +350,12 @@ impl Member {
             .group
             .member(slot)
             .is_some_and(|x| x.incarnation == incarnation);
-        if leading.plan.is_some() || !listed || leading.sealed.contains_key(&slot) {
+        let m = usize::from(leading.group.m);
+        let sound = streams
+            .iter()
+            .all(|s| s.prefix < u64::MAX && sound_deltas(&s.deltas, m));
+        let known = leading.plan.is_some() || leading.sealed.contains_key(&slot);
+        if known || !listed || !sound {
             return;
         }
         leading.sealed.insert(

@@ -11,7 +11,7 @@ use crate::fill::Fill;
 use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
 use crate::stream::Stream;
-use crate::table::{PageTable, Shape};
+use crate::table::{PageTable, Shape, sound_deltas};
 use crate::update::{Peer, Wish};
 
 impl Member {
@@ -35,10 +35,11 @@ impl Member {
             .member(slot)
             .is_some_and(|x| x.is(self.me, self.incarnation));
         let sound = streams.len() == usize::from(group.m)
-            && streams
-                .iter()
-                .enumerate()
-                .all(|(i, s)| usize::from(s.stream) == i);
+            && streams.iter().enumerate().all(|(i, s)| {
+                usize::from(s.stream) == i
+                    && s.cut < u64::MAX
+                    && sound_deltas(&s.deltas, streams.len())
+            });
         if !listed || !sound || self.epoch() > group.epoch || group.epoch <= self.passed {
             return;
         }
@@ -46,7 +47,8 @@ impl Member {
         if self.synced() != group.epoch {
             if group.retained(slot) {
                 let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
-                let Some(state) = self.state.as_mut().filter(|_| sealed) else {
+                let shaped = |s: &&mut State| sealed && s.streams.len() == streams.len();
+                let Some(state) = self.state.as_mut().filter(shaped) else {
                     return;
                 };
                 able = state.bring_to_cut(now, group.clone(), slot, streams, want_extents, applied);

@@ -435,4 +435,9 @@ pub fn well_formed(delta: &Delta, m: usize) -> bool {
     bytes == delta.bytes.len() && delta.label.seq > 0
 }
 
+/// Whether all of these deltas are well formed.
+pub fn sound_deltas(deltas: &[Delta], m: usize) -> bool {
+    deltas.iter().all(|d| well_formed(d, m))
+}
+
 const _: () = assert!(EXTENT_PAGES as usize * PAGE_BYTES == EXTENT_BYTES);

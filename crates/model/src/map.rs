@@ -258,3 +258,64 @@ impl ClusterMap {
         self.groups.get(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheme::hash_slot;
+
+    /// Row D2: which bucket a key is in never changes; which node holds the bucket is the map's.
+    #[test]
+    fn keys_keep_their_bucket_while_buckets_change_their_nodes() {
+        let group = |id: u32, node: u64| Group {
+            id: GroupId(id),
+            pool: PoolId(1),
+            bucket: id,
+            m: 1,
+            epoch: Epoch(1),
+            open: true,
+            leader: MemberSlot(0),
+            members: vec![Some(Member {
+                node: NodeId(node),
+                incarnation: Incarnation(1),
+                complete: true,
+            })],
+            kept: vec![None],
+            fresh: false,
+            last_open: LastOpen::default(),
+            lost: false,
+            revision: Revision(1),
+        };
+        let pool = Pool {
+            id: PoolId(1),
+            name: "cache".into(),
+            kind: PoolKind::Cache,
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes: 0,
+            groups: (0..16).map(GroupId).collect(),
+            may_start_empty: true,
+        };
+        let mut map = ClusterMap::default();
+        map.groups = (0..16).map(|id| (GroupId(id), group(id, 1))).collect();
+        map.pools.insert(PoolId(1), pool);
+        let keys: Vec<String> = (0..1000).map(|i| format!("key:{i}")).collect();
+        let bucket_of = |map: &ClusterMap, key: &String| {
+            let group = map.group_of(PoolId(1), hash_slot(key.as_bytes()));
+            group.map(|g| (g.id, g.members[0].map(|x| x.node)))
+        };
+        let before: Vec<_> = keys.iter().map(|k| bucket_of(&map, k)).collect();
+        map.groups.insert(GroupId(3), group(3, 2));
+        for (key, before) in keys.iter().zip(before) {
+            let (Some((was, _)), Some((is, node))) = (before, bucket_of(&map, key)) else {
+                panic!("{key} is in no bucket");
+            };
+            assert_eq!(was, is, "{key}");
+            assert_eq!(
+                node,
+                Some(NodeId(if is == GroupId(3) { 2 } else { 1 })),
+                "{key}"
+            );
+        }
+    }
+}

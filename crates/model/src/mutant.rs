@@ -33,6 +33,11 @@ pub enum Mutant {
     RetryAnsweredBeforeStable = 26,
     RequestTableNotRebuilt = 27,
     OldIncarnationCounted = 28,
+    // Of the key-value service (`staves-cache`); not in GROUP.md.
+    CopyForgetsIndex = 101,
+    LargeNamedBeforeWritten = 102,
+    HeldReadNeedsNoLease = 103,
+    NoOpNotRemembered = 104,
 }
 
 impl Mutant {
@@ -66,6 +71,14 @@ impl Mutant {
         Mutant::RetryAnsweredBeforeStable,
         Mutant::RequestTableNotRebuilt,
         Mutant::OldIncarnationCounted,
+    ];
+
+    /// Those of the key-value service.
+    pub const SERVICE: [Mutant; 4] = [
+        Mutant::CopyForgetsIndex,
+        Mutant::LargeNamedBeforeWritten,
+        Mutant::HeldReadNeedsNoLease,
+        Mutant::NoOpNotRemembered,
     ];
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use staves_client::{Router, Transport};
 use staves_model::{ClusterMap, Node};
 use staves_net::NetError;
-use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, PoolRef};
+use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest};
 use staves_wire::directory::Evidence;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
@@ -125,9 +125,4 @@ pub(crate) async fn resume(
     let unanswered = || Answer::error(ErrorCode::Internal, "no answer came for the operation");
     let all = answers.into_iter().map(|a| a.unwrap_or_else(unanswered));
     all.collect()
-}
-
-/// A pool by its id.
-pub(crate) fn by_id(pool: staves_model::PoolId) -> PoolRef {
-    PoolRef::Id(pool)
 }

@@ -83,10 +83,11 @@ pub(crate) struct Options {
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     pub(crate) map: Arc<ClusterMap>,
-    pub(crate) pools: BTreeMap<PoolId, PoolRoutes>,
     /// The pool that the RESP door serves, once it exists.
     pub(crate) door: Option<PoolId>,
-    cells: BTreeMap<GroupId, Arc<Cell>>,
+    /// Pools change seldom and groups often: the tables of the map before are kept where they fit.
+    pub(crate) pools: Arc<BTreeMap<PoolId, PoolRoutes>>,
+    cells: Arc<BTreeMap<GroupId, Arc<Cell>>>,
 }
 
 /// One pool's cells, by bucket.
@@ -191,20 +192,7 @@ impl Host {
     pub(crate) fn follow(&self, map: Arc<ClusterMap>) {
         let old = self.routes();
         self.follow_nodes(&map);
-        let mut pools = BTreeMap::new();
-        let mut cells = BTreeMap::new();
-        for pool in map.pools.values() {
-            let routes = self.pool_routes(&old, pool);
-            cells.extend(routes.cells.iter().map(|c| (c.group, c.clone())));
-            pools.insert(pool.id, routes);
-        }
-        let door = map.pool_named(&self.options.pool).map(|p| p.id);
-        let new = Arc::new(Routes {
-            map: map.clone(),
-            pools,
-            door,
-            cells,
-        });
+        let new = Arc::new(self.routes_by(&old, map.clone()));
         *self.routes.write() = new.clone();
         self.version.fetch_add(1, Ordering::Release);
         self.router().set_map(map.clone());
@@ -236,6 +224,28 @@ impl Host {
             if map.nodes.get(&known).filter(up).is_none() {
                 self.peers.remove(known);
             }
+        }
+    }
+
+    fn routes_by(&self, old: &Routes, map: Arc<ClusterMap>) -> Routes {
+        if old.map.pools == map.pools {
+            let (pools, cells) = (old.pools.clone(), old.cells.clone());
+            return Routes {
+                door: old.door,
+                map,
+                pools,
+                cells,
+            };
+        }
+        let each = map.pools.values().map(|p| (p.id, self.pool_routes(old, p)));
+        let pools: BTreeMap<PoolId, PoolRoutes> = each.collect();
+        let cells = pools.values().flat_map(|p| &p.cells);
+        let cells = cells.map(|cell| (cell.group, cell.clone())).collect();
+        Routes {
+            door: map.pool_named(&self.options.pool).map(|p| p.id),
+            pools: Arc::new(pools),
+            cells: Arc::new(cells),
+            map,
         }
     }
 
@@ -298,9 +308,15 @@ impl Host {
         Some(bucket)
     }
 
-    /// A message of the group protocol has come.
-    pub(crate) fn receive(&self, envelope: GroupEnvelope) {
+    /// Messages of the group protocol have come.
+    pub(crate) fn receive(&self, batch: Vec<GroupEnvelope>) {
         let routes = self.routes();
+        for envelope in batch {
+            self.receive_one(&routes, envelope);
+        }
+    }
+
+    fn receive_one(&self, routes: &Routes, envelope: GroupEnvelope) {
         let Some(cell) = routes.cell(envelope.group) else {
             return; // a newer map than ours; the sender says it again
         };
@@ -313,7 +329,7 @@ impl Host {
             && let Some(entry) = routes.map.groups.get(&envelope.group)
             && cell.lock().bucket.is_none()
         {
-            self.found(cell, &routes, now);
+            self.found(cell, routes, now);
             cell.step(self, now, Event::Map(Arc::new(entry.clone())));
         }
         cell.step(self, now, Event::Message(envelope));
@@ -356,7 +372,7 @@ impl Host {
         self.busy_wake.notify_one();
     }
 
-    /// The cell that stands at a place of the pool that the RESP door serves: for tests and the curious.
+    /// Data buckets that are this node's to answer for.
     pub(crate) fn data_buckets(&self) -> usize {
         let serves = |cell: &&Arc<Cell>| cell.lock().answers();
         self.routes().cells().filter(serves).count()

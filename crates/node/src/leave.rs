@@ -1,5 +1,11 @@
 //! Leaving in good order: what this node serves goes to others before it goes.
+//!
+//! It is drained for that, and the wish to be drained must not outlive the stop: it is taken back after the
+//! goodbye, or, if that fails (all nodes stop at once, or the process is killed on its way out), when the
+//! node comes back, which a mark in the data folder tells it.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
@@ -9,8 +15,12 @@ use crate::node::Running;
 
 /// How long a single step at the directory may take.
 const STEP: Duration = Duration::from_secs(2);
-/// Least time left for giving the vote up, whatever the hand-over takes.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long giving the vote up and the goodbye may take.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// How long a node that came back tries to be given buckets again.
+const RESUME: Duration = Duration::from_secs(30);
+/// The mark in the data folder: this node is drained because it stops.
+const MARK: &str = "leaving";
 
 /// Hands over and says goodbye, within `stop_ms`. Whatever fails, the node stops all the same: the
 /// cluster takes it for dead then, and loses nothing that has copies.
@@ -18,31 +28,28 @@ pub(crate) async fn leave(running: &Running) {
     let until = Instant::now() + running.stop_ms;
     let map = running.directory.map().borrow().clone();
     let me = running.host.life.node;
+    // Who is drained already stays so, and has handed over what could be.
     let drained_before = map.nodes.get(&me).is_some_and(|n| n.draining);
-    let others = others_up(&map, me);
-    if others
-        && serves(&map, running)
-        && let Err(error) = hand_over(running, until).await
-    {
+    let drains = !drained_before && others_up(&map, me) && serves(&map, running);
+    if drains && let Err(error) = hand_over(running, until).await {
         tracing::warn!(%error, "leaving without having handed over");
     }
-    let left = until
-        .saturating_duration_since(Instant::now())
-        .max(FAREWELL);
-    match running.directory.leave(left).await {
-        Ok(Left::HandedOver) => {
-            tracing::info!("left the cluster");
-            if others && !drained_before {
-                resume(running, me).await;
-            }
-        }
+    match running.directory.leave(FAREWELL).await {
+        Ok(Left::HandedOver) => tracing::info!("left the cluster"),
         Ok(Left::LastVoter) => {
-            tracing::info!("the only node that can vote stops: the directory waits for its return");
-            if others && !drained_before {
-                resume(running, me).await;
-            }
+            tracing::info!("no other node can vote: the directory waits for this one's return");
         }
         Err(error) => tracing::warn!(%error, "left without a goodbye"),
+    }
+    if drains {
+        resume(running, STEP).await;
+    }
+}
+
+/// A node that came back: ends the drain of its last stop, if that was not done then.
+pub(crate) async fn came_back(running: Arc<Running>) {
+    if mark(&running).is_some_and(|mark| mark.exists()) {
+        resume(&running, RESUME).await;
     }
 }
 
@@ -64,6 +71,11 @@ fn serves(map: &ClusterMap, running: &Running) -> bool {
 /// Asks the directory to move this node's data buckets, and waits until none is left here.
 async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryError> {
     let node = running.host.life.node;
+    if let Some(mark) = mark(running)
+        && let Err(error) = std::fs::write(&mark, b"")
+    {
+        tracing::warn!(%error, mark = %mark.display(), "cannot be written");
+    }
     let drain = Proposal::unconditional(Change::Drain { node, on: true });
     running.directory.propose(drain, STEP).await?;
     let mut map = running.directory.map();
@@ -76,10 +88,23 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
     Ok(())
 }
 
-/// The wish to be drained was for this stop only: the node gets buckets again when it comes back.
-async fn resume(running: &Running, node: NodeId) {
+/// The wish to be drained was for one stop only: the node gets buckets again when it comes back.
+async fn resume(running: &Running, patience: Duration) {
+    let node = running.host.life.node;
     let resume = Proposal::unconditional(Change::Drain { node, on: false });
-    if let Err(error) = running.directory.propose(resume, STEP).await {
-        tracing::warn!(%error, "the node is still marked as draining: 'staves node resume' ends that");
+    match running.directory.propose(resume, patience).await {
+        Ok(_) => {
+            if let Some(mark) = mark(running) {
+                let _ = std::fs::remove_file(mark);
+            }
+        }
+        Err(error) => {
+            tracing::info!(%error, "the node stays marked as draining until it comes back");
+        }
     }
+}
+
+/// Where the mark is, if the node has a folder.
+fn mark(running: &Running) -> Option<PathBuf> {
+    running.data.as_ref().map(|data| data.join(MARK))
 }

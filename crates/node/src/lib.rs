@@ -1,4 +1,39 @@
-//! Coming.
+//! The daemon: what makes a node of the machines, protocols and doors of the other crates.
+//!
+//! **Promises.** Any node takes any key: it answers for its own buckets and passes the rest on once. A
+//! write that was answered is on every copy; one that was interrupted by a takeover is asked again under
+//! its number until its deadline, so that it takes effect once or is said to be uncertain. The commands
+//! of a RESP connection take effect in the order in which it sent them, for each bucket, and are
+//! answered in that order. Everything that waits has a deadline; connections, commands under way, answers
+//! not yet written, calls and queues are bounded. A node that cannot start says why in one line.
+//!
+//! **Path of the data.** A RESP connection's task (`door`) reads, parses ([`resp`]), and asks the bucket
+//! right there, under its [short lock](#one-thread-at-a-time): a read under a lease, or a write without
+//! copies, is answered with no task switch. A write with copies leaves its answer with the bucket;
+//! `host::cell` sends the deltas through `staves-net`'s links, takes the acks in on the links' tasks, and
+//! puts the answer into the connection's mailbox. What this node does not answer for goes through
+//! `forward` (the client's router over the node's links). The native door (`native`) does the same for
+//! batches of other nodes and clients, and carries the directory's messages, the group protocol, and
+//! what tools ask. `host` follows the map and the clock; `host::leases` and `host::calls` speak to the
+//! directory's leader.
+//!
+//! # One thread at a time
+//!
+//! A bucket's machine must never be stepped by two threads at once (DESIGN section 7). A cell has a
+//! mutex, held for one operation or event and never across a wait. It was measured against an owner
+//! thread with batched hand-over and won (`crates/cache/examples`).
+//!
+//! **Invariants.** Whoever is told of a refusal under a bucket's lock is told before anybody can submit
+//! to that bucket again, so that no later command overtakes an earlier one (`door::mailbox`). A write's
+//! number is given back only when no retry will carry it any more (`host::lane`). The map is followed by
+//! one task; a bucket hears of its group's entries in their order.
+//!
+//! **Not here.** Rules: who may hold what is `staves-model`'s, agreement `staves-group`'s, the bytes
+//! `staves-cache`'s. Flags and signals are the program's (`crates/cli`), but for [`serve`].
+//!
+//! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
+//! `start`: doors and options. `links`: the directory's connections. `witness`: reports of failures.
+//! `admin`, `metrics`, [`status`]: what is told. [`config`], [`resp`]: pure, by themselves.
 
 mod admin;
 mod clock;

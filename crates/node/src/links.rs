@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use staves_directory::{CallFuture, Transport, TransportError};
-use staves_model::NodeId;
-use staves_net::{Connection, Identity, NetError, Options};
+use staves_model::{ClusterId, NodeId};
+use staves_net::{Connection, Identity, NetError, Options, Who};
 use staves_wire::Message;
 use staves_wire::directory::{Raft, RaftAnswer, RaftKind};
 
@@ -92,6 +92,14 @@ impl DirectoryLinks {
                 sign: None,
             })
         })
+    }
+
+    /// The cluster of whoever is at the address; `None` if nobody says.
+    pub(crate) async fn cluster_at(&self, addr: &str) -> Option<ClusterId> {
+        // As one that belongs to none yet: who belongs to another would be turned away without a word.
+        let nobody = Identity::node(Who::default());
+        let connection = Connection::open(addr, &nobody, &self.options).await.ok()?;
+        Some(connection.welcome().cluster).filter(|cluster| cluster.0 != 0)
     }
 
     /// Asks whoever is at the address.

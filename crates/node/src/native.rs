@@ -46,9 +46,7 @@ impl Handler for NativeDoor {
         let Some(running) = self.running.get() else {
             return;
         };
-        for envelope in batch {
-            running.host.receive(envelope);
-        }
+        running.host.receive(batch);
         running.host.peers.flush();
     }
 

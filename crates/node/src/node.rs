@@ -2,23 +2,24 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use staves_directory::Directory;
-use staves_model::{ClusterMap, NodeId, NodeState};
-use staves_net::{Identity, PeerOptions, Peers, Server, Who};
+use staves_directory::{Directory, DirectoryError};
+use staves_model::{ClusterId, ClusterMap, NodeId, NodeState, PoolId};
+use staves_net::{Identity, NetError, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
-use staves_wire::Message;
-use staves_wire::cache::{Answer, CacheStats};
+use staves_wire::cache::{Answer, CacheStats, PoolRef};
+use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::door::{self, DoorState, Phase};
-use crate::forward::{NodeRouter, Ways, by_id};
+use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
@@ -29,7 +30,9 @@ use crate::witness::{self, Witness};
 use crate::{admin, leave};
 
 /// How long the other nodes are given to count their keys.
-const COUNT: Duration = Duration::from_secs(2);
+const COUNT: Duration = Duration::from_secs(3);
+/// The rest before they are asked again.
+const COUNT_AGAIN: Duration = Duration::from_millis(100);
 /// How long requests that are under way may take when the doors close.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -43,6 +46,8 @@ pub(crate) struct Running {
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
     pub(crate) stop_ms: Duration,
+    /// The data folder.
+    pub(crate) data: Option<PathBuf>,
     resp_port: u16,
     memory_bytes: u64,
     /// Somebody asked the node to stop.
@@ -58,6 +63,7 @@ pub struct Node {
     phase: watch::Sender<Phase>,
     door: Option<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+    stopped: bool,
 }
 
 /// Where a node's doors are.
@@ -92,7 +98,7 @@ impl Node {
         let identity = Identity::node(Who::default());
         let links = DirectoryLinks::new(identity.clone());
         let options = start::directory_options(&config, &told);
-        let directory = Directory::open(options, Arc::new(DirectoryWay(links)))
+        let directory = Directory::open(options, Arc::new(DirectoryWay(links.clone())))
             .map_err(|error| start::start_error(&config, error))?;
         let running: Arc<OnceLock<Arc<Running>>> = Arc::default();
         let handler = NativeDoor {
@@ -110,6 +116,10 @@ impl Node {
                 return Err(start::start_error(&config, error));
             }
         };
+        if let Err(error) = same_cluster(&config, &links, life.cluster).await {
+            directory.stop().await;
+            return Err(error);
+        }
         identity.set(Who {
             cluster: life.cluster,
             node: life.node,
@@ -139,6 +149,7 @@ impl Node {
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,
             stop_ms: config.stop_ms.duration(),
+            data: config.data.clone(),
             resp_port: addresses.resp.port(),
             memory_bytes: config.memory.0,
             stop_asked: watch::Sender::new(false),
@@ -149,6 +160,7 @@ impl Node {
         let _ = running.set(now.clone());
         tasks.push(tokio::spawn(follow_map(host.clone(), directory.map())));
         tasks.push(tokio::spawn(witness::run(directory.clone(), said)));
+        tasks.push(tokio::spawn(leave::came_back(now.clone())));
         tasks.extend(host::drivers(host, directory));
         let (phase, at) = watch::channel(Phase::Open);
         let door = tokio::spawn(door::accept(listeners.resp, now.clone(), at));
@@ -163,6 +175,7 @@ impl Node {
             phase,
             door: Some(door),
             tasks,
+            stopped: false,
         })
     }
 
@@ -212,6 +225,7 @@ impl Node {
             server.stop(GRACE).await;
         }
         self.running.directory.stop().await;
+        self.stopped = true;
     }
 }
 
@@ -219,6 +233,13 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.phase.send_replace(Phase::Closing);
         self.tasks.iter().chain(&self.door).for_each(|t| t.abort());
+        // Its tasks are the directory's own. Without a runtime they have ended already.
+        if !self.stopped
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let directory = self.running.directory.clone();
+            runtime.spawn(async move { directory.stop().await });
+        }
     }
 }
 
@@ -267,6 +288,27 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     });
     runtime.shutdown_timeout(GRACE);
     served
+}
+
+/// A data folder takes its node back to its own cluster, whatever it was told to join; if that is
+/// another one, somebody has mixed up folders or addresses.
+async fn same_cluster(
+    config: &Config,
+    links: &DirectoryLinks,
+    ours: ClusterId,
+) -> Result<(), StartError> {
+    for address in &config.join {
+        match links.cluster_at(&address.to_string()).await {
+            Some(theirs) if theirs != ours => {
+                return Err(StartError::Directory(DirectoryError::OtherCluster {
+                    ours,
+                    theirs,
+                }));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 async fn follow_map(host: Arc<Host>, mut map: watch::Receiver<Arc<ClusterMap>>) {
@@ -378,34 +420,66 @@ impl Running {
         }
     }
 
-    /// The keys of the RESP door's pool on all nodes that are up.
+    /// The keys of the RESP door's pool on all nodes that are up. Asked again while a
+    /// node does not answer that the map takes to be up, or a bucket is on its way between two.
     pub(crate) async fn key_count(&self) -> Answer {
-        let routes = self.host.routes();
-        let Some(pool) = routes.door else {
-            return Answer::Int(0);
-        };
-        let me = self.host.life.node;
         let deadline = Instant::now() + COUNT;
+        loop {
+            let routes = self.host.routes();
+            let Some(pool) = routes.door else {
+                return Answer::Int(0);
+            };
+            let counted = self.count_keys(&routes.map, pool, deadline).await;
+            if let Ok((keys, missing)) = counted
+                && missing == 0
+            {
+                return Answer::Int(keys as i64);
+            }
+            if Instant::now() + COUNT_AGAIN >= deadline {
+                let (code, reason) = match counted {
+                    Ok((_, missing)) => (
+                        ErrorCode::NotServing,
+                        format!("{missing} buckets are not answered for at present"),
+                    ),
+                    Err(error) => (error.code(), error.to_string()),
+                };
+                return Answer::error(code, format!("the keys cannot be counted: {reason}"));
+            }
+            tokio::time::sleep(COUNT_AGAIN).await;
+        }
+    }
+
+    /// The keys in buckets that are answered for, and how many buckets are not.
+    async fn count_keys(
+        &self,
+        map: &ClusterMap,
+        pool: PoolId,
+        deadline: Instant,
+    ) -> Result<(u64, u64), NetError> {
+        let me = self.host.life.node;
         let mut others = JoinSet::new();
         let up = |n: &&staves_model::Node| n.state == NodeState::Up && n.id != me;
-        for node in routes.map.nodes.values().filter(up) {
+        for node in map.nodes.values().filter(up) {
             let (peers, node) = (self.host.peers.clone(), node.id);
-            let request = Message::CacheStats(CacheStats { pool: by_id(pool) });
+            let request = Message::CacheStats(CacheStats {
+                pool: PoolRef::Id(pool),
+            });
             others.spawn(async move { peers.call(node, &request, deadline).await });
         }
-        let mut keys = self.host.cache_stats(pool).keys;
+        let mine = self.host.cache_stats(pool);
+        let (mut keys, mut buckets) = (mine.keys, u64::from(mine.buckets));
         while let Some(answer) = others.join_next().await {
             match answer {
-                Ok(Ok(Message::CacheStatsAnswer(stats))) => keys += stats.keys,
-                Ok(Err(error)) => {
-                    return Answer::error(
-                        error.code(),
-                        format!("the keys cannot be counted: {error}"),
-                    );
+                Ok(Ok(Message::CacheStatsAnswer(stats))) => {
+                    keys += stats.keys;
+                    buckets += u64::from(stats.buckets);
                 }
+                Ok(Err(error)) => return Err(error),
                 _ => {}
             }
         }
-        Answer::Int(keys as i64)
+        // What is lost has no keys any more.
+        let wanted = map.groups.values().filter(|g| g.pool == pool && !g.lost);
+        Ok((keys, (wanted.count() as u64).saturating_sub(buckets)))
     }
 }

@@ -51,15 +51,21 @@ impl Cluster {
             }
         }
         cluster.wait_for("all are up and healthy", 0, |s| {
-            let up = s["nodes"].as_array().map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
+            let up = s["nodes"]
+                .as_array()
+                .map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
             up == count && s["state"] == "healthy"
         });
         cluster
     }
 
     fn up(&mut self, i: usize) {
-        let first = self.nodes[usize::from(i == 0)..][..1].first().map(|n| n.native.clone());
-        let join = (self.nodes[i].data.exists() || i > 0).then_some(first).flatten();
+        let first = self.nodes[usize::from(i == 0)..][..1]
+            .first()
+            .map(|n| n.native.clone());
+        let join = (self.nodes[i].data.exists() || i > 0)
+            .then_some(first)
+            .flatten();
         let node = &mut self.nodes[i];
         let log = std::fs::File::options()
             .create(true)
@@ -103,7 +109,9 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(100));
         }
         let logs: String = (0..self.nodes.len())
-            .filter_map(|i| std::fs::read_to_string(self.folder.path().join(format!("{i}.log"))).ok())
+            .filter_map(|i| {
+                std::fs::read_to_string(self.folder.path().join(format!("{i}.log"))).ok()
+            })
             .collect();
         panic!("after {PATIENCE:?} still waiting until {what}; last seen: {last}\nlogs:\n{logs}");
     }
@@ -111,7 +119,9 @@ impl Cluster {
     /// Ends a node with a signal and gives its exit code.
     fn end(&mut self, i: usize, signal: &str) -> Option<i32> {
         let mut child = self.nodes[i].child.take().expect("it runs");
-        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        let sent = Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status();
         assert!(sent.expect("kill runs").success());
         child.wait().expect("it ends").code()
     }
@@ -128,10 +138,17 @@ impl Drop for Cluster {
 
 /// Whether a tool is there; where STAVES_REQUIRE_TOOLS=1 it must be.
 fn have(tool: &str, args: &[&str]) -> bool {
-    let ran = Command::new(tool).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let ran = Command::new(tool)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     let there = ran.is_ok_and(|s| s.success());
     let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
-    assert!(there || !required, "{tool} {args:?} is required and does not run");
+    assert!(
+        there || !required,
+        "{tool} {args:?} is required and does not run"
+    );
     if !there {
         eprintln!("skipped: {tool} {args:?} does not run here");
     }
@@ -139,9 +156,18 @@ fn have(tool: &str, args: &[&str]) -> bool {
 }
 
 fn tool(program: &str, args: &[&str]) -> String {
-    let out = Command::new(program).args(args).stdin(Stdio::null()).output().expect("the tool runs");
+    let out = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the tool runs");
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    assert!(out.status.success(), "{program} {args:?}: {}{}", text(&out.stdout), text(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{program} {args:?}: {}{}",
+        text(&out.stdout),
+        text(&out.stderr)
+    );
     text(&out.stdout)
 }
 
@@ -156,14 +182,31 @@ fn redis_cli_and_redis_benchmark_work_against_any_node() {
         let port = node.resp.to_string();
         for key in 0..20 {
             let (key, value) = (format!("key:{key}"), format!("from-{i}"));
-            assert_eq!(tool("redis-cli", &["-p", &port, "SET", &key, &value]).trim(), "OK");
+            assert_eq!(
+                tool("redis-cli", &["-p", &port, "SET", &key, &value]).trim(),
+                "OK"
+            );
         }
         for other in &cluster.nodes {
             let port = other.resp.to_string();
             let got = tool("redis-cli", &["-3", "-p", &port, "GET", "key:7"]);
             assert_eq!(got.trim(), format!("from-{i}"));
         }
-        let bench = ["-p", &port, "-q", "-n", "2000", "-c", "20", "-P", "4", "-r", "500", "-t", "set,get,incr,mset"];
+        let bench = [
+            "-p",
+            &port,
+            "-q",
+            "-n",
+            "2000",
+            "-c",
+            "20",
+            "-P",
+            "4",
+            "-r",
+            "500",
+            "-t",
+            "set,get,incr,mset",
+        ];
         let said = tool("redis-benchmark", &bench);
         assert!(!said.contains("ERR") && said.contains("GET"), "{said}");
     }
@@ -199,9 +242,13 @@ print('fine')
 
 #[test]
 fn redis_py_works_against_any_node() {
-    let python = ["/usr/bin/python3", "python3"]
-        .into_iter()
-        .find(|p| Command::new(p).args(["-c", "import redis"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success()));
+    let python = ["/usr/bin/python3", "python3"].into_iter().find(|p| {
+        Command::new(p)
+            .args(["-c", "import redis"])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|s| s.success())
+    });
     let Some(python) = python else {
         assert!(!have("/usr/bin/python3", &["-c", "import redis"]));
         return;
@@ -219,16 +266,26 @@ fn a_node_leaves_on_sigterm_and_comes_back() {
     let mut cluster = Cluster::start(3);
     for i in 0..50 {
         let key = format!("stay:{i}");
-        assert_eq!(cluster.run(0, &["cache", "put", &key, "here"]).code, Some(0));
+        assert_eq!(
+            cluster.run(0, &["cache", "put", &key, "here"]).code,
+            Some(0)
+        );
     }
     assert_eq!(cluster.end(2, "-TERM"), Some(0), "SIGTERM ends it with 0");
     for i in 0..50 {
         let ran = cluster.run(1, &["cache", "get", &format!("stay:{i}")]);
-        assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "here"), "{}", ran.stderr);
+        assert_eq!(
+            (ran.code, ran.stdout.trim()),
+            (Some(0), "here"),
+            "{}",
+            ran.stderr
+        );
     }
     cluster.up(2);
     cluster.wait_for("it is back and whole", 0, |s| {
-        let up = s["nodes"].as_array().map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
+        let up = s["nodes"]
+            .as_array()
+            .map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
         up == 3 && s["state"] == "healthy"
     });
 }
@@ -241,5 +298,8 @@ fn the_demo_loses_nothing() {
     let story: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON on stdout");
     assert_eq!(story["lost"], 0, "{story}");
     assert_eq!(story["rounds"].as_array().map(Vec::len), Some(2), "{story}");
-    assert!(story["writes_acknowledged"].as_u64() > Some(1000), "{story}");
+    assert!(
+        story["writes_acknowledged"].as_u64() > Some(1000),
+        "{story}"
+    );
 }

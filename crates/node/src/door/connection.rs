@@ -9,6 +9,7 @@ use staves_cache::{AnswerRef, Refused};
 use staves_model::Time;
 use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, Op};
+use staves_wire::group::RequestId;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -236,7 +237,7 @@ impl Desk {
                             Answer::error(ErrorCode::Deadline, Refused::Deadline.to_string());
                         self.places.settle(place, part, answer);
                     }
-                    Err(_) => self.send_away(place, part, request),
+                    Err(refused) => self.send_away(place, part, refused, request),
                 },
                 Letter::Detoured(batch) => {
                     let places = &mut self.places;
@@ -249,16 +250,22 @@ impl Desk {
     }
 
     /// A bucket refused what had waited there: it goes on by another way.
-    fn send_away(&mut self, place: u64, part: u32, request: Option<staves_wire::group::RequestId>) {
-        let Some(op) = self.places.send_away(place, part) else {
+    fn send_away(&mut self, place: u64, part: u32, refused: Refused, request: Option<RequestId>) {
+        let Some((op, deadline)) = self.places.send_away(place, part) else {
             return;
         };
+        if refused == Refused::Interrupted && op.as_op().is_write() && request.is_none() {
+            // It began while the group had no copies, without a number: nobody can tell any more.
+            let text = "a takeover came in between, and the write may or may not have been done";
+            let answer = Answer::error(ErrorCode::Deadline, text);
+            return self.places.settle(place, part, answer);
+        }
         let bucket = self.bucket_of(&op.as_op());
         let wanted = Wanted {
             bucket: bucket.unwrap_or(0),
             op,
             request,
-            deadline: self.deadline,
+            deadline,
         };
         self.detoured(place, part, wanted);
     }
@@ -330,10 +337,11 @@ impl Desk {
             Tried::Given(()) => {}
             Tried::Waits => {
                 self.places
-                    .push_one(join, protocol, Part::Waits(op.to_owned()));
+                    .push_one(join, protocol, self.deadline, Part::Waits(op.to_owned()));
             }
             Tried::Elsewhere(bucket) => {
-                self.places.push_one(join, protocol, Part::Away);
+                self.places
+                    .push_one(join, protocol, self.deadline, Part::Away);
                 self.elsewhere(place, 0, bucket, op);
             }
             Tried::NoPool => {
@@ -373,7 +381,7 @@ impl Desk {
             });
         }
         let protocol = self.protocol();
-        self.places.push_many(join, protocol, parts);
+        self.places.push_many(join, protocol, self.deadline, parts);
         for (part, bucket, op) in elsewhere {
             self.elsewhere(place, part, bucket, op);
         }
@@ -407,8 +415,12 @@ impl Desk {
     /// DBSIZE: all nodes are asked.
     fn key_count(&mut self) {
         let place = self.places.next();
-        self.places
-            .push_one(Join::Plain, self.session.protocol(), Part::Away);
+        self.places.push_one(
+            Join::Plain,
+            self.session.protocol(),
+            self.deadline,
+            Part::Away,
+        );
         let (running, mailbox) = (self.running.clone(), self.mailbox.clone());
         tokio::spawn(async move {
             let answer = running.key_count().await;

@@ -196,3 +196,40 @@ fn back((place, part, bucket): Home, answer: Answer) -> Detoured {
         answer,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(bucket: u32) -> Wanted {
+        Wanted {
+            bucket,
+            op: OwnedOp::Get { key: "k".into() },
+            request: None,
+            deadline: Time(1),
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_held_until_its_last_operation_is_back() {
+        let mut detour = Detour::default();
+        assert!(!detour.holds(3));
+        detour.push(8, 0, wanted(3));
+        detour.push(7, 1, wanted(3));
+        detour.push(7, 0, wanted(4));
+        let order: Vec<(u64, u32)> = detour.queued.keys().copied().collect();
+        assert_eq!(order, [(7, 0), (7, 1), (8, 0)], "as the commands came");
+        let mut settled = Vec::new();
+        let mut come = |detour: &mut Detour, homes: &[Home]| {
+            let batch = homes.iter().map(|home| back(*home, Answer::Nil));
+            detour.back(batch.collect(), |place, part, _| {
+                settled.push((place, part));
+            });
+        };
+        come(&mut detour, &[(7, 0, 4), (7, 1, 3)]);
+        assert!(detour.holds(3) && !detour.holds(4));
+        come(&mut detour, &[(8, 0, 3)]);
+        assert!(!detour.holds(3));
+        assert_eq!(settled, [(7, 0), (7, 1), (8, 0)]);
+    }
+}

@@ -79,3 +79,19 @@ impl Mailbox {
         self.wake.notified().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_seen_until_the_mail_is_taken() {
+        let mailbox = Mailbox::default();
+        mailbox.answer(0, 0, Ok(Answer::Ok), None);
+        assert!(!mailbox.disturbed());
+        mailbox.answer(1, 0, Err(Refused::Interrupted), None);
+        assert!(mailbox.disturbed());
+        assert_eq!(mailbox.take().len(), 2);
+        assert!(!mailbox.disturbed() && mailbox.take().is_empty());
+    }
+}

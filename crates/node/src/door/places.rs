@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use staves_model::Time;
 use staves_wire::cache::{Answer, OwnedOp};
 
 use crate::resp::{Join, Output, Protocol};
@@ -27,6 +28,8 @@ struct Place {
     protocol: Protocol,
     parts: Parts,
     missing: usize,
+    /// Until when it may take.
+    deadline: Time,
     /// The answers to the commands behind it, up to the next place.
     after: Output,
 }
@@ -78,35 +81,50 @@ impl Places {
     }
 
     /// A place for a command of one operation.
-    pub(super) fn push_one(&mut self, join: Join, protocol: Protocol, part: Part) {
-        self.push(join, protocol, Parts::One(part), 1);
+    pub(super) fn push_one(&mut self, join: Join, protocol: Protocol, deadline: Time, part: Part) {
+        self.push(join, protocol, deadline, Parts::One(part), 1);
     }
 
     /// A place for a command of several operations, some of which may be answered already.
-    pub(super) fn push_many(&mut self, join: Join, protocol: Protocol, parts: Vec<Part>) {
+    pub(super) fn push_many(
+        &mut self,
+        join: Join,
+        protocol: Protocol,
+        deadline: Time,
+        parts: Vec<Part>,
+    ) {
         let missing = parts
             .iter()
             .filter(|p| !matches!(p, Part::Answered(_)))
             .count();
-        self.push(join, protocol, Parts::Many(parts), missing);
+        self.push(join, protocol, deadline, Parts::Many(parts), missing);
     }
 
-    fn push(&mut self, join: Join, protocol: Protocol, parts: Parts, missing: usize) {
+    fn push(
+        &mut self,
+        join: Join,
+        protocol: Protocol,
+        deadline: Time,
+        parts: Parts,
+        missing: usize,
+    ) {
         self.behind += self.queue.back().map_or(0, |last| last.after.len());
         self.queue.push_back(Place {
             join,
             protocol,
             parts,
             missing,
+            deadline,
             after: Output::new(),
         });
     }
 
-    /// What an operation that waits asks, for whoever asks it elsewhere.
-    pub(super) fn send_away(&mut self, place: u64, part: u32) -> Option<OwnedOp> {
-        let part = self.place(place)?.parts.get(part)?;
+    /// What an operation that waits asks, for whoever asks it elsewhere, and until when it may take.
+    pub(super) fn send_away(&mut self, place: u64, part: u32) -> Option<(OwnedOp, Time)> {
+        let place = self.place(place)?;
+        let part = place.parts.get(part)?;
         match std::mem::replace(part, Part::Away) {
-            Part::Waits(op) => Some(op),
+            Part::Waits(op) => Some((op, place.deadline)),
             other => {
                 *part = other;
                 None
@@ -183,10 +201,10 @@ mod tests {
         let (mut places, mut output) = (Places::default(), Output::new());
         places.tail(&mut output).ok();
         assert_eq!(places.next(), 0);
-        places.push_one(Join::Plain, Protocol::Resp2, Part::Away);
+        places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Away);
         places.tail(&mut output).integer(2);
         let parts = vec![Part::Answered(Answer::Int(1)), Part::Away];
-        places.push_many(Join::Sum, Protocol::Resp2, parts);
+        places.push_many(Join::Sum, Protocol::Resp2, Time(5), parts);
         places.tail(&mut output).integer(4);
         places.release(&mut output);
         assert_eq!(written(&mut output), "+OK\r\n");
@@ -207,8 +225,13 @@ mod tests {
     fn what_waits_can_be_asked_elsewhere_once() {
         let mut places = Places::default();
         let op = OwnedOp::Get { key: "k".into() };
-        places.push_one(Join::Plain, Protocol::Resp2, Part::Waits(op.clone()));
-        assert_eq!(places.send_away(0, 0), Some(op));
+        places.push_one(
+            Join::Plain,
+            Protocol::Resp2,
+            Time(5),
+            Part::Waits(op.clone()),
+        );
+        assert_eq!(places.send_away(0, 0), Some((op, Time(5))));
         assert_eq!(places.send_away(0, 0), None);
         assert_eq!(places.send_away(7, 0), None);
     }

@@ -345,26 +345,42 @@ impl Hand<'_> {
     }
 }
 
-/// Passes operations on, once, with their client's own numbers.
+/// Passes operations on with their client's own numbers: once, and a second time those for which the
+/// answer brought a newer map.
 async fn pass(
     batch: Arc<Batch>,
     pool: PoolId,
     request: CacheRequest,
-    elsewhere: Vec<usize>,
+    mut elsewhere: Vec<usize>,
     deadline: Instant,
 ) {
-    let ops = elsewhere.iter().map(|index| request.ops[*index].clone());
-    let request = CacheRequest {
-        pool: PoolRef::Id(pool),
-        ops: ops.collect(),
-        forwarded: true,
-        ..request
-    };
-    let answers = batch.host.router().forward(request, deadline).await;
-    batch.state.lock().moved.extend(answers.moved);
+    let router = batch.host.router();
     let mut last = false;
-    for (index, answer) in elsewhere.into_iter().zip(answers.answers) {
-        last |= batch.put(index, answer);
+    for turn in 0..2 {
+        let map = router.map();
+        let request = CacheRequest {
+            pool: PoolRef::Id(pool),
+            ops: elsewhere
+                .iter()
+                .map(|index| request.ops[*index].clone())
+                .collect(),
+            forwarded: true,
+            ..request.clone()
+        };
+        let answers = router.forward(request, deadline).await;
+        let again = turn == 0 && !Arc::ptr_eq(&map, &router.map());
+        batch.state.lock().moved.extend(answers.moved);
+        let mut left = Vec::new();
+        for (index, answer) in elsewhere.into_iter().zip(answers.answers) {
+            match answer {
+                Answer::Error(ErrorCode::NotServing, _) if again => left.push(index),
+                answer => last |= batch.put(index, answer),
+            }
+        }
+        elsewhere = left;
+        if elsewhere.is_empty() {
+            break;
+        }
     }
     if last {
         batch.finish();

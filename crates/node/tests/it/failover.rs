@@ -13,39 +13,55 @@ const RESUMED_WITHIN: Duration = Duration::from_secs(6);
 
 /// What one writer did.
 #[derive(Default)]
-struct Diary {
+pub struct Diary {
     /// The last acknowledged value of each key, and those tried after it whose outcome is not known.
     written: BTreeMap<String, (u64, Vec<u64>)>,
     /// Of the writer's counter: acknowledged increments, and those whose outcome is not known.
-    counted: (i64, i64),
-    longest: Duration,
+    pub counted: (i64, i64),
+    pub longest: Duration,
 }
 
-/// Writes numbered values and counts, one command at a time, until told to stop.
-fn write(name: &str, door: SocketAddr, stop: &AtomicBool) -> Diary {
+/// Writes numbered values and counts, one command at a time, until told to stop. Goes on through the
+/// next door when one fails.
+pub fn write_through(name: &str, next: impl Fn(usize) -> SocketAddr, stop: &AtomicBool) -> Diary {
     let mut diary = Diary::default();
-    let mut client = Client::connect(door);
+    let mut doors_tried = 0;
+    let mut client = None;
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
+        let Some(open) = &mut client else {
+            client = Client::try_connect(next(doors_tried)).ok();
+            doors_tried += 1;
+            std::thread::sleep(Duration::from_millis(if client.is_some() { 0 } else { 20 }));
+            continue;
+        };
         number += 1;
         let key = format!("w{name}:{}", number % 101);
         let begun = Instant::now();
-        let set = client.try_ask(&format!("SET {key} {number}"));
+        let set = open.try_ask(&format!("SET {key} {number}"));
         let entry = diary.written.entry(key).or_default();
-        match set {
+        match &set {
             Ok(Reply::Ok) => *entry = (number, Vec::new()),
             _ => entry.1.push(number),
         }
-        match client.try_ask(&format!("INCR count{name}")) {
+        if set.is_err() {
+            client = None;
+            continue;
+        }
+        let count = open.try_ask(&format!("INCR count{name}"));
+        match &count {
             Ok(Reply::Int(_)) => diary.counted.0 += 1,
             _ => diary.counted.1 += 1,
+        }
+        if count.is_err() {
+            client = None;
         }
         diary.longest = diary.longest.max(begun.elapsed());
     }
     diary
 }
 
-fn check(diaries: &[(String, Diary)], door: SocketAddr) {
+pub fn check(diaries: &[(String, Diary)], door: SocketAddr) {
     let mut client = Client::connect(door);
     for (name, diary) in diaries {
         for (key, (acknowledged, unknown)) in &diary.written {
@@ -86,7 +102,7 @@ fn kill_under_load(town: &mut Town, victim: usize) -> Vec<(String, Diary)> {
                 // A town may be attacked twice: each time with keys of its own.
                 let name = format!("{victim}-{writer}");
                 scope.spawn(move || {
-                    let diary = write(&name, door, stop);
+                    let diary = write_through(&name, |_| door, stop);
                     (name, diary)
                 })
             })
@@ -148,7 +164,7 @@ fn d4_two_nodes_of_five_are_killed_in_turn() {
 #[test]
 fn d1_a_pipeline_across_a_takeover_keeps_its_order() {
     let mut town = Town::found(3);
-    let owner = town.citizens[0].owner("n").expect("an owner");
+    let owner = town.citizens[0].owner("n");
     let victim = town.position(owner);
     let door = town.citizens[(victim + 1) % 3].addresses.resp;
     let writer = std::thread::spawn(move || {
@@ -167,4 +183,32 @@ fn d1_a_pipeline_across_a_takeover_keeps_its_order() {
     for (index, answer) in answers.iter().enumerate() {
         assert_eq!(*answer, Reply::Int(index as i64 + 1));
     }
+}
+
+/// Row H7: a node that stood still while it was replaced must not answer from what it knew before.
+#[test]
+fn h7_a_paused_node_is_replaced_and_fenced() {
+    let town = Town::found(3);
+    let owner = town.position(town.citizens[0].owner("k"));
+    let other = (owner + 1) % 3;
+    let (mut slow, mut quick) = (town.citizens[owner].client(), town.citizens[other].client());
+    assert_eq!(slow.ask("SET k old"), Reply::Ok);
+    assert_eq!(slow.ask("GET k"), Reply::text("old"));
+
+    let pause = Duration::from_secs(4);
+    town.citizens[owner].pause(pause);
+    std::thread::sleep(Duration::from_millis(50));
+    // These lie in its sockets until it goes on.
+    let reader = std::thread::spawn(move || {
+        let read = slow.ask("GET k");
+        (slow, read)
+    });
+    let begun = Instant::now();
+    assert_eq!(quick.ask("SET k new"), Reply::Ok);
+    assert!(begun.elapsed() < pause, "while it stood still");
+    let (mut slow, read) = reader.join().expect("the reader");
+    assert!(begun.elapsed() > pause - Duration::from_millis(100));
+    assert_eq!(read, Reply::text("new"));
+    assert_eq!(slow.ask("SET k newer"), Reply::Ok);
+    assert_eq!(quick.ask("GET k"), Reply::text("newer"));
 }

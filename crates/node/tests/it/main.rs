@@ -5,4 +5,5 @@ mod client;
 mod failover;
 mod membership;
 mod one_node;
+mod soak;
 mod town;

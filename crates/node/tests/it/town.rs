@@ -15,6 +15,8 @@ use tokio::runtime::Runtime;
 
 use crate::client::Client;
 
+/// Worker threads of each node.
+const THREADS: usize = 2;
 /// What has not come true by then does not.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -72,7 +74,7 @@ pub struct Citizen {
 impl Citizen {
     pub fn try_start(config: Config) -> Result<Citizen, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(THREADS)
             .enable_all()
             .build()
             .expect("threads");
@@ -118,8 +120,17 @@ impl Citizen {
         self.node().data_buckets()
     }
 
-    /// The node of the data bucket of a key of the pool `cache`.
-    pub fn owner(&self, key: &str) -> Option<NodeId> {
+    /// The node of the data bucket of a key of the pool `cache`, once there is one.
+    pub fn owner(&self, key: &str) -> NodeId {
+        let mut owner = None;
+        eventually("the key's bucket is open", || {
+            owner = self.owner_now(key);
+            owner.is_some()
+        });
+        owner.expect("just seen")
+    }
+
+    fn owner_now(&self, key: &str) -> Option<NodeId> {
         let map = self.map();
         let pool = map.pool_named("cache")?;
         let group = map.group_of(pool.id, staves_model::hash_slot(key.as_bytes()))?;
@@ -132,6 +143,14 @@ impl Citizen {
         self.node = None;
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(500));
+        }
+    }
+
+    /// Lets it stand still, as SIGSTOP would: no thread of it does anything for so long.
+    pub fn pause(&self, time: Duration) {
+        for _ in 0..THREADS {
+            self.runtime()
+                .spawn(async move { std::thread::sleep(time) });
         }
     }
 
@@ -216,13 +235,23 @@ impl Town {
         town
     }
 
-    /// Until everything is as it was asked to be, in everybody's eyes.
+    /// Until everything is as it was asked to be, in everybody's eyes, and all have buckets.
     pub fn settle(&self) -> Duration {
         eventually("the cluster is healthy", || {
-            let running = self.citizens.iter().filter(|c| c.node.is_some());
-            let mut states = running.map(|c| c.status());
-            states.all(|s| s.state == State::Healthy)
+            let running: Vec<_> = self.citizens.iter().filter(|c| !c.is_dead()).collect();
+            running.iter().all(|c| {
+                let status = c.status();
+                let up = status.nodes.iter().filter(|n| n.up).count();
+                status.state == State::Healthy
+                    && up == running.len()
+                    && (c.data_buckets() > 0 || self.is_draining(c.id))
+            })
         })
+    }
+
+    fn is_draining(&self, id: NodeId) -> bool {
+        let living = self.citizens.iter().find(|c| !c.is_dead());
+        living.is_some_and(|c| c.map().nodes.get(&id).is_some_and(|n| n.draining))
     }
 
     /// Until what a dead node held is held by others. The dead node itself stays missed for a while.
@@ -248,6 +277,12 @@ impl Town {
             at.is_some_and(|at| !self.citizens[at].is_dead())
         });
         self.position(NodeId(leader.expect("just seen")))
+    }
+
+    /// The RESP doors of those that live.
+    pub fn doors(&self) -> Vec<std::net::SocketAddr> {
+        let living = self.citizens.iter().filter(|c| !c.is_dead());
+        living.map(|c| c.addresses.resp).collect()
     }
 
     pub fn position(&self, id: NodeId) -> usize {

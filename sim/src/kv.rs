@@ -1,0 +1,129 @@
+//! The key-value worlds: each node's seat holds the real service (`staves_cache::Bucket`) around its
+//! member, with so little memory and so short a log that writes are refused, large values go in pieces
+//! and segments are compacted within a few seconds.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use staves_cache::{Bucket, Options};
+use staves_group::Member;
+use staves_model::{Epoch, Incarnation, NodeId};
+
+use crate::event::Place;
+use crate::kv_history::{Act, Seen};
+
+/// Keys of a key-value world. What clients do to each: see [`crate::kv_client`].
+pub const KEYS: usize = 5;
+/// Bytes that a stream's log may hold: two bulky values, or a few chunks.
+pub const LOG_BYTES_MAX: usize = 90_000;
+/// A longer record goes in chunks.
+pub const INLINE_BYTES_MAX: usize = 40_000;
+/// Bytes of a chunk, each of which takes one of a node's few extents.
+const CHUNK_BYTES: usize = 20_000;
+/// Requests that may wait at a bucket for the copies, and as many to begin.
+pub const WAITING_MAX: usize = 8;
+
+/// The service's options: thresholds so small that every path is taken.
+pub fn options() -> Options {
+    Options {
+        value_bytes_max: 1 << 18,
+        inline_bytes_max: INLINE_BYTES_MAX,
+        chunk_bytes: CHUNK_BYTES,
+        chunks_per_step: 2,
+        compaction_bytes_max: LOG_BYTES_MAX - 1000,
+        waste_percent_max: 30,
+        waiting_max: WAITING_MAX,
+        parked_max: WAITING_MAX,
+        grant_wait: Duration::from_millis(120),
+        refused_for: Duration::from_millis(150),
+        ..Options::default()
+    }
+}
+
+/// A node's part in the group: a member alone, or one with the key-value service around it.
+pub enum Seat {
+    /// A member whose registers clients write directly.
+    Raw(Box<Member>),
+    /// The service.
+    Kv(Box<Bucket>),
+}
+
+impl Seat {
+    /// A new process's.
+    pub fn new(member: Member, serves_keys: bool, id: NodeId, incarnation: Incarnation) -> Seat {
+        if serves_keys {
+            Seat::Kv(Box::new(Bucket::new(options(), member, id, incarnation)))
+        } else {
+            Seat::Raw(Box::new(member))
+        }
+    }
+
+    /// The service, in a key-value world.
+    pub fn bucket(&self) -> Option<&Bucket> {
+        match self {
+            Seat::Raw(_) => None,
+            Seat::Kv(bucket) => Some(bucket),
+        }
+    }
+}
+
+impl Deref for Seat {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        match self {
+            Seat::Raw(member) => member,
+            Seat::Kv(bucket) => bucket.member(),
+        }
+    }
+}
+
+impl DerefMut for Seat {
+    fn deref_mut(&mut self) -> &mut Member {
+        match self {
+            Seat::Raw(member) => member,
+            Seat::Kv(bucket) => bucket.member_mut(),
+        }
+    }
+}
+
+/// An operation of the history.
+#[derive(Clone, Debug)]
+pub struct KvOperation {
+    /// Which key.
+    pub key: usize,
+    /// What was asked.
+    pub act: Act,
+    /// When.
+    pub called: u64,
+    /// When it was answered; `None` if it never was, or nobody can tell whether it took effect.
+    pub returned: Option<u64>,
+    /// What was answered.
+    pub seen: Option<Seen>,
+    /// It was refused for lack of memory, so it certainly did not take effect.
+    pub refused: bool,
+    /// It was answered, and changed nothing: by this node, in this epoch.
+    pub idle_at: Option<(usize, Epoch)>,
+}
+
+/// A request at a bucket that has no answer yet.
+pub(crate) struct Open {
+    pub client: Place,
+    pub number: u64,
+    pub attempt: u32,
+    pub operation: usize,
+    /// On the node's clock.
+    pub deadline: staves_model::Time,
+}
+
+/// What a key-value world knows beside the nodes.
+#[derive(Default)]
+pub struct KvWorld {
+    /// What clients saw.
+    pub history: Vec<KvOperation>,
+    /// Keys whose history was too tangled to be decided.
+    pub undecided: usize,
+    pub(crate) open: BTreeMap<(usize, u64), Open>,
+    pub(crate) tokens: u64,
+}
