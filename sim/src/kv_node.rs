@@ -103,7 +103,7 @@ impl World {
         };
         // Waiters, parked requests and one large write.
         let (waiting, most) = (bucket.waiting(), 2 * WAITING_MAX + 1);
-        let checked = if self.steps % CHECK_EVERY == 0 {
+        let checked = if self.steps.is_multiple_of(CHECK_EVERY) {
             bucket.check()
         } else {
             Ok(())

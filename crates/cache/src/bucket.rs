@@ -393,7 +393,7 @@ impl Bucket {
         read: bool,
     ) -> Option<Answer> {
         let safe = if read {
-            self.member.releases(seq)
+            self.member.releases(seq) && self.member.may_read(now)
         } else {
             seq <= self.member.stable()
         };

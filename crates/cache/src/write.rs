@@ -266,28 +266,39 @@ impl Bucket {
         if self.is_refused(now, need) {
             return Growth::Refused;
         }
-        if self.member.wanted_extents() != need {
-            self.member.want_extents(need);
-            self.unflushed = true;
+        // A wish is only raised until it is refused. Were it changed back and forth between two writes,
+        // each step would tell all copies, and each of their answers is a step.
+        if self.member.wanted_extents() < need {
+            self.wish(now, need);
         }
         if self.member.usable_extents() >= need {
             self.room.asked = None;
             return Growth::Granted;
         }
+        let wish = self.member.wanted_extents();
         let here = self.member.pages().map_or(0, |p| p.reserved());
         let since = *self.room.asked.get_or_insert(now);
         // A copy that is behind has not refused: it will answer, or be removed.
         let behind = self.member.stable() < self.member.last();
-        if here >= need && (behind || now.since(since) < self.options.grant_wait) {
+        if here >= wish && (behind || now.since(since) < self.options.grant_wait) {
+            return Growth::Pending;
+        }
+        self.room.refused = Some((wish, now + self.options.refused_for));
+        if wish > need {
+            // Somebody wished for more than there is; this may still be had.
+            self.wish(now, need);
             return Growth::Pending;
         }
         // Wanting on would keep the members trying for what is not there.
         self.member.want_extents(usable.max(used));
-        self.room = Room {
-            asked: None,
-            refused: Some((need, now + self.options.refused_for)),
-        };
+        self.room.asked = None;
         Growth::Refused
+    }
+
+    fn wish(&mut self, now: Time, extents: u32) {
+        self.member.want_extents(extents);
+        self.unflushed = true;
+        self.room.asked = Some(now);
     }
 
     fn is_refused(&self, now: Time, need: u32) -> bool {

@@ -32,6 +32,8 @@ pub(crate) struct Leading {
     done: BTreeSet<MemberSlot>,
     unable: BTreeSet<MemberSlot>,
     since: Time,
+    /// When seals or syncs were last sent; `None`: something has changed since.
+    said_at: Option<Time>,
 }
 
 impl Leading {
@@ -43,7 +45,20 @@ impl Leading {
             done: BTreeSet::new(),
             unable: BTreeSet::new(),
             since: now,
+            said_at: None,
         }
+    }
+
+    // Seals are answered with whole logs, and syncs carry them: said again only after a time, or when
+    // there is something new to say.
+    fn is_due(&mut self, ctx: &Ctx<'_>) -> bool {
+        let due = self
+            .said_at
+            .is_none_or(|at| ctx.now.since(at) >= ctx.options.resend_after);
+        if due {
+            self.said_at = Some(ctx.now);
+        }
+        due
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -300,11 +315,15 @@ impl Member {
             // Whoever sealed late has its full time to sync: waiting for promises took most of it.
             if leading.plan.is_some() {
                 leading.since = now;
+                leading.said_at = None;
             }
         }
+        let due = leading.is_due(&ctx);
         match &leading.plan {
-            None => leading.send_seal(&ctx, out),
-            Some(plan) if !leading.all_synced() => leading.send_sync(&ctx, plan, out),
+            None if due => leading.send_seal(&ctx, out),
+            Some(plan) if due && !leading.all_synced() => leading.send_sync(&ctx, plan, out),
+            None => {}
+            Some(_) if !leading.all_synced() => {}
             Some(_) => {
                 out.directory.push(DirectoryCall::Open {
                     group: ctx.group,
@@ -366,6 +385,7 @@ impl Member {
                 pages,
             },
         );
+        leading.said_at = None;
         self.lead(now, out);
     }
 

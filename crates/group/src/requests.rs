@@ -14,6 +14,10 @@ pub const CLIENTS_MAX: usize = 1024;
 /// Requests of one client that one bucket remembers. A client keeps fewer than this unanswered.
 pub const REQUESTS_PER_CLIENT_MAX: usize = 4096;
 
+/// Bytes of answers that one bucket remembers. Clients raise their floors long before; one that never
+/// does loses its oldest answers.
+pub const ANSWER_BYTES_MAX: usize = 8 << 20;
+
 /// What the table knows of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recall {
@@ -46,6 +50,7 @@ struct Client {
 #[derive(Clone, Default)]
 pub struct RequestTable {
     clients: BTreeMap<ClientId, Client>,
+    answer_bytes: usize,
     forgot: bool,
 }
 
@@ -63,13 +68,27 @@ impl RequestTable {
         }
         let client = self.clients.entry(request.client).or_default();
         client.last_seq = seq;
-        if request.floor > client.floor {
-            client.floor = request.floor;
-            client.done = client.done.split_off(&request.floor);
+        while client.floor < request.floor
+            && client
+                .done
+                .first_key_value()
+                .is_some_and(|(n, _)| *n < request.floor)
+        {
+            let released = client.done.pop_first();
+            self.answer_bytes -= released.map_or(0, |(_, (_, answer))| answer.len());
         }
-        client.done.insert(request.number, (seq, answer));
-        if client.done.len() > REQUESTS_PER_CLIENT_MAX {
-            client.done.pop_first();
+        client.floor = client.floor.max(request.floor);
+        self.answer_bytes += answer.len();
+        if let Some((_, before)) = client.done.insert(request.number, (seq, answer)) {
+            self.answer_bytes -= before.len();
+        }
+        let over = |client: &Client, bytes: usize| {
+            client.done.len() > REQUESTS_PER_CLIENT_MAX
+                || (bytes > ANSWER_BYTES_MAX && client.done.len() > 1)
+        };
+        while over(client, self.answer_bytes) {
+            let forgotten = client.done.pop_first();
+            self.answer_bytes -= forgotten.map_or(0, |(_, (_, answer))| answer.len());
             self.forgot = true;
         }
     }
@@ -82,7 +101,9 @@ impl RequestTable {
             .min_by_key(|(_, c)| c.last_seq)
             .map(|(id, _)| *id);
         if let Some(id) = oldest {
-            self.clients.remove(&id);
+            let forgotten = self.clients.remove(&id).unwrap_or_default();
+            let answers = forgotten.done.values().map(|(_, answer)| answer.len());
+            self.answer_bytes -= answers.sum::<usize>();
             self.forgot = true;
         }
     }
@@ -232,6 +253,27 @@ mod tests {
             t.recall(&id(0, 2), 9999, false),
             Recall::New,
             "a first attempt is no retry"
+        );
+    }
+
+    #[test]
+    fn answers_are_bounded_in_bytes() {
+        let mut t = RequestTable::default();
+        let large = Bytes::from(vec![0; ANSWER_BYTES_MAX / 4]);
+        for n in 1..=6 {
+            t.record(&Delta {
+                answer: large.clone(),
+                ..delta(1, n, 0, n)
+            });
+        }
+        assert_eq!(t.len(), 4);
+        assert_eq!(t.recall(&id(1, 1), 9, true), Recall::Forgotten);
+        assert!(matches!(t.recall(&id(1, 6), 9, true), Recall::Done { .. }));
+        t.record(&delta(1, 7, 7, 7));
+        assert_eq!(
+            (t.len(), t.answer_bytes),
+            (1, 1),
+            "what is released counts no more"
         );
     }
 

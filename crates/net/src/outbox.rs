@@ -267,7 +267,10 @@ impl Outbox {
 }
 
 fn stalled(stall_max: Duration) -> io::Error {
-    let text = format!("the other side took nothing for {} ms", stall_max.as_millis());
+    let text = format!(
+        "the other side took nothing for {} ms",
+        stall_max.as_millis()
+    );
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
@@ -276,7 +279,10 @@ impl Writing {
         let mut slices = Vec::with_capacity(self.rest.len() * 2);
         let mut skip = self.done;
         for piece in &self.rest {
-            for part in [piece.header.as_ref().map_or(&[][..], |h| &h[..]), &piece.body[..]] {
+            for part in [
+                piece.header.as_ref().map_or(&[][..], |h| &h[..]),
+                &piece.body[..],
+            ] {
                 let skipped = skip.min(part.len());
                 skip -= skipped;
                 if skipped < part.len() {

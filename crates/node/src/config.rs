@@ -112,7 +112,6 @@ keys! {
     heartbeat_ms: Millis = "75", "How often the directory's leader shows that it lives.";
     election_min_ms: Millis = "300", "The directory elects a new leader after a silence of at least this ...";
     election_max_ms: Millis = "600", "... and at most this.";
-    empty_after_ms: Millis = "10000", "How long the directory waits for lost members before a cache bucket that is lost whole starts empty.";
 }
 
 /// A configuration and where each of its values came from.
@@ -329,10 +328,6 @@ impl Config {
             (
                 self.election_min_ms.0 < self.election_max_ms.0,
                 "election_max_ms must be greater than election_min_ms, or elections tie",
-            ),
-            (
-                self.empty_after_ms.0 >= lease_ms.0 * 2,
-                "empty_after_ms must be at least twice lease_ms",
             ),
             (self.clients_max > 0, "clients_max must be at least 1"),
             (!self.pool.is_empty(), "pool must have a name"),

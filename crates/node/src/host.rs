@@ -357,6 +357,12 @@ impl Host {
         self.peers.flush();
     }
 
+    /// For how long no directory leader that a majority confirmed has answered.
+    pub(crate) fn silent_for(&self) -> Duration {
+        let heard = Time(self.heard.load(Ordering::Relaxed));
+        self.clock.now().since(heard)
+    }
+
     /// A directory leader that a majority confirmed answered what we asked at `clock`.
     pub(crate) fn heard(&self, clock: Time) {
         self.heard.fetch_max(clock.0, Ordering::Relaxed);

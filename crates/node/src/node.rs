@@ -29,6 +29,9 @@ use crate::status::{DirectoryFacts, NodeFacts, StatusReport};
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 
+/// After this without a word from a directory leader that a majority confirmed, none is reported.
+const LEADER_SILENT_MAX: Duration = Duration::from_secs(2);
+
 /// How long the other nodes are given to count their keys.
 const COUNT: Duration = Duration::from_secs(3);
 /// The rest before they are asked again.
@@ -359,8 +362,10 @@ impl Running {
 
     pub(crate) fn directory_facts(&self) -> DirectoryFacts {
         let status = self.directory.status();
+        // A leader that has not answered for so long is the leader of others, or of nobody.
+        let silent = self.host.silent_for() > LEADER_SILENT_MAX;
         DirectoryFacts {
-            leader: status.leader.map(|n| n.0),
+            leader: status.leader.map(|n| n.0).filter(|_| !silent),
             voters: status.voters.iter().map(|n| n.0).collect(),
             term: status.term,
         }

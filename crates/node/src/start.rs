@@ -166,6 +166,27 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
     }
 }
 
+/// Memory that a bucket should have on average: it takes memory in extents of 256 KiB, one of them from
+/// the start.
+const BUCKET_BYTES_MIN: u64 = 2 << 20;
+
+/// How many buckets a pool of so many bytes a node gets: as many as wanted, but fewer where they would
+/// be so small that extents hardly filled would take all the memory.
+fn buckets_for(node_budget_bytes: u64, wanted: u32) -> u32 {
+    let mut buckets = wanted;
+    while buckets > 1 && u64::from(buckets) * BUCKET_BYTES_MIN > node_budget_bytes {
+        buckets /= 2;
+    }
+    if buckets < wanted {
+        tracing::info!(
+            buckets,
+            wanted,
+            "little memory: the pool gets fewer buckets"
+        );
+    }
+    buckets
+}
+
 /// What a new cluster starts with: half of each node's memory, with as many copies as there are nodes.
 fn first_pool(config: &Config) -> Change {
     Change::CreatePool {
@@ -174,7 +195,7 @@ fn first_pool(config: &Config) -> Change {
         scheme: config.scheme,
         medium: Medium::Ram,
         node_budget_bytes: config.memory.0 / 2,
-        buckets: config.buckets,
+        buckets: buckets_for(config.memory.0 / 2, config.buckets),
         may_start_empty: true,
     }
 }

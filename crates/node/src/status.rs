@@ -292,6 +292,9 @@ impl StatusReport {
     /// How many more voters may be lost while a majority remains.
     fn directory_tolerates(&self) -> u32 {
         let voters = self.directory.voters.len();
+        if self.directory.leader.is_none() {
+            return 0;
+        }
         let up = voters - self.voters_down();
         up.saturating_sub(voters / 2 + 1) as u32
     }

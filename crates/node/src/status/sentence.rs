@@ -120,7 +120,7 @@ fn directory(report: &StatusReport) -> Option<String> {
     let voters = count(report.directory.voters.len() as u32, "voter");
     if report.directory.leader.is_none() {
         Some(format!(
-            "the directory has no leader ({down} of its {voters} down): nothing can be repaired"
+            "the directory has no leader that answers ({down} of its {voters} known to be down): nothing can be repaired, and what needs a repair does not answer"
         ))
     } else if down > 0 {
         Some(format!("{down} of the directory's {voters} down"))
