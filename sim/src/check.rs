@@ -147,11 +147,8 @@ impl World {
             let Some(s) = member.stream(stream) else {
                 continue;
             };
-            // A gap's far side is bounded by the same again; a single delta is always let in. A member that
-            // has not heard yet that its epoch is open purges nothing (rule 5), and the deltas of a service
-            // are large enough for that to show.
-            let told = self.kv.is_none() || member.is_open();
-            if told && s.log.bytes() > 2 * self.log_bytes_max() {
+            // A gap's far side is bounded by the same again; a single delta is always let in.
+            if s.log.bytes() > 2 * self.log_bytes_max() {
                 bad.push(format!(
                     "I10 log of {} bytes at node {node} (slot {:?}): from {:?}, received {}, stable {}, highest {:?}",
                     s.log.bytes(),
@@ -187,7 +184,7 @@ impl World {
         for what in bad {
             self.violation(what);
         }
-        if self.steps % 16 == 0 {
+        if self.steps.is_multiple_of(16) {
             self.check_page(node);
         }
     }

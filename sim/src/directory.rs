@@ -223,27 +223,31 @@ impl World {
                     self.entry_changed();
                 }
             }
-            Packet::Call(DirectoryCall::Stuck { epoch, slots, .. }) => {
-                if epoch == self.committed().epoch {
-                    self.cover.count("stuck reported");
-                    let nodes: Vec<NodeId> = slots
-                        .iter()
-                        .filter_map(|s| self.committed().member(*s).map(|x| x.node))
-                        .collect();
-                    self.directory.stuck.extend(nodes);
-                    let (group, reporter) = (self.group, self.nodes[from].id);
-                    let report = StuckReport {
-                        group,
-                        epoch,
-                        slots,
-                        reporter,
-                    };
-                    if self.directory.reports.len() < 100 {
-                        self.directory.reports.push(report);
-                    }
-                }
+            Packet::Call(DirectoryCall::Stuck { epoch, slots, .. })
+                if epoch == self.committed().epoch =>
+            {
+                self.take_report(from, epoch, slots);
             }
             _ => {}
+        }
+    }
+
+    fn take_report(&mut self, from: Place, epoch: Epoch, slots: Vec<MemberSlot>) {
+        self.cover.count("stuck reported");
+        let group = self.committed();
+        let nodes: Vec<NodeId> = slots
+            .iter()
+            .filter_map(|s| group.member(*s).map(|x| x.node))
+            .collect();
+        self.directory.stuck.extend(nodes);
+        let (group, reporter) = (self.group, self.nodes[from].id);
+        if self.directory.reports.len() < 100 {
+            self.directory.reports.push(StuckReport {
+                group,
+                epoch,
+                slots,
+                reporter,
+            });
         }
     }
 
@@ -413,7 +417,7 @@ impl World {
         }
         self.add_joiners(&mut plan, &group, suspects, fresh)?;
         if planted(Mutant::SourceListedAsJoiner) && !fresh && self.rng.chance(300) {
-            plan.forget_one_source(self.m, self.rng.next() as usize);
+            plan.forget_one_source(self.m, self.rng.number() as usize);
         }
         let leader = plan.leader(fresh)?;
         Some(NewEpoch {

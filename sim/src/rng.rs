@@ -11,7 +11,7 @@ impl Rng {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -21,7 +21,7 @@ impl Rng {
 
     /// Below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
+        self.number() % n.max(1)
     }
 
     /// True so many times of a thousand.

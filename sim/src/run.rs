@@ -106,7 +106,7 @@ fn profile(rng: &mut Rng, seed: u64) -> Profile {
         aimed: 0,
         islands: 0,
     };
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         return plain;
     }
     Profile {
