@@ -36,7 +36,6 @@ pub enum Mutant {
     // Of the key-value service (`staves-cache`); not in GROUP.md.
     CopyForgetsIndex = 101,
     LargeNamedBeforeWritten = 102,
-    HeldReadNeedsNoLease = 103,
     NoOpNotRemembered = 104,
 }
 
@@ -74,10 +73,9 @@ impl Mutant {
     ];
 
     /// Those of the key-value service.
-    pub const SERVICE: [Mutant; 4] = [
+    pub const SERVICE: [Mutant; 3] = [
         Mutant::CopyForgetsIndex,
         Mutant::LargeNamedBeforeWritten,
-        Mutant::HeldReadNeedsNoLease,
         Mutant::NoOpNotRemembered,
     ];
 }

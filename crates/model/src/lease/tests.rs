@@ -88,17 +88,29 @@ fn an_epoch_opens_when_every_other_holders_lease_ran_out() {
 fn a_sealed_holder_may_give_its_lease_back() {
     let (mut map, mut book) = settled();
     assert!(ask(&mut book, 1000, &map, 1, 1));
-    let promoted = next_epoch(&map, 1, &[(2, Some(1)), (1, Some(0))]);
+    let promoted = next_epoch(&map, 1, &[(2, Some(1)), (3, Some(2))]);
     commit(&mut map, promoted).expect("well formed");
     assert!(!book.may_open(at(1001), group(&map)));
     book.release(GroupId(1), NodeId(1), Incarnation(1));
     assert!(book.may_open(at(1001), group(&map)));
 }
 
+/// Who is retained has sealed before its leader asks to open, and so has let its lease go.
+#[test]
+fn a_holder_that_becomes_a_copy_is_not_waited_for() {
+    let (mut map, mut book) = settled();
+    assert!(ask(&mut book, 1000, &map, 1, 1));
+    let switched = next_epoch(&map, 1, &[(2, Some(1)), (1, Some(0))]);
+    commit(&mut map, switched).expect("well formed");
+    assert!(book.may_open(at(1001), group(&map)));
+}
+
 /// A new leader knows nothing of its forerunner's leases, and waits for the longest that there can be.
 #[test]
 fn a_new_directory_leader_waits_one_lease() {
-    let (map, mut book) = settled();
+    let (mut map, mut book) = settled();
+    let stays = next_epoch(&map, 1, &[(1, Some(0)), (2, Some(1))]);
+    commit(&mut map, stays).expect("well formed");
     assert!(!book.may_open(at(499), group(&map)));
     assert!(ask(&mut book, 100, &map, 1, 1), "leases need not wait");
     assert!(book.may_open(at(500), group(&map)));
