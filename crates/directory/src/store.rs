@@ -161,6 +161,13 @@ impl Store {
 
 fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
     std::fs::create_dir_all(folder).map_err(|e| unreadable(folder, &e))?;
+    // Taken for a new file it would found a new cluster, or forget a vote.
+    if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        return Err(unreadable(
+            path,
+            &"it is empty, so it was cut off; restore it, or remove the folder to begin the node anew",
+        ));
+    }
     Builder::new()
         .set_cache_size(CACHE_BYTES)
         .create(path)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
-use staves_model::{Change, NodeId, PoolKind};
+use staves_model::{Change, ClusterMap, NodeId, PoolKind};
 use staves_net::{Connection, Handler, PeerInfo, Reply};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
 use staves_wire::cache::PoolRef;
@@ -242,8 +242,9 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
     if let Err(text) = may_propose(peer.hello.role, &change) {
         return reply.error(ErrorCode::Denied, text);
     }
-    if let Err(reason) = check_pool(&change) {
-        let revision = running.directory.map().borrow().revision;
+    let map = running.directory.map().borrow().clone();
+    if let Err(reason) = check_pool(&map, &change) {
+        let revision = map.revision;
         return reply.send(&Message::Proposed(Proposed::Refused { revision, reason }));
     }
     let running = running.clone();
@@ -295,17 +296,33 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
 }
 
 /// What a pool may be in this version.
-fn check_pool(change: &Change) -> Result<(), String> {
-    let (name, scheme) = match change {
+fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
+    let (name, scheme, budget) = match change {
         Change::CreatePool {
             name,
             kind: PoolKind::Cache,
             scheme,
+            node_budget_bytes,
             ..
-        } => (name, Some(*scheme)),
-        Change::SetPool { name, scheme, .. } => (name, *scheme),
+        } => (name, Some(*scheme), Some(*node_budget_bytes)),
+        Change::SetPool {
+            name,
+            scheme,
+            node_budget_bytes,
+        } => (name, *scheme, *node_budget_bytes),
         _ => return Ok(()),
     };
+    let largest = map
+        .nodes
+        .values()
+        .map(|n| n.memory_bytes)
+        .max()
+        .unwrap_or(0);
+    if let Some(budget) = budget.filter(|budget| *budget > largest) {
+        return Err(format!(
+            "pool '{name}' cannot have {budget} bytes of each node: the largest node has {largest}"
+        ));
+    }
     match scheme {
         Some(scheme) if scheme.m != 1 => Err(format!(
             "pool '{name}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so \
@@ -380,10 +397,25 @@ mod tests {
             scheme: Some(scheme.parse().expect("a scheme")),
             node_budget_bytes: None,
         };
-        assert!(check_pool(&set("1+0")).is_ok());
-        let refusal = check_pool(&set("2+1")).expect_err("two data buckets");
+        let map = ClusterMap::default();
+        assert!(check_pool(&map, &set("1+0")).is_ok());
+        let refusal = check_pool(&map, &set("2+1")).expect_err("two data buckets");
         assert!(
             refusal.contains("'cache'") && refusal.contains("1+k"),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn a_pool_asks_for_no_more_than_the_largest_node_has() {
+        let set = Change::SetPool {
+            name: "cache".into(),
+            scheme: None,
+            node_budget_bytes: Some(1),
+        };
+        let refusal = check_pool(&ClusterMap::default(), &set).expect_err("there is no node");
+        assert!(
+            refusal.contains("'cache'") && refusal.contains("largest node"),
             "{refusal}"
         );
     }

@@ -303,3 +303,25 @@ fn the_demo_loses_nothing() {
         "{story}"
     );
 }
+
+/// What a page in a browser could send to a port of its own machine is not taken for commands.
+#[test]
+fn an_http_request_to_the_resp_door_ends_its_connection() {
+    use std::io::{Read, Write};
+    let cluster = Cluster::start(1);
+    let mut socket =
+        std::net::TcpStream::connect(("127.0.0.1", cluster.nodes[0].resp)).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let request = b"POST / HTTP/1.1\r\nHost: x\r\n\r\nSET evil 1\r\n";
+    socket.write_all(request).expect("it takes bytes");
+    let mut said = Vec::new();
+    // Closed, or reset because there was more to read: either way nothing was done.
+    let _ = socket.read_to_end(&mut said);
+    assert!(
+        !said.windows(3).any(|w| w == b"+OK"),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+    let got = cluster.run(0, &["cache", "get", "evil"]);
+    assert_eq!(got.code, Some(3), "{}{}", got.stdout, got.stderr);
+}

@@ -21,7 +21,9 @@ use super::mailbox::{Letter, Mailbox};
 use super::places::{Part, Places};
 use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
 use crate::node::Running;
-use crate::resp::{After, Command, Join, Limits, Name, Ops, Output, Parser, Protocol, Session};
+use crate::resp::{
+    After, Args, Command, Join, Limits, Name, Ops, Output, Parser, Protocol, Session,
+};
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
 const PLACES_MAX: usize = 1024;
@@ -145,6 +147,12 @@ impl Connection {
                 break;
             }
             match parser.next(&input[at..]) {
+                Ok(Some(frame)) if speaks_http(frame.args) => {
+                    tracing::warn!(
+                        "an HTTP request came to the RESP door; its connection is closed"
+                    );
+                    desk.closing = true;
+                }
                 Ok(Some(frame)) => {
                     at += frame.used;
                     desk.command(Command::of(frame.args, desk.running.value_bytes_max));
@@ -522,4 +530,11 @@ fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) 
         (Join::Plain, AnswerRef::Int(number)) => out.integer(number),
         (join, answer) => out.join(protocol, join, &[answer.to_owned()]),
     }
+}
+
+/// Whether these are the first words of an HTTP request: a page in somebody's browser may send one to a
+/// port of its own machine, and what follows in it must not be taken for commands. As Redis does.
+fn speaks_http(args: Args<'_>) -> bool {
+    let first = |word: &[u8]| !args.is_empty() && args.at(0).eq_ignore_ascii_case(word);
+    first(b"post") || first(b"host:")
 }

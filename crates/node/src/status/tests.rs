@@ -315,7 +315,7 @@ fn a_directory_without_a_leader_is_told() {
     assert_eq!(state, State::Degraded);
     assert!(
         sentence.contains(
-            "the directory has no leader (2 of its 3 voters down): nothing can be repaired"
+            "the directory has no leader that answers (2 of its 3 voters known to be down): nothing can be repaired"
         ),
         "{sentence}"
     );
