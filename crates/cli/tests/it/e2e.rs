@@ -60,9 +60,8 @@ impl Cluster {
     }
 
     fn up(&mut self, i: usize) {
-        let first = self.nodes[usize::from(i == 0)..][..1]
-            .first()
-            .map(|n| n.native.clone());
+        let other = self.nodes.get(usize::from(i == 0));
+        let first = other.map(|n| n.native.clone());
         let join = (self.nodes[i].data.exists() || i > 0)
             .then_some(first)
             .flatten();
