@@ -267,7 +267,8 @@ fn as_whole_as_can_be(pool: &PoolStatus, report: &StatusReport) -> bool {
         .scheme
         .split_once('+')
         .and_then(|(_, k)| k.parse().ok());
-    let short_of_nodes = wanted.is_some_and(|k| pool.parity_possible < k);
+    let up = report.nodes.iter().filter(|node| node.up).count();
+    let short_of_nodes = wanted.is_some_and(|k| up <= usize::from(k));
     let still = pool.changing == 0 && pool.starting == 0 && report.rebuild.is_none();
     pool.whole == pool.buckets
         || (short_of_nodes && still && pool.whole + pool.short == pool.buckets)
