@@ -123,10 +123,7 @@ impl World {
 
     /// A process starts again with what it held, but not with what it had promised.
     pub fn restart_with_state(&mut self, node: usize) {
-        // The key-value service lives in memory: a process that starts again has nothing of it, and a
-        // bucket has no such step. Members without a service stand for those that will.
-        let volatile = self.kv.is_some();
-        if volatile || !self.nodes[node].up || self.nodes[node].member.is_none() {
+        if !self.nodes[node].up || self.nodes[node].member.is_none() {
             return;
         }
         self.fault_at("restart with state");

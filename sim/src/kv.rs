@@ -103,9 +103,12 @@ pub struct KvOperation {
     pub seen: Option<Seen>,
     /// It was refused for lack of memory, so it certainly did not take effect.
     pub refused: bool,
-    /// It was answered, and changed nothing: by this node, in this epoch.
-    pub idle_at: Option<(usize, Epoch)>,
+    /// It was answered, and changed nothing: by this bucket.
+    pub(crate) idle_at: Option<Home>,
 }
+
+/// A bucket that serves: the node, which life of its process, and the epoch.
+pub(crate) type Home = (usize, u64, Epoch);
 
 /// A request at a bucket that has no answer yet.
 pub(crate) struct Open {
@@ -126,4 +129,13 @@ pub struct KvWorld {
     pub undecided: usize,
     pub(crate) open: BTreeMap<(usize, u64), Open>,
     pub(crate) tokens: u64,
+    /// How often each node's process began again.
+    pub(crate) lives: BTreeMap<usize, u64>,
+}
+
+impl KvWorld {
+    /// Which life of its process a node is in.
+    pub(crate) fn life(&self, node: usize) -> u64 {
+        self.lives.get(&node).copied().unwrap_or_default()
+    }
 }

@@ -56,7 +56,7 @@ impl World {
         // arrives later at another bucket is left to connections, which end with their client.
         let client = &self.clients[r.client - first_client];
         let over = client.under_way != Some(r.operation);
-        let elsewhere = |at| at != (node, bucket.member().epoch());
+        let elsewhere = |at| at != (node, kv.life(node), bucket.member().epoch());
         if over && asked.idle_at.is_some_and(elsewhere) {
             self.nodes[node].member = Some(Seat::Kv(bucket));
             return self.cover.count("key-value: idle request late elsewhere");
@@ -151,7 +151,7 @@ impl World {
             _ => false,
         };
         if idle || full {
-            kv.history[open.operation].idle_at = Some((node, epoch));
+            kv.history[open.operation].idle_at = Some((node, kv.life(node), epoch));
         }
         if idle || act == Act::Get {
             self.check_read(node);
@@ -187,6 +187,7 @@ impl World {
     /// The node's process is gone, and with it whoever waited there.
     pub(crate) fn forget_tokens(&mut self, node: usize) {
         if let Some(kv) = &mut self.kv {
+            *kv.lives.entry(node).or_default() += 1;
             kv.open.retain(|(n, _), _| *n != node);
         }
     }
