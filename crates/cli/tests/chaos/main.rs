@@ -1,0 +1,3 @@
+//! Real processes, real faults, checked histories: the quick part of the chaos runs.
+
+fn main() {}
