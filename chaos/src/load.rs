@@ -3,6 +3,8 @@
 //! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted, and `l<client>-<n>` are written once
 //! each, so that every bucket holds something that must not get lost. Every written text is unique.
 
+mod native;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,7 +104,7 @@ impl Shared {
         lock(&self.records).clone()
     }
 
-    /// Where nodes kept clients waiting that had no excuse.
+    /// What clients complain of: nodes that kept them waiting and had no excuse.
     pub fn hangs(&self) -> Vec<String> {
         lock(&self.hangs).clone()
     }
@@ -113,6 +115,11 @@ impl Shared {
 
     fn doors(&self) -> usize {
         lock(&self.doors).len()
+    }
+
+    /// Something that must not be, whatever the history says.
+    fn complain(&self, what: String) {
+        lock(&self.hangs).push(what);
     }
 
     /// Nobody answered on a connection that stayed open.
@@ -127,7 +134,7 @@ impl Shared {
                 record.key,
                 record.call as f64 / 1e9
             );
-            lock(&self.hangs).push(text);
+            self.complain(text);
         }
     }
 }
@@ -140,14 +147,16 @@ pub fn key(at: usize) -> String {
     }
 }
 
-/// Starts clients: `contended` on `keys` keys, and one that writes keys once. The threads are in the
-/// namespace of the caller's.
+/// Starts clients: `contended` on `keys` keys, and one that writes keys once. Of the first, one stays at
+/// each node that there is, so that a node that keeps its clients waiting cannot catch them all; the
+/// others go around. The threads are in the namespace of the caller's.
 pub fn start(
     shared: &Arc<Shared>,
     seed: u64,
     contended: usize,
     keys: usize,
 ) -> Vec<JoinHandle<()>> {
+    let nodes = shared.doors();
     let spawn = |process: u32| {
         let shared = shared.clone();
         let rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
@@ -157,6 +166,7 @@ pub fn start(
                 process,
                 written: 0,
                 rng,
+                home: (process as usize).checked_sub(1).filter(|at| *at < nodes),
                 connection: None,
                 stayed: 0,
             };
@@ -166,7 +176,19 @@ pub fn start(
             }
         })
     };
-    (0..=contended as u32).map(spawn).collect()
+    let mut clients: Vec<JoinHandle<()>> = (0..=contended as u32).map(spawn).collect();
+    let native = lock(&shared.doors)
+        .iter()
+        .map(|door| format!("{}:1600", door.ip()))
+        .collect();
+    clients.push(native::start(
+        shared,
+        contended as u32 + 1,
+        seed,
+        keys,
+        native,
+    ));
+    clients
 }
 
 /// One client.
@@ -175,6 +197,8 @@ pub struct Client {
     process: u32,
     written: u64,
     rng: SmallRng,
+    /// The node that it stays at, if it does.
+    home: Option<usize>,
     connection: Option<(usize, Resp)>,
     /// Operations on it so far.
     stayed: u32,
@@ -188,6 +212,7 @@ impl Client {
             process,
             written: 0,
             rng: SmallRng::seed_from_u64(seed),
+            home: None,
             connection: None,
             stayed: 0,
         }
@@ -201,7 +226,11 @@ impl Client {
     fn contend(&mut self, keys: usize) {
         while !self.shared.stopped() {
             let at = self.rng.random_range(0..keys);
-            let asked = self.choose(at);
+            let (process, written) = (self.process, &mut self.written);
+            let asked = choose(&mut self.rng, at, || {
+                *written += 1;
+                format!("p{process}.{written};")
+            });
             let done = self.ask(&key(at), asked).is_some();
             std::thread::sleep(if done { REST } else { PAUSE });
         }
@@ -213,25 +242,6 @@ impl Client {
             let key = format!("l{}-{}", self.process, self.written);
             let done = self.ask(&key, Asked::Set { value }).is_some();
             std::thread::sleep(if done { REST } else { PAUSE });
-        }
-    }
-
-    /// What to ask of a contended key. The first counted key is never taken away, so that an increment
-    /// that was done twice shows for good.
-    fn choose(&mut self, at: usize) -> Asked {
-        let dice = self.rng.random_range(0..100);
-        let (counted, forever) = (at % 2 == 1, at == 1);
-        match dice {
-            0..45 => Asked::Get,
-            _ if forever => Asked::Incr { by: 1 },
-            45..92 if counted => Asked::Incr { by: 1 },
-            92..96 if counted => Asked::Del,
-            96.. if counted => Asked::GetDel,
-            45..65 => Asked::Set { value: self.text() },
-            65..73 => Asked::SetNx { value: self.text() },
-            73..79 => Asked::Del,
-            79..85 => Asked::GetDel,
-            _ => Asked::Append { value: self.text() },
         }
     }
 
@@ -284,7 +294,10 @@ impl Client {
             return Some(at_hand);
         }
         self.stayed = 0;
-        let at = self.rng.random_range(0..self.shared.doors().max(1));
+        let at = match self.home {
+            Some(home) => home,
+            None => self.rng.random_range(0..self.shared.doors().max(1)),
+        };
         match Resp::connect(self.shared.door(at)?, CONNECT, PATIENCE) {
             Ok(resp) => Some((at, resp)),
             Err(_) => {
@@ -292,6 +305,25 @@ impl Client {
                 None
             }
         }
+    }
+}
+
+/// What to ask of a contended key. The first counted key is never taken away, so that an increment
+/// that was done twice shows for good.
+fn choose(rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
+    let dice = rng.random_range(0..100);
+    let (counted, forever) = (at % 2 == 1, at == 1);
+    match dice {
+        0..45 => Asked::Get,
+        _ if forever => Asked::Incr { by: 1 },
+        45..92 if counted => Asked::Incr { by: 1 },
+        92..96 if counted => Asked::Del,
+        96.. if counted => Asked::GetDel,
+        45..65 => Asked::Set { value: text() },
+        65..73 => Asked::SetNx { value: text() },
+        73..79 => Asked::Del,
+        79..85 => Asked::GetDel,
+        _ => Asked::Append { value: text() },
     }
 }
 

@@ -39,6 +39,7 @@ pub struct Setup {
 
 struct Node {
     child: Option<Child>,
+    started: Instant,
     paused: bool,
     mounted: bool,
 }
@@ -79,6 +80,11 @@ impl Nodes {
             .is_some_and(|n| n.child.is_some() && !n.paused)
     }
 
+    /// How long ago its process was started.
+    pub fn age(&self, at: usize) -> Duration {
+        self.nodes[at].started.elapsed()
+    }
+
     /// A node's log.
     pub fn log(&self, at: usize) -> PathBuf {
         self.folder.join(format!("n{}.log", at + 1))
@@ -100,6 +106,7 @@ impl Nodes {
         }
         self.nodes.push(Node {
             child: None,
+            started: Instant::now(),
             paused: false,
             mounted: self.setup.small_disks,
         });
@@ -154,6 +161,7 @@ impl Nodes {
             .stderr(log);
         let child = command.spawn().context("cannot run ip netns exec")?;
         self.nodes[at].child = Some(child);
+        self.nodes[at].started = Instant::now();
         self.nodes[at].paused = false;
         Ok(())
     }

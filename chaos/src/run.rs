@@ -251,7 +251,13 @@ impl Runner<'_> {
             let up = said["nodes"]
                 .as_array()
                 .map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
-            if out.status.success() && up == self.nodes.running().len() {
+            // Not as things were before the last fault was noticed.
+            let current = self
+                .nodes
+                .running()
+                .iter()
+                .all(|at| self.is_current(*at, &said));
+            if out.status.success() && up == self.nodes.running().len() && current {
                 return Ok(());
             }
             if Instant::now() >= until {
@@ -264,6 +270,15 @@ impl Runner<'_> {
             }
             std::thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    /// Whether the report has this node's word from its present process.
+    fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
+        let native = format!("{}:1600", self.lab.address(at));
+        let nodes = said["nodes"].as_array();
+        let row = nodes.and_then(|all| all.iter().find(|n| n["native"] == native.as_str()));
+        let uptime = row.and_then(|row| row["facts"]["uptime_ms"].as_u64());
+        uptime.is_some_and(|ms| Duration::from_millis(ms) <= self.nodes.age(at))
     }
 
     /// Does what the scenario says. `Err` is a step that did not come to its end.

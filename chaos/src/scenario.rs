@@ -101,7 +101,7 @@ pub struct Scenario {
     pub nodes: usize,
     /// The pool's scheme.
     pub scheme: String,
-    /// How many clients work on contended keys.
+    /// How many clients work on contended keys; three more than nodes if the file does not say.
     pub clients: usize,
     /// How many such keys.
     pub keys: usize,
@@ -137,7 +137,7 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
         name: name.to_owned(),
         nodes: 0,
         scheme: "1+2".to_owned(),
-        clients: 6,
+        clients: 0,
         keys: 10,
         clocks_apart: false,
         losses: false,
@@ -170,7 +170,12 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
     match (scenario.nodes, scenario.steps.is_empty()) {
         (0, _) => Err(whole("it never says how many nodes there are ('5 nodes')")),
         (_, true) => Err(whole("nothing happens in it")),
-        _ => Ok(scenario),
+        (nodes, false) => {
+            if scenario.clients == 0 {
+                scenario.clients = nodes + 3;
+            }
+            Ok(scenario)
+        }
     }
 }
 

@@ -100,3 +100,32 @@ pub fn of_run(history: &Path) -> Vec<String> {
     };
     look().unwrap_or_else(|error| vec![format!("the second opinion could not be had: {error:#}")])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both must reject what is known to be bad, for the same keys, and nothing else.
+    #[test]
+    fn both_checkers_agree_on_all_known_histories() {
+        if !is_there() {
+            return eprintln!("skipped: Porcupine cannot be built here (it needs Go)");
+        }
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/history/tests");
+        let mut bad = 0;
+        for folder in ["bad", "good"] {
+            for file in std::fs::read_dir(tests.join(folder)).expect("the folder is there") {
+                let path = file.expect("it can be listed").path();
+                let text = std::fs::read(&path).expect("it can be read");
+                let records = staves_history::record::read(&text[..]).expect("it is a history");
+                let ours = staves_history::record::check(&records, 100_000);
+                let other = opinion(&path, &ours).expect("it runs");
+                assert!(other.is_empty(), "{path:?}: {other:?}");
+                let theirs = judge(&path).expect("it runs").expect("it is there");
+                assert_eq!(theirs.len(), ours.bad.len(), "{path:?}: {theirs:?}");
+                bad += theirs.len();
+            }
+        }
+        assert!(bad >= 12, "{bad}");
+    }
+}
