@@ -17,7 +17,8 @@ use crate::lab::{Lab, tool};
 pub(crate) const FOLDER: &str = "staves-chaos-";
 /// Memory of each node.
 const MEMORY: &str = "192MiB";
-/// A small disk's size.
+/// Each data folder is a small disk of its own, in memory: it can be filled, and how fast the machine's own
+/// disk is for others decides nothing.
 const DISK: &str = "size=12m";
 /// How long a request to a door for status may take.
 const STATUS: Duration = Duration::from_millis(800);
@@ -31,8 +32,6 @@ pub struct Setup {
     pub mutant: Option<String>,
     /// The first pool's scheme.
     pub scheme: String,
-    /// Each data folder is a small disk of its own, so that it can be filled.
-    pub small_disks: bool,
     /// Each node's monotonic clock begins elsewhere, days apart.
     pub clocks_apart: bool,
 }
@@ -41,7 +40,6 @@ struct Node {
     child: Option<Child>,
     started: Instant,
     paused: bool,
-    mounted: bool,
 }
 
 /// All nodes of a run. They are killed when this is dropped.
@@ -100,15 +98,12 @@ impl Nodes {
         let data = self.data(at);
         std::fs::create_dir_all(&data)
             .with_context(|| format!("cannot make {}", data.display()))?;
-        if self.setup.small_disks {
-            let place = data.display().to_string();
-            tool("mount", &["-t", "tmpfs", "-o", DISK, "tmpfs", &place])?;
-        }
+        let place = data.display().to_string();
+        tool("mount", &["-t", "tmpfs", "-o", DISK, "tmpfs", &place])?;
         self.nodes.push(Node {
             child: None,
             started: Instant::now(),
             paused: false,
-            mounted: self.setup.small_disks,
         });
         Ok(at)
     }
@@ -270,7 +265,7 @@ impl Drop for Nodes {
         let all: Vec<usize> = (0..self.nodes.len()).collect();
         // They may have ended already; either way they are gone after this.
         let _ = self.kill(&all);
-        for at in all.into_iter().filter(|at| self.nodes[*at].mounted) {
+        for at in all {
             let _ = tool("umount", &["-l", &self.data(at).display().to_string()]);
         }
     }

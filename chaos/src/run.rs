@@ -126,12 +126,10 @@ pub fn run(
 fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Verdict> {
     let lab = Lab::new(scenario.nodes)?;
     lab.enter()?;
-    let fills = |step: &Step| matches!(step.action, Action::Fill(_));
     let setup = Setup {
         program: told.program.clone(),
         mutant: told.mutant.clone(),
         scheme: scenario.scheme.clone(),
-        small_disks: scenario.steps.iter().any(fills),
         clocks_apart: scenario.clocks_apart,
     };
     let mut runner = Runner {
