@@ -255,7 +255,7 @@ fn keys_in_slot(args: Args<'_>, out: &mut Output) {
         }
         Some(_) => out.error(
             "ERR COUNTKEYSINSLOT and GETKEYSINSLOT are not supported: keys are kept by bucket, which is \
-             many hash slots; DBSIZE counts them all, 'staves status' by node",
+             many hash slots; DBSIZE counts keys, and 'staves status' those of each node",
         ),
     }
 }
