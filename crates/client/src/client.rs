@@ -92,7 +92,7 @@ impl Client {
         Ok(self.map())
     }
 
-    /// The value of a key.
+    /// The value of a key. What any client was told to be written before this was called is seen.
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
         match self.one(OwnedOp::Get { key: key.into() }).await? {
             Answer::Nil => Ok(None),
@@ -101,7 +101,8 @@ impl Client {
         }
     }
 
-    /// Gives a key a value.
+    /// Gives a key a value. Once this returns, it is on every copy. An error may leave open whether it was
+    /// done ([`ClientError::is_uncertain`]); so it is with [`Client::delete`].
     pub async fn put(
         &self,
         key: impl Into<Bytes>,
@@ -129,7 +130,8 @@ impl Client {
     }
 
     /// Does operations on any keys, grouped by node (row X6). Each is atomic by itself; each has its own
-    /// answer, in their order.
+    /// answer, in their order: [`Answer::Error`] where one failed, by its [code](ErrorCode::nothing_done)
+    /// certainly not done or perhaps done. An error of the whole means that none was sent.
     pub async fn execute(&self, ops: Vec<OwnedOp>) -> Result<Vec<Answer>, ClientError> {
         self.router.execute(&self.pool, ops, self.deadline()).await
     }

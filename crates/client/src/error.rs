@@ -1,4 +1,20 @@
 //! What a client can be told, by what its user can do about it.
+//!
+//! | error | what to do |
+//! | --- | --- |
+//! | [`NoAddress`](ClientError::NoAddress) | name a node |
+//! | [`Unreachable`](ClientError::Unreachable) | check the addresses, and that nodes run; nothing was done |
+//! | [`NoSuchPool`](ClientError::NoSuchPool) | set [`pool`](crate::ClientOptions::pool), or make the pool |
+//! | [`Operation`](ClientError::Operation) | by its code; the client has asked again for as long as that could help |
+//! | [`Net`](ClientError::Net) | a single node was asked by name and did not answer: ask again, or another |
+//!
+//! Of the codes of an operation, [`OutOfMemory`](ErrorCode::OutOfMemory),
+//! [`NotAnInteger`](ErrorCode::NotAnInteger), [`TooLarge`](ErrorCode::TooLarge) and their kin say what is
+//! wrong with it; [`NotServing`](ErrorCode::NotServing) and [`Busy`](ErrorCode::Busy) that nobody could do
+//! it in time, and that nothing was done; [`Lost`](ErrorCode::Lost) that its bytes are gone for good.
+//! [`Deadline`](ErrorCode::Deadline), [`Unreachable`](ErrorCode::Unreachable) and
+//! [`Forgotten`](ErrorCode::Forgotten) leave open whether a write was done
+//! ([`ClientError::is_uncertain`]).
 
 use staves_net::NetError;
 use staves_wire::ErrorCode;
@@ -41,6 +57,19 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether a write may or may not have been done. If not, it is certain that it was not. A read that
+    /// failed may simply be asked again.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            ClientError::Operation { code, .. } => !code.nothing_done(),
+            ClientError::Net(error) => !error.nothing_done(),
+            // Said before anything is sent.
+            ClientError::NoAddress
+            | ClientError::Unreachable { .. }
+            | ClientError::NoSuchPool { .. } => false,
+        }
+    }
+
     /// The code that fits, for passing it on.
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -51,5 +80,35 @@ impl ClientError {
             ClientError::Operation { code, .. } => *code,
             ClientError::Net(error) => error.code(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_have_been_done_is_uncertain() {
+        let operation = |code| ClientError::Operation {
+            code,
+            text: String::new(),
+        };
+        for code in ErrorCode::ALL {
+            let uncertain = matches!(
+                code,
+                ErrorCode::Deadline
+                    | ErrorCode::Unreachable
+                    | ErrorCode::Forgotten
+                    | ErrorCode::Internal
+            );
+            assert_eq!(operation(*code).is_uncertain(), uncertain, "{code}");
+        }
+        // Its code says "deadline" to those it is passed on to, but nobody was ever asked.
+        let nobody = ClientError::Unreachable {
+            tried: String::new(),
+            last: String::new(),
+            late: true,
+        };
+        assert!(!nobody.is_uncertain() && !ClientError::NoAddress.is_uncertain());
     }
 }

@@ -15,6 +15,7 @@
 
 mod error;
 mod file;
+mod redirect;
 mod suggest;
 mod value;
 
@@ -25,6 +26,7 @@ use staves_model::Scheme;
 use staves_model::change::BUCKETS_MAX;
 use staves_wire::cache::VALUE_BYTES_MAX;
 
+pub use crate::resp::Redirect;
 pub use error::{ConfigError, Origin};
 pub use suggest::nearest;
 pub use value::{Advertise, Doors, Endpoint, Millis, Setting, Size};
@@ -86,6 +88,7 @@ keys! {
     data: Option<PathBuf> = "", "The folder for the node's identity and its vote. Without one the node gets a new id at each start and does not vote.";
     listen: Endpoint = "127.0.0.1:1600", "Where the native protocol is served. Other nodes must reach it.";
     resp: Endpoint = "127.0.0.1:6379", "Where Redis's protocol is served.";
+    resp_redirect: Redirect = "forward", "What a client of Redis's protocol gets for a key that another node serves: 'forward' asks that node and passes its answer on; 'moved' answers MOVED, for clients that know Redis Cluster.";
     admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
     advertise: Advertise = "", "What others are told to connect to, if it is not what the doors bind to: a host, a host:port for the native protocol, or 'native=HOST:PORT,resp=HOST:PORT,admin=HOST:PORT'.";
     join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
@@ -187,7 +190,14 @@ pub fn load_text(
 }
 
 /// Variables that the program reads elsewhere.
-const OTHER_VARIABLES: &[&str] = &["cluster", "config", "deadline", "output", "require_tools"];
+const OTHER_VARIABLES: &[&str] = &[
+    "cluster",
+    "config",
+    "deadline",
+    "output",
+    "python",
+    "require_tools",
+];
 
 fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)

@@ -23,7 +23,7 @@ use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
-use crate::resp::Facts;
+use crate::resp::{Facts, Redirect};
 use crate::start::{self, Listeners, StartError};
 use crate::status::{DirectoryFacts, NodeFacts, StatusReport};
 use crate::witness::{self, Witness};
@@ -48,6 +48,7 @@ pub(crate) struct Running {
     pub(crate) door: DoorState,
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
+    pub(crate) redirect: Redirect,
     pub(crate) stop_ms: Duration,
     /// The data folder.
     pub(crate) data: Option<PathBuf>,
@@ -151,6 +152,7 @@ impl Node {
             door: DoorState::default(),
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,
+            redirect: config.resp_redirect,
             stop_ms: config.stop_ms.duration(),
             data: config.data.clone(),
             resp_port: addresses.resp.port(),
@@ -404,6 +406,7 @@ impl Running {
             map: routes.map.clone(),
             node: host.life.node,
             pool: host.options().pool.clone(),
+            redirect: self.redirect,
             version: env!("CARGO_PKG_VERSION"),
             uptime: host.clock.uptime(),
             unix_time: SystemTime::now()

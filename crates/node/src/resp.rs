@@ -20,8 +20,8 @@
 //! keep, with the [`Protocol`] and [`Join`] of each command that waits.
 //!
 //! **Layout.** `parse`: bytes to arguments. `table`: the commands. `command`: arguments to operations.
-//! `session`: local commands and the connection's state, with `info`, `cluster` and `facts`. `output`:
-//! answers to bytes.
+//! `session`: local commands and the connection's state, with `info`, `cluster`, `told` (COMMAND) and
+//! `facts`. `redirect`: who serves a slot, and whether clients are sent there. `output`: answers to bytes.
 //!
 //! **Not here.** Sockets, waiting, routing, the values themselves. Transactions, scripts, blocking
 //! commands, publish and subscribe, expiry: their commands do not exist yet.
@@ -32,14 +32,17 @@ mod facts;
 mod info;
 mod output;
 mod parse;
+mod redirect;
 mod session;
 mod table;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use command::{Command, Ops};
 pub use facts::{ClientFacts, Facts};
 pub use output::{Join, Output, Protocol};
 pub use parse::{Args, Frame, Limits, Parser, ProtocolError};
+pub use redirect::{Redirect, cross_slot, elsewhere};
 pub use session::{After, Session};
-pub use table::{COMMANDS, Entry, Name, Part};
+pub use table::{COMMANDS, Entry, Name, Part, Subcommand};

@@ -22,7 +22,8 @@ use super::places::{Part, Places};
 use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
 use crate::node::Running;
 use crate::resp::{
-    After, Args, Command, Join, Limits, Name, Ops, Output, Parser, Protocol, Session,
+    After, Args, Command, Join, Limits, Name, Ops, Output, Parser, Protocol, Redirect, Session,
+    cross_slot, elsewhere,
 };
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
@@ -348,6 +349,9 @@ impl Desk {
                     .push_one(join, protocol, self.deadline, Part::Waits(op.to_owned()));
             }
             Tried::Elsewhere(bucket) => {
+                if self.sent_elsewhere(op) {
+                    return;
+                }
                 self.places
                     .push_one(join, protocol, self.deadline, Part::Away);
                 self.elsewhere(place, 0, bucket, op);
@@ -361,6 +365,11 @@ impl Desk {
 
     /// A command of several: each goes its own way, and their answers are joined.
     fn many(&mut self, ops: &[Op<'_>], join: Join) {
+        if self.running.redirect == Redirect::Moved
+            && let Some(text) = cross_slot(ops)
+        {
+            return self.places.tail(&mut self.output).error(text);
+        }
         let place = self.places.next();
         let mut parts = Vec::with_capacity(ops.len());
         let mut elsewhere = Vec::new();
@@ -378,6 +387,8 @@ impl Desk {
             parts.push(match tried {
                 Tried::Given(answer) => Part::Answered(answer),
                 Tried::Waits => Part::Waits(op.to_owned()),
+                // All are of one slot where clients are redirected: if the first is, none was done.
+                Tried::Elsewhere(_) if index == 0 && self.sent_elsewhere(op) => return,
                 Tried::Elsewhere(bucket) => {
                     elsewhere.push((index as u32, bucket, op));
                     Part::Away
@@ -396,6 +407,24 @@ impl Desk {
         if self.places.len() == 1 {
             self.places.release(&mut self.output);
         }
+    }
+
+    /// Answers with where the client should ask, if clients are redirected and this node is not to answer
+    /// for the key. If it is and cannot yet, the operation takes the detour and waits.
+    fn sent_elsewhere(&mut self, op: &Op<'_>) -> bool {
+        if self.running.redirect == Redirect::Forward {
+            return false;
+        }
+        let map = &self.routes.map;
+        let Some(pool) = self.routes.door.and_then(|id| map.pools.get(&id)) else {
+            return false;
+        };
+        let me = self.running.host.life.node;
+        let Some(text) = elsewhere(map, pool, op.slot(), me) else {
+            return false;
+        };
+        self.places.tail(&mut self.output).error(&text);
+        true
     }
 
     /// Takes the detour, behind what else of this connection is on its way to the same bucket.
@@ -420,8 +449,13 @@ impl Desk {
         )
     }
 
-    /// DBSIZE: all nodes are asked.
+    /// DBSIZE: all nodes are asked. Clients that know the cluster ask them all themselves, and add up.
     fn key_count(&mut self) {
+        if self.running.redirect == Redirect::Moved {
+            let host = &self.running.host;
+            let keys = host.figures_of(self.routes.door).keys;
+            return self.places.tail(&mut self.output).integer(keys as i64);
+        }
         let place = self.places.next();
         self.places.push_one(
             Join::Plain,

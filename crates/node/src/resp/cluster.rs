@@ -1,15 +1,20 @@
 //! CLUSTER: the map in the words of Redis Cluster, so that cluster-aware clients send each key to the
-//! node that serves it. They need not: every node takes every key.
+//! node that serves it.
+//!
+//! SLOTS, SHARDS and NODES are made from one list of slot ranges and so cannot disagree. Every node is a
+//! master: it serves some slots and holds copies of others. Copies are not told: they answer no reads, and
+//! clients keep one role a node, so that a node told as a replica of one range would not be taken for the
+//! master of the next. As in Redis, a dead node keeps its slots until another has been promoted, and is
+//! told as `fail`.
 
 use std::collections::BTreeMap;
 
-use staves_model::{
-    ClusterId, ClusterMap, Group, HASH_SLOTS, Node, NodeId, NodeState, Pool, hash_slot,
-};
+use staves_model::{ClusterId, HASH_SLOTS, Node, NodeId, NodeState, Pool, hash_slot};
 
 use super::facts::Facts;
 use super::output::{Output, Protocol};
-use super::parse::Args;
+use super::parse::{Args, integer};
+use super::redirect::{Owner, address, owner};
 use super::session::{help, subcommand};
 
 /// Answers a CLUSTER command.
@@ -29,6 +34,8 @@ pub(super) fn answer(
         "slots" => slots(&facts(), protocol, out),
         "shards" => shards(&facts(), protocol, out),
         "nodes" => out.text(protocol, &nodes(&facts())),
+        "replicas" | "slaves" => replicas(args.at(2), &facts(), out),
+        "countkeysinslot" | "getkeysinslot" => keys_in_slot(args, out),
         _ => help("cluster", out),
     }
 }
@@ -38,21 +45,27 @@ pub(super) fn node_name(cluster: ClusterId, node: NodeId) -> String {
     format!("{:016x}{:024x}", cluster.0, node.0)
 }
 
-/// A run of slots and who serves it: the primary first, then the copies.
+/// A run of slots that one node serves.
 struct Range<'a> {
     first: u16,
     last: u16,
-    nodes: Vec<&'a Node>,
+    owner: Owner<'a>,
 }
 
-/// The slots that have a running primary, neighbours with the same nodes joined.
-fn ranges(facts: &Facts) -> Vec<Range<'_>> {
+impl Range<'_> {
+    fn len(&self) -> u32 {
+        u32::from(self.last - self.first) + 1
+    }
+}
+
+/// The slots that somebody serves, in order; neighbours that are `alike` are one range.
+fn ranges(facts: &Facts, alike: fn(&Owner<'_>, &Owner<'_>) -> bool) -> Vec<Range<'_>> {
     let mut ranges: Vec<Range<'_>> = Vec::new();
     let Some(pool) = facts.pool() else {
         return ranges;
     };
     for bucket in 0..pool.groups.len() {
-        let Some(nodes) = serving(&facts.map, pool, bucket) else {
+        let Some(owner) = owner(&facts.map, pool, bucket) else {
             continue;
         };
         let (first, last) = slots_of(pool, bucket);
@@ -60,13 +73,18 @@ fn ranges(facts: &Facts) -> Vec<Range<'_>> {
             continue; // more buckets than slots
         }
         match ranges.last_mut() {
-            Some(range) if range.last + 1 == first && same(&range.nodes, &nodes) => {
-                range.last = last
+            Some(range) if range.last + 1 == first && alike(&range.owner, &owner) => {
+                range.last = last;
             }
-            _ => ranges.push(Range { first, last, nodes }),
+            _ => ranges.push(Range { first, last, owner }),
         }
     }
     ranges
+}
+
+/// As clients are told: who serves them, in whatever state.
+fn by_node(a: &Owner<'_>, b: &Owner<'_>) -> bool {
+    a.node.id == b.node.id
 }
 
 /// The slots `s` with `s * len / 16384 == bucket`, first and last.
@@ -76,153 +94,168 @@ fn slots_of(pool: &Pool, bucket: usize) -> (u16, u16) {
     (first as u16, end.wrapping_sub(1) as u16)
 }
 
-fn same(a: &[&Node], b: &[&Node]) -> bool {
-    a.iter().map(|n| n.id).eq(b.iter().map(|n| n.id))
-}
-
-fn serving<'a>(map: &'a ClusterMap, pool: &Pool, bucket: usize) -> Option<Vec<&'a Node>> {
-    let group = map.groups.get(&pool.groups[bucket])?;
-    let primary = group.members.first().copied().flatten()?;
-    if !is_well(group) || !map.is_up(primary.node, primary.incarnation) {
-        return None;
-    }
-    let members = group.members.iter().flatten();
-    let up = members.filter(|m| map.is_up(m.node, m.incarnation));
-    Some(up.filter_map(|m| map.nodes.get(&m.node)).collect())
-}
-
-fn is_well(group: &Group) -> bool {
-    group.open && !group.lost
-}
-
-/// `host:port`, as the node advertises its RESP door.
-fn address(node: &Node) -> (&str, i64) {
-    let (host, port) = node.resp.rsplit_once(':').unwrap_or((&node.resp, "0"));
-    (host.trim_matches(['[', ']']), port.parse().unwrap_or(0))
-}
-
+/// Slots whose node is dead, or that nobody serves, fail; those of an epoch that is not open yet are in
+/// Redis's words "possibly failing": whoever asks for them waits.
 fn info(facts: &Facts) -> String {
-    let ranges = ranges(facts);
-    let ok: u32 = ranges.iter().map(|r| u32::from(r.last - r.first) + 1).sum();
-    let all = u32::from(HASH_SLOTS);
-    let state = if ok == all { "ok" } else { "fail" };
-    let mut primaries: Vec<NodeId> = ranges
-        .iter()
-        .filter_map(|r| r.nodes.first())
-        .map(|n| n.id)
-        .collect();
+    let ranges = ranges(facts, |a, b| {
+        by_node(a, b) && (a.up, a.open) == (b.up, b.open)
+    });
+    let count = |holds: fn(&Owner<'_>) -> bool| -> u32 {
+        let those = ranges.iter().filter(|r| holds(&r.owner));
+        those.map(Range::len).sum()
+    };
+    let all = facts.pool().map_or(0, |_| u32::from(HASH_SLOTS));
+    let ok = count(|owner| owner.up && owner.open);
+    let waiting = count(|owner| owner.up && !owner.open);
+    let fail = all - ok - waiting;
+    let state = if all > 0 && fail == 0 { "ok" } else { "fail" };
+    let mut primaries: Vec<NodeId> = ranges.iter().map(|r| r.owner.node.id).collect();
     primaries.sort_unstable();
     primaries.dedup();
     let revision = facts.map.revision;
-    [
+    let lines = [
         format!("cluster_state:{state}"),
-        format!(
-            "cluster_slots_assigned:{}",
-            if facts.pool().is_some() { all } else { 0 }
-        ),
+        format!("cluster_slots_assigned:{all}"),
         format!("cluster_slots_ok:{ok}"),
-        "cluster_slots_pfail:0".into(),
-        format!("cluster_slots_fail:{}", all - ok),
+        format!("cluster_slots_pfail:{waiting}"),
+        format!("cluster_slots_fail:{fail}"),
         format!("cluster_known_nodes:{}", facts.map.nodes.len()),
         format!("cluster_size:{}", primaries.len()),
         format!("cluster_current_epoch:{revision}"),
         format!("cluster_my_epoch:{revision}"),
-        String::new(),
-    ]
-    .join("\r\n")
+        // Nodes speak the native protocol with each other; there is no bus to count messages on.
+        "cluster_stats_messages_sent:0".into(),
+        "cluster_stats_messages_received:0".into(),
+        "total_cluster_links_buffer_limit_exceeded:0".into(),
+    ];
+    lines.map(|line| line + "\r\n").concat()
 }
 
 fn slots(facts: &Facts, protocol: Protocol, out: &mut Output) {
-    let ranges = ranges(facts);
+    let ranges = ranges(facts, by_node);
     out.array(ranges.len());
     for range in ranges {
-        out.array(2 + range.nodes.len());
+        let (host, port) = address(range.owner.node);
+        out.array(3);
         out.integer(i64::from(range.first));
         out.integer(i64::from(range.last));
-        for node in range.nodes {
-            let (host, port) = address(node);
-            out.array(4);
-            out.bulk(host.as_bytes());
-            out.integer(port);
-            out.bulk(node_name(facts.map.cluster, node.id).as_bytes());
-            out.map(protocol, 0);
-        }
+        out.array(4);
+        out.bulk(host.as_bytes());
+        out.integer(port);
+        out.bulk(node_name(facts.map.cluster, range.owner.node.id).as_bytes());
+        out.map(protocol, 0);
     }
 }
 
-/// One shard for each distinct set of nodes.
-fn shards(facts: &Facts, protocol: Protocol, out: &mut Output) {
-    let mut shards: BTreeMap<Vec<NodeId>, Vec<Range<'_>>> = BTreeMap::new();
-    for range in ranges(facts) {
-        let ids = range.nodes.iter().map(|n| n.id).collect();
-        shards.entry(ids).or_default().push(range);
+/// Each node's slots, by node.
+fn owned(facts: &Facts) -> BTreeMap<NodeId, Vec<(u16, u16)>> {
+    let mut owned: BTreeMap<NodeId, Vec<(u16, u16)>> = BTreeMap::new();
+    for range in ranges(facts, by_node) {
+        let slots = owned.entry(range.owner.node.id).or_default();
+        slots.push((range.first, range.last));
     }
-    out.array(shards.len());
-    for ranges in shards.values() {
+    owned
+}
+
+/// Whether another node that is up has this one's address now: it came back under a new id.
+fn is_replaced(facts: &Facts, node: &Node) -> bool {
+    let takes = |other: &Node| other.state == NodeState::Up && other.resp == node.resp;
+    node.state == NodeState::Down && facts.map.nodes.values().any(takes)
+}
+
+/// A shard for each node: those that share a shard in Redis serve the same slots, and no two here do.
+fn shards(facts: &Facts, protocol: Protocol, out: &mut Output) {
+    let owned = owned(facts);
+    let nodes = facts.map.nodes.values();
+    let nodes: Vec<&Node> = nodes.filter(|n| !is_replaced(facts, n)).collect();
+    out.array(nodes.len());
+    for node in nodes {
+        let slots = owned.get(&node.id).map_or(&[][..], Vec::as_slice);
         out.map(protocol, 2);
         out.bulk(b"slots");
-        out.array(2 * ranges.len());
-        for range in ranges {
-            out.integer(i64::from(range.first));
-            out.integer(i64::from(range.last));
+        out.array(2 * slots.len());
+        for (first, last) in slots {
+            out.integer(i64::from(*first));
+            out.integer(i64::from(*last));
         }
         out.bulk(b"nodes");
-        out.array(ranges[0].nodes.len());
-        for (place, node) in ranges[0].nodes.iter().enumerate() {
-            shard_node(facts, node, place == 0, protocol, out);
-        }
+        out.array(1);
+        shard_node(facts, node, protocol, out);
     }
 }
 
-fn shard_node(facts: &Facts, node: &Node, primary: bool, protocol: Protocol, out: &mut Output) {
+/// In the order of Redis's fields.
+fn shard_node(facts: &Facts, node: &Node, protocol: Protocol, out: &mut Output) {
     let (host, port) = address(node);
     let name = node_name(facts.map.cluster, node.id);
-    let role = if primary { "master" } else { "replica" };
-    let texts = [
-        ("id", name.as_str()),
-        ("ip", host),
-        ("endpoint", host),
-        ("role", role),
-        ("health", "online"),
-    ];
-    out.map(protocol, texts.len() + 2);
-    for (key, value) in texts {
+    let health = match node.state {
+        NodeState::Up => "online",
+        NodeState::Down => "fail",
+    };
+    let text = |key: &str, value: &str, out: &mut Output| {
         out.bulk(key.as_bytes());
         out.bulk(value.as_bytes());
-    }
+    };
+    out.map(protocol, 7);
+    text("id", &name, out);
     out.bulk(b"port");
     out.integer(port);
+    text("ip", host, out);
+    text("endpoint", host, out);
+    text("role", "master", out);
     out.bulk(b"replication-offset");
     out.integer(0);
+    text("health", health, out);
 }
 
-/// Every node is a master here: each serves some slots and holds copies of others.
 fn nodes(facts: &Facts) -> String {
-    let mut owned: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
-    for range in ranges(facts) {
-        let text = if range.first == range.last {
-            range.first.to_string()
-        } else {
-            format!("{}-{}", range.first, range.last)
-        };
-        owned.entry(range.nodes[0].id).or_default().push(text);
-    }
+    let owned = owned(facts);
     let line = |node: &Node| {
-        let (host, port) = address(node);
-        let bus = node.native.rsplit_once(':').map_or("0", |(_, port)| port);
         let up = node.state == NodeState::Up;
         let me = if node.id == facts.node { "myself," } else { "" };
-        let fail = if up { "" } else { ",fail" };
-        let link = if up { "connected" } else { "disconnected" };
+        let (address, flags) = if is_replaced(facts, node) {
+            (":0@0".into(), "master,fail,noaddr")
+        } else {
+            let (host, port) = address(node);
+            let bus = node.native.rsplit_once(':').map_or("0", |(_, port)| port);
+            let flags = if up { "master" } else { "master,fail" };
+            (format!("{host}:{port}@{bus}"), flags)
+        };
         let name = node_name(facts.map.cluster, node.id);
-        let slots = owned
-            .get(&node.id)
-            .map(|s| format!(" {}", s.join(" ")))
-            .unwrap_or_default();
-        format!(
-            "{name} {host}:{port}@{bus} {me}master{fail} - 0 0 {} {link}{slots}\n",
-            facts.map.revision
-        )
+        let link = if up { "connected" } else { "disconnected" };
+        let revision = facts.map.revision;
+        let mut line = format!("{name} {address} {me}{flags} - 0 0 {revision} {link}");
+        for (first, last) in owned.get(&node.id).into_iter().flatten() {
+            line += &match first == last {
+                true => format!(" {first}"),
+                false => format!(" {first}-{last}"),
+            };
+        }
+        line + "\n"
     };
     facts.map.nodes.values().map(line).collect()
+}
+
+/// No node is a replica of another.
+fn replicas(name: &[u8], facts: &Facts, out: &mut Output) {
+    let cluster = facts.map.cluster;
+    let mut names = facts.map.nodes.keys().map(|id| node_name(cluster, *id));
+    if names.any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
+        return out.array(0);
+    }
+    let name = String::from_utf8_lossy(&name[..name.len().min(128)]);
+    out.error(&format!("ERR Unknown node {name}"));
+}
+
+fn keys_in_slot(args: Args<'_>, out: &mut Output) {
+    match integer(args.at(2)) {
+        None => out.error("ERR value is not an integer or out of range"),
+        Some(slot) if !(0..i64::from(HASH_SLOTS)).contains(&slot) => {
+            out.error("ERR Invalid slot");
+        }
+        Some(_) => out.error(
+            "ERR COUNTKEYSINSLOT and GETKEYSINSLOT are not supported: keys are kept by bucket, which is \
+             many hash slots; DBSIZE counts keys, and 'staves status' those of each node",
+        ),
+    }
 }

@@ -245,8 +245,8 @@ fn check_subcommand(entry: &Entry, args: Args<'_>) -> Result<(), String> {
         return Ok(()); // arity allows the bare command (COMMAND)
     };
     match entry.subcommand(text) {
-        Some((_, arity)) if fits(arity, args.len()) => Ok(()),
-        Some((name, _)) => Err(wrong_arity(&format!("{}|{name}", entry.text))),
+        Some(sub) if fits(sub.arity, args.len()) => Ok(()),
+        Some(sub) => Err(wrong_arity(&format!("{}|{}", entry.text, sub.text))),
         None => Err(format!(
             "ERR unknown subcommand '{}'. Try {} HELP.",
             shown(text, 128),

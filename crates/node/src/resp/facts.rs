@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use staves_model::{ClusterMap, NodeId, Pool};
 
+use super::redirect::Redirect;
+
 /// A snapshot of all that local commands answer from.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -14,6 +16,8 @@ pub struct Facts {
     pub node: NodeId,
     /// The name of the pool that the door serves.
     pub pool: String,
+    /// What clients are told that ask for another node's key.
+    pub redirect: Redirect,
     /// The program's version.
     pub version: &'static str,
     /// Since the process started.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::facts::Facts;
 use super::parse::Args;
+use super::redirect::Redirect;
 
 /// The version of Redis whose behaviour the door follows, for clients that choose features by it.
 pub const REDIS_VERSION: &str = "7.0.15";
@@ -58,7 +59,7 @@ fn server(facts: &Facts, text: &mut String) {
         text,
         "redis_version" = REDIS_VERSION,
         "staves_version" = facts.version,
-        "redis_mode" = "cluster",
+        "redis_mode" = facts.redirect.mode(),
         "os" = std::env::consts::OS,
         "arch_bits" = usize::BITS,
         "process_id" = std::process::id(),
@@ -117,8 +118,11 @@ fn replication(_: &Facts, text: &mut String) {
     lines!(text, "role" = "master", "connected_slaves" = 0);
 }
 
-fn cluster(_: &Facts, text: &mut String) {
-    lines!(text, "cluster_enabled" = 1);
+fn cluster(facts: &Facts, text: &mut String) {
+    lines!(
+        text,
+        "cluster_enabled" = u8::from(facts.redirect == Redirect::Moved)
+    );
 }
 
 fn staves(facts: &Facts, text: &mut String) {
@@ -146,6 +150,10 @@ fn keyspace(facts: &Facts, text: &mut String) {
 /// What CONFIG GET shows: the options of Redis that clients and tools look at, with what holds here.
 pub fn config_options(facts: &Facts) -> Vec<(&'static str, String)> {
     let text = String::from;
+    let cluster = match facts.redirect {
+        Redirect::Forward => "no",
+        Redirect::Moved => "yes",
+    };
     vec![
         ("save", text("")),
         ("appendonly", text("no")),
@@ -156,7 +164,7 @@ pub fn config_options(facts: &Facts) -> Vec<(&'static str, String)> {
         ("databases", text("1")),
         ("timeout", text("0")),
         ("port", facts.port.to_string()),
-        ("cluster-enabled", text("yes")),
+        ("cluster-enabled", text(cluster)),
         ("proto-max-bulk-len", facts.value_bytes_max.to_string()),
         ("notify-keyspace-events", text("")),
         ("requirepass", text("")),

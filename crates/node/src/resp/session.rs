@@ -7,7 +7,8 @@ use super::facts::{ClientFacts, Facts};
 use super::info;
 use super::output::{Output, Protocol};
 use super::parse::{Args, integer};
-use super::table::{COMMANDS, Entry, Name, lookup};
+use super::table::{Name, lookup};
+use super::told;
 
 /// What becomes of the connection after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,11 +73,11 @@ impl Session {
             Name::Hello => self.hello(args, facts, out),
             Name::Auth => out.error(NO_AUTH),
             Name::Select => select(args, out),
-            Name::ReadOnly | Name::ReadWrite => out.ok(),
+            Name::Asking | Name::ReadOnly | Name::ReadWrite => out.ok(),
             Name::Reset => self.reset(out),
             Name::Time => time(facts().unix_time, out),
             Name::Info => out.text(self.protocol, &info::info(args, &facts())),
-            Name::Command => command(args, self.protocol, out),
+            Name::Command => told::command(args, self.protocol, out),
             Name::Client => self.client_command(args, facts, out),
             Name::Config => config(args, self.protocol, facts, out),
             Name::Cluster => cluster::answer(args, self.protocol, facts, out),
@@ -111,7 +112,7 @@ impl Session {
         out.integer(i64::from(self.me.protocol));
         out.bulk(b"id");
         out.integer(self.me.id as i64);
-        for (key, value) in [("mode", "cluster"), ("role", "master")] {
+        for (key, value) in [("mode", facts.redirect.mode()), ("role", "master")] {
             out.bulk(key.as_bytes());
             out.bulk(value.as_bytes());
         }
@@ -256,7 +257,7 @@ pub(super) fn help(name: &str, out: &mut Output) {
     ));
     subcommands
         .iter()
-        .for_each(|(text, _)| out.simple(&text.to_uppercase()));
+        .for_each(|sub| out.simple(&sub.text.to_uppercase()));
 }
 
 fn ping(args: Args<'_>, out: &mut Output) {
@@ -279,65 +280,6 @@ fn time(unix_time: Duration, out: &mut Output) {
     out.array(2);
     out.bulk(unix_time.as_secs().to_string().as_bytes());
     out.bulk(unix_time.subsec_micros().to_string().as_bytes());
-}
-
-fn command(args: Args<'_>, protocol: Protocol, out: &mut Output) {
-    match subcommand(args).as_str() {
-        "" => write_entries(COMMANDS.iter().map(Some), protocol, out),
-        "count" => out.integer(COMMANDS.len() as i64),
-        "info" if args.len() == 2 => write_entries(COMMANDS.iter().map(Some), protocol, out),
-        "info" => write_entries(args.iter_from(2).map(lookup), protocol, out),
-        "docs" => {
-            let asked: Vec<&Entry> = match args.len() {
-                2 => COMMANDS.iter().collect(),
-                _ => args.iter_from(2).filter_map(lookup).collect(),
-            };
-            out.map(protocol, asked.len());
-            for entry in asked {
-                out.bulk(entry.text.as_bytes());
-                entry.write_docs(protocol, out);
-            }
-        }
-        "list" if args.len() > 2 => out.error("ERR syntax error"),
-        "list" => {
-            out.set(protocol, COMMANDS.len());
-            COMMANDS
-                .iter()
-                .for_each(|entry| out.bulk(entry.text.as_bytes()));
-        }
-        "getkeys" => get_keys(args, out),
-        _ => help("command", out),
-    }
-}
-
-fn write_entries<'a>(
-    entries: impl ExactSizeIterator<Item = Option<&'a Entry>>,
-    protocol: Protocol,
-    out: &mut Output,
-) {
-    out.array(entries.len());
-    for entry in entries {
-        match entry {
-            Some(entry) => entry.write(protocol, out),
-            None => out.nil_array(protocol),
-        }
-    }
-}
-
-fn get_keys(args: Args<'_>, out: &mut Output) {
-    let Some(entry) = lookup(args.at(2)) else {
-        return out.error("ERR Invalid command specified");
-    };
-    let inner = args.len() - 2;
-    if entry.keys.0 == 0 {
-        return out.error("ERR The command has no key arguments");
-    }
-    if !entry.takes(inner) {
-        return out.error("ERR Invalid number of arguments specified for command");
-    }
-    let places: Vec<usize> = entry.key_places(inner).collect();
-    out.array(places.len());
-    places.iter().for_each(|at| out.bulk(args.at(at + 2)));
 }
 
 fn config(args: Args<'_>, protocol: Protocol, facts: impl FnOnce() -> Facts, out: &mut Output) {

@@ -1,13 +1,13 @@
 //! The commands that the door knows, as data. Arity checks, COMMAND's answers and the texts of refusals
-//! are made from this one table; a command that is not in it does not exist.
-
-use super::output::{Output, Protocol};
+//! are made from this one table; a command that is not in it does not exist. A test compares what COMMAND
+//! says of each with what a Redis server says of it.
 
 /// Which command it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the commands'
 pub enum Name {
     Append,
+    Asking,
     Auth,
     Client,
     Cluster,
@@ -69,23 +69,53 @@ pub struct Entry {
     pub flags: &'static str,
     /// First key argument, last (negative: from the end), and the step between keys; 0 without keys.
     pub keys: (i32, i32, i32),
+    /// What it does with its keys, in the words of COMMAND's key specifications; empty without keys.
+    pub key_flags: &'static str,
     /// Where it belongs.
     pub part: Part,
     /// The version of Redis that brought it.
     pub since: &'static str,
+    /// How a cluster client sends it to several nodes and joins their answers, as COMMAND tells it.
+    pub tips: &'static str,
     /// One sentence.
     pub summary: &'static str,
-    /// Its subcommands: lower case, and arity counted with the command's own name.
-    pub subcommands: &'static [(&'static str, i32)],
+    /// Its subcommands.
+    pub subcommands: &'static [Subcommand],
+}
+
+/// One subcommand.
+#[derive(Debug)]
+pub struct Subcommand {
+    /// In lower case, without the command's name.
+    pub text: &'static str,
+    /// Counted with the command's name.
+    pub arity: i32,
+    /// As of a command.
+    pub flags: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
 }
 
 const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
 const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
 const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
+const EVERY_SECOND: (i32, i32, i32) = (1, -1, 2);
+
+/// How the answers of a command that goes to several nodes become one.
+const SUM_OF_SHARDS: &str = "request_policy:all_shards response_policy:agg_sum";
+const SUM_OF_KEYS: &str = "request_policy:multi_shard response_policy:agg_sum";
+const LIST_OF_KEYS: &str = "request_policy:multi_shard";
+const ALL_OF_KEYS: &str = "request_policy:multi_shard response_policy:all_succeeded";
+const ALL_OF_SHARDS: &str = "request_policy:all_shards response_policy:all_succeeded";
+const VARIES: &str = "nondeterministic_output";
+const VARIES_IN_ORDER: &str = "nondeterministic_output_order";
+const VARIES_BY_SHARD: &str =
+    "nondeterministic_output request_policy:all_shards response_policy:special";
 
 macro_rules! table {
-    ($($text:literal $name:ident $arity:literal $keys:expr, $part:ident $since:literal
-       [$flags:literal] $summary:literal $([$($sub:literal $sub_arity:literal),*])?;)*) => {
+    ($($text:literal $name:ident $arity:literal $keys:ident $(($does:literal))?, $part:ident $since:literal
+       [$flags:literal] $({$tips:ident})? $summary:literal
+       $([$($sub:literal $sub_arity:literal ($sub_flags:literal) $sub_summary:literal),* $(,)?])?;)*) => {
         /// All commands, in the order of their names.
         pub const COMMANDS: &[Entry] = &[$(Entry {
             text: $text,
@@ -93,51 +123,96 @@ macro_rules! table {
             arity: $arity,
             flags: $flags,
             keys: $keys,
+            key_flags: concat!($($does)?),
             part: Part::$part,
             since: $since,
+            tips: first(&[$($tips,)? ""]),
             summary: $summary,
-            subcommands: &[$($(($sub, $sub_arity)),*)?],
+            subcommands: &[$($(Subcommand {
+                text: $sub,
+                arity: $sub_arity,
+                flags: $sub_flags,
+                summary: $sub_summary,
+            }),*)?],
         },)*];
     };
 }
 
+/// For parts of a line of the table that may be left out.
+const fn first(texts: &[&'static str]) -> &'static str {
+    texts[0]
+}
+
 table! {
-    "append" Append 3 ONE_KEY, String "2.0.0" ["write denyoom fast"] "Append a value to a key";
+    "append" Append 3 ONE_KEY ("RW insert"), String "2.0.0" ["write denyoom fast"] "Append a value to a key";
+    "asking" Asking 1 NO_KEYS, Cluster "3.0.0" ["fast"] "Accepted and without effect: a slot is never in two places";
     "auth" Auth -2 NO_KEYS, Connection "1.0.0" ["noscript loading stale fast no_auth allow_busy"] "Authenticate to the server";
-    "client" Client -2 NO_KEYS, Connection "2.4.0" ["noscript loading stale"] "Client connection commands"
-        ["getname" 2, "help" 2, "id" 2, "info" 2, "list" -2, "no-evict" 3, "no-touch" 3, "reply" 3, "setinfo" 4, "setname" 3];
-    "cluster" Cluster -2 NO_KEYS, Cluster "3.0.0" ["stale"] "Cluster commands"
-        ["help" 2, "info" 2, "keyslot" 3, "myid" 2, "nodes" 2, "shards" 2, "slots" 2];
-    "command" Command -1 NO_KEYS, Server "2.8.13" ["loading stale"] "Get array of command details"
-        ["count" 2, "docs" -2, "getkeys" -3, "help" 2, "info" -2, "list" -2];
-    "config" Config -2 NO_KEYS, Server "2.0.0" ["admin noscript loading stale"] "Configuration commands"
-        ["get" -3, "help" 2, "resetstat" 2, "set" -4];
-    "dbsize" DbSize 1 NO_KEYS, Server "1.0.0" ["readonly fast"] "Return the number of keys in the whole cluster";
-    "decr" Decr 2 ONE_KEY, String "1.0.0" ["write denyoom fast"] "Decrement the integer value of a key by one";
-    "decrby" DecrBy 3 ONE_KEY, String "1.0.0" ["write denyoom fast"] "Decrement the integer value of a key by the given number";
-    "del" Del -2 ALL_KEYS, Generic "1.0.0" ["write"] "Delete keys";
+    "client" Client -2 NO_KEYS, Connection "2.4.0" [""] "A container for client connection commands" [
+        "getname" 2 ("noscript loading stale") "Get the connection's name",
+        "help" 2 ("loading stale") "Show what there is",
+        "id" 2 ("noscript loading stale") "Get the connection's number",
+        "info" 2 ("noscript loading stale") "Tell of this connection",
+        "list" -2 ("admin noscript loading stale") "Tell of all connections of the node",
+        "no-evict" 3 ("admin noscript loading stale") "Accepted and without effect: no connection is closed for its memory",
+        "no-touch" 3 ("noscript loading stale") "Accepted and without effect: reading a key changes nothing about it",
+        "reply" 3 ("noscript loading stale") "Only ON: every command is answered",
+        "setinfo" 4 ("noscript loading stale") "Name the client's library, or its version",
+        "setname" 3 ("noscript loading stale") "Name the connection",
+    ];
+    "cluster" Cluster -2 NO_KEYS, Cluster "3.0.0" [""] "A container for cluster commands" [
+        "countkeysinslot" 3 ("stale") "Not supported: keys are kept by bucket",
+        "getkeysinslot" 4 ("stale") "Not supported: keys are kept by bucket",
+        "help" 2 ("loading stale") "Show what there is",
+        "info" 2 ("stale") "Tell how the cluster is",
+        "keyslot" 3 ("stale") "Get the hash slot of a key",
+        "myid" 2 ("stale") "Get the node's id",
+        "nodes" 2 ("stale") "List the nodes with their slots, a line each",
+        "replicas" 3 ("admin stale") "List a node's replicas: none, as every node is a master",
+        "shards" 2 ("stale") "Map each node to its slots",
+        "slaves" 3 ("admin stale") "List a node's replicas: none, as every node is a master",
+        "slots" 2 ("stale") "Map ranges of slots to nodes",
+    ];
+    "command" Command -1 NO_KEYS, Server "2.8.13" ["loading stale"] {VARIES_IN_ORDER} "Get array of command details" [
+        "count" 2 ("loading stale") "Count the commands",
+        "docs" -2 ("loading stale") "Get documentation of commands",
+        "getkeys" -4 ("loading stale") "Pick the keys out of a command",
+        "getkeysandflags" -4 ("loading stale") "Pick the keys out of a command, and what it does with them",
+        "help" 2 ("loading stale") "Show what there is",
+        "info" -2 ("loading stale") "Get details of commands",
+        "list" -2 ("loading stale") "List the names of the commands",
+    ];
+    "config" Config -2 NO_KEYS, Server "2.0.0" [""] "A container for configuration commands" [
+        "get" -3 ("admin noscript loading stale") "Get options by pattern",
+        "help" 2 ("loading stale") "Show what there is",
+        "resetstat" 2 ("admin noscript loading stale") "Accepted and without effect: figures only grow",
+        "set" -4 ("admin noscript loading stale") "Not supported: options are set at the start",
+    ];
+    "dbsize" DbSize 1 NO_KEYS, Server "1.0.0" ["readonly fast"] {SUM_OF_SHARDS} "Return the number of keys: in the whole cluster, or with redirects of this node";
+    "decr" Decr 2 ONE_KEY ("RW access update"), String "1.0.0" ["write denyoom fast"] "Decrement the integer value of a key by one";
+    "decrby" DecrBy 3 ONE_KEY ("RW access update"), String "1.0.0" ["write denyoom fast"] "Decrement the integer value of a key by the given number";
+    "del" Del -2 ALL_KEYS ("RM delete"), Generic "1.0.0" ["write"] {SUM_OF_KEYS} "Delete keys";
     "echo" Echo 2 NO_KEYS, Connection "1.0.0" ["loading stale fast"] "Echo the given string";
-    "exists" Exists -2 ALL_KEYS, Generic "1.0.0" ["readonly fast"] "Count the keys that exist";
-    "get" Get 2 ONE_KEY, String "1.0.0" ["readonly fast"] "Get the value of a key";
-    "getdel" GetDel 2 ONE_KEY, String "6.2.0" ["write fast"] "Get the value of a key and delete the key";
-    "getset" GetSet 3 ONE_KEY, String "1.0.0" ["write denyoom fast"] "Set the value of a key and return its old value";
+    "exists" Exists -2 ALL_KEYS ("RO"), Generic "1.0.0" ["readonly fast"] {SUM_OF_KEYS} "Count the keys that exist";
+    "get" Get 2 ONE_KEY ("RO access"), String "1.0.0" ["readonly fast"] "Get the value of a key";
+    "getdel" GetDel 2 ONE_KEY ("RW access delete"), String "6.2.0" ["write fast"] "Get the value of a key and delete the key";
+    "getset" GetSet 3 ONE_KEY ("RW access update"), String "1.0.0" ["write denyoom fast"] "Set the value of a key and return its old value";
     "hello" Hello -1 NO_KEYS, Connection "6.0.0" ["noscript loading stale fast no_auth allow_busy"] "Handshake, and choice of the protocol";
-    "incr" Incr 2 ONE_KEY, String "1.0.0" ["write denyoom fast"] "Increment the integer value of a key by one";
-    "incrby" IncrBy 3 ONE_KEY, String "1.0.0" ["write denyoom fast"] "Increment the integer value of a key by the given number";
-    "info" Info -1 NO_KEYS, Server "1.0.0" ["loading stale"] "Get information and statistics about the node";
-    "mget" MGet -2 ALL_KEYS, String "1.0.0" ["readonly fast"] "Get the values of all the given keys, each as of its own moment";
-    "mset" MSet -3 (1, -1, 2), String "1.0.1" ["write denyoom"] "Set keys to values, each atomically by itself";
-    "ping" Ping -1 NO_KEYS, Connection "1.0.0" ["fast"] "Ping the node";
+    "incr" Incr 2 ONE_KEY ("RW access update"), String "1.0.0" ["write denyoom fast"] "Increment the integer value of a key by one";
+    "incrby" IncrBy 3 ONE_KEY ("RW access update"), String "1.0.0" ["write denyoom fast"] "Increment the integer value of a key by the given number";
+    "info" Info -1 NO_KEYS, Server "1.0.0" ["loading stale"] {VARIES_BY_SHARD} "Get information and statistics about the node";
+    "mget" MGet -2 ALL_KEYS ("RO access"), String "1.0.0" ["readonly fast"] {LIST_OF_KEYS} "Get the values of all the given keys, each as of its own moment";
+    "mset" MSet -3 EVERY_SECOND ("OW update"), String "1.0.1" ["write denyoom"] {ALL_OF_KEYS} "Set keys to values, each atomically by itself";
+    "ping" Ping -1 NO_KEYS, Connection "1.0.0" ["fast"] {ALL_OF_SHARDS} "Ping the node";
     "quit" Quit -1 NO_KEYS, Connection "1.0.0" ["noscript loading stale fast no_auth allow_busy"] "Close the connection";
-    "readonly" ReadOnly 1 NO_KEYS, Cluster "3.0.0" ["loading stale fast"] "Accepted and without effect: every node answers every read";
+    "readonly" ReadOnly 1 NO_KEYS, Cluster "3.0.0" ["loading stale fast"] "Accepted and without effect: copies answer no reads";
     "readwrite" ReadWrite 1 NO_KEYS, Cluster "3.0.0" ["loading stale fast"] "Accepted and without effect";
     "reset" Reset 1 NO_KEYS, Connection "6.2.0" ["noscript loading stale fast no_auth allow_busy"] "Reset the connection";
     "select" Select 2 NO_KEYS, Connection "1.0.0" ["loading stale fast"] "Change the selected database: there is only 0";
-    "set" Set -3 ONE_KEY, String "1.0.0" ["write denyoom"] "Set the value of a key";
-    "setnx" SetNx 3 ONE_KEY, String "1.0.0" ["write denyoom fast"] "Set the value of a key, only if the key does not exist";
-    "strlen" StrLen 2 ONE_KEY, String "2.2.0" ["readonly fast"] "Get the length of the value of a key";
-    "time" Time 1 NO_KEYS, Server "2.6.0" ["loading stale fast"] "Return the node's time";
-    "unlink" Unlink -2 ALL_KEYS, Generic "4.0.0" ["write fast"] "Delete keys";
+    "set" Set -3 ONE_KEY ("RW access update variable_flags"), String "1.0.0" ["write denyoom"] "Set the value of a key";
+    "setnx" SetNx 3 ONE_KEY ("OW insert"), String "1.0.0" ["write denyoom fast"] "Set the value of a key, only if the key does not exist";
+    "strlen" StrLen 2 ONE_KEY ("RO"), String "2.2.0" ["readonly fast"] "Get the length of the value of a key";
+    "time" Time 1 NO_KEYS, Server "2.6.0" ["loading stale fast"] {VARIES} "Return the node's time";
+    "unlink" Unlink -2 ALL_KEYS ("RM delete"), Generic "4.0.0" ["write fast"] {SUM_OF_KEYS} "Delete keys";
 }
 
 /// Longest name of the table.
@@ -181,12 +256,11 @@ impl Entry {
         fits(self.arity, args)
     }
 
-    /// The subcommand of this name in whatever case, with its arity.
-    pub fn subcommand(&self, name: &[u8]) -> Option<(&'static str, i32)> {
-        self.subcommands
-            .iter()
-            .copied()
-            .find(|(text, _)| text.as_bytes().eq_ignore_ascii_case(name))
+    /// The subcommand of this name in whatever case.
+    pub fn subcommand(&self, name: &[u8]) -> Option<&'static Subcommand> {
+        let subcommands = self.subcommands.iter();
+        let mut those = subcommands.filter(|s| s.text.as_bytes().eq_ignore_ascii_case(name));
+        those.next()
     }
 
     /// The places of the keys among so many arguments.
@@ -199,98 +273,6 @@ impl Entry {
             .map(|at| at as usize)
             .filter(move |at| *at < args)
     }
-
-    /// The entry as COMMAND INFO answers it.
-    pub fn write(&self, protocol: Protocol, out: &mut Output) {
-        let (first, last, step) = self.keys;
-        out.array(10);
-        out.bulk(self.text.as_bytes());
-        out.integer(i64::from(self.arity));
-        write_words(self.flags.split(' '), protocol, out);
-        [first, last, step]
-            .iter()
-            .for_each(|n| out.integer(i64::from(*n)));
-        write_words(self.categories().into_iter(), protocol, out);
-        out.array(0);
-        self.write_key_specs(protocol, out);
-        out.array(self.subcommands.len());
-        for (text, arity) in self.subcommands {
-            out.array(10);
-            out.bulk(format!("{}|{text}", self.text).as_bytes());
-            out.integer(i64::from(*arity));
-            write_words(self.flags.split(' '), protocol, out);
-            (0..3).for_each(|_| out.integer(0));
-            write_words(self.categories().into_iter(), protocol, out);
-            (0..3).for_each(|_| out.array(0));
-        }
-    }
-
-    /// The entry as COMMAND DOCS answers it, without its name.
-    pub fn write_docs(&self, protocol: Protocol, out: &mut Output) {
-        let group = match self.part {
-            Part::String => "string",
-            Part::Generic => "generic",
-            Part::Connection => "connection",
-            Part::Server => "server",
-            Part::Cluster => "cluster",
-        };
-        let pairs = [
-            ("summary", self.summary),
-            ("since", self.since),
-            ("group", group),
-        ];
-        out.map(protocol, pairs.len());
-        for (key, value) in pairs {
-            out.bulk(key.as_bytes());
-            out.bulk(value.as_bytes());
-        }
-    }
-
-    fn categories(&self) -> Vec<&'static str> {
-        let has = |flag| self.flags.split(' ').any(|f| f == flag);
-        let part = match self.part {
-            Part::String => Some("@string"),
-            Part::Generic => Some("@keyspace"),
-            Part::Connection => Some("@connection"),
-            Part::Server | Part::Cluster => None,
-        };
-        let others = [
-            has("readonly").then_some("@read"),
-            has("write").then_some("@write"),
-            Some(if has("fast") { "@fast" } else { "@slow" }),
-            has("admin").then_some("@admin"),
-        ];
-        part.into_iter()
-            .chain(others.into_iter().flatten())
-            .collect()
-    }
-
-    /// Where its keys are, as Redis 7 tells it to cluster clients.
-    fn write_key_specs(&self, protocol: Protocol, out: &mut Output) {
-        let (first, last, step) = self.keys;
-        if first == 0 {
-            return out.array(0);
-        }
-        let access = if self.flags.starts_with("readonly") {
-            "RO"
-        } else {
-            "RW"
-        };
-        out.array(1);
-        out.map(protocol, 3);
-        out.bulk(b"flags");
-        write_words([access, "access"].into_iter(), protocol, out);
-        out.bulk(b"begin_search");
-        write_spec("index", &[("index", first)], protocol, out);
-        out.bulk(b"find_keys");
-        let last = if last < 0 { last } else { last - first };
-        write_spec(
-            "range",
-            &[("lastkey", last), ("keystep", step), ("limit", 0)],
-            protocol,
-            out,
-        );
-    }
 }
 
 /// Whether so many arguments fit an arity.
@@ -300,24 +282,6 @@ pub fn fits(arity: i32, args: usize) -> bool {
         args == arity
     } else {
         args >= -arity
-    }
-}
-
-fn write_words<'a>(words: impl Iterator<Item = &'a str>, protocol: Protocol, out: &mut Output) {
-    let words: Vec<&str> = words.collect();
-    out.set(protocol, words.len());
-    words.iter().for_each(|word| out.simple(word));
-}
-
-fn write_spec(kind: &str, fields: &[(&str, i32)], protocol: Protocol, out: &mut Output) {
-    out.map(protocol, 2);
-    out.bulk(b"type");
-    out.bulk(kind.as_bytes());
-    out.bulk(b"spec");
-    out.map(protocol, fields.len());
-    for (name, value) in fields {
-        out.bulk(name.as_bytes());
-        out.integer(i64::from(*value));
     }
 }
 
@@ -332,7 +296,12 @@ mod tests {
             assert!(entry.text.len() <= NAME_BYTES_MAX);
             let shouted = entry.text.to_ascii_uppercase();
             assert_eq!(lookup(shouted.as_bytes()).map(|e| e.name), Some(entry.name));
-            assert!(entry.subcommands.is_sorted(), "{}", entry.text);
+            assert!(
+                entry.subcommands.is_sorted_by_key(|s| s.text),
+                "{}",
+                entry.text
+            );
+            assert_eq!(entry.keys.0 > 0, !entry.key_flags.is_empty());
         }
         for unknown in ["", "gett", "ge", "a-name-longer-than-any", "g\0t"] {
             assert!(lookup(unknown.as_bytes()).is_none(), "{unknown}");

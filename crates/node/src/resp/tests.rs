@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use staves_model::{
-    ClusterId, ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Medium, Member,
+    ClusterId, ClusterMap, Epoch, Group, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member,
     MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Scheme,
 };
 
@@ -267,59 +267,208 @@ fn the_table_is_told() {
     );
     assert_eq!(door.say("COMMAND GETKEYS mset a 1 b 2"), "*2|$1|a|$1|b|");
     let few = "-ERR Invalid number of arguments specified for command|";
-    assert_eq!(door.say("COMMAND GETKEYS get"), few);
+    assert_eq!(door.say("COMMAND GETKEYS get a b"), few);
     assert_eq!(
-        door.say("COMMAND GETKEYS ping"),
+        door.say("COMMAND GETKEYS ping x"),
         "-ERR The command has no key arguments|"
     );
+    let with_flags = "*2|*2|$1|a|*2|+OW|+update|*2|$1|b|*2|+OW|+update|";
+    let said = door.say("COMMAND GETKEYSANDFLAGS mset a 1 b 2");
+    assert_eq!(said, with_flags);
+    let sub = "*2|*10|$11|client|list|:-2|*4|+admin|";
+    assert!(
+        door.say("COMMAND INFO client|list client|nothing")
+            .starts_with(sub)
+    );
+    assert!(
+        door.say("COMMAND DOCS client")
+            .contains("$11|subcommands|*20|$14|client|getname|*6|$7|summary|")
+    );
     assert!(door.say("CLUSTER HELP").contains("+KEYSLOT|"));
+}
+
+/// Node ids as clients see them.
+fn name(node: u64) -> String {
+    format!("{:016x}{node:024x}", 7)
 }
 
 #[test]
 fn the_cluster_is_told() {
     let mut door = Door::new();
     assert_eq!(door.say("CLUSTER KEYSLOT foo"), ":12182|");
-    let me = format!("{:016x}{:024x}", 7, 1);
-    assert_eq!(door.say("CLUSTER MYID"), format!("$40|{me}|"));
-    let slots = door.say("CLUSTER SLOTS");
-    // The first two buckets have the same nodes, and so are one range.
-    let first = format!("*3|*4|:0|:8191|*4|$8|10.0.0.1|:6379|$40|{me}|*0|*4|$8|10.0.0.2|");
-    assert!(slots.starts_with(&first), "{slots}");
-    assert!(slots.contains("|:8192|:12287|*4|$8|10.0.0.2|") && slots.contains("|:12288|:16383|"));
+    assert_eq!(door.say("CLUSTER MYID"), format!("$40|{}|", name(1)));
+    // The first two buckets are of the same node, and so are one range.
+    let place = |n: u64| format!("*4|$8|10.0.0.{n}|:6379|$40|{}|*0|", name(n));
+    let ranges = [(0, 8191, 1), (8192, 12287, 2), (12288, 16383, 3)];
+    let ranges = ranges.map(|(from, to, n)| format!("*3|:{from}|:{to}|{}", place(n)));
+    let slots = format!("*3|{}", ranges.concat());
+    assert_eq!(door.say("CLUSTER SLOTS"), slots);
     let info = door.say("CLUSTER INFO");
+    let expected = "cluster_state:ok|cluster_slots_assigned:16384|cluster_slots_ok:16384|\
+        cluster_slots_pfail:0|cluster_slots_fail:0|cluster_known_nodes:3|cluster_size:3|";
     assert!(
-        info.contains("cluster_state:ok|") && info.contains("cluster_size:3|"),
+        info.contains(expected) && info.ends_with("exceeded:0||"),
         "{info}"
     );
-    let nodes = door.say("CLUSTER NODES");
-    assert!(nodes.contains(&format!(
-        "{me} 10.0.0.1:6379@1600 myself,master - 0 0 0 connected 0-8191\n"
-    )));
+    let line = |n: u64, me: &str, slots: &str| {
+        let name = name(n);
+        format!("{name} 10.0.0.{n}:6379@1600 {me}master - 0 0 0 connected {slots}\n")
+    };
+    let lines = [
+        line(1, "myself,", "0-8191"),
+        line(2, "", "8192-12287"),
+        line(3, "", "12288-16383"),
+    ];
+    let lines = lines.concat();
+    assert_eq!(
+        door.say("CLUSTER NODES"),
+        format!("${}|{lines}|", lines.len())
+    );
+    assert_eq!(door.say(&format!("CLUSTER REPLICAS {}", name(2))), "*0|");
+    assert_eq!(door.say("CLUSTER SLAVES x"), "-ERR Unknown node x|");
+    assert_eq!(
+        door.say("CLUSTER COUNTKEYSINSLOT 16384"),
+        "-ERR Invalid slot|"
+    );
     assert!(
-        door.say("CLUSTER SHARDS")
-            .starts_with("*3|*4|$5|slots|*2|:0|:8191|$5|nodes|*2|*14|")
+        door.say("CLUSTER GETKEYSINSLOT 1 9")
+            .starts_with("-ERR COUNTKEYSINSLOT and GETKEYSINSLOT are not supported")
+    );
+    assert!(
+        door.say("CLUSTER LINKS")
+            .starts_with("-ERR unknown subcommand 'LINKS'")
     );
 }
 
 #[test]
-fn slots_without_a_primary_are_said_to_fail() {
+fn shards_are_arrays_in_resp2_and_maps_in_resp3() {
+    let mut door = Door::new();
+    let shard = |map: fn(usize) -> String, n: u64, first: u16, last: u16| {
+        let name = name(n);
+        format!(
+            "{}$5|slots|*2|:{first}|:{last}|$5|nodes|*1|{}$2|id|$40|{name}|$4|port|:6379|$2|ip|$8|\
+             10.0.0.{n}|$8|endpoint|$8|10.0.0.{n}|$4|role|$6|master|$18|replication-offset|:0|$6|\
+             health|$6|online|",
+            map(2),
+            map(7)
+        )
+    };
+    let all = |map| {
+        let shards = [
+            shard(map, 1, 0, 8191),
+            shard(map, 2, 8192, 12287),
+            shard(map, 3, 12288, 16383),
+        ];
+        format!("*3|{}", shards.concat())
+    };
+    assert_eq!(
+        door.say("CLUSTER SHARDS"),
+        all(|len| format!("*{}|", 2 * len))
+    );
+    door.say("HELLO 3");
+    assert_eq!(door.say("CLUSTER SHARDS"), all(|len| format!("%{len}|")));
+}
+
+#[test]
+fn a_dead_node_is_said_to_fail_and_a_takeover_to_wait() {
     let mut door = Door::new();
     let mut map = ClusterMap::clone(&door.facts.map);
     map.nodes.get_mut(&NodeId(3)).expect("n3").state = NodeState::Down;
     map.groups.get_mut(&GroupId(0)).expect("g0").open = false;
-    door.facts.map = Arc::new(map);
+    door.facts.map = Arc::new(map.clone());
     let info = door.say("CLUSTER INFO");
-    assert!(
-        info.contains("cluster_state:fail|cluster_slots_assigned:16384|cluster_slots_ok:8192|"),
-        "{info}"
+    let expected = "cluster_state:fail|cluster_slots_assigned:16384|cluster_slots_ok:8192|\
+        cluster_slots_pfail:4096|cluster_slots_fail:4096|";
+    assert!(info.contains(expected), "{info}");
+    // It keeps its slots until another is promoted, as in Redis: clients count on all being covered.
+    let dead = format!(
+        "{} 10.0.0.3:6379@1600 master,fail - 0 0 0 disconnected 12288-16383\n",
+        name(3)
     );
-    assert!(door.say("CLUSTER SLOTS").starts_with("*2|*4|:4096|:8191|"));
-    assert!(
-        door.say("CLUSTER NODES")
-            .contains("master,fail - 0 0 0 disconnected\n")
+    assert!(door.say("CLUSTER NODES").contains(&dead));
+    assert!(door.say("CLUSTER SLOTS").contains("*3|:12288|:16383|"));
+    assert!(door.say("CLUSTER SHARDS").contains("$6|health|$4|fail|"));
+
+    // Promoted, and the dead one came back to its address under a new id.
+    map.groups
+        .get_mut(&GroupId(3))
+        .expect("g3")
+        .members
+        .remove(0);
+    map.nodes.insert(
+        NodeId(4),
+        Node {
+            resp: "10.0.0.3:6379".into(),
+            ..node(4)
+        },
     );
+    door.facts.map = Arc::new(map);
+    let nodes = door.say("CLUSTER NODES");
+    let gone = format!("{} :0@0 master,fail,noaddr - 0 0 0 disconnected\n", name(3));
+    assert!(nodes.contains(&gone), "{nodes}");
+    let myself = "myself,master - 0 0 0 connected 0-8191 12288-16383\n";
+    assert!(nodes.contains(myself), "{nodes}");
+    assert!(door.say("CLUSTER SHARDS").starts_with("*3|"));
+
     door.facts.map = Arc::default();
     assert_eq!(door.say("CLUSTER SLOTS"), "*0|");
+    assert!(
+        door.say("CLUSTER INFO")
+            .contains("cluster_state:fail|cluster_slots_assigned:0|")
+    );
+}
+
+#[test]
+fn clients_are_sent_only_to_a_node_that_lives() {
+    let mut map = ClusterMap::clone(&facts().map);
+    let asks = |map: &ClusterMap, slot: u16, me: u64| {
+        let pool = map.pool_named("cache").expect("a pool");
+        elsewhere(map, pool, HashSlot(slot), NodeId(me))
+    };
+    let moved = |text: &str| Some(text.to_owned());
+    assert_eq!(asks(&map, 8191, 1), None);
+    assert_eq!(asks(&map, 8192, 1), moved("MOVED 8192 10.0.0.2:6379"));
+    assert_eq!(asks(&map, 16383, 2), moved("MOVED 16383 10.0.0.3:6379"));
+    map.nodes.get_mut(&NodeId(2)).expect("n2").resp = "[fd00::2]:6380".into();
+    assert_eq!(asks(&map, 8192, 1), moved("MOVED 8192 fd00::2:6380"));
+
+    let down = moved("CLUSTERDOWN Hash slot not served");
+    map.nodes.get_mut(&NodeId(2)).expect("n2").state = NodeState::Down;
+    assert_eq!(asks(&map, 8192, 1), down);
+    // Another life of the node does not have the bucket.
+    map.nodes.get_mut(&NodeId(3)).expect("n3").incarnation = Incarnation(9);
+    assert_eq!(asks(&map, 16383, 1), down);
+    map.groups.get_mut(&GroupId(0)).expect("g0").lost = true;
+    assert_eq!(asks(&map, 0, 1), down);
+    // An epoch that is not open yet has its data bucket already; who asks there waits.
+    map.groups.get_mut(&GroupId(1)).expect("g1").open = false;
+    assert_eq!(asks(&map, 4096, 1), None);
+    assert_eq!(asks(&map, 4096, 2), moved("MOVED 4096 10.0.0.1:6379"));
+}
+
+#[test]
+fn the_mode_is_told_in_the_same_way_everywhere() {
+    let modes = [
+        (Redirect::Forward, "standalone", 0, "no"),
+        (Redirect::Moved, "cluster", 1, "yes"),
+    ];
+    for (redirect, mode, enabled, yes) in modes {
+        let mut door = Door::new();
+        door.facts.redirect = redirect;
+        let said = format!("$4|mode|${}|{mode}|$4|role|$6|master|", mode.len());
+        assert!(door.say("HELLO").contains(&said));
+        let info = door.say("INFO");
+        assert!(info.contains(&format!("redis_mode:{mode}|")), "{info}");
+        assert!(
+            info.contains(&format!("cluster_enabled:{enabled}|")),
+            "{info}"
+        );
+        let option = format!("*2|$15|cluster-enabled|${}|{yes}|", yes.len());
+        assert_eq!(door.say("CONFIG GET cluster-enabled"), option);
+        for line in ["READONLY", "READWRITE", "ASKING"] {
+            assert_eq!(door.say(line), "+OK|", "{line}");
+        }
+    }
 }
 
 #[test]
@@ -328,7 +477,7 @@ fn info_has_sections() {
     let all = door.say("INFO");
     for line in [
         "# Server|redis_version:7.",
-        "cluster_enabled:1|",
+        "cluster_enabled:0|",
         "db0:keys=5,",
         "pool:cache|scheme:1+1|",
     ] {

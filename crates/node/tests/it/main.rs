@@ -5,5 +5,7 @@ mod client;
 mod failover;
 mod membership;
 mod one_node;
+mod redirects;
+mod redis_tools;
 mod soak;
 mod town;

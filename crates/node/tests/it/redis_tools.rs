@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use staves_node::resp::{After, Command, Facts, Limits, Output, Parser, Session};
+use staves_node::resp::{After, COMMANDS, Command, Facts, Limits, Output, Parser, Session};
 use staves_wire::cache::{Answer, Condition, Op};
+
+use crate::client::{Client, Reply};
 
 type Table = Arc<Mutex<BTreeMap<Vec<u8>, Bytes>>>;
 
@@ -241,4 +243,121 @@ fn redis_benchmark_runs_to_its_end() {
     assert!(ran.status.success() && errors.is_empty(), "{text}{errors}");
     // A heading, and a line each for inline and bulk PING, SET, GET, INCR and MSET.
     assert_eq!(text.lines().count(), 7, "{text}");
+}
+
+/// A Redis server of version 7.0, ended when dropped.
+struct Redis {
+    child: std::process::Child,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Redis {
+    fn start() -> Redis {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let folder = tempfile::tempdir().expect("a folder");
+        let child = Process::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--dir"])
+            .arg(folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("redis-server runs");
+        Redis {
+            child,
+            port,
+            _folder: folder,
+        }
+    }
+
+    fn client(&self) -> Client {
+        let addr = ([127, 0, 0, 1], self.port).into();
+        crate::town::eventually("redis-server answers", || {
+            Client::try_connect(addr).is_ok_and(|mut c| c.try_ask("PING").is_ok())
+        });
+        Client::connect(addr)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn items(reply: &Reply) -> &[Reply] {
+    match reply {
+        Reply::Array(items) => items,
+        other => panic!("no array: {other:?}"),
+    }
+}
+
+fn words(reply: &Reply) -> Vec<String> {
+    let mut words: Vec<String> = items(reply).iter().map(|w| format!("{w:?}")).collect();
+    words.sort();
+    words
+}
+
+fn name(entry: &Reply) -> String {
+    match &items(entry)[0] {
+        Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        other => panic!("no name: {other:?}"),
+    }
+}
+
+/// What COMMAND INFO says that clients act on: arity, flags, places of keys, categories.
+fn shape(entry: &Reply) -> (Vec<Reply>, Vec<String>, Vec<String>) {
+    let entry = items(entry);
+    let numbers = [1, 3, 4, 5].map(|at| entry[at].clone());
+    (numbers.to_vec(), words(&entry[2]), words(&entry[6]))
+}
+
+/// Key specifications without the notes for people.
+fn key_specs(entry: &Reply) -> Vec<Vec<String>> {
+    let specs = items(&items(entry)[8]).iter().map(|spec| {
+        let pairs = items(spec)
+            .chunks(2)
+            .filter(|p| p[0] != Reply::text("notes"));
+        let flat = |pair: &[Reply]| match &pair[1] {
+            Reply::Array(_) if pair[0] == Reply::text("flags") => format!("{:?}", words(&pair[1])),
+            other => format!("{:?}={other:?}", pair[0]),
+        };
+        pairs.map(flat).collect()
+    });
+    specs.collect()
+}
+
+#[test]
+fn command_says_of_each_command_what_redis_says() {
+    if !has("redis-server") {
+        return;
+    }
+    let redis = Redis::start();
+    let mut theirs = redis.client();
+    let Reply::Bulk(info) = theirs.ask("INFO server") else {
+        panic!("INFO is answered with text");
+    };
+    if !String::from_utf8_lossy(&info).contains("redis_version:7.0.") {
+        eprintln!("skipped: the table follows Redis 7.0, and redis-server is of another version");
+        return;
+    }
+    let mut ours = Client::connect(([127, 0, 0, 1], serve()).into());
+    for command in COMMANDS {
+        let line = format!("COMMAND INFO {}", command.text);
+        let (theirs, ours) = (theirs.ask(&line), ours.ask(&line));
+        let (theirs, ours) = (&items(&theirs)[0], &items(&ours)[0]);
+        assert_eq!(shape(ours), shape(theirs), "{line}");
+        assert_eq!(key_specs(ours), key_specs(theirs), "{line}");
+        assert_eq!(words(&items(ours)[7]), words(&items(theirs)[7]), "{line}");
+        let known = items(&items(theirs)[9]);
+        for sub in items(&items(ours)[9]) {
+            // Some are of later versions of Redis.
+            if let Some(theirs) = known.iter().find(|s| name(s) == name(sub)) {
+                assert_eq!(shape(sub), shape(theirs), "{}", name(sub));
+            }
+        }
+    }
 }

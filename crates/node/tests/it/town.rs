@@ -213,13 +213,23 @@ pub struct Town {
 impl Town {
     /// The first founds, all others join it at once (row D6).
     pub fn found(nodes: usize) -> Town {
+        Town::found_as(nodes, |_, _| {})
+    }
+
+    /// The same, with configurations of their own.
+    pub fn found_as(nodes: usize, change: impl Fn(usize, &mut Config) + Sync) -> Town {
         let folders: Vec<TempDir> = (0..nodes)
             .map(|_| tempfile::tempdir().expect("a folder"))
             .collect();
-        let founder = Citizen::start(config(Some(&folders[0]), &[]));
+        let config_of = |at: usize, join: &[&Citizen]| {
+            let mut config = config(Some(&folders[at]), join);
+            change(at, &mut config);
+            config
+        };
+        let founder = Citizen::start(config_of(0, &[]));
         let joined: Vec<Citizen> = std::thread::scope(|scope| {
-            let starts = folders[1..].iter().map(|folder| {
-                let config = config(Some(folder), &[&founder]);
+            let starts = (1..nodes).map(|at| {
+                let config = config_of(at, &[&founder]);
                 scope.spawn(move || Citizen::start(config))
             });
             let starts: Vec<_> = starts.collect();
