@@ -7,5 +7,6 @@ mod membership;
 mod one_node;
 mod redirects;
 mod redis_tools;
+mod rust_client;
 mod soak;
 mod town;
