@@ -23,6 +23,8 @@ pub const PATIENCE: Duration = Duration::from_secs(12);
 const CONNECT: Duration = Duration::from_millis(1000);
 /// Operations before a client goes to another node.
 const STAY: u32 = 40;
+/// How long a reader waits, who is there to be told what is out of date: it soon asks for the next key.
+const IMPATIENCE: Duration = Duration::from_millis(250);
 /// Rest between two operations.
 const REST: Duration = Duration::from_millis(4);
 /// Rest after trouble.
@@ -149,7 +151,8 @@ pub fn key(at: usize) -> String {
 
 /// Starts clients: `contended` on `keys` keys, and one that writes keys once. Of the first, one stays at
 /// each node that there is, so that a node that keeps its clients waiting cannot catch them all; the
-/// others go around. The threads are in the namespace of the caller's.
+/// others go around. At each node there is also one that only reads, and does not wait for long. One
+/// more goes through the native client. The threads are in the namespace of the caller's.
 pub fn start(
     shared: &Arc<Shared>,
     seed: u64,
@@ -166,28 +169,32 @@ pub fn start(
                 process,
                 written: 0,
                 rng,
-                home: (process as usize).checked_sub(1).filter(|at| *at < nodes),
+                home: match process as usize {
+                    0 => None,
+                    at if at <= contended => Some(at - 1).filter(|at| *at < nodes),
+                    at => Some(at - 1 - contended),
+                },
+                patience: match process as usize > contended {
+                    true => IMPATIENCE,
+                    false => PATIENCE,
+                },
                 connection: None,
                 stayed: 0,
             };
             match process {
                 0 => client.write_ledger(),
-                _ => client.contend(keys),
+                at if at as usize <= contended => client.contend(keys),
+                _ => client.read(keys),
             }
         })
     };
-    let mut clients: Vec<JoinHandle<()>> = (0..=contended as u32).map(spawn).collect();
+    let last = (contended + nodes) as u32;
+    let mut clients: Vec<JoinHandle<()>> = (0..=last).map(spawn).collect();
     let native = lock(&shared.doors)
         .iter()
         .map(|door| format!("{}:1600", door.ip()))
         .collect();
-    clients.push(native::start(
-        shared,
-        contended as u32 + 1,
-        seed,
-        keys,
-        native,
-    ));
+    clients.push(native::start(shared, last + 1, seed, keys, native));
     clients
 }
 
@@ -199,6 +206,7 @@ pub struct Client {
     rng: SmallRng,
     /// The node that it stays at, if it does.
     home: Option<usize>,
+    patience: Duration,
     connection: Option<(usize, Resp)>,
     /// Operations on it so far.
     stayed: u32,
@@ -213,6 +221,7 @@ impl Client {
             written: 0,
             rng: SmallRng::seed_from_u64(seed),
             home: None,
+            patience: PATIENCE,
             connection: None,
             stayed: 0,
         }
@@ -233,6 +242,14 @@ impl Client {
             });
             let done = self.ask(&key(at), asked).is_some();
             std::thread::sleep(if done { REST } else { PAUSE });
+        }
+    }
+
+    fn read(&mut self, keys: usize) {
+        while !self.shared.stopped() {
+            let at = self.rng.random_range(0..keys);
+            self.ask(&key(at), Asked::Get);
+            std::thread::sleep(2 * REST);
         }
     }
 
@@ -272,7 +289,9 @@ impl Client {
                 record.returned = Some(returned);
                 record.answer = Some(answered(reply));
             }
-            Err(error) if is_late(&error) => self.shared.silent(at, &record),
+            Err(error) if is_late(&error) && self.patience == PATIENCE => {
+                self.shared.silent(at, &record);
+            }
             Err(_) => {}
         }
         let answer = record.answer.clone();
@@ -298,7 +317,7 @@ impl Client {
             Some(home) => home,
             None => self.rng.random_range(0..self.shared.doors().max(1)),
         };
-        match Resp::connect(self.shared.door(at)?, CONNECT, PATIENCE) {
+        match Resp::connect(self.shared.door(at)?, CONNECT, self.patience) {
             Ok(resp) => Some((at, resp)),
             Err(_) => {
                 self.shared.refused.fetch_add(1, Ordering::Relaxed);

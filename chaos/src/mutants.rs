@@ -6,11 +6,10 @@ use crate::catalogue;
 use crate::run::{Told, run};
 
 /// Bug and scenario. What finds a bug once in a few runs is tried that often.
-pub const HUNTS: [(&str, &str); 8] = [
+pub const HUNTS: [(&str, &str); 7] = [
     ("VoteNotPersisted", "all-restart"),
     ("DirectoryLogNotWritten", "all-restart"),
     ("SendErrorTakenAsDone", "kill-two-in-turn"),
-    ("IncarnationReused", "kill-and-come-straight-back"),
     ("ServeBeforeCatchUp", "catch-up"),
     ("InterruptedUnderNewNumber", "pause-past-the-lease"),
     ("LeaseNotLookedAt", "cut-off-but-asked"),

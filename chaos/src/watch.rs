@@ -73,8 +73,9 @@ pub struct Watch {
 impl Watch {
     /// Of nobody yet. The thread is in the caller's namespace.
     pub fn start() -> Watch {
-        let (seen, addresses, stop): (Arc<Mutex<Seen>>, Arc<Mutex<Vec<String>>>, Arc<AtomicBool>) =
-            Default::default();
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let addresses: Arc<Mutex<Vec<String>>> = Arc::default();
+        let stop: Arc<AtomicBool> = Arc::default();
         let (to, from, end) = (seen.clone(), addresses.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {

@@ -42,7 +42,6 @@ pub enum Mutant {
     VoteNotPersisted = 201,
     DirectoryLogNotWritten = 202,
     SendErrorTakenAsDone = 203,
-    IncarnationReused = 204,
     ServeBeforeCatchUp = 205,
     InterruptedUnderNewNumber = 206,
     LeaseNotLookedAt = 207,
@@ -89,11 +88,10 @@ impl Mutant {
     ];
 
     /// Those of the glue.
-    pub const GLUE: [Mutant; 7] = [
+    pub const GLUE: [Mutant; 6] = [
         Mutant::VoteNotPersisted,
         Mutant::DirectoryLogNotWritten,
         Mutant::SendErrorTakenAsDone,
-        Mutant::IncarnationReused,
         Mutant::ServeBeforeCatchUp,
         Mutant::InterruptedUnderNewNumber,
         Mutant::LeaseNotLookedAt,
