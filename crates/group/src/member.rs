@@ -170,6 +170,13 @@ impl State {
         self.open && self.shape().is_data()
     }
 
+    /// Whether the directory's entry has as many members and streams, and this one in its slot.
+    fn fits(&self, group: &Group, me: NodeId) -> bool {
+        self.peers.len() == group.members.len()
+            && self.streams.len() == usize::from(group.m)
+            && group.member(self.slot).is_some_and(|x| x.node == me)
+    }
+
     pub fn own(&self) -> &Stream {
         &self.streams[self.slot.index()]
     }
@@ -550,6 +557,7 @@ impl Member {
             } => {
                 self.on_sealed(
                     now,
+                    from,
                     epoch,
                     slot,
                     incarnation,
@@ -564,7 +572,7 @@ impl Member {
                 incarnation,
                 able,
             } => {
-                self.on_synced(now, epoch, slot, incarnation, able, out);
+                self.on_synced(now, from, epoch, slot, incarnation, able, out);
             }
             GroupMessage::Sync {
                 group,
@@ -636,7 +644,9 @@ impl Member {
             return;
         }
         let ctx = ctx!(self, now);
-        if let Some(state) = self.state.as_mut().filter(|s| s.epoch == group.epoch) {
+        // One that a leader has brought into another shape than the directory's stays shut, and is left out.
+        let fits = |s: &&mut State| s.epoch == group.epoch && s.fits(&group, self.me);
+        if let Some(state) = self.state.as_mut().filter(fits) {
             state.view = group.clone();
             if state.synced == group.epoch && !state.open {
                 state.opened(&ctx, out, applied);

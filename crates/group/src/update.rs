@@ -98,7 +98,7 @@ impl State {
             bytes,
         };
         assert!(
-            well_formed(&delta, shape.m),
+            well_formed(&delta, shape.m, self.epoch),
             "runs and bytes of an update must agree"
         );
         let protected = self.view.parity_slots().next().is_some();
@@ -252,7 +252,7 @@ impl State {
                     // The data bucket speaks only once the directory has opened the epoch, so this one
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
                     self.open |= epoch == self.epoch && self.synced == self.epoch;
-                    self.receive(ctx, stream, deltas, stable, applied);
+                    self.receive(ctx, epoch, stream, deltas, stable, applied);
                     self.take_wish(stream, last, clock, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, last, clock, out);
                 }
@@ -271,7 +271,7 @@ impl State {
                     && self
                         .view
                         .member(slot)
-                        .is_some_and(|x| x.incarnation == incarnation);
+                        .is_some_and(|x| x.is(from, incarnation));
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
@@ -292,10 +292,14 @@ impl State {
                 urgent: _,
                 held,
             } => {
-                self.give(ctx, from, epoch, page, count, &held, out);
+                if self.view.listed().any(|(_, x)| x.is(from, incarnation)) {
+                    self.give(ctx, from, epoch, page, count, &held, out);
+                }
             }
             GroupMessage::Parts { slot, parts } => {
-                if epoch == self.epoch && self.open {
+                let giver = self.view.member(slot);
+                let listed = giver.is_some_and(|x| x.is(from, incarnation));
+                if epoch == self.epoch && self.open && listed {
                     self.take_parts(ctx, slot, parts, out);
                 }
             }
@@ -335,21 +339,30 @@ impl State {
     fn receive(
         &mut self,
         ctx: &Ctx<'_>,
+        epoch: Epoch,
         stream: usize,
         deltas: Vec<Delta>,
         stable: u64,
         applied: &mut Applied<'_>,
     ) {
+        // First what is stable now: the data bucket has let go of it, and these deltas came in its place.
+        let s = &mut self.streams[stream];
+        s.stable = s.stable.max(stable);
+        self.advance(applied);
         let room = ctx.options.log_bytes_max;
         for delta in deltas {
-            if !well_formed(&delta, self.streams.len()) {
+            if !well_formed(&delta, self.streams.len(), epoch) {
                 return;
             }
             self.streams[stream].receive(delta, room);
         }
-        let s = &mut self.streams[stream];
-        s.stable = s.stable.max(stable);
         self.advance(applied);
+    }
+
+    // Whether it cannot apply what it has: a delta needs more than its data bucket has had reserved.
+    fn is_stalled(&self, stream: usize) -> bool {
+        let s = &self.streams[stream];
+        s.applied < s.stable.min(s.prefix)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -363,7 +376,8 @@ impl State {
         clock: Time,
         out: &mut Effects,
     ) {
-        if ctx.quiet {
+        // A member that cannot go on says nothing, is found stuck, and begins anew.
+        if ctx.quiet || self.is_stalled(stream) {
             return;
         }
         let s = &self.streams[stream];
@@ -460,16 +474,18 @@ impl State {
         self.table.settle(&at);
     }
 
-    /// Applies a stream's deltas, in order, up to a seq that is in the log.
-    pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) {
+    /// Applies a stream's deltas, in order, up to a seq that is in the log. Stops before one for which
+    /// there is no memory; false then.
+    pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) -> bool {
         let shape = self.shape();
         let prefixes = self.prefixes();
         while self.streams[stream].applied < upto {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
-                self.table
-                    .apply(shape, stream, delta, &prefixes)
-                    .expect("pages are reserved at all members before the first delta to them");
+                let fits = self.table.has_room_for(&delta.runs);
+                if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
+                    return false;
+                }
                 applied(self.table.pages(), delta);
             } else {
                 debug_assert!(
@@ -479,6 +495,7 @@ impl State {
             }
             self.streams[stream].applied = seq;
         }
+        true
     }
 
     /// The data bucket wants so many extents at every member, itself included. What it gives back it

@@ -1,0 +1,4 @@
+//! The group's members against each other, and against peers that lie.
+
+mod lies;
+mod town;
