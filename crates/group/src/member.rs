@@ -25,7 +25,8 @@ pub struct Options {
     pub lease: Duration,
     /// A data bucket says something to every parity bucket at least so often.
     pub heartbeat_every: Duration,
-    /// Deltas not acknowledged for so long are sent again.
+    /// Deltas not acknowledged for so long are sent again; after longer and longer, up to eight times as
+    /// long, while the member does not answer at all.
     pub resend_after: Duration,
     /// A member that has not answered for so long is reported to the directory.
     pub stuck_after: Duration,

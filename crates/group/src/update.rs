@@ -29,6 +29,8 @@ pub(crate) struct Peer {
     pub heard_at: Time,
     /// When deltas were last sent again.
     pub resent_at: Time,
+    /// How often since it was last heard.
+    pub resends: u32,
     /// It promised that no successor answers before.
     pub promise: Time,
     /// Extents that it has reserved.
@@ -65,6 +67,9 @@ pub(crate) struct Wish {
 /// A gap is filled again after this time at the soonest, so that a burst of acks that all report it
 /// causes one burst of deltas.
 const RESEND_NOT_BEFORE: Duration = Duration::from_millis(5);
+/// Who does not answer is sent the same again after twice the time before, so often: eight times
+/// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
+const RESEND_DOUBLINGS: u32 = 3;
 
 impl State {
     /// Rule 1, the data bucket's part that needs no message.
@@ -200,12 +205,13 @@ impl State {
                 peer.moved_at = ctx.now;
             }
             let owed = peer.prefix < peer.sent;
-            let quiet_for = ctx
-                .now
-                .since(peer.moved_at.max(peer.resent_at).max(peer.sent_at));
-            if owed && quiet_for >= ctx.options.resend_after {
+            // Whatever else was sent meanwhile, heartbeats and later deltas, does not put it off.
+            let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at));
+            let patience = ctx.options.resend_after * (1 << peer.resends.min(RESEND_DOUBLINGS));
+            if owed && quiet_for >= patience {
                 peer.sent = peer.prefix;
                 peer.resent_at = ctx.now;
+                peer.resends = peer.resends.saturating_add(1);
             }
             let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
@@ -417,6 +423,7 @@ impl State {
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
         peer.heard_at = ctx.now;
+        peer.resends = 0;
         if prefix > peer.prefix {
             peer.prefix = prefix;
             peer.moved_at = ctx.now;
