@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
-use staves_wire::group::{GroupMessage, SyncStream};
+use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
 use crate::fill::Fill;
 use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
@@ -13,6 +13,9 @@ use crate::requests::RequestTable;
 use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
 use crate::update::{Peer, Wish};
+
+/// What a log may hold after a sync, in bounds of a log: its own and what it lacked.
+const SYNC_LOGS: usize = 4;
 
 impl Member {
     #[allow(clippy::too_many_arguments)]
@@ -57,6 +60,7 @@ impl Member {
                         && s.streams.len() == streams.len()
                         && (streams.len() == 1 || s.slot == slot)
                         && s.is_led_to_cut(&streams)
+                        && s.has_log_room_for(&streams, self.options.log_bytes_max)
                 };
                 let Some(state) = self.state.as_mut().filter(shaped) else {
                     return;
@@ -196,6 +200,14 @@ impl State {
             || kept
                 .into_iter()
                 .all(|s| self.streams[usize::from(s.stream)].leads_to(s.cut, &s.deltas))
+    }
+
+    // I10: what leads there was in one log or another, whose bounds may differ somewhat from ours.
+    fn has_log_room_for(&self, streams: &[SyncStream], log_bytes_max: usize) -> bool {
+        streams.iter().zip(&self.streams).all(|(sync, s)| {
+            let brought: usize = sync.deltas.iter().map(Delta::weight).sum();
+            sync.deltas.len() <= 1 || s.log.bytes() + brought <= SYNC_LOGS * log_bytes_max
+        })
     }
 
     // False if there is no memory for what leads there.
