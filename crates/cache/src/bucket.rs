@@ -366,7 +366,7 @@ impl Bucket {
     // I9: what was done is answered again, not done again.
     fn recall(&self, ask: &Ask) -> Option<Outcome> {
         let request = ask.request.as_ref()?;
-        let (seq, answer) = match self.member.recall(request, ask.retry) {
+        let (seq, answer) = match self.member.recall(request) {
             staves_group::Recall::New => return None,
             staves_group::Recall::Waiting { seq, answer } => (seq, answer::recall(&answer)),
             staves_group::Recall::Done { answer } => (0, answer::recall(&answer)),

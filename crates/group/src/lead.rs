@@ -188,7 +188,7 @@ impl Leading {
         }
         let mut requests = RequestTable::default();
         if let Some(best) = best {
-            requests = RequestTable::load(&best.requests, best.forgot);
+            requests = RequestTable::load(&best.requests);
         }
         let beyond = union
             .range(prefix + 1..)
@@ -202,7 +202,7 @@ impl Leading {
                 .map(|(_, delta)| (*delta).clone())
                 .collect(),
             requests: requests.dump(),
-            forgot: requests.forgot(),
+            forgot: requests.forgotten() > 0,
         }
     }
 

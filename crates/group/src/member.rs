@@ -374,12 +374,18 @@ impl Member {
         }
     }
 
-    /// What is known of a request. `retry`: its client has sent it before.
-    pub fn recall(&self, request: &RequestId, retry: bool) -> Recall {
+    /// What is known of a request.
+    pub fn recall(&self, request: &RequestId) -> Recall {
         match self.state.as_ref().filter(|s| s.serving()) {
-            Some(s) => s.own().requests.recall(request, s.own().stable, retry),
+            Some(s) => s.own().requests.recall(request, s.own().stable),
             None => Recall::New,
         }
+    }
+
+    /// The highest request number that a client had used who is forgotten here; see [`crate::RequestTable`].
+    pub fn forgotten(&self) -> u64 {
+        let state = self.state.as_ref().filter(|s| s.serving());
+        state.map_or(0, |s| s.own().requests.forgotten())
     }
 
     /// The low watermark of the own stream: answers and reads of anything up to here may go out.

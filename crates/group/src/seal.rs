@@ -78,7 +78,7 @@ impl State {
                     prefix: s.prefix,
                     deltas: s.log.all().cloned().collect(),
                     requests: s.requests.dump(),
-                    forgot: s.requests.forgot(),
+                    forgot: s.requests.forgotten() > 0,
                 }
             })
             .collect();

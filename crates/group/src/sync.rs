@@ -128,7 +128,7 @@ impl Member {
                 let requests = if planted(Mutant::RequestTableNotRebuilt) {
                     RequestTable::default()
                 } else {
-                    RequestTable::load(&s.requests, s.forgot)
+                    RequestTable::load(&s.requests)
                 };
                 Stream::at_cut(s.cut, requests)
             })
