@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use staves_cache::{Bucket, Options};
 use staves_group::Member;
-use staves_model::{Epoch, Incarnation, NodeId};
+use staves_model::{Incarnation, NodeId};
 
 use crate::event::Place;
 use crate::kv_history::{Act, Seen};
@@ -103,12 +103,7 @@ pub struct KvOperation {
     pub seen: Option<Seen>,
     /// It was refused for lack of memory, so it certainly did not take effect.
     pub refused: bool,
-    /// It was answered, and changed nothing: by this bucket.
-    pub(crate) idle_at: Option<Home>,
 }
-
-/// A bucket that serves: the node, which life of its process, and the epoch.
-pub(crate) type Home = (usize, u64, Epoch);
 
 /// A request at a bucket that has no answer yet.
 pub(crate) struct Open {
@@ -129,13 +124,4 @@ pub struct KvWorld {
     pub undecided: usize,
     pub(crate) open: BTreeMap<(usize, u64), Open>,
     pub(crate) tokens: u64,
-    /// How often each node's process began again.
-    pub(crate) lives: BTreeMap<usize, u64>,
-}
-
-impl KvWorld {
-    /// Which life of its process a node is in.
-    pub(crate) fn life(&self, node: usize) -> u64 {
-        self.lives.get(&node).copied().unwrap_or_default()
-    }
 }

@@ -41,7 +41,6 @@ impl World {
             returned: None,
             seen: None,
             refused: false,
-            idle_at: None,
         });
         true
     }
@@ -207,6 +206,5 @@ pub(crate) fn last_read(key: usize, value: Option<&[u8]>, now: u64) -> KvOperati
         returned: Some(now + 1),
         seen: Some(value.map_or(Seen::Nil, |v| Seen::Value(Content::of(v)))),
         refused: false,
-        idle_at: None,
     }
 }

@@ -4,7 +4,6 @@ use staves_cache::{Ask, BucketEffects, Refused};
 use staves_group::Event;
 use staves_model::{Incarnation, NodeId, PAGE_BYTES};
 use staves_wire::cache::{Answer, Condition, Op};
-use staves_wire::error::ErrorCode;
 
 use crate::event::{KvRequest, Packet};
 use crate::kv::{KEYS, Open, Seat, WAITING_MAX};
@@ -46,21 +45,11 @@ impl World {
         let Some(Seat::Kv(_)) = &self.nodes[node].member else {
             return;
         };
-        let first_client = self.directory_place() + 1;
         let Some(kv) = self.kv.as_mut() else { return };
         let asked = &kv.history[r.operation];
         let Some(Seat::Kv(mut bucket)) = self.nodes[node].member.take() else {
             return;
         };
-        // A bucket remembers what it answered without changing anything. A copy of such a request that
-        // arrives later at another bucket is left to connections, which end with their client.
-        let client = &self.clients[r.client - first_client];
-        let over = client.under_way != Some(r.operation);
-        let elsewhere = |at| at != (node, kv.life(node), bucket.member().epoch());
-        if over && asked.idle_at.is_some_and(elsewhere) {
-            self.nodes[node].member = Some(Seat::Kv(bucket));
-            return self.cover.count("key-value: idle request late elsewhere");
-        }
         let (key, act) = (name(asked.key), asked.act);
         let value = act.text().map(|t| t.bytes()).unwrap_or_default();
         let now = self.nodes[node].clock(self.now);
@@ -138,22 +127,7 @@ impl World {
                 });
             }
         };
-        let epoch = self.nodes[node]
-            .member
-            .as_ref()
-            .map(|m| m.epoch())
-            .unwrap_or_default();
-        let act = kv.history[open.operation].act;
-        let full = matches!(answer, Answer::Error(ErrorCode::OutOfMemory, _));
-        let idle = match act {
-            Act::Get | Act::SetIfAbsent(_) | Act::GetDel => answer == Answer::Nil,
-            Act::Del => answer == Answer::Int(0),
-            _ => false,
-        };
-        if idle || full {
-            kv.history[open.operation].idle_at = Some((node, kv.life(node), epoch));
-        }
-        if idle || act == Act::Get {
+        if kv.history[open.operation].act == Act::Get {
             self.check_read(node);
         }
         let (number, attempt) = (open.number, open.attempt);
@@ -187,7 +161,6 @@ impl World {
     /// The node's process is gone, and with it whoever waited there.
     pub(crate) fn forget_tokens(&mut self, node: usize) {
         if let Some(kv) = &mut self.kv {
-            *kv.lives.entry(node).or_default() += 1;
             kv.open.retain(|(n, _), _| *n != node);
         }
     }

@@ -258,7 +258,7 @@ impl World {
         let Some(member) = &self.nodes[node].member else {
             return;
         };
-        match member.recall(&r.id, r.retry) {
+        match member.recall(&r.id) {
             Recall::Done { .. } => {
                 self.cover.count("retry answered again");
                 self.answer_write(node, r.client, r.id.number, 0);

@@ -86,6 +86,7 @@ const NIL: u8 = 1;
 const INT: u8 = 2;
 const VALUE: u8 = 3;
 const TOO_LARGE: u8 = 4;
+const ERROR: u8 = 5;
 
 /// An answer as the request table keeps it. `Ok`, the most common, is no bytes at all.
 pub(crate) fn keep(answer: &Answer) -> Bytes {
@@ -105,8 +106,10 @@ pub(crate) fn keep(answer: &Answer) -> Bytes {
             kept.put_u8(TOO_LARGE);
             kept.put_u64_le(bytes.len() as u64);
         }
-        Answer::Error(code, _) => {
-            unreachable!("{code}: an error writes nothing, so no delta carries it")
+        Answer::Error(code, text) => {
+            kept.put_u8(ERROR);
+            kept.put_u16_le(*code as u16);
+            kept.put_slice(text.as_bytes());
         }
     }
     kept.freeze()
@@ -132,8 +135,19 @@ pub(crate) fn recall(kept: &Bytes) -> Answer {
                 ),
             )
         }
-        Some(_) => Answer::error(ErrorCode::Internal, "ERR the kept answer cannot be read"),
+        Some(&ERROR) => recall_error(kept).unwrap_or_else(unreadable),
+        Some(_) => unreadable(),
     }
+}
+
+fn recall_error(kept: &Bytes) -> Option<Answer> {
+    let number = u16::from_le_bytes(kept.get(1..3)?.try_into().ok()?);
+    let text = std::str::from_utf8(kept.get(3..)?).ok()?;
+    Some(Answer::error(ErrorCode::from_number(number)?, text))
+}
+
+fn unreadable() -> Answer {
+    Answer::error(ErrorCode::Internal, "ERR the kept answer cannot be read")
 }
 
 /// The answer to a retry that comes too late.
@@ -165,6 +179,7 @@ mod tests {
             Answer::Int(-5),
             value(0),
             value(4096),
+            out_of_memory(),
         ] {
             assert_eq!(recall(&keep(&answer)), answer);
         }

@@ -14,7 +14,6 @@ use crate::command;
 use crate::index::Tag;
 use crate::kv::{Kv, Value, record_at};
 use crate::large::LargeWrite;
-use crate::settled::Settled;
 use crate::waiting::{Ask, Parked, Queue, Unstable, Waiters};
 use crate::write::Room;
 use crate::{Options, answer};
@@ -49,12 +48,13 @@ pub struct Bucket {
     /// Which pages `kv` speaks of; `None` while pages are still being fetched.
     indexed: Option<u64>,
     pub(crate) unstable: Unstable,
-    pub(crate) settled: Settled,
     waiters: Waiters,
     queue: Queue,
     pub(crate) large: Option<LargeWrite>,
     /// Chunks of large values that were given up.
     pub(crate) orphans: Vec<u32>,
+    /// The log had no room for giving them back.
+    pub(crate) orphans_wait: bool,
     pub(crate) room: Room,
     me: NodeId,
     incarnation: Incarnation,
@@ -91,11 +91,11 @@ impl Bucket {
             kv: Kv::default(),
             indexed: None,
             unstable: Unstable::default(),
-            settled: Settled::default(),
             waiters: Waiters::default(),
             queue: Queue::default(),
             large: None,
             orphans: Vec::new(),
+            orphans_wait: false,
             room: Room::default(),
             me,
             incarnation,
@@ -168,7 +168,9 @@ impl Bucket {
 
     /// Whether a further step would find something to do at once: the driver need not let a tick pass.
     pub fn has_work(&self) -> bool {
-        self.serving() && (self.large.is_some() || !self.orphans.is_empty())
+        // One that waits for the log or for memory is woken by the copies' acks.
+        let ready = self.large.as_ref().is_some_and(|l| !l.waits());
+        self.serving() && (ready || (!self.orphans.is_empty() && !self.orphans_wait))
     }
 
     /// Tries an operation. `Some` is the answer; `None` means that it is in `out.answers` under the
@@ -321,7 +323,10 @@ impl Bucket {
         {
             return again;
         }
-        let may_read = self.member.may_read(now);
+        // A write that changes nothing goes through the stream like any other: its answer is then known
+        // to every copy, and a second copy of the request that comes late does not take effect after all.
+        let kept = op.is_write() && ask.request.is_some() && !planted(Mutant::NoOpNotRemembered);
+        let may_read = kept || self.member.may_read(now);
         if !op.is_write() && !may_read {
             return Outcome::Blocked { starved: false };
         }
@@ -335,26 +340,24 @@ impl Bucket {
                 self.stats.reads += 1;
                 self.stats.hits +=
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
-                let seq = self.unstable.seq_of(tag);
-                if op.is_write() {
-                    self.settled.note(ask, seq, &answer);
+                if kept {
+                    return self.keep(ask, answer);
                 }
                 Outcome::Answer {
-                    seq,
+                    seq: self.unstable.seq_of(tag),
                     answer,
                     read: true,
                 }
             }
             command::Verdict::Put(value, answer) => {
-                let outcome = self.write(now, ask, tag, op.key(), value, answer, out);
-                if let Outcome::Answer {
-                    answer: full @ Answer::Error(..),
-                    ..
-                } = &outcome
-                {
-                    self.settled.note(ask, 0, full);
+                match self.write(now, ask, tag, op.key(), value, answer, out) {
+                    // Refused for want of memory.
+                    Outcome::Answer {
+                        answer: full @ Answer::Error(..),
+                        ..
+                    } if kept => self.keep(ask, full),
+                    outcome => outcome,
                 }
-                outcome
             }
             command::Verdict::Remove(answer) => self.remove(ask, tag, op.key(), answer),
         }
@@ -363,15 +366,8 @@ impl Bucket {
     // I9: what was done is answered again, not done again.
     fn recall(&self, ask: &Ask) -> Option<Outcome> {
         let request = ask.request.as_ref()?;
-        let (seq, answer) = match self.member.recall(request, ask.retry) {
-            staves_group::Recall::New => {
-                let (seq, answer) = self.settled.recall(request)?;
-                return Some(Outcome::Answer {
-                    seq,
-                    answer,
-                    read: true,
-                });
-            }
+        let (seq, answer) = match self.member.recall(request) {
+            staves_group::Recall::New => return None,
             staves_group::Recall::Waiting { seq, answer } => (seq, answer::recall(&answer)),
             staves_group::Recall::Done { answer } => (0, answer::recall(&answer)),
             staves_group::Recall::Forgotten => (0, answer::forgotten()),
@@ -543,7 +539,6 @@ impl Bucket {
                     .map(|t| (t, Err(Refused::Interrupted))),
             );
             self.unstable.clear();
-            self.settled.clear();
         }
         if !serving && !self.chosen {
             let parked = self.queue.take();

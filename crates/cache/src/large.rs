@@ -11,7 +11,7 @@ use staves_wire::cache::Answer;
 
 use crate::Options;
 use crate::answer::{self, Refused};
-use crate::bucket::{Bucket, BucketEffects};
+use crate::bucket::{Bucket, BucketEffects, Outcome};
 use crate::command;
 use crate::edit::Edit;
 use crate::index::Tag;
@@ -30,13 +30,19 @@ pub(crate) struct LargeWrite {
     /// How many chunks there will be; what remains of the value goes into the record.
     count: usize,
     chunks: Vec<u32>,
+    /// There was no memory for it: that is the answer, once the log has room for it.
+    full: bool,
+    /// It cannot go on before the copies have said something.
+    waits: bool,
 }
 
 enum Progress {
     More,
     Wait,
-    Done(u64),
-    Failed(Result<Answer, Refused>),
+    /// There is no memory for it.
+    Full,
+    Done(u64, Answer),
+    Failed(Refused),
 }
 
 impl LargeWrite {
@@ -65,6 +71,8 @@ impl LargeWrite {
             chunk_bytes,
             count,
             chunks: Vec::new(),
+            full: false,
+            waits: false,
         }
     }
 
@@ -74,6 +82,10 @@ impl LargeWrite {
 
     pub(crate) fn token(&self) -> u64 {
         self.ask.token
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
     }
 
     /// The chunks that are written and not named yet.
@@ -98,9 +110,12 @@ impl Bucket {
         let Some(mut large) = self.large.take() else {
             return;
         };
+        large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
-            let progress = if large.ask.deadline <= now {
-                Progress::Failed(Err(Refused::Deadline))
+            let progress = if large.full {
+                self.refuse_large(&large)
+            } else if large.ask.deadline <= now {
+                Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
                 self.write_chunk(now, &mut large)
             } else {
@@ -108,18 +123,22 @@ impl Bucket {
             };
             match progress {
                 Progress::More => {}
-                Progress::Wait => break,
-                Progress::Done(seq) => {
-                    let answer = self.deliver(now, &large.ask, seq, large.answer, false);
+                Progress::Wait => {
+                    large.waits = true;
+                    break;
+                }
+                Progress::Full => {
+                    self.orphans.append(&mut large.chunks);
+                    large.full = true;
+                }
+                Progress::Done(seq, answer) => {
+                    let answer = self.deliver(now, &large.ask, seq, answer, false);
                     out.answers.extend(answer.map(|a| (large.ask.token, Ok(a))));
                     return;
                 }
                 Progress::Failed(why) => {
                     self.orphans.append(&mut large.chunks);
-                    if let Ok(full) = &why {
-                        self.settled.note(&large.ask, 0, full);
-                    }
-                    out.answers.push((large.ask.token, why));
+                    out.answers.push((large.ask.token, Err(why)));
                     return;
                 }
             }
@@ -167,8 +186,20 @@ impl Bucket {
             &body,
             &large.answer,
         ) {
-            Ok(seq) => Progress::Done(seq),
+            Ok(seq) => Progress::Done(seq, large.answer.clone()),
             Err(stop) => stop.progress(),
+        }
+    }
+
+    fn refuse_large(&mut self, large: &LargeWrite) -> Progress {
+        let full = answer::out_of_memory();
+        if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
+            return Progress::Done(0, full);
+        }
+        match self.keep(&large.ask, full) {
+            Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
+            Outcome::Refuse(why) => Progress::Failed(why),
+            Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,
         }
     }
 }
@@ -177,8 +208,8 @@ impl Stop {
     fn progress(self) -> Progress {
         match self {
             Stop::Blocked => Progress::Wait,
-            Stop::Full => Progress::Failed(Ok(answer::out_of_memory())),
-            Stop::NotServing => Progress::Failed(Err(Refused::NotServing)),
+            Stop::Full => Progress::Full,
+            Stop::NotServing => Progress::Failed(Refused::NotServing),
         }
     }
 }

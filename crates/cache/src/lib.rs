@@ -35,7 +35,6 @@ mod kv;
 mod large;
 mod record;
 mod segments;
-mod settled;
 mod waiting;
 mod write;
 

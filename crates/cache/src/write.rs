@@ -148,6 +148,19 @@ impl Bucket {
         Ok(seq)
     }
 
+    /// An answer to a write that changed nothing: a delta without bytes brings it to the copies (I9).
+    pub(crate) fn keep(&mut self, ask: &Ask, answer: Answer) -> Outcome {
+        let kept = answer::keep(&answer);
+        if let Err(refused) = self.member.admit(Edit::default().weight(kept.len())) {
+            return Stop::from(refused).outcome();
+        }
+        Outcome::Answer {
+            seq: self.commit(ask.request, kept, Edit::default()),
+            answer,
+            read: false,
+        }
+    }
+
     /// Takes a key's value away.
     pub(crate) fn remove(&mut self, ask: &Ask, tag: Tag, key: &[u8], answer: Answer) -> Outcome {
         let mut edit = Edit::default();
@@ -371,11 +384,13 @@ impl Bucket {
 
     /// Gives back the chunks of large values that were given up.
     pub(crate) fn give_back_orphans(&mut self) {
+        self.orphans_wait = false;
         while !self.orphans.is_empty() {
             let rest = self.orphans.len().saturating_sub(ORPHANS_PER_DELTA);
             let mut edit = Edit::default();
             edit.zero(self.orphans[rest..].iter().copied());
             if self.member.admit(edit.weight(0)).is_err() {
+                self.orphans_wait = true;
                 return;
             }
             self.orphans.truncate(rest);

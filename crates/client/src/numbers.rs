@@ -1,7 +1,12 @@
 //! Numbers for writes, so that a retry is known for one (GROUP rule 18), in a window that never grows
 //! wider than what buckets remember.
+//!
+//! They are drawn from the clock, in microseconds since 1970, so that they lie above those of clients
+//! that were there before: a bucket that has forgotten some can tell a new one from them. Should our
+//! clock be behind theirs, [`Numbers::skip_ahead`] makes up for it.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use staves_model::ClientId;
@@ -16,16 +21,32 @@ pub(crate) struct Numbers {
 }
 
 struct State {
-    next: u64,
-    /// Runs of numbers that are taken and not given back: the first, and how many.
-    taken: BTreeMap<u64, u64>,
+    last: u64,
+    /// The next run lies above this: our clock is behind.
+    ahead: u64,
+    /// Runs of numbers from the oldest in use on: the first, how many, and whether they are in use.
+    taken: BTreeMap<u64, (u64, bool)>,
+    /// How many numbers these are.
+    count: u64,
 }
+
+/// How far numbers skip at a time.
+const SKIP_MICROS: u64 = 3600 * 1_000_000;
 
 impl State {
     fn floor(&self) -> u64 {
         self.taken
             .first_key_value()
-            .map_or(self.next, |(first, _)| *first)
+            .map_or(self.last.saturating_add(1), |(first, _)| *first)
+    }
+
+    fn give_back(&mut self, first: u64) {
+        if let Some((_, in_use)) = self.taken.get_mut(&first) {
+            *in_use = false;
+        }
+        while let Some(oldest) = self.taken.first_entry().filter(|run| !run.get().1) {
+            self.count -= oldest.remove().0;
+        }
     }
 }
 
@@ -40,8 +61,10 @@ impl Numbers {
     /// For a new life of a client: its id is new too.
     pub(crate) fn new(client: ClientId, window: u64) -> Numbers {
         let state = Mutex::new(State {
-            next: 1,
+            last: 0,
+            ahead: 0,
             taken: BTreeMap::new(),
+            count: 0,
         });
         Numbers {
             client,
@@ -74,21 +97,33 @@ impl Numbers {
     }
 
     fn try_take(&self, count: u64) -> Option<Taken<'_>> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.try_take_at(count, since_1970.map_or(0, |d| d.as_micros() as u64))
+    }
+
+    fn try_take_at(&self, count: u64, clock: u64) -> Option<Taken<'_>> {
         let mut state = self.state.lock();
-        let first = state.next;
+        let first = clock.max(state.last.max(state.ahead).saturating_add(1));
         if count > 0 {
-            let fits = first + count <= state.floor() + self.window;
+            let fits = state.count + count <= self.window;
             if !fits && !state.taken.is_empty() {
                 return None;
             }
-            state.taken.insert(first, count);
-            state.next += count;
+            state.taken.insert(first, (count, true));
+            state.count += count;
+            state.last = first.saturating_add(count - 1);
         }
         Some(Taken {
             numbers: self,
             first,
             count,
         })
+    }
+
+    /// A bucket cannot tell our numbers from those of clients that it has forgotten.
+    pub(crate) fn skip_ahead(&self) {
+        let mut state = self.state.lock();
+        state.ahead = state.last.saturating_add(SKIP_MICROS).min(u64::MAX / 2);
     }
 }
 
@@ -102,7 +137,7 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.numbers.state.lock().taken.remove(&self.first);
+            self.numbers.state.lock().give_back(self.first);
             self.numbers.freed.notify_waiters();
         }
     }
@@ -116,23 +151,35 @@ mod tests {
     fn the_floor_follows_the_oldest_and_the_window_holds() {
         let numbers = Numbers::new(ClientId(1), 10);
         assert_eq!(numbers.floor(), 1);
-        let a = numbers.try_take(4).expect("1 to 4");
-        let b = numbers.try_take(6).expect("5 to 10");
+        let a = numbers.try_take_at(4, 1).expect("1 to 4");
+        let b = numbers.try_take_at(6, 1).expect("5 to 10");
         assert!(b.iter().eq(5..=10));
-        assert!(numbers.try_take(1).is_none(), "11 is ten beyond 1");
-        assert!(numbers.try_take(0).is_some(), "reads need none");
+        assert!(numbers.try_take_at(1, 1).is_none(), "11 is ten beyond 1");
+        assert!(numbers.try_take_at(0, 1).is_some(), "reads need none");
         drop(b);
         assert_eq!(numbers.floor(), 1, "the oldest still holds it");
         drop(a);
         assert_eq!(numbers.floor(), 11);
         // A run larger than the window goes alone.
-        let c = numbers.try_take(25).expect("alone");
-        assert!(numbers.try_take(1).is_none());
+        let c = numbers.try_take_at(25, 1).expect("alone");
+        assert!(numbers.try_take_at(1, 1).is_none());
         drop(c);
         assert!(
             numbers
-                .try_take(1)
+                .try_take_at(1, 1)
                 .is_some_and(|taken| taken.iter().eq(36..=36))
         );
+    }
+
+    #[test]
+    fn numbers_follow_the_clock_and_skip_when_it_is_behind() {
+        let numbers = Numbers::new(ClientId(1), 10);
+        let first = |clock| numbers.try_take_at(2, clock).and_then(|t| t.iter().next());
+        assert_eq!(first(500), Some(500));
+        assert_eq!(first(500), Some(502), "never the same twice");
+        assert_eq!(first(9000), Some(9000));
+        numbers.skip_ahead();
+        assert_eq!(first(9002), Some(9002 + SKIP_MICROS));
+        assert_eq!(numbers.floor(), 9004 + SKIP_MICROS, "nothing is in use");
     }
 }

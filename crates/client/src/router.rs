@@ -201,7 +201,12 @@ impl<T: Transport> Router<T> {
             deadline,
         };
         turn.run().await?;
-        Ok(turn.finish())
+        let answers = turn.finish();
+        let unknown = |a: &Answer| matches!(a, Answer::Error(ErrorCode::Forgotten, _));
+        if answers.iter().any(unknown) {
+            self.inner.numbers.skip_ahead();
+        }
+        Ok(answers)
     }
 
     /// Passes another client's request on to the nodes that answer for it: once, with the client's own

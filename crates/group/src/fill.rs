@@ -16,6 +16,11 @@ use crate::table::Rebuilt;
 const GET_PAGES_MAX: u32 = 1024;
 /// A request not answered for so long is made again, to another member where there is one.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A page at hand that has waited so long for the streams is asked for again, of another member where
+/// there is one.
+const WAITS_FOR_STREAMS: Duration = Duration::from_secs(1);
+/// Most pages of which some parts are at hand (m > 1); others are asked for again.
+const PARTS_PAGES_MAX: usize = 4096;
 
 /// A joiner's requests under way.
 #[derive(Default)]
@@ -60,7 +65,8 @@ impl State {
         self.fill
             .asked
             .retain(|_, (_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
-        if self.fill.asked.len() < before {
+        let waited = self.table.drop_waiting(ctx.now - WAITS_FOR_STREAMS);
+        if self.fill.asked.len() < before || waited {
             self.fill.turns = self.fill.turns.wrapping_add(1);
         }
         while self.fill.asked.len() < ctx.options.fetch_window {
@@ -232,9 +238,12 @@ impl State {
                 continue;
             }
             let page = part.page;
+            if self.fill.parts.len() >= PARTS_PAGES_MAX && !self.fill.parts.contains_key(&page) {
+                continue;
+            }
             let entry = self.fill.parts.entry(page).or_default();
             entry.insert(from, part);
-            if self.try_rebuild(page) {
+            if self.try_rebuild(ctx.now, page) {
                 self.fill.parts.remove(&page);
             }
         }
@@ -254,7 +263,7 @@ impl State {
 
     // Any m parts whose labels agree for every stream (I6). True: the page is here, or at hand, or its
     // parts are of no use and must be asked for again.
-    fn try_rebuild(&mut self, page: u32) -> bool {
+    fn try_rebuild(&mut self, now: Time, page: u32) -> bool {
         let shape = self.shape();
         let Some(parts) = self.fill.parts.get(&page) else {
             return true;
@@ -290,6 +299,7 @@ impl State {
         let rebuilt = Rebuilt {
             labels,
             bytes: code::rebuild(shape.m, &bytes),
+            since: now,
         };
         let applied = self.applied();
         self.table.offer(page, rebuilt, &applied);

@@ -4,12 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use staves_model::{Epoch, Group, Incarnation, MemberSlot, Time, mutant::Mutant, mutant::planted};
+use staves_model::{
+    Epoch, Group, Incarnation, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted,
+};
+use staves_store::BUCKET_EXTENTS_MAX;
 use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
 use crate::member::{Ctx, DirectoryCall, Effects, Member, ctx};
 use crate::requests::RequestTable;
-use crate::table::{sound_deltas, touched};
+use crate::stream::CUT_MAX;
+use crate::table::{PAGES_MAX, sound_deltas, touched};
 
 struct Sealed {
     streams: Vec<SealedStream>,
@@ -184,7 +188,7 @@ impl Leading {
         }
         let mut requests = RequestTable::default();
         if let Some(best) = best {
-            requests = RequestTable::load(&best.requests, best.forgot);
+            requests = RequestTable::load(&best.requests);
         }
         let beyond = union
             .range(prefix + 1..)
@@ -198,7 +202,7 @@ impl Leading {
                 .map(|(_, delta)| (*delta).clone())
                 .collect(),
             requests: requests.dump(),
-            forgot: requests.forgot(),
+            forgot: requests.forgotten() > 0,
         }
     }
 
@@ -354,6 +358,7 @@ impl Member {
     pub(crate) fn on_sealed(
         &mut self,
         now: Time,
+        from: NodeId,
         epoch: Epoch,
         slot: MemberSlot,
         incarnation: Incarnation,
@@ -365,16 +370,16 @@ impl Member {
         let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else {
             return;
         };
-        let listed = leading
-            .group
-            .member(slot)
-            .is_some_and(|x| x.incarnation == incarnation);
+        let member = leading.group.member(slot);
+        let retained =
+            member.is_some_and(|x| x.is(from, incarnation)) && leading.group.retained(slot);
         let m = usize::from(leading.group.m);
         let sound = streams
             .iter()
-            .all(|s| s.prefix < u64::MAX && sound_deltas(&s.deltas, m));
+            .all(|s| s.prefix <= CUT_MAX && sound_deltas(&s.deltas, m, epoch));
+        let bounded = want_extents <= BUCKET_EXTENTS_MAX && pages <= PAGES_MAX;
         let known = leading.plan.is_some() || leading.sealed.contains_key(&slot);
-        if known || !listed || !sound {
+        if known || !retained || !sound || !bounded {
             return;
         }
         leading.sealed.insert(
@@ -389,9 +394,11 @@ impl Member {
         self.lead(now, out);
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn on_synced(
         &mut self,
         now: Time,
+        from: NodeId,
         epoch: Epoch,
         slot: MemberSlot,
         incarnation: Incarnation,
@@ -404,7 +411,7 @@ impl Member {
         if leading
             .group
             .member(slot)
-            .is_none_or(|x| x.incarnation != incarnation)
+            .is_none_or(|x| !x.is(from, incarnation))
         {
             return;
         }

@@ -53,7 +53,8 @@ impl State {
         let until = if planted(Mutant::PromiseFromReceipt) {
             ctx.now + ctx.options.lease
         } else {
-            echoed + shortened(ctx.options.lease)
+            // A clock that we cannot have sent counts as that of now.
+            echoed.min(ctx.now) + shortened(ctx.options.lease)
         };
         let peer = &mut self.peers[slot.index()];
         peer.promise = peer.promise.max(until);

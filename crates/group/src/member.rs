@@ -25,7 +25,8 @@ pub struct Options {
     pub lease: Duration,
     /// A data bucket says something to every parity bucket at least so often.
     pub heartbeat_every: Duration,
-    /// Deltas not acknowledged for so long are sent again.
+    /// Deltas not acknowledged for so long are sent again; after longer and longer, up to eight times as
+    /// long, while the member does not answer at all.
     pub resend_after: Duration,
     /// A member that has not answered for so long is reported to the directory.
     pub stuck_after: Duration,
@@ -168,6 +169,13 @@ impl State {
 
     pub fn serving(&self) -> bool {
         self.open && self.shape().is_data()
+    }
+
+    /// Whether the directory's entry has as many members and streams, and this one in its slot.
+    fn fits(&self, group: &Group, me: NodeId) -> bool {
+        self.peers.len() == group.members.len()
+            && self.streams.len() == usize::from(group.m)
+            && group.member(self.slot).is_some_and(|x| x.node == me)
     }
 
     pub fn own(&self) -> &Stream {
@@ -366,12 +374,18 @@ impl Member {
         }
     }
 
-    /// What is known of a request. `retry`: its client has sent it before.
-    pub fn recall(&self, request: &RequestId, retry: bool) -> Recall {
+    /// What is known of a request.
+    pub fn recall(&self, request: &RequestId) -> Recall {
         match self.state.as_ref().filter(|s| s.serving()) {
-            Some(s) => s.own().requests.recall(request, s.own().stable, retry),
+            Some(s) => s.own().requests.recall(request, s.own().stable),
             None => Recall::New,
         }
+    }
+
+    /// The highest request number that a client had used who is forgotten here; see [`crate::RequestTable`].
+    pub fn forgotten(&self) -> u64 {
+        let state = self.state.as_ref().filter(|s| s.serving());
+        state.map_or(0, |s| s.own().requests.forgotten())
     }
 
     /// The low watermark of the own stream: answers and reads of anything up to here may go out.
@@ -552,6 +566,7 @@ impl Member {
             } => {
                 self.on_sealed(
                     now,
+                    from,
                     epoch,
                     slot,
                     incarnation,
@@ -566,7 +581,7 @@ impl Member {
                 incarnation,
                 able,
             } => {
-                self.on_synced(now, epoch, slot, incarnation, able, out);
+                self.on_synced(now, from, epoch, slot, incarnation, able, out);
             }
             GroupMessage::Sync {
                 group,
@@ -638,7 +653,9 @@ impl Member {
             return;
         }
         let ctx = ctx!(self, now);
-        if let Some(state) = self.state.as_mut().filter(|s| s.epoch == group.epoch) {
+        // One that a leader has brought into another shape than the directory's stays shut, and is left out.
+        let fits = |s: &&mut State| s.epoch == group.epoch && s.fits(&group, self.me);
+        if let Some(state) = self.state.as_mut().filter(fits) {
             state.view = group.clone();
             if state.synced == group.epoch && !state.open {
                 state.opened(&ctx, out, applied);

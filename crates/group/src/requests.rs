@@ -2,6 +2,13 @@
 //!
 //! A table is a function of the deltas up to a prefix and of nothing else, so every member that holds
 //! the same prefix holds the same table. What it forgets, it forgets by that rule too.
+//!
+//! **What is forgotten is never done again (I9).** A client's numbers grow, and they are drawn from a
+//! clock: a later client's lie above an earlier one's. So one number is enough to say what was
+//! forgotten: the highest that any forgotten client had used. Whoever is not known and asks with a
+//! number up to there may have been served already, first try or not, and is told that the outcome is
+//! not known; whoever asks with a higher one never was. That is safe whatever the clocks say; a clock
+//! that is behind only makes its client be refused until it has drawn a higher number.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +46,16 @@ pub enum Recall {
     Forgotten,
 }
 
+/// Highest number of a request. Whoever draws a higher one is not served, so that nobody can use up all
+/// numbers for everybody.
+pub const NUMBER_MAX: u64 = 1 << 62;
+
+/// No client: its entry in a message says how far what is forgotten reaches.
+const NOBODY: ClientId = ClientId(0);
+
 #[derive(Clone, Default)]
 struct Client {
+    /// Requests below it that are not in `done` have been answered, or are not known any more.
     floor: u64,
     last_seq: u64,
     done: BTreeMap<u64, (u64, Bytes)>,
@@ -51,7 +66,8 @@ struct Client {
 pub struct RequestTable {
     clients: BTreeMap<ClientId, Client>,
     answer_bytes: usize,
-    forgot: bool,
+    /// The highest number that a forgotten client had used.
+    forgotten: u64,
 }
 
 impl RequestTable {
@@ -66,18 +82,22 @@ impl RequestTable {
         if !self.clients.contains_key(&request.client) && self.clients.len() >= CLIENTS_MAX {
             self.forget_oldest();
         }
-        let client = self.clients.entry(request.client).or_default();
+        let (client, forgotten) = (request.client, self.forgotten);
+        let client = self.clients.entry(client).or_insert_with(|| Client {
+            // It may be one of those that were forgotten.
+            floor: forgotten.saturating_add(1),
+            ..Client::default()
+        });
         client.last_seq = seq;
-        while client.floor < request.floor
-            && client
-                .done
-                .first_key_value()
-                .is_some_and(|(n, _)| *n < request.floor)
+        client.floor = client.floor.max(request.floor);
+        while client
+            .done
+            .first_key_value()
+            .is_some_and(|(n, _)| *n < client.floor)
         {
             let released = client.done.pop_first();
             self.answer_bytes -= released.map_or(0, |(_, (_, answer))| answer.len());
         }
-        client.floor = client.floor.max(request.floor);
         self.answer_bytes += answer.len();
         if let Some((_, before)) = client.done.insert(request.number, (seq, answer)) {
             self.answer_bytes -= before.len();
@@ -87,9 +107,10 @@ impl RequestTable {
                 || (bytes > ANSWER_BYTES_MAX && client.done.len() > 1)
         };
         while over(client, self.answer_bytes) {
-            let forgotten = client.done.pop_first();
-            self.answer_bytes -= forgotten.map_or(0, |(_, (_, answer))| answer.len());
-            self.forgot = true;
+            if let Some((number, (_, answer))) = client.done.pop_first() {
+                self.answer_bytes -= answer.len();
+                client.floor = client.floor.max(number.saturating_add(1));
+            }
         }
     }
 
@@ -104,19 +125,23 @@ impl RequestTable {
             let forgotten = self.clients.remove(&id).unwrap_or_default();
             let answers = forgotten.done.values().map(|(_, answer)| answer.len());
             self.answer_bytes -= answers.sum::<usize>();
-            self.forgot = true;
+            let highest = forgotten.done.last_key_value().map_or(0, |(n, _)| *n);
+            let reaches = highest
+                .max(forgotten.floor.saturating_sub(1))
+                .min(NUMBER_MAX);
+            self.forgotten = self.forgotten.max(reaches);
         }
     }
 
-    /// What is known of `request`, when everything up to `stable` may be answered. `retry`: the client
-    /// has sent it before, so that not knowing it is no proof that it was never done.
-    pub fn recall(&self, request: &RequestId, stable: u64, retry: bool) -> Recall {
+    /// What is known of `request`, when everything up to `stable` may be answered. Whether it says that
+    /// it is a first try counts for nothing: one that was late may come after its retry.
+    pub fn recall(&self, request: &RequestId, stable: u64) -> Recall {
+        let unless_below = |floor: u64| match (floor..=NUMBER_MAX).contains(&request.number) {
+            true => Recall::New,
+            false => Recall::Forgotten,
+        };
         let Some(client) = self.clients.get(&request.client) else {
-            return if retry && self.forgot {
-                Recall::Forgotten
-            } else {
-                Recall::New
-            };
+            return unless_below(self.forgotten.saturating_add(1));
         };
         match client.done.get(&request.number) {
             Some((seq, answer)) if *seq <= stable || planted(Mutant::RetryAnsweredBeforeStable) => {
@@ -128,8 +153,7 @@ impl RequestTable {
                 seq: *seq,
                 answer: answer.clone(),
             },
-            None if request.number < client.floor || (retry && self.forgot) => Recall::Forgotten,
-            None => Recall::New,
+            None => unless_below(client.floor),
         }
     }
 
@@ -151,25 +175,40 @@ impl RequestTable {
                 })
                 .collect::<Vec<_>>()
         };
-        self.clients.iter().flat_map(each).collect()
+        let reaches = (self.forgotten > 0).then_some(DoneRequest {
+            request: RequestId {
+                client: NOBODY,
+                number: self.forgotten,
+                floor: 0,
+            },
+            seq: 0,
+            answer: Bytes::new(),
+        });
+        let known = self.clients.iter().flat_map(each);
+        reaches.into_iter().chain(known).collect()
     }
 
-    /// Whether anything was ever let go that its client had not released.
-    pub fn forgot(&self) -> bool {
-        self.forgot
+    /// The highest number that a forgotten client had used: a client that is not known here draws a
+    /// higher one.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// A table out of a message.
-    pub fn load(requests: &[DoneRequest], forgot: bool) -> RequestTable {
-        let mut table = RequestTable {
-            forgot,
-            ..RequestTable::default()
-        };
+    pub fn load(requests: &[DoneRequest]) -> RequestTable {
+        let mut table = RequestTable::default();
         let mut by_seq: Vec<&DoneRequest> = requests.iter().collect();
         by_seq.sort_by_key(|r| r.seq);
+        let mut reaches = 0;
         for r in by_seq {
-            table.insert(r.request, r.seq, r.answer.clone());
+            if r.request.client == NOBODY {
+                reaches = reaches.max(r.request.number);
+            } else {
+                table.insert(r.request, r.seq, r.answer.clone());
+            }
         }
+        // Last, so that clients which were known before the others were forgotten keep their floors.
+        table.forgotten = table.forgotten.max(reaches);
         table
     }
 
@@ -219,17 +258,17 @@ mod tests {
         let mut t = RequestTable::default();
         t.record(&delta(1, 7, 0, 3));
         assert!(matches!(
-            t.recall(&id(1, 7), 2, true),
+            t.recall(&id(1, 7), 2),
             Recall::Waiting { seq: 3, .. }
         ));
         assert_eq!(
-            t.recall(&id(1, 7), 3, true),
+            t.recall(&id(1, 7), 3),
             Recall::Done {
                 answer: Bytes::from("3")
             }
         );
-        assert_eq!(t.recall(&id(1, 8), 3, true), Recall::New);
-        assert_eq!(t.recall(&id(2, 7), 3, true), Recall::New);
+        assert_eq!(t.recall(&id(1, 8), 3), Recall::New);
+        assert_eq!(t.recall(&id(2, 7), 3), Recall::New);
     }
 
     #[test]
@@ -238,22 +277,72 @@ mod tests {
         t.record(&delta(1, 1, 0, 1));
         t.record(&delta(1, 2, 2, 2));
         assert_eq!(t.len(), 1);
-        assert_eq!(t.recall(&id(1, 1), 9, true), Recall::Forgotten);
+        assert_eq!(t.recall(&id(1, 1), 9), Recall::Forgotten);
     }
 
     #[test]
-    fn it_is_bounded_and_says_when_it_forgot() {
+    fn clients_are_bounded() {
         let mut t = RequestTable::default();
         for c in 0..=CLIENTS_MAX as u64 {
             t.record(&delta(c, 1, 0, c + 1));
         }
         assert_eq!(t.len(), CLIENTS_MAX);
-        assert_eq!(t.recall(&id(0, 1), 9999, true), Recall::Forgotten);
+        assert_eq!(t.recall(&id(0, 1), 9999), Recall::Forgotten);
         assert_eq!(
-            t.recall(&id(0, 2), 9999, false),
+            t.recall(&id(0, 2), 9999),
             Recall::New,
             "a first attempt is no retry"
         );
+    }
+
+    /// I9: whatever is late, first try or retry, and however many clients came in between.
+    #[test]
+    fn what_a_forgotten_client_did_is_not_done_again() {
+        let mut t = RequestTable::default();
+        t.record(&delta(1, 1000, 990, 1));
+        for c in 2..=CLIENTS_MAX as u64 + 1 {
+            t.record(&delta(c, 2000 + c, 0, c));
+        }
+        assert!(!t.clients.contains_key(&ClientId(1)), "it had to go");
+        assert_eq!(t.forgotten(), 1000);
+        for number in [991, 1000] {
+            assert_eq!(t.recall(&id(1, number), 9999), Recall::Forgotten);
+        }
+        assert_eq!(
+            t.recall(&id(1, 1001), 9999),
+            Recall::New,
+            "it draws a higher one"
+        );
+        assert_eq!(
+            t.recall(&id(5000, 3000), 9999),
+            Recall::New,
+            "so does a new client"
+        );
+
+        // It comes back: what it did before is not known by that either.
+        t.record(&delta(1, 4000, 990, 5000));
+        assert_eq!(t.recall(&id(1, 995), 9999), Recall::Forgotten);
+        assert_eq!(t.recall(&id(6, NUMBER_MAX + 1), 9999), Recall::Forgotten);
+        // All of it holds at whoever takes the table over.
+        let t = RequestTable::load(&t.dump());
+        assert_eq!(t.recall(&id(1, 995), 9999), Recall::Forgotten);
+        assert_eq!(t.recall(&id(2, 2001), 9999), Recall::Forgotten);
+        assert_eq!(
+            t.recall(&id(3, 2004), 9999),
+            Recall::New,
+            "one that is known"
+        );
+    }
+
+    #[test]
+    fn a_client_that_never_raises_its_floor_is_bounded_and_loses_its_oldest() {
+        let mut t = RequestTable::default();
+        for n in 1..=REQUESTS_PER_CLIENT_MAX as u64 + 2 {
+            t.record(&delta(1, n, 0, n));
+        }
+        assert_eq!(t.len(), REQUESTS_PER_CLIENT_MAX);
+        assert_eq!(t.recall(&id(1, 2), 9999), Recall::Forgotten);
+        assert!(matches!(t.recall(&id(1, 3), 9999), Recall::Done { .. }));
     }
 
     #[test]
@@ -267,8 +356,8 @@ mod tests {
             });
         }
         assert_eq!(t.len(), 4);
-        assert_eq!(t.recall(&id(1, 1), 9, true), Recall::Forgotten);
-        assert!(matches!(t.recall(&id(1, 6), 9, true), Recall::Done { .. }));
+        assert_eq!(t.recall(&id(1, 1), 9), Recall::Forgotten);
+        assert!(matches!(t.recall(&id(1, 6), 9), Recall::Done { .. }));
         t.record(&delta(1, 7, 7, 7));
         assert_eq!(
             (t.len(), t.answer_bytes),
@@ -283,7 +372,7 @@ mod tests {
         for (c, n, f, s) in [(1, 1, 0, 1), (2, 5, 3, 2), (1, 2, 1, 3), (2, 4, 3, 4)] {
             t.record(&delta(c, n, f, s));
         }
-        let again = RequestTable::load(&t.dump(), t.forgot());
+        let again = RequestTable::load(&t.dump());
         assert_eq!(again.dump(), t.dump());
     }
 }

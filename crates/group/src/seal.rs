@@ -22,7 +22,10 @@ impl State {
         let Some(slot) = group.slot_of(ctx.me, ctx.incarnation) else {
             return;
         };
-        if self.epoch > group.epoch || !group.retained(slot) {
+        let led = group.id == ctx.group
+            && usize::from(group.m) == self.streams.len()
+            && group.member(group.leader).is_some_and(|x| x.node == leader);
+        if self.epoch > group.epoch || !group.retained(slot) || !led {
             return;
         }
         if self.epoch < group.epoch {
@@ -75,7 +78,7 @@ impl State {
                     prefix: s.prefix,
                     deltas: s.log.all().cloned().collect(),
                     requests: s.requests.dump(),
-                    forgot: s.requests.forgot(),
+                    forgot: s.requests.forgotten() > 0,
                 }
             })
             .collect();

@@ -1,10 +1,16 @@
 //! One data bucket's stream of deltas, as a member holds it: prefix, applied, stable, log, requests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use staves_wire::group::Delta;
 
 use crate::requests::RequestTable;
+
+/// No stream gets as far: a delta each nanosecond would take a century. What a peer says lies beyond is
+/// not believed, so that no sum of seqs ever overflows.
+pub const SEQ_MAX: u64 = 1 << 62;
+/// No cut lies beyond, so that whoever begins at one has seqs left.
+pub const CUT_MAX: u64 = SEQ_MAX / 2;
 
 /// The deltas that are still needed: a run without gaps up to the prefix, and what came out of order
 /// beyond the gap (which counts for nothing until the gap closes, GROUP rule 2).
@@ -125,13 +131,21 @@ impl Stream {
         }
     }
 
-    /// Takes in a delta from the wire; false if it was here already, or there is no room beyond the gap.
+    /// Takes in a delta from the wire; false if it was here already, or the log has no room (I10). The
+    /// next in order goes before what waits beyond a gap, and one is always let in.
     pub fn receive(&mut self, delta: Delta, room: usize) -> bool {
         let seq = delta.label.seq;
         if seq <= self.prefix {
             return false;
         }
         if seq == self.prefix + 1 {
+            // It may be here already, beyond the gap that it closes.
+            if let Some(same) = self.log.beyond.remove(&seq) {
+                self.log.bytes -= same.weight();
+            }
+            if !self.make_room(delta.weight(), room) {
+                return false;
+            }
             self.accept(delta);
             while let Some(next) = self.log.beyond.remove(&(self.prefix + 1)) {
                 self.log.bytes -= next.weight();
@@ -146,6 +160,27 @@ impl Stream {
         self.log.bytes += delta.weight();
         self.log.beyond.insert(seq, delta);
         true
+    }
+
+    // Lets go of what is furthest beyond the gap: it will be sent again.
+    fn make_room(&mut self, weight: usize, room: usize) -> bool {
+        while self.log.bytes > 0 && self.log.bytes.saturating_add(weight) > room {
+            let Some((_, furthest)) = self.log.beyond.pop_last() else {
+                return false;
+            };
+            self.log.bytes -= furthest.weight();
+        }
+        true
+    }
+
+    /// Whether what is here and these deltas lead to a cut without a gap, and not beyond it.
+    pub fn leads_to(&self, cut: u64, deltas: &[Delta]) -> bool {
+        let brought: BTreeSet<u64> = deltas.iter().map(|d| d.label.seq).collect();
+        let mut at = self.prefix;
+        while at < cut && (brought.contains(&(at + 1)) || self.log.beyond.contains_key(&(at + 1))) {
+            at += 1;
+        }
+        at == cut
     }
 
     fn accept(&mut self, delta: Delta) {
@@ -215,8 +250,29 @@ mod tests {
         let w = delta(2).weight();
         assert!(s.receive(delta(2), w));
         assert!(!s.receive(delta(3), w));
-        assert!(s.receive(delta(1), w), "in order is never refused");
-        assert_eq!(s.prefix, 2);
+        assert!(s.receive(delta(1), w), "what is in order goes first");
+        assert_eq!((s.prefix, s.log.bytes(), s.log.has_gap()), (1, w, false));
+    }
+
+    /// I10: a data bucket that sends more than it may keep does not fill the memory of its copies.
+    #[test]
+    fn what_comes_in_order_is_bounded_too() {
+        let mut s = Stream::default();
+        let w = delta(1).weight();
+        assert!(s.receive(delta(1), w / 2), "one is always let in");
+        assert!(!s.receive(delta(2), 2 * w - 1) && s.receive(delta(2), 2 * w));
+        s.purge(2);
+        assert!(s.receive(delta(3), w));
+    }
+
+    #[test]
+    fn a_cut_is_led_to_by_what_is_here_and_what_is_brought() {
+        let mut s = Stream::default();
+        for seq in [1, 2, 4] {
+            s.receive(delta(seq), 1 << 20);
+        }
+        assert!(s.leads_to(4, &[delta(3)]) && s.leads_to(2, &[]));
+        assert!(!s.leads_to(4, &[]) && !s.leads_to(1, &[]) && !s.leads_to(CUT_MAX, &[delta(3)]));
     }
 
     #[test]

@@ -4,15 +4,18 @@
 use std::sync::Arc;
 
 use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
-use staves_store::Pages;
-use staves_wire::group::{GroupMessage, SyncStream};
+use staves_store::{BUCKET_EXTENTS_MAX, Pages};
+use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
 use crate::fill::Fill;
 use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
-use crate::stream::Stream;
-use crate::table::{PageTable, Shape, sound_deltas};
+use crate::stream::{CUT_MAX, Stream};
+use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
 use crate::update::{Peer, Wish};
+
+/// What a log may hold after a sync, in bounds of a log: its own and what it lacked.
+const SYNC_LOGS: usize = 4;
 
 impl Member {
     #[allow(clippy::too_many_arguments)]
@@ -34,20 +37,31 @@ impl Member {
         let listed = group
             .member(slot)
             .is_some_and(|x| x.is(self.me, self.incarnation));
+        let led =
+            group.id == self.id && group.member(group.leader).is_some_and(|x| x.node == leader);
         let sound = streams.len() == usize::from(group.m)
+            && want_extents <= BUCKET_EXTENTS_MAX
+            && pages <= PAGES_MAX
             && streams.iter().enumerate().all(|(i, s)| {
                 usize::from(s.stream) == i
-                    && s.cut < u64::MAX
-                    && sound_deltas(&s.deltas, streams.len())
+                    && s.cut <= CUT_MAX
+                    && sound_deltas(&s.deltas, streams.len(), group.epoch)
             });
-        if !listed || !sound || self.epoch() > group.epoch || group.epoch <= self.passed {
+        if !listed || !led || !sound || self.epoch() > group.epoch || group.epoch <= self.passed {
             return;
         }
         let mut able = true;
         if self.synced() != group.epoch {
             if group.retained(slot) {
                 let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
-                let shaped = |s: &&mut State| sealed && s.streams.len() == streams.len();
+                // With m > 1 a page is of its slot; only copies change slots.
+                let shaped = |s: &&mut State| {
+                    sealed
+                        && s.streams.len() == streams.len()
+                        && (streams.len() == 1 || s.slot == slot)
+                        && s.is_led_to_cut(&streams)
+                        && s.has_log_room_for(&streams, self.options.log_bytes_max)
+                };
                 let Some(state) = self.state.as_mut().filter(shaped) else {
                     return;
                 };
@@ -114,7 +128,7 @@ impl Member {
                 let requests = if planted(Mutant::RequestTableNotRebuilt) {
                     RequestTable::default()
                 } else {
-                    RequestTable::load(&s.requests, s.forgot)
+                    RequestTable::load(&s.requests)
                 };
                 Stream::at_cut(s.cut, requests)
             })
@@ -162,8 +176,9 @@ impl State {
         self.want_extents = want_extents;
         self.wish = Wish::default();
         for sync in &streams {
-            if self.shape().carries(usize::from(sync.stream)) {
-                self.stream_to_cut(sync, applied);
+            if self.shape().carries(usize::from(sync.stream)) && !self.stream_to_cut(sync, applied)
+            {
+                return false;
             }
         }
         self.slot = slot;
@@ -175,7 +190,28 @@ impl State {
         true
     }
 
-    fn stream_to_cut(&mut self, sync: &SyncStream, applied: &mut Applied<'_>) {
+    // Whether what the leader sends leads to the cut, in every stream that this member keeps.
+    fn is_led_to_cut(&self, streams: &[SyncStream]) -> bool {
+        let kept = streams
+            .iter()
+            .filter(|s| self.shape().carries(usize::from(s.stream)));
+        planted(Mutant::KeepBeyondCut)
+            || planted(Mutant::GoOnWithSealMissing)
+            || kept
+                .into_iter()
+                .all(|s| self.streams[usize::from(s.stream)].leads_to(s.cut, &s.deltas))
+    }
+
+    // I10: what leads there was in one log or another, whose bounds may differ somewhat from ours.
+    fn has_log_room_for(&self, streams: &[SyncStream], log_bytes_max: usize) -> bool {
+        streams.iter().zip(&self.streams).all(|(sync, s)| {
+            let brought: usize = sync.deltas.iter().map(Delta::weight).sum();
+            sync.deltas.len() <= 1 || s.log.bytes() + brought <= SYNC_LOGS * log_bytes_max
+        })
+    }
+
+    // False if there is no memory for what leads there.
+    fn stream_to_cut(&mut self, sync: &SyncStream, applied: &mut Applied<'_>) -> bool {
         let stream = usize::from(sync.stream);
         let s = &mut self.streams[stream];
         if !planted(Mutant::KeepBeyondCut) {
@@ -187,13 +223,13 @@ impl State {
         if planted(Mutant::GoOnWithSealMissing) {
             s.prefix = s.prefix.min(sync.cut);
         }
-        if !planted(Mutant::KeepBeyondCut) && !planted(Mutant::GoOnWithSealMissing) {
-            assert_eq!(s.prefix, sync.cut, "the leader sends what leads to the cut");
-        }
         // Whatever slot it was given by an epoch that never opened: with m = 1 it may be a copy still.
         if !planted(Mutant::PartsBeforeCutApplied) {
             s.stable = s.stable.max(sync.cut);
-            self.apply_upto(stream, sync.cut.min(self.streams[stream].prefix), applied);
+            let upto = sync.cut.min(self.streams[stream].prefix);
+            if !self.apply_upto(stream, upto, applied) {
+                return false;
+            }
             let at = self.applied();
             self.table.settle(&at);
         }
@@ -201,6 +237,7 @@ impl State {
             let shape = self.shape();
             self.table.revert_above(shape, stream, sync.cut);
         }
+        true
     }
 
     /// The directory has opened the epoch at whose cut this member stands (rule 11).

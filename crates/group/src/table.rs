@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use staves_model::{Label, MemberSlot, PAGE_BYTES, mutant::Mutant, mutant::planted};
+use staves_model::{Epoch, Label, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Full, Pages};
 use staves_wire::group::{Delta, Run, RunKind};
 
 use crate::code;
+use crate::stream::SEQ_MAX;
 
 /// A page on its way in: rebuilt, and waiting until the streams have come as far as it has.
 #[derive(Clone, Debug)]
@@ -17,6 +18,8 @@ pub struct Rebuilt {
     pub labels: Vec<Label>,
     /// Its bytes; `None` when all zero.
     pub bytes: Option<Bytes>,
+    /// When it was rebuilt.
+    pub since: Time,
 }
 
 /// A member's page table.
@@ -34,8 +37,11 @@ pub struct PageTable {
     rebuilt: BTreeMap<u32, Rebuilt>,
 }
 
+/// Most pages that wait for the streams at a time; others are asked for again.
+const WAITING_MAX: usize = 1024;
+
 const UNWRITTEN: Label = Label {
-    epoch: staves_model::Epoch(0),
+    epoch: Epoch(0),
     seq: 0,
 };
 
@@ -56,9 +62,11 @@ impl PageTable {
     /// A table whose first `count` pages are still to be fetched.
     pub fn absent(pages: Pages, columns: usize, count: u32) -> PageTable {
         let mut table = PageTable::whole(pages, columns);
-        for page in 0..count {
-            table.set_absent(page);
+        table.absent = vec![u64::MAX; count as usize / 64];
+        if !count.is_multiple_of(64) {
+            table.absent.push((1 << (count % 64)) - 1);
         }
+        table.absent_count = count;
         table
     }
 
@@ -151,6 +159,50 @@ impl PageTable {
         self.labels[at] = label;
     }
 
+    /// Whether a delta that came from elsewhere stays within what is reserved here. A data bucket asks
+    /// every member to reserve before it writes, and begins at the lowest free place, so one that goes
+    /// beyond is wrong; and a page far out would make the table of labels as long.
+    pub fn has_room_for(&self, runs: &[Run]) -> bool {
+        let extent = EXTENT_BYTES as u64;
+        let extents_of = |r: &Run| {
+            let end = r.offset.saturating_add(u64::from(r.len));
+            r.offset / extent..end.div_ceil(extent)
+        };
+        let known = self.end().div_ceil(EXTENT_PAGES);
+        let end_max = u64::from(known.max(self.pages.reserved()));
+        if runs
+            .iter()
+            .any(|r| r.len > 0 && extents_of(r).end > end_max)
+        {
+            return false;
+        }
+        let exists = |e: u64| self.pages.exists(e * extent);
+        let writes = |r: &&Run| r.kind == RunKind::Bytes && r.len > 0;
+        // Nearly always all of them are there.
+        if runs
+            .iter()
+            .filter(writes)
+            .all(|r| extents_of(r).all(exists))
+        {
+            return true;
+        }
+        let mut changed: BTreeMap<u64, bool> = BTreeMap::new();
+        let mut unused = u64::from(self.pages.reserved() - self.pages.used());
+        for run in runs.iter().filter(|r| r.len > 0) {
+            for e in extents_of(run) {
+                let there = changed.get(&e).copied().unwrap_or_else(|| exists(e));
+                match run.kind {
+                    RunKind::Zero if there => unused += 1,
+                    RunKind::Bytes if !there && unused == 0 => return false,
+                    RunKind::Bytes if !there => unused -= 1,
+                    _ => {}
+                }
+                changed.insert(e, run.kind == RunKind::Bytes);
+            }
+        }
+        true
+    }
+
     /// Applies a delta's runs to the pages that are here and do not have it yet (I2), and remembers for
     /// the others that it was let go (rule 4). `slot` and `m` choose put, XOR or XOR by a coefficient.
     ///
@@ -170,7 +222,7 @@ impl PageTable {
                 .filter(|p| !self.is_here(*p))
                 .collect::<Vec<_>>()
             {
-                self.meet_absent(page, column, seq, prefixes)?;
+                self.meet_absent(page, column, seq, prefixes);
             }
         }
         let coefficient = code::coefficient(shape.m, shape.slot, stream);
@@ -195,15 +247,9 @@ impl PageTable {
 
     // A delta passes a page that is not here. If the page is at hand but waited for the streams, and does
     // not have this delta, its moment is now; else the delta is let go and a part without it is too old.
-    fn meet_absent(
-        &mut self,
-        page: u32,
-        column: usize,
-        seq: u64,
-        prefixes: &[u64],
-    ) -> Result<(), Full> {
+    fn meet_absent(&mut self, page: u32, column: usize, seq: u64, prefixes: &[u64]) {
         if self.is_here(page) {
-            return Ok(());
+            return;
         }
         if let Some(rebuilt) = self.rebuilt.get(&page)
             && rebuilt.labels[column].seq < seq
@@ -213,10 +259,12 @@ impl PageTable {
                 .iter()
                 .zip(prefixes)
                 .all(|(l, p)| l.seq <= *p);
+            // Without memory for it, it is let go and asked for again.
             if let Some(rebuilt) = self.rebuilt.remove(&page)
                 && ready
+                && self.install(page, &rebuilt).is_ok()
             {
-                return self.install(page, &rebuilt);
+                return;
             }
         }
         let gone = self
@@ -224,7 +272,6 @@ impl PageTable {
             .entry(page)
             .or_insert_with(|| vec![0; self.columns]);
         gone[column] = gone[column].max(seq);
-        Ok(())
     }
 
     fn put(
@@ -293,8 +340,11 @@ impl PageTable {
         }
         let ahead = rebuilt.labels.iter().zip(applied).any(|(l, a)| l.seq > *a);
         if ahead && !planted(Mutant::PageAheadTakenAsDone) {
-            self.rebuilt.insert(page, rebuilt);
-            return true;
+            let room = self.rebuilt.len() < WAITING_MAX;
+            if room {
+                self.rebuilt.insert(page, rebuilt);
+            }
+            return room;
         }
         self.install(page, &rebuilt).is_ok()
     }
@@ -302,6 +352,14 @@ impl PageTable {
     /// Whether a page is at hand and only waits for the streams.
     pub fn is_waiting(&self, page: u32) -> bool {
         self.rebuilt.contains_key(&page)
+    }
+
+    /// Lets go of pages that have waited since before a time: what their giver said of the streams may
+    /// never come true. Returns whether there were any; they are asked for again.
+    pub fn drop_waiting(&mut self, before: Time) -> bool {
+        let count = self.rebuilt.len();
+        self.rebuilt.retain(|_, r| r.since >= before);
+        self.rebuilt.len() < count
     }
 
     /// Installs the pages whose streams have come far enough.
@@ -410,12 +468,17 @@ pub fn touched(runs: &[Run]) -> impl Iterator<Item = u32> + Clone + '_ {
         .flat_map(move |r| page(r.offset)..=page(r.offset + u64::from(r.len) - 1))
 }
 
-/// Whether a delta's runs are well formed for a group of `m` data buckets: what a peer sends is checked
-/// before it is believed.
-pub fn well_formed(delta: &Delta, m: usize) -> bool {
+/// Most pages of one bucket.
+pub const PAGES_MAX: u32 = staves_store::BUCKET_EXTENTS_MAX * EXTENT_PAGES;
+/// Most bytes that one delta makes zero: each of their pages costs a moment.
+const ZEROED_BYTES_MAX: u64 = 4 << 30;
+
+/// Whether a delta is well formed for a group of `m` data buckets in an epoch: what a peer sends is
+/// checked before it is believed.
+pub fn well_formed(delta: &Delta, m: usize, epoch: Epoch) -> bool {
     let extent = EXTENT_BYTES as u64;
     let end_max = u64::from(staves_store::BUCKET_EXTENTS_MAX) * extent;
-    let mut bytes = 0usize;
+    let (mut bytes, mut zeroed) = (0u64, 0u64);
     for run in &delta.runs {
         let Some(end) = run.offset.checked_add(u64::from(run.len)) else {
             return false;
@@ -424,20 +487,24 @@ pub fn well_formed(delta: &Delta, m: usize) -> bool {
             return false;
         }
         match run.kind {
-            RunKind::Bytes => bytes += run.len as usize,
+            RunKind::Bytes => bytes += u64::from(run.len),
             RunKind::Zero if m > 1 => return false,
             RunKind::Zero if run.offset % extent != 0 || u64::from(run.len) % extent != 0 => {
                 return false;
             }
-            RunKind::Zero => {}
+            RunKind::Zero => zeroed += u64::from(run.len),
         }
     }
-    bytes == delta.bytes.len() && delta.label.seq > 0
+    let Label { epoch: made, seq } = delta.label;
+    bytes == delta.bytes.len() as u64
+        && zeroed <= ZEROED_BYTES_MAX
+        && (1..=SEQ_MAX).contains(&seq)
+        && made <= epoch
 }
 
 /// Whether all of these deltas are well formed.
-pub fn sound_deltas(deltas: &[Delta], m: usize) -> bool {
-    deltas.iter().all(|d| well_formed(d, m))
+pub fn sound_deltas(deltas: &[Delta], m: usize, epoch: Epoch) -> bool {
+    deltas.iter().all(|d| well_formed(d, m, epoch))
 }
 
 const _: () = assert!(EXTENT_PAGES as usize * PAGE_BYTES == EXTENT_BYTES);

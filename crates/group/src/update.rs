@@ -29,6 +29,8 @@ pub(crate) struct Peer {
     pub heard_at: Time,
     /// When deltas were last sent again.
     pub resent_at: Time,
+    /// How often since it was last heard.
+    pub resends: u32,
     /// It promised that no successor answers before.
     pub promise: Time,
     /// Extents that it has reserved.
@@ -65,6 +67,9 @@ pub(crate) struct Wish {
 /// A gap is filled again after this time at the soonest, so that a burst of acks that all report it
 /// causes one burst of deltas.
 const RESEND_NOT_BEFORE: Duration = Duration::from_millis(5);
+/// Who does not answer is sent the same again after twice the time before, so often: eight times
+/// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
+const RESEND_DOUBLINGS: u32 = 3;
 
 impl State {
     /// Rule 1, the data bucket's part that needs no message.
@@ -98,7 +103,7 @@ impl State {
             bytes,
         };
         assert!(
-            well_formed(&delta, shape.m),
+            well_formed(&delta, shape.m, self.epoch),
             "runs and bytes of an update must agree"
         );
         let protected = self.view.parity_slots().next().is_some();
@@ -200,12 +205,13 @@ impl State {
                 peer.moved_at = ctx.now;
             }
             let owed = peer.prefix < peer.sent;
-            let quiet_for = ctx
-                .now
-                .since(peer.moved_at.max(peer.resent_at).max(peer.sent_at));
-            if owed && quiet_for >= ctx.options.resend_after {
+            // Whatever else was sent meanwhile, heartbeats and later deltas, does not put it off.
+            let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at));
+            let patience = ctx.options.resend_after * (1 << peer.resends.min(RESEND_DOUBLINGS));
+            if owed && quiet_for >= patience {
                 peer.sent = peer.prefix;
                 peer.resent_at = ctx.now;
+                peer.resends = peer.resends.saturating_add(1);
             }
             let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
@@ -252,7 +258,7 @@ impl State {
                     // The data bucket speaks only once the directory has opened the epoch, so this one
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
                     self.open |= epoch == self.epoch && self.synced == self.epoch;
-                    self.receive(ctx, stream, deltas, stable, applied);
+                    self.receive(ctx, epoch, stream, deltas, stable, applied);
                     self.take_wish(stream, last, clock, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, last, clock, out);
                 }
@@ -271,7 +277,7 @@ impl State {
                     && self
                         .view
                         .member(slot)
-                        .is_some_and(|x| x.incarnation == incarnation);
+                        .is_some_and(|x| x.is(from, incarnation));
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
@@ -292,10 +298,14 @@ impl State {
                 urgent: _,
                 held,
             } => {
-                self.give(ctx, from, epoch, page, count, &held, out);
+                if self.view.listed().any(|(_, x)| x.is(from, incarnation)) {
+                    self.give(ctx, from, epoch, page, count, &held, out);
+                }
             }
             GroupMessage::Parts { slot, parts } => {
-                if epoch == self.epoch && self.open {
+                let giver = self.view.member(slot);
+                let listed = giver.is_some_and(|x| x.is(from, incarnation));
+                if epoch == self.epoch && self.open && listed {
                     self.take_parts(ctx, slot, parts, out);
                 }
             }
@@ -335,21 +345,30 @@ impl State {
     fn receive(
         &mut self,
         ctx: &Ctx<'_>,
+        epoch: Epoch,
         stream: usize,
         deltas: Vec<Delta>,
         stable: u64,
         applied: &mut Applied<'_>,
     ) {
+        // First what is stable now: the data bucket has let go of it, and these deltas came in its place.
+        let s = &mut self.streams[stream];
+        s.stable = s.stable.max(stable);
+        self.advance(applied);
         let room = ctx.options.log_bytes_max;
         for delta in deltas {
-            if !well_formed(&delta, self.streams.len()) {
+            if !well_formed(&delta, self.streams.len(), epoch) {
                 return;
             }
             self.streams[stream].receive(delta, room);
         }
-        let s = &mut self.streams[stream];
-        s.stable = s.stable.max(stable);
         self.advance(applied);
+    }
+
+    // Whether it cannot apply what it has: a delta needs more than its data bucket has had reserved.
+    fn is_stalled(&self, stream: usize) -> bool {
+        let s = &self.streams[stream];
+        s.applied < s.stable.min(s.prefix)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -363,7 +382,8 @@ impl State {
         clock: Time,
         out: &mut Effects,
     ) {
-        if ctx.quiet {
+        // A member that cannot go on says nothing, is found stuck, and begins anew.
+        if ctx.quiet || self.is_stalled(stream) {
             return;
         }
         let s = &self.streams[stream];
@@ -403,6 +423,7 @@ impl State {
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
         peer.heard_at = ctx.now;
+        peer.resends = 0;
         if prefix > peer.prefix {
             peer.prefix = prefix;
             peer.moved_at = ctx.now;
@@ -460,16 +481,18 @@ impl State {
         self.table.settle(&at);
     }
 
-    /// Applies a stream's deltas, in order, up to a seq that is in the log.
-    pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) {
+    /// Applies a stream's deltas, in order, up to a seq that is in the log. Stops before one for which
+    /// there is no memory; false then.
+    pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) -> bool {
         let shape = self.shape();
         let prefixes = self.prefixes();
         while self.streams[stream].applied < upto {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
-                self.table
-                    .apply(shape, stream, delta, &prefixes)
-                    .expect("pages are reserved at all members before the first delta to them");
+                let fits = self.table.has_room_for(&delta.runs);
+                if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
+                    return false;
+                }
                 applied(self.table.pages(), delta);
             } else {
                 debug_assert!(
@@ -479,6 +502,7 @@ impl State {
             }
             self.streams[stream].applied = seq;
         }
+        true
     }
 
     /// The data bucket wants so many extents at every member, itself included. What it gives back it

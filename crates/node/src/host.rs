@@ -18,7 +18,7 @@ mod waiter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use staves_cache::Bucket;
@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::calls::Calls;
 pub(crate) use self::cell::{Cell, Naming, Submitted};
+use self::lane::Lane;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::forward::NodeRouter;
@@ -64,6 +65,8 @@ pub(crate) struct Host {
     fill_rate: AtomicU64,
     /// Lanes of one life are clients by these ids.
     lane_clients: u64,
+    /// Microseconds since 1970 at our clock's zero, for their numbers.
+    lanes_began: u64,
 }
 
 /// How buckets are made.
@@ -135,7 +138,10 @@ impl Host {
         peers: Peers,
         options: Options,
     ) -> Host {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since_1970 = since_1970.map_or(0, |d| d.as_micros() as u64);
         Host {
+            lanes_began: since_1970.saturating_sub(clock.now().0 / 1000),
             life,
             clock,
             peers,
@@ -260,7 +266,7 @@ impl Host {
             None => Arc::new(Budget::new(extents)),
         };
         let cell = |id: &GroupId| {
-            let fresh = || Arc::new(Cell::new(*id, self.lane_client(*id)));
+            let fresh = || Arc::new(Cell::new(*id, self.lane(*id)));
             old.cell(*id).cloned().unwrap_or_else(fresh)
         };
         PoolRoutes {
@@ -270,8 +276,9 @@ impl Host {
         }
     }
 
-    fn lane_client(&self, group: GroupId) -> ClientId {
-        ClientId(self.lane_clients.wrapping_add(u64::from(group.0)).max(1))
+    fn lane(&self, group: GroupId) -> Lane {
+        let client = self.lane_clients.wrapping_add(u64::from(group.0));
+        Lane::new(ClientId(client.max(1)), self.lanes_began)
     }
 
     /// The directory's entry of a group has changed.

@@ -38,9 +38,9 @@ use staves_model::PAGE_BYTES;
 pub const EXTENT_PAGES: u32 = 64;
 /// Bytes of an extent: 256 KiB.
 pub const EXTENT_BYTES: usize = EXTENT_PAGES as usize * PAGE_BYTES;
-/// Most extents of one bucket (1 TiB), so that an offset that a peer made up cannot make us
+/// Most extents of one bucket (32 GiB), so that an offset that a peer made up cannot make us
 /// allocate a page table without end.
-pub const BUCKET_EXTENTS_MAX: u32 = 1 << 22;
+pub const BUCKET_EXTENTS_MAX: u32 = 1 << 17;
 
 /// Extents that hold so many bytes, rounded up.
 pub fn extents_for(bytes: u64) -> u32 {

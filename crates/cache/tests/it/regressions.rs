@@ -161,6 +161,58 @@ fn a_large_value_passes_through_a_small_log() {
     cluster.check();
 }
 
+/// A node that stepped a blocked write again and again, without anything having come, kept a core from
+/// those that it waited for.
+#[test]
+fn a_large_value_that_waits_for_the_copies_is_no_work() {
+    let group = staves_group::Options {
+        log_bytes_max: 600 << 10,
+        ..Default::default()
+    };
+    let mut cluster = Cluster::with(2, 3, 64, Options::default(), group);
+    let value = bytes(9, 10 << 20);
+    let token = cluster.submit(None, &set(b"large", &value));
+    assert!(
+        !cluster.bucket().has_work(),
+        "it waits for memory, or for the log"
+    );
+    assert_eq!(cluster.wait(token), Ok(Answer::Ok));
+    assert_eq!(cluster.get(b"large"), Some(value));
+}
+
+/// I9: a request that was answered without changing anything does not take effect when a copy of it
+/// comes late, after a takeover.
+#[test]
+fn what_changed_nothing_is_known_to_the_successor() {
+    let mut cluster = Cluster::new(1, 64, Options::default());
+    let claim = Op::Set {
+        key: b"k",
+        value: b"mine",
+        condition: staves_wire::cache::Condition::IfAbsent,
+        get_old: false,
+    };
+    assert_eq!(cluster.set(b"k", b"taken"), Ok(Answer::Ok));
+    assert_eq!(cluster.run(Some(7), &claim), Ok(Answer::Nil));
+    let error = cluster.run(Some(8), &Op::IncrBy { key: b"k", by: 1 });
+    assert!(matches!(error, Ok(Answer::Error(..))), "{error:?}");
+    cluster.cut_off.push(0);
+    cluster.change(&[1]);
+    cluster.settle();
+    assert_eq!(
+        cluster.run(Some(9), &Op::Del { key: b"k" }),
+        Ok(Answer::Int(1))
+    );
+    assert_eq!(
+        cluster.run(Some(7), &claim),
+        Ok(Answer::Nil),
+        "as it was answered"
+    );
+    assert_eq!(cluster.get(b"k"), None);
+    let error = cluster.run(Some(8), &Op::IncrBy { key: b"k", by: 1 });
+    assert!(matches!(error, Ok(Answer::Error(..))), "{error:?}");
+    cluster.check();
+}
+
 #[test]
 fn values_of_every_length_around_the_cuts_come_back() {
     let mut cluster = Cluster::new(0, 64, small_options());

@@ -1,5 +1,6 @@
 //! One connection of the RESP door.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -220,8 +221,11 @@ impl Desk {
             }
             host.peers.flush();
         }
-        if let Some(pool) = self.routes.door {
-            self.detour.set_out(host, &self.mailbox, pool);
+        if let Some(pool) = self.routes.door.filter(|_| self.detour.is_ready()) {
+            let waiting = self.places.waiting();
+            let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
+            let waiting: BTreeSet<u32> = buckets.collect();
+            self.detour.set_out(host, &self.mailbox, pool, &waiting);
         }
         self.places.release(&mut self.output);
         let done = std::mem::take(&mut self.commands);

@@ -2,10 +2,11 @@
 //! here, or interrupted by a takeover.
 //!
 //! They keep the order in which the connection sent them: one batch is under way at a time, and later
-//! operations for a bucket that has any on a detour take the detour too. Answers leave in order anyway,
-//! so nobody waits longer for that.
+//! operations for a bucket that has any on a detour take the detour too. Nor does any set out while an
+//! earlier one waits at this node's bucket: a takeover could refuse that one, and find the later done.
+//! Answers leave in order anyway, so nobody waits longer for that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,16 +64,27 @@ impl Detour {
         self.queued.insert((place, part), wanted);
     }
 
-    /// Sets out with what is queued, unless a batch is under way.
-    pub(super) fn set_out(&mut self, host: &Arc<Host>, mailbox: &Arc<Mailbox>, pool: PoolId) {
-        if self.under_way || self.queued.is_empty() {
+    /// Whether there is anything to set out with.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        !self.under_way && !self.queued.is_empty()
+    }
+
+    /// Sets out with what is queued, unless a batch is under way. `waiting`: buckets at which operations
+    /// of this connection wait.
+    pub(super) fn set_out(
+        &mut self,
+        host: &Arc<Host>,
+        mailbox: &Arc<Mailbox>,
+        pool: PoolId,
+        waiting: &BTreeSet<u32>,
+    ) {
+        if self.under_way {
             return;
         }
-        let mut batch = Vec::new();
-        while batch.len() < BATCH_OPS_MAX
-            && let Some(first) = self.queued.pop_first()
-        {
-            batch.push(first);
+        let batch = self.next_batch(waiting);
+        if batch.is_empty() {
+            return;
         }
         self.under_way = true;
         let (host, mailbox) = (host.clone(), mailbox.clone());
@@ -80,6 +92,16 @@ impl Detour {
             let came_back = travel(&host, pool, batch).await;
             mailbox.put(Letter::Detoured(came_back));
         });
+    }
+
+    fn next_batch(&mut self, waiting: &BTreeSet<u32>) -> Vec<((u64, u32), Wanted)> {
+        let free = |(_, wanted): &(&(u64, u32), &Wanted)| !waiting.contains(&wanted.bucket);
+        let homes = self.queued.iter().filter(free).map(|(home, _)| *home);
+        let homes: Vec<(u64, u32)> = homes.take(BATCH_OPS_MAX).collect();
+        let taken = homes.into_iter();
+        taken
+            .filter_map(|home| self.queued.remove_entry(&home))
+            .collect()
     }
 
     /// A batch came back: hands its answers out.
@@ -212,6 +234,24 @@ mod tests {
             request: None,
             deadline: Time(1),
         }
+    }
+
+    /// SET a 1 waits here for the copies; SET a 2 was refused, for the bucket was busy. Should a takeover
+    /// lose the first, it must be asked for again before the second is.
+    #[test]
+    fn nothing_sets_out_before_what_waits_here_for_its_bucket() {
+        let mut detour = Detour::default();
+        detour.push(8, 0, wanted(3));
+        detour.push(9, 0, wanted(4));
+        let homes = |batch: Vec<((u64, u32), Wanted)>| -> Vec<(u64, u32)> {
+            batch.into_iter().map(|(home, _)| home).collect()
+        };
+        let waiting = BTreeSet::from([3]);
+        assert_eq!(homes(detour.next_batch(&waiting)), [(9, 0)]);
+        assert_eq!(homes(detour.next_batch(&waiting)), []);
+        // A takeover came: the first is on the detour now, and nothing waits here.
+        detour.push(7, 0, wanted(3));
+        assert_eq!(homes(detour.next_batch(&BTreeSet::new())), [(7, 0), (8, 0)]);
     }
 
     #[test]

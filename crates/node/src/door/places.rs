@@ -119,6 +119,18 @@ impl Places {
         });
     }
 
+    /// What the operations that wait at this node's buckets ask.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &OwnedOp> {
+        let parts = self.queue.iter().flat_map(|place| match &place.parts {
+            Parts::One(one) => std::slice::from_ref(one),
+            Parts::Many(many) => &many[..],
+        });
+        parts.filter_map(|part| match part {
+            Part::Waits(op) => Some(op),
+            _ => None,
+        })
+    }
+
     /// What an operation that waits asks, for whoever asks it elsewhere, and until when it may take.
     pub(super) fn send_away(&mut self, place: u64, part: u32) -> Option<(OwnedOp, Time)> {
         let place = self.place(place)?;

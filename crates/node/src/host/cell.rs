@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Refused};
 use staves_group::Event;
-use staves_model::{ClientId, GroupId, Time};
+use staves_model::{GroupId, Time};
 use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
 
@@ -73,13 +73,13 @@ pub(crate) enum Submitted<R> {
 }
 
 impl Cell {
-    pub(crate) fn new(group: GroupId, client: ClientId) -> Cell {
+    pub(crate) fn new(group: GroupId, lane: Lane) -> Cell {
         Cell {
             group,
             state: Mutex::new(State {
                 bucket: None,
                 waiting: Slab::default(),
-                lane: Lane::new(client),
+                lane,
                 out: BucketEffects::default(),
                 parity: false,
                 dirty: false,
@@ -191,7 +191,7 @@ impl State {
         let (request, retry) = match naming {
             Naming::Given { request, retry } => (request, retry),
             Naming::Lane if !replicated => (None, false),
-            Naming::Lane => match lane.take() {
+            Naming::Lane => match lane.take(now, bucket.member().forgotten()) {
                 Some(request) => (Some(request), false),
                 None => return Submitted::Refused(Refused::Busy),
             },

@@ -1,0 +1,5 @@
+//! The group's members against each other, and against peers that lie.
+
+mod lies;
+mod pace;
+mod town;

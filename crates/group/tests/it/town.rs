@@ -1,0 +1,206 @@
+//! A few members of one group that talk at once and lose nothing, with a directory that does as it is
+//! asked.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_group::{DirectoryCall, Effects, Event, Member, Options};
+use staves_model::{
+    Epoch, Group, GroupId, Incarnation, LastOpen, MemberSlot, NodeId, PoolId, Revision, Time,
+};
+use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_wire::group::{GroupEnvelope, GroupMessage, Run, RunKind};
+
+/// Extents of each member's arena.
+const EXTENTS: u32 = 16;
+
+pub fn options() -> Options {
+    Options {
+        log_bytes_max: 16 << 10,
+        message_bytes_max: 4 << 10,
+        ..Options::default()
+    }
+}
+
+/// A node's life in these tests: node n is in its life 10 n.
+pub fn life(node: u64) -> staves_model::Member {
+    staves_model::Member {
+        node: NodeId(node),
+        incarnation: Incarnation(10 * node),
+        complete: true,
+    }
+}
+
+/// Members 1, 2, ... in slots 0, 1, ... of group 1.
+pub struct Town {
+    pub members: Vec<Member>,
+    pub group: Group,
+    pub now: Time,
+    /// Messages that were sent to nodes that are no members here, or were kept back.
+    pub kept_back: Vec<(NodeId, GroupEnvelope)>,
+    /// What was asked of the directory and not done.
+    pub calls: Vec<DirectoryCall>,
+    /// Messages to this node are kept back.
+    pub silent: Option<NodeId>,
+    /// Pages for joiners are kept back.
+    pub keep_parts: bool,
+}
+
+impl Town {
+    /// A group m+k, open and empty, and so many nodes more.
+    pub fn new(m: u8, k: u8, more: u8) -> Town {
+        let width = m + k;
+        let group = Group {
+            id: GroupId(1),
+            pool: PoolId(1),
+            bucket: 0,
+            m,
+            epoch: Epoch(1),
+            open: false,
+            leader: MemberSlot(0),
+            members: (1..=u64::from(width)).map(|n| Some(life(n))).collect(),
+            kept: vec![None; usize::from(width)],
+            fresh: true,
+            last_open: LastOpen::default(),
+            lost: false,
+            revision: Revision(1),
+        };
+        let member = |n: u64| {
+            let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
+            let budget = Arc::new(Budget::new(EXTENTS));
+            let life = life(n);
+            Member::new(
+                options(),
+                group.id,
+                life.node,
+                life.incarnation,
+                arena,
+                budget,
+            )
+        };
+        let mut town = Town {
+            members: (1..=u64::from(width + more)).map(member).collect(),
+            group,
+            now: Time::from_millis(10_000),
+            kept_back: Vec::new(),
+            calls: Vec::new(),
+            silent: None,
+            keep_parts: false,
+        };
+        town.tell_map();
+        town.ticks(2);
+        assert!(town.group.open, "the first epoch opens");
+        town
+    }
+
+    /// Steps one member, and everything that follows from it.
+    pub fn step(&mut self, index: usize, event: Event) {
+        let mut out = Effects::default();
+        self.members[index].step(self.now, event, &mut out, &mut |_, _| {});
+        self.carry(out);
+    }
+
+    /// Carries effects out until nothing is under way.
+    pub fn carry(&mut self, out: Effects) {
+        let mut under_way: VecDeque<(NodeId, GroupEnvelope)> = out.sends.into();
+        let mut calls = out.directory;
+        while let Some((to, envelope)) = under_way.pop_front() {
+            let index = to.0.wrapping_sub(1) as usize;
+            let parts = matches!(envelope.message, GroupMessage::Parts { .. });
+            let kept = self.silent == Some(to) || (parts && self.keep_parts);
+            if index >= self.members.len() || kept {
+                self.kept_back.push((to, envelope));
+                continue;
+            }
+            let mut out = Effects::default();
+            let event = Event::Message(envelope);
+            self.members[index].step(self.now, event, &mut out, &mut |_, _| {});
+            under_way.extend(out.sends);
+            calls.extend(out.directory);
+        }
+        for call in calls {
+            self.ask_directory(call);
+        }
+    }
+
+    fn ask_directory(&mut self, call: DirectoryCall) {
+        match call {
+            DirectoryCall::Open { epoch, .. } if epoch == self.group.epoch && !self.group.open => {
+                self.group.open = true;
+                self.group.revision.0 += 1;
+                self.group.last_open = LastOpen {
+                    epoch,
+                    members: self.group.members.clone(),
+                };
+                self.tell_map();
+            }
+            call => self.calls.push(call),
+        }
+    }
+
+    /// Tells all members the directory's entry.
+    pub fn tell_map(&mut self) {
+        for index in 0..self.members.len() {
+            self.step(index, Event::Map(Arc::new(self.group.clone())));
+        }
+    }
+
+    /// Lets 10 ms pass, so many times.
+    pub fn ticks(&mut self, count: usize) {
+        for _ in 0..count {
+            self.now = self.now + Duration::from_millis(10);
+            for index in 0..self.members.len() {
+                self.step(index, Event::Tick);
+            }
+        }
+    }
+
+    /// The next epoch: the node in a slot is replaced by a new one.
+    pub fn replace(&mut self, slot: usize, node: u64) {
+        let group = &mut self.group;
+        group.epoch = group.epoch.next();
+        (group.open, group.fresh) = (false, false);
+        group.revision.0 += 1;
+        group.kept = (0..group.members.len())
+            .map(|s| (s != slot).then_some(MemberSlot(s as u8)))
+            .collect();
+        group.members[slot] = Some(staves_model::Member {
+            complete: false,
+            ..life(node)
+        });
+        group.leader = MemberSlot(u8::from(slot == 0));
+    }
+
+    /// Writes bytes at the data bucket of slot 0, and sends them.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let data = &mut self.members[0];
+        if data.usable_extents() == 0 {
+            data.want_extents(2);
+        }
+        let mut out = Effects::default();
+        let room = data.serving() && data.usable_extents() > 0;
+        let wrote = room && data.admit(128 + bytes.len()).is_ok();
+        if wrote {
+            let run = Run {
+                offset,
+                len: bytes.len() as u32,
+                kind: RunKind::Bytes,
+            };
+            data.update(None, Bytes::new(), vec![run], Bytes::copy_from_slice(bytes));
+        }
+        data.flush(self.now, &mut out);
+        self.carry(out);
+        wrote
+    }
+
+    /// The group's messages that were kept back, and nothing else of them.
+    pub fn kept_back_deltas(&mut self) -> usize {
+        let deltas = |e: &GroupEnvelope| match &e.message {
+            GroupMessage::Deltas { deltas, .. } => deltas.len(),
+            _ => 0,
+        };
+        self.kept_back.drain(..).map(|(_, e)| deltas(&e)).sum()
+    }
+}
