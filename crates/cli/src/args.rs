@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Parser, Subcommand, ValueEnum};
@@ -97,6 +98,26 @@ pub enum Command {
         #[command(subcommand)]
         command: Config,
     },
+    /// What an error code means, and what to do; without one, all of them
+    Explain {
+        /// The word in brackets at an error's end, or the first word of an error of Redis's protocol
+        code: Option<String>,
+    },
+}
+
+/// Whether a command line asks for JSON, as far as can be seen without taking it apart.
+pub fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    let mut wanted = std::env::var_os("STAVES_OUTPUT").is_some_and(|form| form == "json");
+    let mut before = OsString::new();
+    for arg in args.take_while(|arg| arg != "--") {
+        match arg.to_str() {
+            Some("-ojson" | "-o=json" | "--output=json") => wanted = true,
+            Some(form) if before == "-o" || before == "--output" => wanted = form == "json",
+            _ => {}
+        }
+        before = arg;
+    }
+    wanted
 }
 
 /// A node's configuration as flags, from the one table of keys.
