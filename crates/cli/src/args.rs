@@ -103,6 +103,24 @@ pub enum Command {
         /// The word in brackets at an error's end, or the first word of an error of Redis's protocol
         code: Option<String>,
     },
+    /// Print a page of the reference, in Markdown
+    Reference {
+        /// Which page
+        #[arg(value_enum)]
+        page: Page,
+    },
+    /// Print a shell's completions: for bash, 'source <(staves completions bash)'
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the man page, or write a page for each command into a folder
+    Man {
+        /// The folder; it must exist
+        #[arg(value_name = "FOLDER")]
+        folder: Option<PathBuf>,
+    },
 }
 
 /// Whether a command line asks for JSON, as far as can be seen without taking it apart.
@@ -118,6 +136,27 @@ pub fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
         before = arg;
     }
     wanted
+}
+
+/// A page of the reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Page {
+    /// Every command with its flags
+    Commands,
+    /// Every key of a node's configuration
+    Config,
+    /// Every metric
+    Metrics,
+    /// Every error code
+    Errors,
+}
+
+/// A shell whose completions can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// A node's configuration as flags, from the one table of keys.

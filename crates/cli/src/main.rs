@@ -17,7 +17,7 @@
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
 //! `pool`, `cache`, `group`, `config`, `up`, `demo`) that asks through `cluster` (the native protocol) and
 //! answers through `output`. Errors become codes and exit codes in `failure`; `explain` tells what a code
-//! means.
+//! means. `reference` and `generate` print documents that are made from the program's own tables.
 //!
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
@@ -28,10 +28,12 @@ mod config;
 mod demo;
 mod explain;
 mod failure;
+mod generate;
 mod group;
 mod node;
 mod output;
 mod pool;
+mod reference;
 mod status;
 mod up;
 
@@ -87,6 +89,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Demo(demo) => demo::run(demo, out),
         Command::Config { command } => config::run(command, out),
         Command::Explain { code } => explain::run(code.as_deref(), out),
+        Command::Reference { page } => reference::run(*page),
+        Command::Completions { shell } => generate::completions(*shell),
+        Command::Man { folder } => generate::man(folder.as_deref()),
         Command::Status { check } => status::run(&connect()?, *check, out),
         Command::Node { command } => node::run(&connect()?, command, out),
         Command::Pool { command } => pool::run(&connect()?, command, out),
