@@ -18,6 +18,7 @@ mod file;
 mod suggest;
 mod value;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ macro_rules! keys {
             default: $default,
             doc: $doc,
             set: |config, text| {
-                config.$name = <$type as Setting>::parse(text)?;
+                config.$name = <$type as Setting>::parse(&with_unit(stringify!($name), text))?;
                 Ok(())
             },
             get: |config| config.$name.show(),
@@ -74,12 +75,25 @@ macro_rules! keys {
             fn default() -> Config {
                 Config {
                     // A default that does not parse is a fault of this table; a test parses them all.
-                    $($name: <$type as Setting>::parse($default)
+                    $($name: <$type as Setting>::parse(&with_unit(stringify!($name), $default))
                         .expect(concat!("the default of '", stringify!($name), "' parses")),)*
                 }
             }
         }
     };
+}
+
+/// A value for a key. Times and sizes need a unit everywhere; where the key's own name says it (`..._ms`,
+/// `..._bytes_...`), a plain number is taken in that unit.
+fn with_unit<'a>(key: &str, text: &'a str) -> Cow<'a, str> {
+    let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if bare && key.ends_with("_ms") {
+        Cow::Owned(format!("{text}ms"))
+    } else if bare && key.contains("_bytes") {
+        Cow::Owned(format!("{text}B"))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 keys! {
@@ -250,7 +264,8 @@ impl Loaded {
 pub fn example() -> String {
     let mut text = String::from(
         "# Configuration of a Staves node. Every key is optional and stands here with its default.\n\
-         # A variable STAVES_<KEY> goes over this file, and a flag --<key> of 'staves up' over both.\n",
+         # A variable STAVES_<KEY> goes over this file, and a flag --<key> of 'staves up' over both.\n\
+         # Times and sizes have a unit (\"2s\", \"512MiB\"), but where the key's name says it.\n",
     );
     for key in KEYS {
         text += "\n";
