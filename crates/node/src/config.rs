@@ -298,8 +298,21 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 impl Config {
-    /// Looks at what only makes sense together.
+    /// Everything that can be said against this configuration without the machine that it is for: what
+    /// only makes sense together, and what the directory and its map would refuse. `up` and `config check`
+    /// both ask here, so that what the one takes the other does too.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_together()?;
+        let doors = Doors {
+            native: self.listen.clone(),
+            resp: self.resp.clone(),
+            admin: self.admin.clone(),
+        };
+        let told = self.advertised(&doors)?;
+        crate::start::rehearse(self, &told).map_err(ConfigError::Conflict)
+    }
+
+    fn check_together(&self) -> Result<(), ConfigError> {
         let Config {
             lease_ms,
             tick_ms,
@@ -345,13 +358,13 @@ impl Config {
                 "election_max_ms must be greater than election_min_ms, or elections tie",
             ),
             (self.clients_max > 0, "clients_max must be at least 1"),
-            (!self.pool.is_empty(), "pool must have a name"),
             (
-                [&self.zone, &self.name]
-                    .into_iter()
-                    .flatten()
-                    .all(|t| t.len() <= NAME_BYTES_MAX),
-                "zone and name may have at most 255 bytes",
+                self.threads <= THREADS_MAX,
+                "threads may be at most 1024: a thread for each core is enough",
+            ),
+            (
+                distinct([&self.listen, &self.resp, &self.admin]),
+                "listen, resp and admin must be three addresses: two doors cannot share one",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
@@ -367,7 +380,14 @@ impl Config {
 }
 
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-const NAME_BYTES_MAX: usize = staves_wire::directory::NAME_BYTES_MAX;
+const THREADS_MAX: u32 = 1024;
+
+/// Port 0 is any free one, so two of it do not meet.
+fn distinct(doors: [&Endpoint; 3]) -> bool {
+    let [native, resp, admin] = doors;
+    let meet = |a: &Endpoint, b: &Endpoint| a == b && a.port != 0;
+    !meet(native, resp) && !meet(native, admin) && !meet(resp, admin)
+}
 
 #[cfg(test)]
 mod tests;

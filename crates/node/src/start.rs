@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
-use staves_model::{Change, Medium, PoolKind};
+use staves_model::{Change, ClusterId, ClusterMap, Medium, PoolKind};
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint};
@@ -169,6 +169,39 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
 /// Memory that a bucket should have on average: it takes memory in extents of 256 KiB, one of them from
 /// the start.
 const BUCKET_BYTES_MIN: u64 = 2 << 20;
+
+/// What the directory will do with a configuration, without doing it: its options are looked at, and the
+/// node and the first pool are put into an empty map.
+pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
+    let options = directory_options(config, told);
+    options.check().map_err(|error| error.to_string())?;
+    let NodeFacts {
+        name,
+        zone,
+        native,
+        resp,
+        admin,
+        memory_bytes,
+    } = options.node;
+    let node = Change::NodeUp {
+        id: None,
+        name,
+        zone,
+        native,
+        resp,
+        admin,
+        memory_bytes,
+        durable: config.data.is_some(),
+    };
+    let mut map = ClusterMap::default();
+    let cluster = ClusterId(1);
+    let changes = [Change::Bootstrap { cluster }, node];
+    for change in changes.iter().chain(&options.first_changes) {
+        map.apply(None, change)
+            .map_err(|refusal| refusal.to_string())?;
+    }
+    Ok(())
+}
 
 /// How many buckets a pool of so many bytes a node gets: as many as wanted, but fewer where they would
 /// be so small that extents hardly filled would take all the memory.

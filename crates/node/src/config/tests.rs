@@ -107,20 +107,20 @@ fn values_must_go_together() {
         ("lease_ms = 50", "lease_ms"),
         ("election_min_ms = 700", "election_max_ms"),
         ("value_bytes_max = \"1GiB\"", "value_bytes_max"),
+        ("threads = 5000", "threads"),
+        ("listen = \"h:1\"\nadmin = \"h:1\"", "three addresses"),
+        // What only the directory or its map would refuse.
+        ("listen = \"0.0.0.0:1600\"", "set advertise"),
+        ("pool = \"\"", "pool name"),
+        ("pool = \"a\\nb\"", "control character"),
+        ("scheme = \"1+9\"", "1+9"),
+        ("buckets = 8192", "buckets"),
     ] {
         let error = refused(text);
         assert!(error.contains(part), "{text}: {error}");
     }
 }
 
-#[test]
-fn strange_variables_are_not_ours_and_slips_are_warned_of() {
-    let env = vec![
-        pair("STAVES_SERVICE_HOST", "10.0.0.1"),
-        pair("STAVES_PORT_1600_TCP", "tcp://10.0.0.1:1600"),
-        pair("STAVES_CLUSTER", "10.0.0.1:1600"),
-        pair("STAVES_MEMROY", "1GiB"),
-    ];
 #[test]
 fn a_plain_number_is_taken_only_where_the_key_says_the_unit() {
     let file = "lease_ms = 600\ntick_ms = \"20ms\"\nlog_bytes_max = 1048576\n";
@@ -139,6 +139,14 @@ fn a_plain_number_is_taken_only_where_the_key_says_the_unit() {
     assert_eq!(loaded.config.lease_ms, Millis(700));
 }
 
+#[test]
+fn strange_variables_are_not_ours_and_slips_are_warned_of() {
+    let env = vec![
+        pair("STAVES_SERVICE_HOST", "10.0.0.1"),
+        pair("STAVES_PORT_1600_TCP", "tcp://10.0.0.1:1600"),
+        pair("STAVES_CLUSTER", "10.0.0.1:1600"),
+        pair("STAVES_MEMROY", "1GiB"),
+    ];
     let loaded = load_text(Path::new(""), "", env, none()).expect("sound");
     assert_eq!(
         loaded.warnings,
