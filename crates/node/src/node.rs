@@ -339,8 +339,15 @@ impl Running {
         let routes = self.host.routes();
         let life = self.host.life;
         match routes.map.nodes.get(&life.node) {
-            Some(node) if node.incarnation == life.incarnation => Ok(()),
-            _ => Err("the node's map does not have it yet"),
+            Some(node) if node.incarnation == life.incarnation => {}
+            _ => return Err("the node's map does not have it yet"),
+        }
+        let pool = routes.door.and_then(|id| routes.map.pools.get(&id));
+        let cut_off = self.host.silent_for() > staves_model::keeper::START_EMPTY_AFTER;
+        if cut_off && pool.is_some_and(|pool| pool.may_start_empty) {
+            return Err(
+                "the directory's majority has not been heard for so long that this node answers for no key",
+            );
         }
     }
 
@@ -363,7 +370,7 @@ impl Running {
     pub(crate) fn directory_facts(&self) -> DirectoryFacts {
         let status = self.directory.status();
         // A leader that has not answered for so long is the leader of others, or of nobody.
-        let silent = self.host.silent_for() > LEADER_SILENT_MAX;
+        let silent = self.directory_is_silent();
         DirectoryFacts {
             leader: status.leader.map(|n| n.0).filter(|_| !silent),
             voters: status.voters.iter().map(|n| n.0).collect(),
@@ -391,6 +398,12 @@ impl Running {
             missing_pages: figures.missing_pages,
             pages_per_second: host.fill_rate(),
         }
+        Ok(())
+    }
+
+    /// Whether no leader of the directory that a majority follows has lately answered.
+    fn directory_is_silent(&self) -> bool {
+        self.host.silent_for() > LEADER_SILENT_MAX
     }
 
     /// What the RESP door tells of the node and the cluster.
@@ -420,7 +433,8 @@ impl Running {
             keys: figures.keys,
             used_bytes,
             budget_bytes,
-            leads_directory: status.leader == Some(host.life.node),
+            leads_directory: status.leader == Some(host.life.node) && !self.directory_is_silent(),
+            directory_silent: self.directory_is_silent(),
             config_file: String::new(),
         }
     }
