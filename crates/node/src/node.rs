@@ -210,12 +210,34 @@ impl Node {
     /// Waits until somebody asks it to stop (`staves node stop`).
     pub async fn stop_asked(&self) {
         let mut asked = self.running.stop_asked.subscribe();
+    /// Waits until this life is over, which nothing ends well: the node was started again elsewhere, or
+    /// removed. Says why.
+    pub async fn over(&self) -> StartError {
+        let mut over = self.running.directory.over();
+        let why = over.wait_for(Option::is_some).await;
+        match why.ok().and_then(|why| why.clone()) {
+            Some(why) => StartError::Over(why),
+            // The sender lives as long as the node.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Closes without a word to the cluster: what it could say would be said in another's name.
+    pub async fn abandon(mut self) {
+        self.running.stopping.store(true, Ordering::Release);
+        self.close().await;
+    }
+
         // The sender lives as long as the node.
         let _ = asked.wait_for(|asked| *asked).await;
     }
 
     /// Leaves the cluster in good order: hands over what it serves, gives up its vote, says goodbye,
     /// closes its doors. Takes no longer than `stop_ms`, and a little more to close.
+        self.close().await;
+    }
+
+    async fn close(&mut self) {
     pub async fn leave(mut self) {
         self.running.stopping.store(true, Ordering::Release);
         self.phase.send_replace(Phase::Leaving);
@@ -253,11 +275,24 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         node = Node::start(config) => node?,
         () = &mut shutdown => return Ok(()),
     };
-    tokio::select! {
-        () = &mut shutdown => tracing::info!("stopping: a signal came"),
-        () = node.stop_asked() => tracing::info!("stopping: somebody asked for it"),
+    let over = tokio::select! {
+        () = &mut shutdown => {
+            tracing::info!("stopping: a signal came");
+            None
+        }
+        () = node.stop_asked() => {
+            tracing::info!("stopping: somebody asked for it");
+            None
+        }
+        why = node.over() => Some(why),
+    };
+    match over {
+        None => node.leave().await,
+        Some(why) => {
+            node.abandon().await;
+            return Err(why);
+        }
     }
-    node.leave().await;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
@@ -66,6 +67,9 @@ pub enum StartError {
     /// The directory.
     #[error(transparent)]
     Directory(DirectoryError),
+    /// It ran, and its life is over: the process must end.
+    #[error("{0}")]
+    Over(Arc<DirectoryError>),
     /// The system gave no threads.
     #[error("the node's threads cannot be started: {0}")]
     Runtime(io::Error),
@@ -166,10 +170,6 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
     }
 }
 
-/// Memory that a bucket should have on average: it takes memory in extents of 256 KiB, one of them from
-/// the start.
-const BUCKET_BYTES_MIN: u64 = 2 << 20;
-
 /// What the directory will do with a configuration, without doing it: its options are looked at, and the
 /// node and the first pool are put into an empty map.
 pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
@@ -202,6 +202,10 @@ pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Memory that a bucket should have on average: it takes memory in extents of 256 KiB, one of them from
+/// the start.
+const BUCKET_BYTES_MIN: u64 = 2 << 20;
 
 /// How many buckets a pool of so many bytes a node gets: as many as wanted, but fewer where they would
 /// be so small that extents hardly filled would take all the memory.
