@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use staves_directory::{Directory, DirectoryError};
+use staves_directory::{Directory, DirectoryError, Life};
 use staves_model::{ClusterId, ClusterMap, NodeId, NodeState, PoolId};
 use staves_net::{Identity, NetError, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
@@ -112,17 +112,13 @@ impl Node {
         let server = Server::on(listeners.native, identity.clone(), net, handler)
             .map_err(StartError::Runtime)?;
         let mut tasks = vec![admin::serve(listeners.admin, running.clone())];
-        let life = match directory.start().await {
+        let life = match enter(&config, &links, &directory).await {
             Ok(life) => life,
             Err(error) => {
                 directory.stop().await;
-                return Err(start::start_error(&config, error));
+                return Err(error);
             }
         };
-        if let Err(error) = same_cluster(&config, &links, life.cluster).await {
-            directory.stop().await;
-            return Err(error);
-        }
         identity.set(Who {
             cluster: life.cluster,
             node: life.node,
@@ -210,6 +206,10 @@ impl Node {
     /// Waits until somebody asks it to stop (`staves node stop`).
     pub async fn stop_asked(&self) {
         let mut asked = self.running.stop_asked.subscribe();
+        // The sender lives as long as the node.
+        let _ = asked.wait_for(|asked| *asked).await;
+    }
+
     /// Waits until this life is over, which nothing ends well: the node was started again elsewhere, or
     /// removed. Says why.
     pub async fn over(&self) -> StartError {
@@ -228,20 +228,16 @@ impl Node {
         self.close().await;
     }
 
-        // The sender lives as long as the node.
-        let _ = asked.wait_for(|asked| *asked).await;
-    }
-
     /// Leaves the cluster in good order: hands over what it serves, gives up its vote, says goodbye,
     /// closes its doors. Takes no longer than `stop_ms`, and a little more to close.
-        self.close().await;
-    }
-
-    async fn close(&mut self) {
     pub async fn leave(mut self) {
         self.running.stopping.store(true, Ordering::Release);
         self.phase.send_replace(Phase::Leaving);
         leave::leave(&self.running).await;
+        self.close().await;
+    }
+
+    async fn close(&mut self) {
         self.phase.send_replace(Phase::Closing);
         if let Some(door) = self.door.take() {
             let _ = tokio::time::timeout(GRACE, door).await;
@@ -328,8 +324,26 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     served
 }
 
-/// A data folder takes its node back to its own cluster, whatever it was told to join; if that is
-/// another one, somebody has mixed up folders or addresses.
+/// Makes, joins or comes back to the cluster. A data folder takes its node back to its own cluster,
+/// whatever it was told to join, so that is compared before anything is done.
+async fn enter(
+    config: &Config,
+    links: &DirectoryLinks,
+    directory: &Directory,
+) -> Result<Life, StartError> {
+    let folder = directory.cluster_of_folder();
+    if let Some(ours) = folder {
+        same_cluster(config, links, ours).await?;
+    }
+    let life = directory.start().await;
+    let life = life.map_err(|error| start::start_error(config, error))?;
+    if folder.is_none() {
+        same_cluster(config, links, life.cluster).await?;
+    }
+    Ok(life)
+}
+
+/// If a node that is to be joined is of another cluster, somebody has mixed up folders or addresses.
 async fn same_cluster(
     config: &Config,
     links: &DirectoryLinks,
@@ -338,10 +352,10 @@ async fn same_cluster(
     for address in &config.join {
         match links.cluster_at(&address.to_string()).await {
             Some(theirs) if theirs != ours => {
-                return Err(StartError::Directory(DirectoryError::OtherCluster {
-                    ours,
-                    theirs,
-                }));
+                return Err(StartError::Join {
+                    addresses: address.to_string(),
+                    reason: DirectoryError::OtherCluster { ours, theirs },
+                });
             }
             _ => {}
         }
@@ -384,6 +398,12 @@ impl Running {
                 "the directory's majority has not been heard for so long that this node answers for no key",
             );
         }
+        Ok(())
+    }
+
+    /// Whether no leader of the directory that a majority follows has lately answered.
+    fn directory_is_silent(&self) -> bool {
+        self.host.silent_for() > LEADER_SILENT_MAX
     }
 
     /// The cluster as this node sees it.
@@ -433,12 +453,6 @@ impl Running {
             missing_pages: figures.missing_pages,
             pages_per_second: host.fill_rate(),
         }
-        Ok(())
-    }
-
-    /// Whether no leader of the directory that a majority follows has lately answered.
-    fn directory_is_silent(&self) -> bool {
-        self.host.silent_for() > LEADER_SILENT_MAX
     }
 
     /// What the RESP door tells of the node and the cluster.
