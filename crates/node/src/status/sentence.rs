@@ -34,6 +34,10 @@ fn nodes(report: &StatusReport) -> String {
         names.collect::<Vec<_>>()
     };
     let mut text = format!("{} up", count(up as u32, "node"));
+    if report.directory.leader.is_none() {
+        // Nobody can find a node dead: the map stays as it was.
+        text += " by the last map that a majority knew";
+    }
     let down = named(&|node| !node.up);
     if !down.is_empty() {
         text += &format!(", {} down", listed(&down));

@@ -314,6 +314,12 @@ fn a_directory_without_a_leader_is_told() {
     let (state, sentence) = three.says();
     assert_eq!(state, State::Degraded);
     assert!(
+        sentence.starts_with(
+            "Degraded: 1 node up by the last map that a majority knew, n2 and n3 down; "
+        ),
+        "{sentence}"
+    );
+    assert!(
         sentence.contains(
             "the directory has no leader that answers (2 of its 3 voters known to be down): nothing can be repaired"
         ),
