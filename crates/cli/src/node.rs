@@ -68,8 +68,11 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
             let was = forget::forget(cluster, node, *force)?;
-            let left = map.nodes.len() - 1;
-            let then = format!("{was}; its id is not used again; {left} nodes are left");
+            let left = match map.nodes.len() - 1 {
+                1 => "1 node is left".to_owned(),
+                n => format!("{n} nodes are left"),
+            };
+            let then = format!("{was}; its id is not used again; {left}");
             said(out, node, "forgotten", &then)
         }
     }
@@ -100,7 +103,8 @@ fn wait_until_empty(
         if left == 0 {
             return said(out, node, "drained", "it holds nothing and can be stopped");
         }
-        if told != Some(left) {
+        // Programs have nothing to read on stderr but an error.
+        if told != Some(left) && out == Format::Table {
             eprintln!("node {} ({}): {left} buckets to move", node.id, node.name);
             told = Some(left);
         }

@@ -51,8 +51,9 @@ fn refused(node: &Node, up: bool, answers: bool) -> Failure {
         ),
         _ => format!("was taken for dead, but answers at {native}: stop its process first"),
     };
-    let text =
-        format!("node {id} ({name}) {why}; nothing was changed (--force stops and strikes it)");
+    let text = format!(
+        "node {id} ({name}) {why}; nothing was changed (--force stops it, waits until it is gone, and strikes it)"
+    );
     Failure::Own(Own::NeedsForce, text)
 }
 
