@@ -7,18 +7,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::Up;
 use crate::config;
+use crate::explain::Own;
+use crate::failure::Failure;
 
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;
-    // The library below the directory tells of its inner life; who wants that asks for it by name.
-    let quiet = match loaded.config.log.contains("openraft") {
-        true => String::new(),
-        false => ",openraft=off".to_owned(),
-    };
-    let filter = EnvFilter::try_new(format!("{}{quiet}", loaded.config.log))
-        .map_err(|e| anyhow::anyhow!("log: '{}' is no log level: {e}", loaded.config.log))?;
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(log_filter(&loaded.config.log)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
@@ -31,6 +26,31 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
         die_with(parent);
     }
     serve(loaded)
+}
+
+/// What is logged.
+pub fn log_filter(log: &str) -> Result<EnvFilter, Failure> {
+    // The library below the directory tells of its inner life; who wants that asks for it by name.
+    let quiet = match log.contains("openraft") {
+        true => "",
+        false => ",openraft=off",
+    };
+    let refused = |text: String| Failure::Own(Own::BadConfiguration, text);
+    // The library takes a word that is no level for the name of a target, and logs nothing else.
+    if let Some(slip) = log.split(',').find(|part| !is_directive(part.trim())) {
+        return Err(refused(format!(
+            "log: '{slip}' is no log level; write error, warn, info, debug, trace or off, or for one \
+             part TARGET=LEVEL"
+        )));
+    }
+    EnvFilter::try_new(format!("{log}{quiet}"))
+        .map_err(|e| refused(format!("log: '{log}' is refused: {e}")))
+}
+
+fn is_directive(part: &str) -> bool {
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+    levels.iter().any(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Ends this process when `parent` is no longer its parent: the children of `staves demo` must not

@@ -41,7 +41,7 @@ mod told;
 
 pub use command::{Command, Ops};
 pub use facts::{ClientFacts, Facts};
-pub use output::{Join, Output, Protocol};
+pub use output::{Join, Output, Protocol, error_word};
 pub use parse::{Args, Frame, Limits, Parser, ProtocolError};
 pub use redirect::{Redirect, cross_slot, elsewhere};
 pub use session::{After, Session};

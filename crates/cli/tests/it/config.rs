@@ -36,7 +36,9 @@ fn a_slip_is_named_with_file_line_and_suggestion() {
             (Some(1), ""),
             "{command:?}"
         );
-        let expected = format!("staves: {path}:2: unknown key 'memroy'; did you mean 'memory'?\n");
+        let expected = format!(
+            "staves: {path}:2: unknown key 'memroy'; did you mean 'memory'? (bad-configuration)\n"
+        );
         assert_eq!(ran.stderr, expected, "{command:?}");
     }
 }
@@ -78,6 +80,9 @@ fn a_wrong_command_line_is_2() {
         &["frobnicate"][..],
         &[],
         &["status", "--deadline", "soon"],
+        &["status", "--deadline", "5"],
+        &["node", "drain", "1", "--wait", "5"],
+        &["pool", "create", "p", "--memory", "100"],
         &["status", "--cluster", "nowhere"],
         &["pool", "create", "p", "--memory", "lots"],
         &["pool", "set", "cache"],
@@ -95,6 +100,54 @@ fn a_wrong_command_line_is_2() {
 }
 
 #[test]
+fn a_number_without_a_unit_is_told_what_to_say() {
+    let ran = staves(&["status", "--deadline", "5"]);
+    assert!(ran.stderr.contains("say 5s or 5ms"), "{}", ran.stderr);
+    let ran = staves(&["up", "--memory", "100"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr
+            .contains("--memory: memory: '100' has no unit; say 100MiB"),
+        "{}",
+        ran.stderr
+    );
+    let ran = staves_with(&[("STAVES_DEADLINE", "5")], &["status"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("say 5s or 5ms"), "{}", ran.stderr);
+    let shown = staves(&["config", "show", "--lease-ms", "600"]);
+    assert!(
+        shown.stdout.contains("lease_ms = 600"),
+        "{}{}",
+        shown.stdout,
+        shown.stderr
+    );
+}
+
+#[test]
+fn what_up_refuses_the_check_refuses_in_the_same_words() {
+    for flags in [
+        &["--log", "no such level"][..],
+        &["--log", "info,staves_net=loud"],
+        &["--listen", "0.0.0.0:1600"],
+        &["--scheme", "1+200"],
+        &["--pool", "a\nb"],
+        &["--resp", "127.0.0.1:1600"],
+        &["--memory", "100"],
+    ] {
+        let check = staves(&[&["config", "check"], flags].concat());
+        assert_eq!(check.code, Some(1), "{flags:?}: {}", check.stdout);
+        let up = staves(&[&["up"], flags].concat());
+        assert_eq!(up.code, Some(1), "{flags:?}: {}", up.stderr);
+        assert_eq!(check.stderr, up.stderr, "{flags:?}");
+        assert!(
+            check.stderr.ends_with("(bad-configuration)\n"),
+            "{}",
+            check.stderr
+        );
+    }
+}
+
+#[test]
 fn help_and_version_are_0() {
     for args in [
         &["--help"][..],
@@ -106,4 +159,80 @@ fn help_and_version_are_0() {
         assert_eq!(ran.code, Some(0), "{args:?}");
         assert!(!ran.stdout.is_empty(), "{args:?}");
     }
+}
+
+#[test]
+fn errors_are_objects_where_answers_are() {
+    let object = |ran: &crate::Ran| -> serde_json::Value {
+        assert_eq!(ran.stdout, "");
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+        serde_json::from_str(&ran.stderr).expect("JSON on stderr")
+    };
+    let cases: [(&[&str], &str, i32, &str); 5] = [
+        (&["explain", "nonsense"], "not-found", 3, "'nonsense'"),
+        (&["status", "--nonsense"], "usage", 2, "'--nonsense'"),
+        (&["nonsense"], "usage", 2, "'nonsense'"),
+        (
+            &["status", "--cluster", "127.0.0.1:1"],
+            "unreachable",
+            4,
+            "127.0.0.1:1",
+        ),
+        (&["up", "--memory", "1MiB"], "bad-configuration", 1, "16MiB"),
+    ];
+    for (args, code, exit_code, named) in cases {
+        for form in [&["-o", "json"][..], &["-ojson"], &["--output=json"]] {
+            let ran = staves(&[args, form].concat());
+            let error = &object(&ran)["error"];
+            assert_eq!(ran.code, Some(exit_code), "{args:?}");
+            assert_eq!(
+                (error["code"].as_str(), error["exit_code"].as_i64()),
+                (Some(code), Some(exit_code.into()))
+            );
+            assert!(
+                error["message"].as_str().is_some_and(|m| m.contains(named)),
+                "{error}"
+            );
+        }
+        let ran = staves_with(&[("STAVES_OUTPUT", "json")], args);
+        assert_eq!(object(&ran)["error"]["code"], code);
+        let plain = staves(args);
+        assert_eq!(plain.code, Some(exit_code));
+        assert!(
+            !plain.stderr.starts_with('{') && plain.stderr.contains(named),
+            "{}",
+            plain.stderr
+        );
+    }
+}
+
+#[test]
+fn codes_are_explained() {
+    let one = staves(&["explain", "out-of-memory"]);
+    assert_eq!(one.code, Some(0), "{}", one.stderr);
+    assert!(
+        one.stdout.contains("-OOM") && one.stdout.contains("what to do"),
+        "{}",
+        one.stdout
+    );
+    let one = staves(&["explain", "out-of-memory", "-o", "json"]);
+    let one: serde_json::Value = serde_json::from_str(&one.stdout).expect("JSON");
+    assert_eq!(
+        (one["number"].as_u64(), one["resp"].as_str()),
+        (Some(20), Some("OOM"))
+    );
+    let all = staves(&["explain", "-o", "json"]);
+    let all: Vec<serde_json::Value> = serde_json::from_str(&all.stdout).expect("JSON");
+    assert!(
+        staves_wire::ErrorCode::ALL
+            .iter()
+            .all(|code| all.iter().any(|row| row["code"] == code.word()))
+    );
+    let slip = staves(&["explain", "not-fuond"]);
+    assert_eq!(slip.code, Some(3));
+    assert!(
+        slip.stderr.contains("did you mean 'not-found'?"),
+        "{}",
+        slip.stderr
+    );
 }

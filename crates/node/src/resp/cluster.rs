@@ -108,7 +108,9 @@ fn info(facts: &Facts) -> String {
     let ok = count(|owner| owner.up && owner.open);
     let waiting = count(|owner| owner.up && !owner.open);
     let fail = all - ok - waiting;
-    let state = if all > 0 && fail == 0 { "ok" } else { "fail" };
+    // Without a majority of the directory nothing can be repaired, and most keys soon stop answering.
+    let whole = all > 0 && fail == 0 && !facts.directory_silent;
+    let state = if whole { "ok" } else { "fail" };
     let mut primaries: Vec<NodeId> = ranges.iter().map(|r| r.owner.node.id).collect();
     primaries.sort_unstable();
     primaries.dedup();

@@ -34,18 +34,26 @@ fn nodes(report: &StatusReport) -> String {
         names.collect::<Vec<_>>()
     };
     let mut text = format!("{} up", count(up as u32, "node"));
+    if report.directory.leader.is_none() {
+        // Nobody can find a node dead: the map stays as it was.
+        text += " by the last map that a majority knew";
+    }
     let down = named(&|node| !node.up);
     if !down.is_empty() {
         text += &format!(", {} down", listed(&down));
     }
-    let draining = named(&|node| node.up && node.draining);
+    let holds = |node: &super::NodeStatus| node.primaries + node.copies;
+    let drained = named(&|node| node.up && node.draining && holds(node) == 0);
+    if !drained.is_empty() {
+        text += &format!(
+            ", {} drained (to give buckets again: 'staves node resume')",
+            listed(&drained)
+        );
+    }
+    let draining = named(&|node| node.up && node.draining && holds(node) > 0);
     if !draining.is_empty() {
-        let left: u32 = report
-            .nodes
-            .iter()
-            .filter(|node| node.up && node.draining)
-            .map(|node| node.primaries + node.copies)
-            .sum();
+        let of_draining = report.nodes.iter().filter(|node| node.up && node.draining);
+        let left: u32 = of_draining.map(holds).sum();
         text += &format!(
             ", {} draining ({} left to move)",
             listed(&draining),

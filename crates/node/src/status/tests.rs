@@ -314,6 +314,12 @@ fn a_directory_without_a_leader_is_told() {
     let (state, sentence) = three.says();
     assert_eq!(state, State::Degraded);
     assert!(
+        sentence.starts_with(
+            "Degraded: 1 node up by the last map that a majority knew, n2 and n3 down; "
+        ),
+        "{sentence}"
+    );
+    assert!(
         sentence.contains(
             "the directory has no leader that answers (2 of its 3 voters known to be down): nothing can be repaired"
         ),
@@ -333,6 +339,26 @@ fn draining_is_told_and_is_no_fault() {
              copies; any 1 more node may be lost."
         )
     );
+}
+
+#[test]
+fn a_drained_node_is_told_with_the_way_back() {
+    let mut five = cluster(5, "1+1");
+    five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
+    five.map.groups.values_mut().for_each(|group| {
+        let gone = |member: &Member| member.node == NodeId(4);
+        let members = group.members.iter_mut().chain(&mut group.last_open.members);
+        members
+            .filter(|member| member.as_ref().is_some_and(gone))
+            .for_each(|member| *member = None);
+    });
+    let (_, sentence) = five.says();
+    assert!(
+        sentence
+            .contains(": 5 nodes up, n4 drained (to give buckets again: 'staves node resume'); "),
+        "{sentence}"
+    );
+    assert!(!sentence.contains("draining"), "{sentence}");
 }
 
 #[test]

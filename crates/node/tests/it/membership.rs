@@ -85,7 +85,7 @@ fn d6_a_node_leaves_and_comes_back() {
 fn d6_a_node_of_another_cluster_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut other = Citizen::start(config(Some(&folder), &[]));
-    other.kill();
+    other.leave();
     let founder = Citizen::start(config(None, &[]));
     let error = Citizen::try_start(config(Some(&folder), &[&founder]));
     let text = error.err().expect("it is refused").to_string();
