@@ -107,6 +107,21 @@ pub struct KvOperation {
     pub(crate) idle_at: Option<Home>,
 }
 
+impl KvOperation {
+    /// One that is begun now.
+    pub fn new(key: usize, act: Act, now: u64) -> KvOperation {
+        KvOperation {
+            key,
+            act,
+            called: now,
+            returned: None,
+            seen: None,
+            refused: false,
+            idle_at: None,
+        }
+    }
+}
+
 /// A bucket that serves: the node, which life of its process, and the epoch.
 pub(crate) type Home = (usize, u64, Epoch);
 

@@ -32,15 +32,7 @@ impl World {
         let client = &mut self.clients[c];
         client.attempts = 0;
         client.under_way = Some(kv.history.len());
-        kv.history.push(KvOperation {
-            key,
-            act,
-            called: self.now,
-            returned: None,
-            seen: None,
-            refused: false,
-            idle_at: None,
-        });
+        kv.history.push(KvOperation::new(key, act, self.now));
         true
     }
 
@@ -199,12 +191,8 @@ pub(crate) fn number(name: &[u8]) -> Option<usize> {
 /// A read that is known to be right, for the end of a history.
 pub(crate) fn last_read(key: usize, value: Option<&[u8]>, now: u64) -> KvOperation {
     KvOperation {
-        key,
-        act: Act::Get,
-        called: now,
         returned: Some(now + 1),
         seen: Some(value.map_or(Seen::Nil, |v| Seen::Value(Content::of(v)))),
-        refused: false,
-        idle_at: None,
+        ..KvOperation::new(key, Act::Get, now)
     }
 }

@@ -37,6 +37,8 @@ pub enum Mutant {
     CopyForgetsIndex = 101,
     LargeNamedBeforeWritten = 102,
     NoOpNotRemembered = 104,
+    // That the simulator adds; not in GROUP.md.
+    HeldReadNeedsNoLease = 201,
 }
 
 impl Mutant {
@@ -78,6 +80,9 @@ impl Mutant {
         Mutant::LargeNamedBeforeWritten,
         Mutant::NoOpNotRemembered,
     ];
+
+    /// Those that the simulator adds to GROUP.md's.
+    pub const ADDED: [Mutant; 1] = [Mutant::HeldReadNeedsNoLease];
 }
 
 #[cfg(feature = "mutants")]
