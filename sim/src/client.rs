@@ -30,8 +30,8 @@ impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
-        if (looks || self.clients[c].map.is_none()) && self.directory.answers(self.now) {
-            self.clients[c].map = self.directory.last_open_entry();
+        if looks || self.clients[c].map.is_none() {
+            self.look_at_map(c);
         }
         let gives_up = !self.healing && self.clients[c].attempts > ATTEMPTS_MAX;
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
@@ -48,6 +48,19 @@ impl World {
             25 + self.rng.below(self.profile.think)
         };
         self.queue.push(self.now + pause * MS, Happening::Client(c));
+    }
+
+    // The map comes from a leader that this client reaches; it may be the deposed one's.
+    fn look_at_map(&mut self, c: usize) {
+        let (place, leader) = (self.first_client() + c, self.directory_place());
+        let hidden = self.cut.contains(&(leader, place));
+        if let Some(former) = self.former_leader().filter(|_| hidden) {
+            self.clients[c].map = former.opened.clone();
+            return self.cover.count("deposed leader: showed a client its map");
+        }
+        if self.directory.answers(self.now) {
+            self.clients[c].map = self.directory.last_open_entry();
+        }
     }
 
     // A new operation; false when it is time to stop.
@@ -80,13 +93,13 @@ impl World {
     }
 
     fn ask(&mut self, c: usize) {
+        let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
         let Some(op) = client.under_way.map(|i| &self.history[i]) else {
             return;
         };
         let (stream, register) = client.target;
-        let place = self.nodes.len() + 1 + c;
         let member = client.map.as_ref().and_then(|g| {
             g.last_open
                 .members

@@ -18,6 +18,7 @@ use staves_model::{
 };
 
 use crate::event::{Happening, Packet, Place};
+use crate::leaders::{Former, LeaderClock};
 use crate::world::{LEASE, MS, World};
 
 /// Entries of the group that may still be on their way to somebody.
@@ -29,9 +30,12 @@ pub struct Directory {
     pub map: ClusterMap,
     /// The leader's lease book.
     pub leases: Leases,
+    /// Whose word counts: its term, its clock.
+    pub term: u64,
     /// The leader's clock.
-    rate_ppm: u64,
-    offset: u64,
+    pub(crate) clock: LeaderClock,
+    /// The leader before, which may still answer.
+    pub former: Option<Former>,
     /// It answers nobody before.
     pub stalled_until: u64,
     /// When the group's entry last changed.
@@ -55,8 +59,9 @@ impl Default for Directory {
         Directory {
             map: ClusterMap::default(),
             leases,
-            rate_ppm: 1_000_000,
-            offset: 0,
+            term: 1,
+            clock: LeaderClock::default(),
+            former: None,
             stalled_until: 0,
             since: 0,
             entries: Vec::new(),
@@ -86,7 +91,7 @@ impl Directory {
 
     /// The leader's clock.
     pub fn clock(&self, now: u64) -> Time {
-        Time(self.offset + now / 1000 * self.rate_ppm / 1000)
+        self.clock.at(now)
     }
 
     /// The newest entry that was open.
@@ -178,8 +183,14 @@ impl World {
     }
 
     /// A packet for the directory.
-    pub fn deliver_directory(&mut self, from: Place, packet: Packet) {
-        if !self.directory.answers(self.now) {
+    pub fn deliver_directory(&mut self, from: Place, here: Place, packet: Packet) {
+        let newest = here == self.directory_place();
+        let answers = if newest {
+            self.directory.answers(self.now)
+        } else {
+            self.former_leader().is_some()
+        };
+        if !answers {
             return;
         }
         match packet {
@@ -187,24 +198,9 @@ impl World {
                 incarnation,
                 clock,
                 wanted,
-            } => {
-                let (id, now) = (self.nodes[from].id, self.directory.clock(self.now));
-                let d = &mut self.directory;
-                let granted = d.leases.grant(now, &d.map, id, incarnation, &wanted);
-                if !granted.is_empty() {
-                    self.cover.count("directory lease granted");
-                    let here = self.directory_place();
-                    self.send(
-                        here,
-                        from,
-                        Packet::Lease {
-                            incarnation,
-                            clock,
-                            granted,
-                        },
-                    );
-                }
-            }
+            } => self.ask_quorum(from, here, incarnation, clock, wanted),
+            // Its proposals are of a term that is over.
+            Packet::Call(_) if !newest => self.cover.count("deposed leader: called in vain"),
             Packet::Call(DirectoryCall::Open { group, epoch }) => self.open(group, epoch),
             Packet::Call(DirectoryCall::Complete {
                 group,
@@ -283,20 +279,10 @@ impl World {
         d.since = self.now;
     }
 
-    /// Another node leads the directory: its clock is another, its lease book empty.
-    pub fn directory_leader_changes(&mut self) {
-        self.directory.rate_ppm = 970_000 + self.rng.below(60_001);
-        self.directory.offset = self.rng.below(1_000_000) * MS;
-        let now = self.directory.clock(self.now);
-        let mut leases = Leases::new(LEASE);
-        leases.become_leader(now);
-        self.directory.leases = leases;
-        self.directory.keeper = new_keeper();
-    }
-
     /// The directory shows its map around, sees who seems dead, and proposes.
     pub fn tick_directory(&mut self) {
         self.queue.push(self.now + 20 * MS, Happening::Directory);
+        self.show_former_map();
         if !self.directory.answers(self.now) {
             return;
         }

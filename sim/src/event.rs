@@ -7,7 +7,9 @@ use staves_group::DirectoryCall;
 use staves_model::{ClientId, Epoch, Group, GroupId, Incarnation, Revision, Time};
 use staves_wire::group::{GroupEnvelope, RequestId};
 
-/// A place on the network: nodes first, then the directory, then clients.
+use crate::leaders::LeaseAsk;
+
+/// A place on the network: nodes first, then the directory's two leaders, then clients.
 pub type Place = usize;
 
 /// A message on the simulated network.
@@ -106,6 +108,8 @@ pub enum Happening {
     Fault,
     /// A crashed node's process starts again.
     Start(usize),
+    /// A quorum has answered a leader of the directory that had asked whether it leads.
+    Confirmed(Box<LeaseAsk>),
     /// An epoch that everybody was free to open must be open by now.
     TakeoverDue(Epoch),
 }
@@ -172,6 +176,7 @@ impl EventHash {
             Happening::Client(n) => self.add(4 | (*n as u64) << 8),
             Happening::Fault => self.add(5),
             Happening::Start(n) => self.add(6 | (*n as u64) << 8),
+            Happening::Confirmed(ask) => self.add(8 ^ ask.clock.0 << 8),
             Happening::TakeoverDue(e) => self.add(7 | e.0 << 8),
         }
     }

@@ -9,7 +9,7 @@ use crate::node::Waiting;
 use crate::world::{LEASE, MS, World};
 
 /// The kinds of faults, as the coverage counts them.
-pub const FAULTS: [&str; 13] = [
+pub const FAULTS: [&str; 14] = [
     "crash",
     "restart with state",
     "pause",
@@ -18,6 +18,7 @@ pub const FAULTS: [&str; 13] = [
     "full partition",
     "island",
     "directory leader change",
+    "split between leaders",
     "directory stall",
     "memory full",
     "takeover",
@@ -55,6 +56,10 @@ impl World {
             84..89 => {
                 self.fault_at("directory leader change");
                 self.directory_leader_changes();
+                if self.rng.chance(600) {
+                    self.fault_at("split between leaders");
+                    self.split_between_leaders();
+                }
             }
             89..92 => {
                 self.fault_at("directory stall");
@@ -145,11 +150,11 @@ impl World {
 
     fn one_way_cuts(&mut self) {
         self.fault_at("one-way cut");
-        let places = self.nodes.len() as u64 + 1 + self.clients.len() as u64;
+        let places = self.places() as u64;
         for _ in 0..=self.rng.below(6) {
             let from = self.rng.below(places) as usize;
             let to = if self.rng.chance(300) {
-                self.directory_place()
+                self.leader_of(from.min(self.nodes.len() - 1))
             } else {
                 self.rng.below(self.nodes.len() as u64) as usize
             };
@@ -167,7 +172,7 @@ impl World {
 
     fn full_partition(&mut self, node: usize) {
         self.fault_at("full partition");
-        for other in (0..=self.directory_place()).filter(|o| *o != node) {
+        for other in (0..self.first_client()).filter(|o| *o != node) {
             self.cut.extend([(node, other), (other, node)]);
         }
     }
@@ -190,10 +195,16 @@ impl World {
     }
 
     fn island_second_half(&mut self, node: usize) {
-        let directory = self.directory_place();
-        self.cut.insert((node, directory));
-        if self.rng.chance(500) {
+        // It may be left with the leader that was deposed.
+        let changes = self.rng.chance(500);
+        if changes {
             self.directory_leader_changes();
+        }
+        let forgotten = changes && self.rng.chance(500);
+        for directory in self.nodes.len()..self.first_client() {
+            if !forgotten || directory == self.directory_place() {
+                self.cut.extend([(node, directory), (directory, node)]);
+            }
         }
         if self.committed().open {
             let suspects = BTreeSet::from([self.nodes[node].id]);

@@ -69,7 +69,7 @@ impl World {
     }
 
     pub(crate) fn ask_kv(&mut self, c: usize) {
-        let place = self.nodes.len() + 1 + c;
+        let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
         let Some(operation) = client.under_way else {

@@ -46,7 +46,7 @@ impl World {
         let Some(Seat::Kv(_)) = &self.nodes[node].member else {
             return;
         };
-        let first_client = self.directory_place() + 1;
+        let first_client = self.first_client();
         let Some(kv) = self.kv.as_mut() else { return };
         let asked = &kv.history[r.operation];
         let Some(Seat::Kv(mut bucket)) = self.nodes[node].member.take() else {

@@ -26,6 +26,7 @@ pub mod kv;
 pub mod kv_client;
 pub mod kv_history;
 pub mod kv_node;
+pub mod leaders;
 pub mod node;
 pub mod rng;
 pub mod run;

@@ -219,7 +219,7 @@ impl World {
                 .map(Member::epoch)
                 .unwrap_or_default();
             let wanted = vec![(self.group, epoch)];
-            let directory = self.directory_place();
+            let directory = self.leader_of(node);
             self.send(
                 node,
                 directory,

@@ -220,6 +220,7 @@ fn heal(w: &mut World) {
     w.healing = true;
     w.heal_network();
     w.directory.stalled_until = 0;
+    w.directory.former = None;
     w.settle_operator();
     for node in &mut w.nodes {
         node.paused_until = 0;

@@ -189,9 +189,9 @@ impl Script {
 
     /// Cuts a node off from all other nodes and the directory; clients still reach it.
     pub fn isolate(&mut self, node: usize) {
-        let directory = self.world.directory_place();
+        let clients = self.world.first_client();
         self.lose(move |from, to, _| {
-            (from == node) != (to == node) && from <= directory && to <= directory
+            (from == node) != (to == node) && from < clients && to < clients
         });
     }
 
@@ -291,7 +291,7 @@ impl Script {
         // Operations of one instant count as concurrent.
         self.run_ms(1);
         let c = self.world.clients.len();
-        let place = self.world.nodes.len() + 1 + c;
+        let place = self.world.first_client() + c;
         let operation = self.world.history.len();
         let value = (c as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut client = SimClient::default();
@@ -392,7 +392,6 @@ impl Script {
     pub fn ask_key(&mut self, node: usize, key: usize, act: Act) -> AskedKey {
         self.run_ms(1);
         let c = self.world.clients.len();
-        let place = self.world.nodes.len() + 1 + c;
         let now = self.world.now;
         let kv = self.world.kv.as_mut().expect("a key-value world");
         let operation = kv.history.len();
@@ -410,7 +409,7 @@ impl Script {
 
     /// The client asks again, wherever.
     pub fn ask_key_again(&mut self, node: usize, asked: &AskedKey) {
-        let place = self.world.nodes.len() + 1 + asked.client;
+        let place = self.world.first_client() + asked.client;
         let client = &mut self.world.clients[asked.client];
         client.attempts += 1;
         let request = KvRequest {

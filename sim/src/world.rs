@@ -75,6 +75,8 @@ pub struct SimNode {
     pub member: Option<Seat>,
     /// Who waits there for an answer.
     pub waiting: Waiting,
+    /// The term of the directory's leader, as far as it knows.
+    pub follows: u64,
 }
 
 /// The simulated cluster.
@@ -150,6 +152,7 @@ impl SimNode {
             taken: 0,
             member: None,
             waiting: Waiting::default(),
+            follows: 1,
         }
     }
 
@@ -170,11 +173,6 @@ impl SimNode {
 }
 
 impl World {
-    /// The directory's place on the network.
-    pub fn directory_place(&self) -> Place {
-        self.nodes.len()
-    }
-
     /// The node with an id.
     pub fn node_of(&self, id: NodeId) -> Option<usize> {
         self.nodes
@@ -284,7 +282,7 @@ impl World {
                 self.send(node, to, Packet::Group(envelope));
             }
         }
-        let directory = self.directory_place();
+        let directory = self.leader_of(node);
         for call in out.directory {
             self.send(node, directory, Packet::Call(call));
         }
@@ -315,18 +313,19 @@ impl World {
             Happening::Client(client) => self.act_client(client),
             Happening::Fault => self.fault(),
             Happening::Start(node) => self.start_node(node),
+            Happening::Confirmed(ask) => self.confirmed(*ask),
             Happening::TakeoverDue(epoch) => self.check_takeover(epoch),
         }
         true
     }
 
     fn deliver(&mut self, from: Place, to: Place, packet: Packet) {
-        let directory = self.directory_place();
-        if to > directory {
-            return self.deliver_client(to - directory - 1, packet);
+        let first_client = self.first_client();
+        if to >= first_client {
+            return self.deliver_client(to - first_client, packet);
         }
-        if to == directory {
-            return self.deliver_directory(from, packet);
+        if self.is_directory(to) {
+            return self.deliver_directory(from, to, packet);
         }
         if !self.nodes[to].up {
             return;
@@ -335,6 +334,7 @@ impl World {
             let later = self.nodes[to].paused_until + self.rng.below(3 * MS);
             return self.queue.push(later, Happening::Deliver(from, to, packet));
         }
+        self.hear_leader(to, from);
         self.deliver_node(to, packet);
     }
 

@@ -39,6 +39,7 @@ pub enum Mutant {
     NoOpNotRemembered = 104,
     // That the simulator adds; not in GROUP.md.
     HeldReadNeedsNoLease = 201,
+    LeaseUnconfirmed = 202,
 }
 
 impl Mutant {
@@ -82,7 +83,7 @@ impl Mutant {
     ];
 
     /// Those that the simulator adds to GROUP.md's.
-    pub const ADDED: [Mutant; 1] = [Mutant::HeldReadNeedsNoLease];
+    pub const ADDED: [Mutant; 2] = [Mutant::HeldReadNeedsNoLease, Mutant::LeaseUnconfirmed];
 }
 
 #[cfg(feature = "mutants")]
