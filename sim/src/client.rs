@@ -42,12 +42,33 @@ impl World {
         } else {
             self.ask(c);
         }
+        self.complain(c);
         let pause = if self.healing {
             10
         } else {
             25 + self.rng.below(self.profile.think)
         };
         self.queue.push(self.now + pause * MS, Happening::Client(c));
+    }
+
+    // Who asks again and again in vain says so to some node.
+    fn complain(&mut self, c: usize) {
+        let client = &self.clients[c];
+        let asked = client
+            .map
+            .as_ref()
+            .and_then(|g| g.last_open.members.first().copied().flatten());
+        let Some(about) = asked.filter(|_| client.attempts > 4 && self.detecting()) else {
+            return;
+        };
+        if self.rng.chance(200) {
+            let (place, to) = (
+                self.first_client() + c,
+                self.rng.below(self.nodes.len() as u64),
+            );
+            self.cover.count("detector: client complains");
+            self.send(place, to as usize, Packet::Complaint(about.node));
+        }
     }
 
     // The map comes from a leader that this client reaches; it may be the deposed one's.

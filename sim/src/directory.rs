@@ -11,18 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_group::DirectoryCall;
+use staves_model::detector::Report;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, Group, Keeper, KeeperConfig, Leases, Medium, Member,
-    MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
+    Change, ClusterId, ClusterMap, Detector, Epoch, Group, Keeper, KeeperConfig, Leases, Medium,
+    Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
 };
 
 use crate::event::{Happening, Packet, Place};
 use crate::leaders::{Former, LeaderClock};
+use crate::pinger::Eyes;
 use crate::world::{LEASE, MS, World};
 
 /// Entries of the group that may still be on their way to somebody.
 const ENTRIES_MAX: usize = 6;
+
+/// Reports of nodes that the leader keeps until it next looks.
+const EVIDENCE_MAX: usize = 200;
 
 /// The stand-in.
 pub struct Directory {
@@ -48,6 +53,11 @@ pub struct Directory {
     stuck: BTreeSet<NodeId>,
     /// The same reports, as the keeper takes them.
     pub reports: Vec<StuckReport>,
+    /// The real detector of the program's directory leader, and what was reported to it.
+    pub detector: Detector,
+    pub(crate) evidence: Vec<Report>,
+    /// The map as it is shown around.
+    shown: Arc<ClusterMap>,
     /// The real planner of the program's directory leader, where it is at work.
     pub keeper: Keeper,
 }
@@ -68,6 +78,9 @@ impl Default for Directory {
             opened: None,
             stuck: BTreeSet::new(),
             reports: Vec::new(),
+            detector: crate::pinger::new_detector(),
+            evidence: Vec::new(),
+            shown: Arc::default(),
             keeper: new_keeper(),
         }
     }
@@ -177,6 +190,7 @@ impl World {
         n.id = id;
         n.incarnation = incarnation;
         n.up = true;
+        n.eyes = Eyes::default();
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
         let member = staves_group::Member::new(options, group, id, incarnation, arena, budget);
         n.member = Some(crate::kv::Seat::new(member, serves_keys, id, incarnation));
@@ -200,7 +214,13 @@ impl World {
                 wanted,
             } => self.ask_quorum(from, here, incarnation, clock, wanted),
             // Its proposals are of a term that is over.
-            Packet::Call(_) if !newest => self.cover.count("deposed leader: called in vain"),
+            Packet::Call(_) | Packet::Report(_) | Packet::Back(_) if !newest => {
+                self.cover.count("deposed leader: called in vain")
+            }
+            Packet::Report(report) if self.directory.evidence.len() < EVIDENCE_MAX => {
+                self.directory.evidence.push(report);
+            }
+            Packet::Back(incarnation) => self.comes_back(from, incarnation),
             Packet::Call(DirectoryCall::Open { group, epoch }) => self.open(group, epoch),
             Packet::Call(DirectoryCall::Complete {
                 group,
@@ -314,7 +334,14 @@ impl World {
 
     fn show_map(&mut self) {
         let here = self.directory_place();
+        if self.directory.shown.revision != self.directory.map.revision {
+            self.directory.shown = Arc::new(self.directory.map.clone());
+        }
         for node in 0..self.nodes.len() {
+            if self.detecting() {
+                let shown = self.directory.shown.clone();
+                self.send(here, node, Packet::Cluster(shown));
+            }
             if !self.is_sound() && self.rng.chance(500) {
                 continue;
             }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use staves_group::DirectoryCall;
-use staves_model::{ClientId, Epoch, Group, GroupId, Incarnation, Revision, Time};
+use staves_model::detector::Report;
+use staves_model::{
+    ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, Time,
+};
 use staves_wire::group::{GroupEnvelope, RequestId};
 
 use crate::leaders::LeaseAsk;
@@ -59,6 +62,39 @@ pub enum Packet {
     },
     /// The directory shows a node its entry of a group, now or as it was.
     Map(Arc<Group>),
+    /// The directory shows a node the cluster.
+    Cluster(Arc<ClusterMap>),
+    /// Is this life of you there?
+    Ping {
+        /// Which life is meant.
+        incarnation: Incarnation,
+        /// When.
+        sent: u64,
+    },
+    /// It is; or no such process listens.
+    Pong {
+        /// Which life was meant.
+        incarnation: Incarnation,
+        /// When the ping was sent.
+        sent: u64,
+        /// Whether it is there.
+        alive: bool,
+    },
+    /// A connection to this sender's machine broke.
+    Broken,
+    /// A client complains of a node.
+    Complaint(NodeId),
+    /// A node tells the directory what it found of another.
+    Report(Report),
+    /// The directory wants to know how a node is.
+    Probe {
+        /// Which.
+        suspect: NodeId,
+        /// Which life of it.
+        incarnation: Incarnation,
+    },
+    /// A node that was declared dead says that this life goes on.
+    Back(Incarnation),
 }
 
 /// What a client asks for.
@@ -201,6 +237,14 @@ impl EventHash {
             Packet::Lease { clock, granted, .. } => {
                 self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4);
             }
+            Packet::Cluster(map) => self.add(30 ^ map.revision.0 << 8),
+            Packet::Ping { sent, .. } => self.add(31 ^ sent << 8),
+            Packet::Pong { sent, alive, .. } => self.add(32 ^ sent << 8 ^ u64::from(*alive)),
+            Packet::Broken => self.add(33),
+            Packet::Complaint(node) => self.add(34 ^ node.0 << 8),
+            Packet::Report(r) => self.add(35 ^ r.suspect.0 << 8 ^ (r.finding as u64) << 40),
+            Packet::Probe { suspect, .. } => self.add(36 ^ suspect.0 << 8),
+            Packet::Back(incarnation) => self.add(37 ^ incarnation.0 << 8),
             Packet::Map(g) => self.add(16 ^ g.revision.0 << 8),
         }
     }

@@ -122,6 +122,12 @@ impl World {
         self.nodes[node].member = None;
         self.nodes[node].waiting = Waiting::default();
         self.forget_tokens(node);
+        self.nodes[node].off = self.rng.chance(400);
+        if self.keeping && self.rng.chance(30) && self.nodes.iter().all(|n| !n.gone) {
+            self.cover.count("crash for good");
+            self.nodes[node].gone = true;
+            return;
+        }
         let back = self.now + (20 + self.rng.below(400)) * MS;
         self.queue.push(back, Happening::Start(node));
     }
@@ -299,6 +305,7 @@ impl World {
             && group.listed().count() == self.m + self.k
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole
+            && self.detected_all()
             && self.clients.iter().all(|c| c.under_way.is_none())
             && self.nodes.iter().all(|n| {
                 n.member

@@ -132,6 +132,8 @@ impl World {
         d.term += 1;
         d.keeper = new_keeper();
         d.reports.clear();
+        d.detector.reset();
+        d.evidence.clear();
         let term = d.term;
         self.note(|| format!("LEADER of term {term}"));
     }

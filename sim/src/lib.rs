@@ -28,6 +28,7 @@ pub mod kv_history;
 pub mod kv_node;
 pub mod leaders;
 pub mod node;
+pub mod pinger;
 pub mod rng;
 pub mod run;
 pub mod script;

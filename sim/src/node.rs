@@ -4,6 +4,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use staves_group::{Event, Member, Recall};
+use staves_model::detector::Finding;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Label, PAGE_BYTES};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
@@ -86,7 +87,7 @@ fn read_register(member: &Member, register: usize) -> u64 {
 
 impl World {
     /// A packet for a node that runs.
-    pub fn deliver_node(&mut self, node: usize, packet: Packet) {
+    pub fn deliver_node(&mut self, node: usize, from: Place, packet: Packet) {
         match packet {
             Packet::Group(envelope) => {
                 let seals = matches!(envelope.message, GroupMessage::Seal { .. });
@@ -125,7 +126,22 @@ impl World {
                     self.step_member(node, lease);
                 }
             }
-            Packet::Answer { .. }
+            Packet::Cluster(map) => self.see_cluster(node, map),
+            Packet::Ping { incarnation, sent } => self.pinged(node, from, incarnation, sent),
+            Packet::Pong {
+                incarnation,
+                sent,
+                alive,
+            } => self.ponged(node, from, incarnation, sent, alive),
+            Packet::Broken => self.witness(node, self.nodes[from].id, Finding::Failed),
+            Packet::Complaint(about) => self.witness(node, about, Finding::Failed),
+            Packet::Probe {
+                suspect,
+                incarnation,
+            } => self.look_at(node, from, suspect, incarnation),
+            Packet::Report(_)
+            | Packet::Back(_)
+            | Packet::Answer { .. }
             | Packet::KvAnswer { .. }
             | Packet::Call(_)
             | Packet::LeaseRequest { .. } => {}
@@ -206,6 +222,7 @@ impl World {
             return;
         }
         self.step_member(node, Event::Tick);
+        self.look_around(node);
         let serves = self.nodes[node]
             .member
             .as_deref()

@@ -17,6 +17,7 @@ use crate::event::{EventHash, Happening, Packet, Place, Queue};
 use crate::history::Operation;
 use crate::kv::{KvWorld, Seat};
 use crate::node::Waiting;
+use crate::pinger::Eyes;
 use crate::rng::Rng;
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
@@ -77,6 +78,12 @@ pub struct SimNode {
     pub waiting: Waiting,
     /// The term of the directory's leader, as far as it knows.
     pub follows: u64,
+    /// What it sees of other nodes.
+    pub eyes: Eyes,
+    /// Its machine is off, too: nobody refuses a connection.
+    pub off: bool,
+    /// It never starts again.
+    pub gone: bool,
 }
 
 /// The simulated cluster.
@@ -153,6 +160,9 @@ impl SimNode {
             member: None,
             waiting: Waiting::default(),
             follows: 1,
+            eyes: Eyes::default(),
+            off: false,
+            gone: false,
         }
     }
 
@@ -328,14 +338,34 @@ impl World {
             return self.deliver_directory(from, to, packet);
         }
         if !self.nodes[to].up {
-            return;
+            return self.refuse(from, to, packet);
         }
         if self.nodes[to].paused_until > self.now {
             let later = self.nodes[to].paused_until + self.rng.below(3 * MS);
             return self.queue.push(later, Happening::Deliver(from, to, packet));
         }
         self.hear_leader(to, from);
-        self.deliver_node(to, packet);
+        self.deliver_node(to, from, packet);
+    }
+
+    // No process listens: the machine says so, if it runs.
+    fn refuse(&mut self, from: Place, to: Place, packet: Packet) {
+        if self.nodes[to].off || !self.detecting() {
+            return;
+        }
+        match packet {
+            Packet::Ping { incarnation, sent } => {
+                let alive = false;
+                let pong = Packet::Pong {
+                    incarnation,
+                    sent,
+                    alive,
+                };
+                self.send(to, from, pong);
+            }
+            Packet::Group(_) => self.send(to, from, Packet::Broken),
+            _ => {}
+        }
     }
 
     /// Whether a planted bug of the whole run is this one; for the stand-ins, which are not the machines.
