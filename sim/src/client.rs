@@ -109,6 +109,7 @@ impl World {
             write,
             called: self.now,
             returned: None,
+            life: 0,
         });
         true
     }
@@ -150,6 +151,7 @@ impl World {
     pub fn deliver_client(&mut self, c: usize, packet: Packet) {
         if let Packet::KvAnswer {
             number,
+            life,
             attempt,
             answer,
         } = packet
@@ -157,9 +159,14 @@ impl World {
             if attempt + 1 != self.clients[c].attempts {
                 return;
             }
-            return self.deliver_kv_answer(c, number, &answer);
+            return self.deliver_kv_answer(c, number, life, &answer);
         }
-        let Packet::Answer { number, value } = packet else {
+        let Packet::Answer {
+            number,
+            life,
+            value,
+        } = packet
+        else {
             return;
         };
         if number != self.clients[c].number {
@@ -167,6 +174,7 @@ impl World {
         }
         if let Some(i) = self.clients[c].under_way.take() {
             self.history[i].returned = Some(self.now);
+            self.history[i].life = life;
             if let Some(value) = value {
                 self.history[i].value = value;
             }

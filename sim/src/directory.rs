@@ -20,6 +20,7 @@ use staves_model::{
 
 use crate::event::{Happening, Packet, Place};
 use crate::leaders::{Former, LeaderClock};
+use crate::loss::{Loss, QUIET};
 use crate::pinger::Eyes;
 use crate::world::{LEASE, MS, World};
 
@@ -92,6 +93,7 @@ pub fn new_keeper() -> Keeper {
         open_deadline: Duration::from_millis(500),
         unable_for: Duration::from_millis(1500),
         propose_again: Duration::from_millis(60),
+        start_empty_after: QUIET,
         ..KeeperConfig::default()
     })
 }
@@ -143,7 +145,7 @@ impl World {
             medium: Medium::Ram,
             node_budget_bytes: 1 << 21,
             buckets: 1,
-            may_start_empty: false,
+            may_start_empty: self.loss == Loss::StartsEmpty,
         };
         self.directory.map.apply(None, &create).expect("a pool");
         self.group = *self
@@ -162,7 +164,7 @@ impl World {
 
     /// A node's process starts: the directory gives it a life.
     pub fn start_node(&mut self, node: usize) {
-        if self.nodes[node].up {
+        if self.nodes[node].up || self.nodes[node].member.is_some() {
             return;
         }
         if !self.directory.answers(self.now) {
@@ -273,12 +275,16 @@ impl World {
             self.cover.count("open waits for leases");
             return;
         }
+        let anew = self.committed().fresh && self.committed().last_open.epoch > Epoch(0);
         if self
             .directory
             .map
             .apply(None, &Change::Open { group, epoch })
             .is_ok()
         {
+            if anew {
+                self.begin_life();
+            }
             self.cover.count("epoch opened");
             self.note(|| format!("OPEN {epoch:?} {:?}", self.committed().members));
             self.entry_changed();

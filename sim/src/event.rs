@@ -26,6 +26,8 @@ pub enum Packet {
     Answer {
         /// The number of the request.
         number: u64,
+        /// The life of the group that answers; for the judges alone.
+        life: usize,
         /// What was read.
         value: Option<u64>,
     },
@@ -35,6 +37,8 @@ pub enum Packet {
     KvAnswer {
         /// The number of the request.
         number: u64,
+        /// The life of the group that answers; for the judges alone.
+        life: usize,
         /// Which time it was sent: a client that asks again no longer listens to older answers.
         attempt: u32,
         /// What it says.
@@ -59,6 +63,8 @@ pub enum Packet {
         clock: Time,
         /// What it grants.
         granted: Vec<(GroupId, Epoch)>,
+        /// Whether the answer counts as having heard the directory (rule 13).
+        heard: bool,
     },
     /// The directory shows a node its entry of a group, now or as it was.
     Map(Arc<Group>),
@@ -144,6 +150,8 @@ pub enum Happening {
     Fault,
     /// A crashed node's process starts again.
     Start(usize),
+    /// A process that had stopped goes on, with what it held.
+    Wake(usize),
     /// A quorum has answered a leader of the directory that had asked whether it leads.
     Confirmed(Box<LeaseAsk>),
     /// An epoch that everybody was free to open must be open by now.
@@ -212,6 +220,7 @@ impl EventHash {
             Happening::Client(n) => self.add(4 | (*n as u64) << 8),
             Happening::Fault => self.add(5),
             Happening::Start(n) => self.add(6 | (*n as u64) << 8),
+            Happening::Wake(n) => self.add(9 | (*n as u64) << 8),
             Happening::Confirmed(ask) => self.add(8 ^ ask.clock.0 << 8),
             Happening::TakeoverDue(e) => self.add(7 | e.0 << 8),
         }
@@ -224,7 +233,7 @@ impl EventHash {
                 self.message(e);
             }
             Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
-            Packet::Answer { number, value } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
+            Packet::Answer { number, value, .. } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
             Packet::KvRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
             Packet::KvAnswer { number, answer, .. } => {
                 self.add(18 ^ number << 8);
@@ -234,8 +243,13 @@ impl EventHash {
             }
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),
-            Packet::Lease { clock, granted, .. } => {
-                self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4);
+            Packet::Lease {
+                clock,
+                granted,
+                heard,
+                ..
+            } => {
+                self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4 ^ u64::from(*heard));
             }
             Packet::Cluster(map) => self.add(30 ^ map.revision.0 << 8),
             Packet::Ping { sent, .. } => self.add(31 ^ sent << 8),

@@ -5,11 +5,12 @@ use staves_wire::group::GroupMessage;
 use std::collections::BTreeSet;
 
 use crate::event::{Happening, Packet};
+use crate::loss::Loss;
 use crate::node::Waiting;
 use crate::world::{LEASE, MS, World};
 
 /// The kinds of faults, as the coverage counts them.
-pub const FAULTS: [&str; 14] = [
+pub const FAULTS: [&str; 16] = [
     "crash",
     "restart with state",
     "pause",
@@ -20,6 +21,8 @@ pub const FAULTS: [&str; 14] = [
     "directory leader change",
     "split between leaders",
     "directory stall",
+    "group lost",
+    "group cut off",
     "memory full",
     "takeover",
     "operator",
@@ -40,6 +43,10 @@ impl World {
         let node = self.rng.below(self.nodes.len() as u64) as usize;
         let delay = 20 + self.rng.below(self.profile.fault_gap);
         let mut next = self.now + delay * MS;
+        if self.loss != Loss::Bounded && self.rng.chance(80) {
+            next = next.max(self.lose_group());
+            return self.queue.push(next, Happening::Fault);
+        }
         let island = self.rng.chance(self.profile.islands);
         match if island { 80 } else { self.rng.below(100) } {
             0..30 => self.crash(node),
@@ -76,7 +83,7 @@ impl World {
         self.queue.push(next, Happening::Fault);
     }
 
-    fn fault_at(&mut self, fault: &'static str) {
+    pub(crate) fn fault_at(&mut self, fault: &'static str) {
         let step = self.protocol_step();
         self.cover.fault(fault, step);
         self.note(|| format!("FAULT {fault} while {step}"));
@@ -117,12 +124,7 @@ impl World {
             return;
         }
         self.fault_at("crash");
-        self.note(|| format!("CRASH node {node}"));
-        self.nodes[node].up = false;
-        self.nodes[node].member = None;
-        self.nodes[node].waiting = Waiting::default();
-        self.forget_tokens(node);
-        self.nodes[node].off = self.rng.chance(400);
+        self.stop(node);
         if self.keeping && self.rng.chance(30) && self.nodes.iter().all(|n| !n.gone) {
             self.cover.count("crash for good");
             self.nodes[node].gone = true;
@@ -132,6 +134,16 @@ impl World {
         self.queue.push(back, Happening::Start(node));
     }
 
+    /// A process dies with all that it holds.
+    pub(crate) fn stop(&mut self, node: usize) {
+        self.note(|| format!("CRASH node {node}"));
+        self.nodes[node].up = false;
+        self.nodes[node].member = None;
+        self.nodes[node].waiting = Waiting::default();
+        self.forget_tokens(node);
+        self.nodes[node].off = self.rng.chance(400);
+    }
+
     /// A process starts again with what it held, but not with what it had promised.
     pub fn restart_with_state(&mut self, node: usize) {
         if !self.nodes[node].up || self.nodes[node].member.is_none() {
@@ -139,6 +151,11 @@ impl World {
         }
         self.fault_at("restart with state");
         self.note(|| format!("RESTART node {node}"));
+        self.begin_again(node);
+    }
+
+    /// A process begins over what it held.
+    pub(crate) fn begin_again(&mut self, node: usize) {
         let clock = self.nodes[node].clock(self.now);
         self.nodes[node].waiting = Waiting::default();
         if let Some(member) = &mut self.nodes[node].member {
@@ -301,6 +318,9 @@ impl World {
     /// Whether the group is as it should be: open, everybody wanted listed, alive and complete.
     pub fn converged(&self) -> bool {
         let group = self.committed();
+        if self.doomed() {
+            return group.lost && self.detected_all();
+        }
         let whole = group.open
             && group.listed().count() == self.m + self.k
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));

@@ -20,6 +20,9 @@ impl World {
             if self.directory.map.apply(Some(revision), &change).is_err() {
                 self.directory.keeper.refused();
                 self.cover.count("keeper's proposal refused");
+            } else if let Change::MarkLost { .. } = change {
+                self.cover.count("group marked lost");
+                self.entry_changed();
             } else if self.committed().epoch != before {
                 self.cover.count("keeper's epoch");
                 self.note(|| {

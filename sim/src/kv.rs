@@ -99,6 +99,8 @@ pub struct KvOperation {
     pub called: u64,
     /// When it was answered; `None` if it never was, or nobody can tell whether it took effect.
     pub returned: Option<u64>,
+    /// The life of the group that answered.
+    pub life: usize,
     /// What was answered.
     pub seen: Option<Seen>,
     /// It was refused for lack of memory, so it certainly did not take effect.
@@ -115,10 +117,28 @@ impl KvOperation {
             act,
             called: now,
             returned: None,
+            life: 0,
             seen: None,
             refused: false,
             idle_at: None,
         }
+    }
+}
+
+impl KvOperation {
+    /// As one life of the group saw it, if it did.
+    pub(crate) fn in_life(&self, span: (usize, u64, u64)) -> Option<KvOperation> {
+        // Refused: it took no effect there, nor later.
+        if self.refused && self.life <= span.0 {
+            return None;
+        }
+        let (called, returned) =
+            crate::loss::in_life(span, (self.called, self.returned, self.life))?;
+        Some(KvOperation {
+            called,
+            returned,
+            ..self.clone()
+        })
     }
 }
 

@@ -8,11 +8,13 @@
 
 use std::sync::Arc;
 
+use staves_model::lease::counts_as_heard;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, Epoch, Group, GroupId, Incarnation, Leases, Time};
 
 use crate::directory::new_keeper;
 use crate::event::{Happening, Packet, Place};
+use crate::loss::Loss;
 use crate::world::{LEASE, MS, World};
 
 /// A leader's clock.
@@ -199,7 +201,8 @@ impl World {
         let granted = former
             .leases
             .grant(now, map, id, ask.incarnation, &ask.wanted);
-        self.answer_lease(ask, granted);
+        let heard = counts_as_heard(map, &map.groups[&self.group], id, ask.incarnation);
+        self.answer_lease(ask, granted, heard);
     }
 
     fn grant(&mut self, ask: LeaseAsk) {
@@ -212,19 +215,25 @@ impl World {
         let granted = d
             .leases
             .grant(now, &d.map, id, ask.incarnation, &ask.wanted);
-        self.answer_lease(ask, granted);
+        let heard = counts_as_heard(&d.map, &d.map.groups[&self.group], id, ask.incarnation);
+        self.answer_lease(ask, granted, heard);
     }
 
-    fn answer_lease(&mut self, ask: LeaseAsk, granted: Vec<(GroupId, Epoch)>) {
-        if granted.is_empty() {
+    fn answer_lease(&mut self, ask: LeaseAsk, granted: Vec<(GroupId, Epoch)>, heard: bool) {
+        let unheard = self.loss == Loss::StartsEmpty && !heard;
+        if unheard {
+            self.cover.count("rule 13: answered, and does not count");
+        } else if !granted.is_empty() {
+            self.cover.count("directory lease granted");
+        } else if self.loss != Loss::StartsEmpty {
             return;
         }
-        self.cover.count("directory lease granted");
         let (incarnation, clock) = (ask.incarnation, ask.clock);
         let lease = Packet::Lease {
             incarnation,
             clock,
             granted,
+            heard,
         };
         self.send(self.place_of_term(ask.term), ask.from, lease);
     }

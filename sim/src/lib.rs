@@ -27,6 +27,7 @@ pub mod kv_client;
 pub mod kv_history;
 pub mod kv_node;
 pub mod leaders;
+pub mod loss;
 pub mod node;
 pub mod pinger;
 pub mod rng;

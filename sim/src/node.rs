@@ -11,6 +11,7 @@ use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{GroupMessage, RequestId, Run, RunKind};
 
 use crate::event::{ClientRequest, Happening, Packet, Place};
+use crate::loss::Loss;
 use crate::world::{MS, World};
 
 /// Registers of a bucket. The second spans two pages; the third lies in an extent of its own, which
@@ -116,7 +117,11 @@ impl World {
                 incarnation,
                 clock,
                 granted,
+                heard,
             } => {
+                if heard && incarnation == self.nodes[node].incarnation {
+                    self.step_member(node, Event::Heard { clock });
+                }
                 for (_, epoch) in granted {
                     let lease = Event::Lease {
                         epoch,
@@ -227,7 +232,8 @@ impl World {
             .member
             .as_deref()
             .is_some_and(Member::serving);
-        if serves && self.rng.chance(500) {
+        let wants = serves || self.loss == Loss::StartsEmpty;
+        if wants && self.rng.chance(500) {
             let incarnation = self.nodes[node].incarnation;
             let clock = self.nodes[node].clock(self.now);
             let epoch = self.nodes[node]
@@ -235,7 +241,7 @@ impl World {
                 .as_deref()
                 .map(Member::epoch)
                 .unwrap_or_default();
-            let wanted = vec![(self.group, epoch)];
+            let wanted = serves.then_some((self.group, epoch)).into_iter().collect();
             let directory = self.leader_of(node);
             self.send(
                 node,
@@ -277,6 +283,7 @@ impl World {
             return;
         };
         match member.recall(&r.id, r.retry) {
+            Recall::Done { .. } if !member.may_answer(self.nodes[node].clock(self.now)) => {}
             Recall::Done { .. } => {
                 self.cover.count("retry answered again");
                 self.answer_write(node, r.client, r.id.number, 0);
@@ -359,6 +366,10 @@ impl World {
             return;
         };
         let (stable, now) = (member.stable(), self.nodes[node].clock(self.now));
+        if !member.may_answer(now) {
+            self.nodes[node].waiting = waiting;
+            return self.cover.count("rule 13: a member is quiet");
+        }
         let leased = member.may_read(now);
         let lax = planted(Mutant::HeldReadNeedsNoLease);
         let mut still = Waiting::default();
@@ -392,10 +403,12 @@ impl World {
         }
         for (read, value) in reads {
             self.check_read(node);
+            let life = self.life();
             self.send(
                 node,
                 read.client,
                 Packet::Answer {
+                    life,
                     number: read.number,
                     value: Some(value),
                 },
@@ -417,11 +430,13 @@ impl World {
 
     fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {
         self.check_ack(node, seq);
+        let life = self.life();
         self.send(
             node,
             client,
             Packet::Answer {
                 number,
+                life,
                 value: None,
             },
         );

@@ -15,7 +15,7 @@ use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::client::SimClient;
 use crate::event::{ClientRequest, Happening, KvRequest, Packet, Place, client_id};
-use crate::history::{Operation, violations};
+use crate::history::Operation;
 use crate::kv::{KvOperation, KvWorld};
 use crate::kv_history::Act;
 use crate::node::{PAGES, REGISTERS, Waiting};
@@ -303,6 +303,7 @@ impl Script {
             write,
             called: self.world.now,
             returned: None,
+            life: 0,
         });
         let request = ClientRequest {
             client: place,
@@ -482,7 +483,7 @@ impl Script {
                 bad.extend(self.world.bad_page(node, member, page));
             }
         }
-        bad.extend(violations(&self.world.history));
+        bad.extend(self.world.bad_history());
         self.world.check_kv_history();
         for what in bad {
             self.world.violation(what);

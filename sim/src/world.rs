@@ -16,6 +16,7 @@ use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Packet, Place, Queue};
 use crate::history::Operation;
 use crate::kv::{KvWorld, Seat};
+use crate::loss::{Loss, QUIET};
 use crate::node::Waiting;
 use crate::pinger::Eyes;
 use crate::rng::Rng;
@@ -118,6 +119,10 @@ pub struct World {
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
     pub keeping: bool,
+    /// What befalls a group that loses more than its scheme bears.
+    pub loss: Loss,
+    /// When each life of the group began.
+    pub lives: Vec<u64>,
     /// No client begins anything after this.
     pub clients_stop_at: u64,
     /// The rough part is over: no more faults, and it must converge.
@@ -225,6 +230,7 @@ impl World {
         Options {
             log_bytes_max,
             message_bytes_max: log_bytes_max / 5,
+            quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
         }
     }
@@ -323,6 +329,7 @@ impl World {
             Happening::Client(client) => self.act_client(client),
             Happening::Fault => self.fault(),
             Happening::Start(node) => self.start_node(node),
+            Happening::Wake(node) => self.wake(node),
             Happening::Confirmed(ask) => self.confirmed(*ask),
             Happening::TakeoverDue(epoch) => self.check_takeover(epoch),
         }

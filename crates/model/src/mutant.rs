@@ -40,6 +40,8 @@ pub enum Mutant {
     // That the simulator adds; not in GROUP.md.
     HeldReadNeedsNoLease = 201,
     LeaseUnconfirmed = 202,
+    QuietMemberGoesOn = 203,
+    HeardWhileGone = 204,
 }
 
 impl Mutant {
@@ -83,7 +85,12 @@ impl Mutant {
     ];
 
     /// Those that the simulator adds to GROUP.md's.
-    pub const ADDED: [Mutant; 2] = [Mutant::HeldReadNeedsNoLease, Mutant::LeaseUnconfirmed];
+    pub const ADDED: [Mutant; 4] = [
+        Mutant::HeldReadNeedsNoLease,
+        Mutant::LeaseUnconfirmed,
+        Mutant::QuietMemberGoesOn,
+        Mutant::HeardWhileGone,
+    ];
 }
 
 #[cfg(feature = "mutants")]
