@@ -17,6 +17,7 @@ pub struct Ghost {
     streams: BTreeMap<usize, BTreeMap<u64, Made>>,
     acked: BTreeMap<usize, u64>,
     cuts: BTreeMap<Epoch, BTreeMap<usize, u64>>,
+    life: Epoch,
 }
 
 struct Made {
@@ -27,6 +28,20 @@ struct Made {
 }
 
 impl Ghost {
+    /// The group starts from nothing in this epoch: what was before counts no more.
+    pub fn begin_life(&mut self, epoch: Epoch) {
+        *self = Ghost {
+            cuts: std::mem::take(&mut self.cuts),
+            life: epoch,
+            ..Ghost::default()
+        };
+    }
+
+    /// The epoch in which this life of the group began; 0 for the first.
+    pub fn life(&self) -> Epoch {
+        self.life
+    }
+
     /// A data bucket made a delta. One of an older epoch than a known one of its seq counts for nothing.
     /// Returns the delta that had done the same request already (I9).
     pub fn made(
@@ -37,6 +52,9 @@ impl Ghost {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Option<Label> {
+        if label.epoch < self.life {
+            return None;
+        }
         let stream = self.streams.entry(stream).or_default();
         // Below its own seq, what counts is the maker's own history.
         let same = |m: &&Made| {
@@ -348,6 +366,7 @@ impl World {
 
     /// A read is about to be answered (I7).
     pub fn check_read(&mut self, node: usize) {
+        self.check_life(node);
         let Some(member) = &self.nodes[node].member else {
             return;
         };
@@ -371,6 +390,7 @@ impl World {
 
     /// A write is about to be answered (I7, I1). A seq of 0: a retry, answered again.
     pub fn check_ack(&mut self, node: usize, seq: u64) {
+        self.check_life(node);
         let Some(member) = &self.nodes[node].member else {
             return;
         };

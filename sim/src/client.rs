@@ -30,8 +30,8 @@ impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
-        if (looks || self.clients[c].map.is_none()) && self.directory.answers(self.now) {
-            self.clients[c].map = self.directory.last_open_entry();
+        if looks || self.clients[c].map.is_none() {
+            self.look_at_map(c);
         }
         let gives_up = !self.healing && self.clients[c].attempts > ATTEMPTS_MAX;
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
@@ -42,12 +42,46 @@ impl World {
         } else {
             self.ask(c);
         }
+        self.complain(c);
         let pause = if self.healing {
             10
         } else {
             25 + self.rng.below(self.profile.think)
         };
         self.queue.push(self.now + pause * MS, Happening::Client(c));
+    }
+
+    // Who asks again and again in vain says so to some node.
+    fn complain(&mut self, c: usize) {
+        let client = &self.clients[c];
+        let asked = client
+            .map
+            .as_ref()
+            .and_then(|g| g.last_open.members.first().copied().flatten());
+        let Some(about) = asked.filter(|_| client.attempts > 4 && self.detecting()) else {
+            return;
+        };
+        if self.rng.chance(200) {
+            let (place, to) = (
+                self.first_client() + c,
+                self.rng.below(self.nodes.len() as u64),
+            );
+            self.cover.count("detector: client complains");
+            self.send(place, to as usize, Packet::Complaint(about.node));
+        }
+    }
+
+    // The map comes from a leader that this client reaches; it may be the deposed one's.
+    fn look_at_map(&mut self, c: usize) {
+        let (place, leader) = (self.first_client() + c, self.directory_place());
+        let hidden = self.cut.contains(&(leader, place));
+        if let Some(former) = self.former_leader().filter(|_| hidden) {
+            self.clients[c].map = former.opened.clone();
+            return self.cover.count("deposed leader: showed a client its map");
+        }
+        if self.directory.answers(self.now) {
+            self.clients[c].map = self.directory.last_open_entry();
+        }
     }
 
     // A new operation; false when it is time to stop.
@@ -75,18 +109,19 @@ impl World {
             write,
             called: self.now,
             returned: None,
+            life: 0,
         });
         true
     }
 
     fn ask(&mut self, c: usize) {
+        let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
         let Some(op) = client.under_way.map(|i| &self.history[i]) else {
             return;
         };
         let (stream, register) = client.target;
-        let place = self.nodes.len() + 1 + c;
         let member = client.map.as_ref().and_then(|g| {
             g.last_open
                 .members
@@ -116,6 +151,7 @@ impl World {
     pub fn deliver_client(&mut self, c: usize, packet: Packet) {
         if let Packet::KvAnswer {
             number,
+            life,
             attempt,
             answer,
         } = packet
@@ -123,9 +159,14 @@ impl World {
             if attempt + 1 != self.clients[c].attempts {
                 return;
             }
-            return self.deliver_kv_answer(c, number, &answer);
+            return self.deliver_kv_answer(c, number, life, &answer);
         }
-        let Packet::Answer { number, value } = packet else {
+        let Packet::Answer {
+            number,
+            life,
+            value,
+        } = packet
+        else {
             return;
         };
         if number != self.clients[c].number {
@@ -133,6 +174,7 @@ impl World {
         }
         if let Some(i) = self.clients[c].under_way.take() {
             self.history[i].returned = Some(self.now);
+            self.history[i].life = life;
             if let Some(value) = value {
                 self.history[i].value = value;
             }

@@ -11,17 +11,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_group::DirectoryCall;
+use staves_model::detector::Report;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, Group, Keeper, KeeperConfig, Leases, Medium, Member,
-    MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
+    Change, ClusterId, ClusterMap, Detector, Epoch, Group, Keeper, KeeperConfig, Leases, Medium,
+    Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
 };
 
 use crate::event::{Happening, Packet, Place};
+use crate::leaders::{Former, LeaderClock};
+use crate::loss::{Loss, QUIET};
+use crate::pinger::Eyes;
 use crate::world::{LEASE, MS, World};
 
 /// Entries of the group that may still be on their way to somebody.
 const ENTRIES_MAX: usize = 6;
+
+/// Reports of nodes that the leader keeps until it next looks.
+const EVIDENCE_MAX: usize = 200;
 
 /// The stand-in.
 pub struct Directory {
@@ -29,9 +36,12 @@ pub struct Directory {
     pub map: ClusterMap,
     /// The leader's lease book.
     pub leases: Leases,
+    /// Whose word counts: its term, its clock.
+    pub term: u64,
     /// The leader's clock.
-    rate_ppm: u64,
-    offset: u64,
+    pub(crate) clock: LeaderClock,
+    /// The leader before, which may still answer.
+    pub former: Option<Former>,
     /// It answers nobody before.
     pub stalled_until: u64,
     /// When the group's entry last changed.
@@ -44,6 +54,11 @@ pub struct Directory {
     stuck: BTreeSet<NodeId>,
     /// The same reports, as the keeper takes them.
     pub reports: Vec<StuckReport>,
+    /// The real detector of the program's directory leader, and what was reported to it.
+    pub detector: Detector,
+    pub(crate) evidence: Vec<Report>,
+    /// The map as it is shown around.
+    shown: Arc<ClusterMap>,
     /// The real planner of the program's directory leader, where it is at work.
     pub keeper: Keeper,
 }
@@ -55,14 +70,18 @@ impl Default for Directory {
         Directory {
             map: ClusterMap::default(),
             leases,
-            rate_ppm: 1_000_000,
-            offset: 0,
+            term: 1,
+            clock: LeaderClock::default(),
+            former: None,
             stalled_until: 0,
             since: 0,
             entries: Vec::new(),
             opened: None,
             stuck: BTreeSet::new(),
             reports: Vec::new(),
+            detector: crate::pinger::new_detector(),
+            evidence: Vec::new(),
+            shown: Arc::default(),
             keeper: new_keeper(),
         }
     }
@@ -74,6 +93,7 @@ pub fn new_keeper() -> Keeper {
         open_deadline: Duration::from_millis(500),
         unable_for: Duration::from_millis(1500),
         propose_again: Duration::from_millis(60),
+        start_empty_after: QUIET,
         ..KeeperConfig::default()
     })
 }
@@ -86,7 +106,7 @@ impl Directory {
 
     /// The leader's clock.
     pub fn clock(&self, now: u64) -> Time {
-        Time(self.offset + now / 1000 * self.rate_ppm / 1000)
+        self.clock.at(now)
     }
 
     /// The newest entry that was open.
@@ -125,7 +145,7 @@ impl World {
             medium: Medium::Ram,
             node_budget_bytes: 1 << 21,
             buckets: 1,
-            may_start_empty: false,
+            may_start_empty: self.loss == Loss::StartsEmpty,
         };
         self.directory.map.apply(None, &create).expect("a pool");
         self.group = *self
@@ -144,7 +164,7 @@ impl World {
 
     /// A node's process starts: the directory gives it a life.
     pub fn start_node(&mut self, node: usize) {
-        if self.nodes[node].up {
+        if self.nodes[node].up || self.nodes[node].member.is_some() {
             return;
         }
         if !self.directory.answers(self.now) {
@@ -172,14 +192,21 @@ impl World {
         n.id = id;
         n.incarnation = incarnation;
         n.up = true;
+        n.eyes = Eyes::default();
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
         let member = staves_group::Member::new(options, group, id, incarnation, arena, budget);
         n.member = Some(crate::kv::Seat::new(member, serves_keys, id, incarnation));
     }
 
     /// A packet for the directory.
-    pub fn deliver_directory(&mut self, from: Place, packet: Packet) {
-        if !self.directory.answers(self.now) {
+    pub fn deliver_directory(&mut self, from: Place, here: Place, packet: Packet) {
+        let newest = here == self.directory_place();
+        let answers = if newest {
+            self.directory.answers(self.now)
+        } else {
+            self.former_leader().is_some()
+        };
+        if !answers {
             return;
         }
         match packet {
@@ -187,24 +214,15 @@ impl World {
                 incarnation,
                 clock,
                 wanted,
-            } => {
-                let (id, now) = (self.nodes[from].id, self.directory.clock(self.now));
-                let d = &mut self.directory;
-                let granted = d.leases.grant(now, &d.map, id, incarnation, &wanted);
-                if !granted.is_empty() {
-                    self.cover.count("directory lease granted");
-                    let here = self.directory_place();
-                    self.send(
-                        here,
-                        from,
-                        Packet::Lease {
-                            incarnation,
-                            clock,
-                            granted,
-                        },
-                    );
-                }
+            } => self.ask_quorum(from, here, incarnation, clock, wanted),
+            // Its proposals are of a term that is over.
+            Packet::Call(_) | Packet::Report(_) | Packet::Back(_) if !newest => {
+                self.cover.count("deposed leader: called in vain")
             }
+            Packet::Report(report) if self.directory.evidence.len() < EVIDENCE_MAX => {
+                self.directory.evidence.push(report);
+            }
+            Packet::Back(incarnation) => self.comes_back(from, incarnation),
             Packet::Call(DirectoryCall::Open { group, epoch }) => self.open(group, epoch),
             Packet::Call(DirectoryCall::Complete {
                 group,
@@ -257,12 +275,16 @@ impl World {
             self.cover.count("open waits for leases");
             return;
         }
+        let anew = self.committed().fresh && self.committed().last_open.epoch > Epoch(0);
         if self
             .directory
             .map
             .apply(None, &Change::Open { group, epoch })
             .is_ok()
         {
+            if anew {
+                self.begin_life();
+            }
             self.cover.count("epoch opened");
             self.note(|| format!("OPEN {epoch:?} {:?}", self.committed().members));
             self.entry_changed();
@@ -283,20 +305,10 @@ impl World {
         d.since = self.now;
     }
 
-    /// Another node leads the directory: its clock is another, its lease book empty.
-    pub fn directory_leader_changes(&mut self) {
-        self.directory.rate_ppm = 970_000 + self.rng.below(60_001);
-        self.directory.offset = self.rng.below(1_000_000) * MS;
-        let now = self.directory.clock(self.now);
-        let mut leases = Leases::new(LEASE);
-        leases.become_leader(now);
-        self.directory.leases = leases;
-        self.directory.keeper = new_keeper();
-    }
-
     /// The directory shows its map around, sees who seems dead, and proposes.
     pub fn tick_directory(&mut self) {
         self.queue.push(self.now + 20 * MS, Happening::Directory);
+        self.show_former_map();
         if !self.directory.answers(self.now) {
             return;
         }
@@ -328,7 +340,14 @@ impl World {
 
     fn show_map(&mut self) {
         let here = self.directory_place();
+        if self.directory.shown.revision != self.directory.map.revision {
+            self.directory.shown = Arc::new(self.directory.map.clone());
+        }
         for node in 0..self.nodes.len() {
+            if self.detecting() {
+                let shown = self.directory.shown.clone();
+                self.send(here, node, Packet::Cluster(shown));
+            }
             if !self.is_sound() && self.rng.chance(500) {
                 continue;
             }

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use staves_group::DirectoryCall;
-use staves_model::{ClientId, Epoch, Group, GroupId, Incarnation, Revision, Time};
+use staves_model::detector::Report;
+use staves_model::{
+    ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, Time,
+};
 use staves_wire::group::{GroupEnvelope, RequestId};
 
-/// A place on the network: nodes first, then the directory, then clients.
+use crate::leaders::LeaseAsk;
+
+/// A place on the network: nodes first, then the directory's two leaders, then clients.
 pub type Place = usize;
 
 /// A message on the simulated network.
@@ -21,6 +26,8 @@ pub enum Packet {
     Answer {
         /// The number of the request.
         number: u64,
+        /// The life of the group that answers; for the judges alone.
+        life: usize,
         /// What was read.
         value: Option<u64>,
     },
@@ -30,6 +37,8 @@ pub enum Packet {
     KvAnswer {
         /// The number of the request.
         number: u64,
+        /// The life of the group that answers; for the judges alone.
+        life: usize,
         /// Which time it was sent: a client that asks again no longer listens to older answers.
         attempt: u32,
         /// What it says.
@@ -54,9 +63,44 @@ pub enum Packet {
         clock: Time,
         /// What it grants.
         granted: Vec<(GroupId, Epoch)>,
+        /// Whether the answer counts as having heard the directory (rule 13).
+        heard: bool,
     },
     /// The directory shows a node its entry of a group, now or as it was.
     Map(Arc<Group>),
+    /// The directory shows a node the cluster.
+    Cluster(Arc<ClusterMap>),
+    /// Is this life of you there?
+    Ping {
+        /// Which life is meant.
+        incarnation: Incarnation,
+        /// When.
+        sent: u64,
+    },
+    /// It is; or no such process listens.
+    Pong {
+        /// Which life was meant.
+        incarnation: Incarnation,
+        /// When the ping was sent.
+        sent: u64,
+        /// Whether it is there.
+        alive: bool,
+    },
+    /// A connection to this sender's machine broke.
+    Broken,
+    /// A client complains of a node.
+    Complaint(NodeId),
+    /// A node tells the directory what it found of another.
+    Report(Report),
+    /// The directory wants to know how a node is.
+    Probe {
+        /// Which.
+        suspect: NodeId,
+        /// Which life of it.
+        incarnation: Incarnation,
+    },
+    /// A node that was declared dead says that this life goes on.
+    Back(Incarnation),
 }
 
 /// What a client asks for.
@@ -106,6 +150,10 @@ pub enum Happening {
     Fault,
     /// A crashed node's process starts again.
     Start(usize),
+    /// A process that had stopped goes on, with what it held.
+    Wake(usize),
+    /// A quorum has answered a leader of the directory that had asked whether it leads.
+    Confirmed(Box<LeaseAsk>),
     /// An epoch that everybody was free to open must be open by now.
     TakeoverDue(Epoch),
 }
@@ -172,6 +220,8 @@ impl EventHash {
             Happening::Client(n) => self.add(4 | (*n as u64) << 8),
             Happening::Fault => self.add(5),
             Happening::Start(n) => self.add(6 | (*n as u64) << 8),
+            Happening::Wake(n) => self.add(9 | (*n as u64) << 8),
+            Happening::Confirmed(ask) => self.add(8 ^ ask.clock.0 << 8),
             Happening::TakeoverDue(e) => self.add(7 | e.0 << 8),
         }
     }
@@ -183,7 +233,7 @@ impl EventHash {
                 self.message(e);
             }
             Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
-            Packet::Answer { number, value } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
+            Packet::Answer { number, value, .. } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
             Packet::KvRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
             Packet::KvAnswer { number, answer, .. } => {
                 self.add(18 ^ number << 8);
@@ -193,9 +243,22 @@ impl EventHash {
             }
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),
-            Packet::Lease { clock, granted, .. } => {
-                self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4);
+            Packet::Lease {
+                clock,
+                granted,
+                heard,
+                ..
+            } => {
+                self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4 ^ u64::from(*heard));
             }
+            Packet::Cluster(map) => self.add(30 ^ map.revision.0 << 8),
+            Packet::Ping { sent, .. } => self.add(31 ^ sent << 8),
+            Packet::Pong { sent, alive, .. } => self.add(32 ^ sent << 8 ^ u64::from(*alive)),
+            Packet::Broken => self.add(33),
+            Packet::Complaint(node) => self.add(34 ^ node.0 << 8),
+            Packet::Report(r) => self.add(35 ^ r.suspect.0 << 8 ^ (r.finding as u64) << 40),
+            Packet::Probe { suspect, .. } => self.add(36 ^ suspect.0 << 8),
+            Packet::Back(incarnation) => self.add(37 ^ incarnation.0 << 8),
             Packet::Map(g) => self.add(16 ^ g.revision.0 << 8),
         }
     }

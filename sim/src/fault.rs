@@ -5,11 +5,12 @@ use staves_wire::group::GroupMessage;
 use std::collections::BTreeSet;
 
 use crate::event::{Happening, Packet};
+use crate::loss::Loss;
 use crate::node::Waiting;
 use crate::world::{LEASE, MS, World};
 
 /// The kinds of faults, as the coverage counts them.
-pub const FAULTS: [&str; 13] = [
+pub const FAULTS: [&str; 16] = [
     "crash",
     "restart with state",
     "pause",
@@ -18,7 +19,10 @@ pub const FAULTS: [&str; 13] = [
     "full partition",
     "island",
     "directory leader change",
+    "split between leaders",
     "directory stall",
+    "group lost",
+    "group cut off",
     "memory full",
     "takeover",
     "operator",
@@ -39,6 +43,10 @@ impl World {
         let node = self.rng.below(self.nodes.len() as u64) as usize;
         let delay = 20 + self.rng.below(self.profile.fault_gap);
         let mut next = self.now + delay * MS;
+        if self.loss != Loss::Bounded && self.rng.chance(80) {
+            next = next.max(self.lose_group());
+            return self.queue.push(next, Happening::Fault);
+        }
         let island = self.rng.chance(self.profile.islands);
         match if island { 80 } else { self.rng.below(100) } {
             0..30 => self.crash(node),
@@ -55,6 +63,10 @@ impl World {
             84..89 => {
                 self.fault_at("directory leader change");
                 self.directory_leader_changes();
+                if self.rng.chance(600) {
+                    self.fault_at("split between leaders");
+                    self.split_between_leaders();
+                }
             }
             89..92 => {
                 self.fault_at("directory stall");
@@ -71,7 +83,7 @@ impl World {
         self.queue.push(next, Happening::Fault);
     }
 
-    fn fault_at(&mut self, fault: &'static str) {
+    pub(crate) fn fault_at(&mut self, fault: &'static str) {
         let step = self.protocol_step();
         self.cover.fault(fault, step);
         self.note(|| format!("FAULT {fault} while {step}"));
@@ -112,13 +124,24 @@ impl World {
             return;
         }
         self.fault_at("crash");
+        self.stop(node);
+        if self.keeping && self.rng.chance(30) && self.nodes.iter().all(|n| !n.gone) {
+            self.cover.count("crash for good");
+            self.nodes[node].gone = true;
+            return;
+        }
+        let back = self.now + (20 + self.rng.below(400)) * MS;
+        self.queue.push(back, Happening::Start(node));
+    }
+
+    /// A process dies with all that it holds.
+    pub(crate) fn stop(&mut self, node: usize) {
         self.note(|| format!("CRASH node {node}"));
         self.nodes[node].up = false;
         self.nodes[node].member = None;
         self.nodes[node].waiting = Waiting::default();
         self.forget_tokens(node);
-        let back = self.now + (20 + self.rng.below(400)) * MS;
-        self.queue.push(back, Happening::Start(node));
+        self.nodes[node].off = self.rng.chance(400);
     }
 
     /// A process starts again with what it held, but not with what it had promised.
@@ -128,6 +151,11 @@ impl World {
         }
         self.fault_at("restart with state");
         self.note(|| format!("RESTART node {node}"));
+        self.begin_again(node);
+    }
+
+    /// A process begins over what it held.
+    pub(crate) fn begin_again(&mut self, node: usize) {
         let clock = self.nodes[node].clock(self.now);
         self.nodes[node].waiting = Waiting::default();
         if let Some(member) = &mut self.nodes[node].member {
@@ -145,11 +173,11 @@ impl World {
 
     fn one_way_cuts(&mut self) {
         self.fault_at("one-way cut");
-        let places = self.nodes.len() as u64 + 1 + self.clients.len() as u64;
+        let places = self.places() as u64;
         for _ in 0..=self.rng.below(6) {
             let from = self.rng.below(places) as usize;
             let to = if self.rng.chance(300) {
-                self.directory_place()
+                self.leader_of(from.min(self.nodes.len() - 1))
             } else {
                 self.rng.below(self.nodes.len() as u64) as usize
             };
@@ -167,7 +195,7 @@ impl World {
 
     fn full_partition(&mut self, node: usize) {
         self.fault_at("full partition");
-        for other in (0..=self.directory_place()).filter(|o| *o != node) {
+        for other in (0..self.first_client()).filter(|o| *o != node) {
             self.cut.extend([(node, other), (other, node)]);
         }
     }
@@ -190,10 +218,16 @@ impl World {
     }
 
     fn island_second_half(&mut self, node: usize) {
-        let directory = self.directory_place();
-        self.cut.insert((node, directory));
-        if self.rng.chance(500) {
+        // It may be left with the leader that was deposed.
+        let changes = self.rng.chance(500);
+        if changes {
             self.directory_leader_changes();
+        }
+        let forgotten = changes && self.rng.chance(500);
+        for directory in self.nodes.len()..self.first_client() {
+            if !forgotten || directory == self.directory_place() {
+                self.cut.extend([(node, directory), (directory, node)]);
+            }
         }
         if self.committed().open {
             let suspects = BTreeSet::from([self.nodes[node].id]);
@@ -284,10 +318,14 @@ impl World {
     /// Whether the group is as it should be: open, everybody wanted listed, alive and complete.
     pub fn converged(&self) -> bool {
         let group = self.committed();
+        if self.doomed() {
+            return group.lost && self.detected_all();
+        }
         let whole = group.open
             && group.listed().count() == self.m + self.k
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole
+            && self.detected_all()
             && self.clients.iter().all(|c| c.under_way.is_none())
             && self.nodes.iter().all(|n| {
                 n.member

@@ -20,6 +20,8 @@ pub struct Operation {
     pub called: u64,
     /// When it returned; `None` if it never did (it may still take effect).
     pub returned: Option<u64>,
+    /// The life of the group that answered it; 0 but in worlds where groups start empty.
+    pub life: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -130,6 +132,7 @@ mod tests {
             write,
             called,
             returned,
+            life: 0,
         }
     }
 

@@ -1,16 +1,14 @@
-//! The program's own planner at work in the simulator: nodes are declared dead and back (rightly or
+//! The program's own planner at work in the simulator: the detector declares nodes dead (rightly or
 //! not), and the keeper proposes.
 
-use staves_model::{Change, NodeState, Scheme};
+use staves_model::{Change, Scheme};
 
 use crate::world::World;
 
 impl World {
     /// The directory's leader looks around and lets the keeper propose.
     pub fn keep(&mut self) {
-        for node in 0..self.nodes.len() {
-            self.judge(node);
-        }
+        self.detect();
         let now = self.directory.clock(self.now);
         let reports = std::mem::take(&mut self.directory.reports);
         let proposals = self
@@ -22,6 +20,9 @@ impl World {
             if self.directory.map.apply(Some(revision), &change).is_err() {
                 self.directory.keeper.refused();
                 self.cover.count("keeper's proposal refused");
+            } else if let Change::MarkLost { .. } = change {
+                self.cover.count("group marked lost");
+                self.entry_changed();
             } else if self.committed().epoch != before {
                 self.cover.count("keeper's epoch");
                 self.note(|| {
@@ -34,43 +35,6 @@ impl World {
                 });
                 self.entry_changed();
             }
-        }
-    }
-
-    // What the detector would find, sooner or later, and now and then wrongly.
-    fn judge(&mut self, node: usize) {
-        let n = &self.nodes[node];
-        let Some(known) = self.directory.map.nodes.get(&n.id) else {
-            return;
-        };
-        let (id, incarnation) = (known.id, known.incarnation);
-        let alive = n.lives(incarnation);
-        let paused = n.paused_until > self.now;
-        let change = match known.state {
-            NodeState::Up => {
-                let chance = match () {
-                    () if !alive => 400,
-                    () if self.healing => 0,
-                    () if paused => 120,
-                    () => self.profile.suspected / 4,
-                };
-                self.rng.chance(chance).then_some(Change::NodeDown {
-                    node: id,
-                    incarnation,
-                })
-            }
-            NodeState::Down => {
-                let back = alive && !paused && (self.healing || self.rng.chance(300));
-                back.then_some(Change::NodeBack {
-                    node: id,
-                    incarnation,
-                })
-            }
-        };
-        if let Some(change) = change
-            && self.directory.map.apply(None, &change).is_err()
-        {
-            self.violation(format!("directory refused {change:?}"));
         }
     }
 

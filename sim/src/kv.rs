@@ -99,10 +99,44 @@ pub struct KvOperation {
     pub called: u64,
     /// When it was answered; `None` if it never was, or nobody can tell whether it took effect.
     pub returned: Option<u64>,
+    /// The life of the group that answered.
+    pub life: usize,
     /// What was answered.
     pub seen: Option<Seen>,
     /// It was refused for lack of memory, so it certainly did not take effect.
     pub refused: bool,
+}
+
+impl KvOperation {
+    /// One that is begun now.
+    pub fn new(key: usize, act: Act, now: u64) -> KvOperation {
+        KvOperation {
+            key,
+            act,
+            called: now,
+            returned: None,
+            life: 0,
+            seen: None,
+            refused: false,
+        }
+    }
+}
+
+impl KvOperation {
+    /// As one life of the group saw it, if it did.
+    pub(crate) fn in_life(&self, span: (usize, u64, u64)) -> Option<KvOperation> {
+        // Refused: it took no effect there, nor later.
+        if self.refused && self.life <= span.0 {
+            return None;
+        }
+        let (called, returned) =
+            crate::loss::in_life(span, (self.called, self.returned, self.life))?;
+        Some(KvOperation {
+            called,
+            returned,
+            ..self.clone()
+        })
+    }
 }
 
 /// A request at a bucket that has no answer yet.

@@ -34,14 +34,7 @@ impl World {
         let client = &mut self.clients[c];
         client.attempts = 0;
         client.under_way = Some(kv.history.len());
-        kv.history.push(KvOperation {
-            key,
-            act,
-            called: self.now,
-            returned: None,
-            seen: None,
-            refused: false,
-        });
+        kv.history.push(KvOperation::new(key, act, self.now));
         true
     }
 
@@ -78,7 +71,7 @@ impl World {
     }
 
     pub(crate) fn ask_kv(&mut self, c: usize) {
-        let place = self.nodes.len() + 1 + c;
+        let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
         let Some(operation) = client.under_way else {
@@ -103,7 +96,13 @@ impl World {
         }
     }
 
-    pub(crate) fn deliver_kv_answer(&mut self, c: usize, number: u64, answer: &Answer) {
+    pub(crate) fn deliver_kv_answer(
+        &mut self,
+        c: usize,
+        number: u64,
+        life: usize,
+        answer: &Answer,
+    ) {
         if number != self.clients[c].number {
             return;
         }
@@ -114,6 +113,7 @@ impl World {
         let Some(operation) = self.kv.as_mut().and_then(|kv| kv.history.get_mut(i)) else {
             return;
         };
+        operation.life = life;
         match answer {
             Answer::Error(ErrorCode::OutOfMemory, _) => {
                 operation.refused = true;
@@ -152,34 +152,41 @@ impl World {
 
     /// Whether one order of each key's operations explains what all clients saw (I8, I9).
     pub(crate) fn check_kv_history(&mut self) {
+        let spans = self.spans();
         let Some(kv) = self.kv.as_mut() else {
             return;
         };
         let mut bad = Vec::new();
-        for key in 0..KEYS {
-            let calls: Vec<Call> = kv
+        for span in spans {
+            for key in 0..KEYS {
+                let calls: Vec<Call> = kv
+                    .history
+                    .iter()
+                    .filter(|o| o.key == key)
+                    .filter_map(|o| o.in_life(span))
+                    .map(|o| call_of(&o))
+                    .collect();
+                match check(&calls, SEARCH_MAX) {
+                    Verdict::Fine => {}
+                    Verdict::Undecided => kv.undecided += 1,
+                    Verdict::Bad(what) => {
+                        bad.push(format!("I8/I9 life {} key {key}: {what}", span.0));
+                    }
+                }
+            }
+            let mut numbers: Vec<_> = kv
                 .history
                 .iter()
-                .filter(|o| o.key == key && !o.refused)
-                .map(call_of)
+                .filter(|o| o.key == KEYS - 1 && matches!(o.act, Act::Incr(_)))
+                .filter(|o| o.life == span.0)
+                .filter_map(|o| o.seen)
                 .collect();
-            match check(&calls, SEARCH_MAX) {
-                Verdict::Fine => {}
-                Verdict::Undecided => kv.undecided += 1,
-                Verdict::Bad(what) => bad.push(format!("I8/I9 key {key}: {what}")),
+            let answers = numbers.len();
+            numbers.sort_unstable();
+            numbers.dedup();
+            if numbers.len() < answers {
+                bad.push(format!("I9 key {}: a number was given twice", KEYS - 1));
             }
-        }
-        let mut numbers: Vec<_> = kv
-            .history
-            .iter()
-            .filter(|o| o.key == KEYS - 1 && matches!(o.act, Act::Incr(_)))
-            .filter_map(|o| o.seen)
-            .collect();
-        let answers = numbers.len();
-        numbers.sort_unstable();
-        numbers.dedup();
-        if numbers.len() < answers {
-            bad.push(format!("I9 key {}: a number was given twice", KEYS - 1));
         }
         for what in bad {
             self.violation(what);
@@ -198,13 +205,11 @@ pub(crate) fn number(name: &[u8]) -> Option<usize> {
 }
 
 /// A read that is known to be right, for the end of a history.
-pub(crate) fn last_read(key: usize, value: Option<&[u8]>, now: u64) -> KvOperation {
+pub(crate) fn last_read(key: usize, value: Option<&[u8]>, now: u64, life: usize) -> KvOperation {
     KvOperation {
-        key,
-        act: Act::Get,
-        called: now,
         returned: Some(now + 1),
+        life,
         seen: Some(value.map_or(Seen::Nil, |v| Seen::Value(Content::of(v)))),
-        refused: false,
+        ..KvOperation::new(key, Act::Get, now)
     }
 }

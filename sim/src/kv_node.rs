@@ -130,12 +130,15 @@ impl World {
         if kv.history[open.operation].act == Act::Get {
             self.check_read(node);
         }
+        self.check_life(node);
+        let life = self.life();
         let (number, attempt) = (open.number, open.attempt);
         self.send(
             node,
             open.client,
             Packet::KvAnswer {
                 number,
+                life,
                 attempt,
                 answer,
             },
@@ -223,8 +226,9 @@ impl World {
         if let (Some((entries, _)), Some(kv)) = (&first, self.kv.as_mut()) {
             for key in 0..KEYS {
                 let held = entries.iter().find(|(k, _)| *k == name(key));
+                let life = self.lives.len() - 1;
                 kv.history
-                    .push(last_read(key, held.map(|(_, v)| &v[..]), now));
+                    .push(last_read(key, held.map(|(_, v)| &v[..]), now, life));
             }
             if let Some((stranger, _)) = entries.iter().find(|(k, _)| number(k).is_none()) {
                 bad.push(format!("nobody wrote the key {stranger:?}"));

@@ -53,6 +53,7 @@ fn arguments() -> Result<Arguments, String> {
                 let found = Mutant::ALL
                     .iter()
                     .chain(&Mutant::SERVICE)
+                    .chain(&Mutant::ADDED)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }

@@ -4,11 +4,14 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use staves_group::{Event, Member, Recall};
+use staves_model::detector::Finding;
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{Label, PAGE_BYTES};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{GroupMessage, RequestId, Run, RunKind};
 
 use crate::event::{ClientRequest, Happening, Packet, Place};
+use crate::loss::Loss;
 use crate::world::{MS, World};
 
 /// Registers of a bucket. The second spans two pages; the third lies in an extent of its own, which
@@ -85,7 +88,7 @@ fn read_register(member: &Member, register: usize) -> u64 {
 
 impl World {
     /// A packet for a node that runs.
-    pub fn deliver_node(&mut self, node: usize, packet: Packet) {
+    pub fn deliver_node(&mut self, node: usize, from: Place, packet: Packet) {
         match packet {
             Packet::Group(envelope) => {
                 let seals = matches!(envelope.message, GroupMessage::Seal { .. });
@@ -114,7 +117,11 @@ impl World {
                 incarnation,
                 clock,
                 granted,
+                heard,
             } => {
+                if heard && incarnation == self.nodes[node].incarnation {
+                    self.step_member(node, Event::Heard { clock });
+                }
                 for (_, epoch) in granted {
                     let lease = Event::Lease {
                         epoch,
@@ -124,7 +131,22 @@ impl World {
                     self.step_member(node, lease);
                 }
             }
-            Packet::Answer { .. }
+            Packet::Cluster(map) => self.see_cluster(node, map),
+            Packet::Ping { incarnation, sent } => self.pinged(node, from, incarnation, sent),
+            Packet::Pong {
+                incarnation,
+                sent,
+                alive,
+            } => self.ponged(node, from, incarnation, sent, alive),
+            Packet::Broken => self.witness(node, self.nodes[from].id, Finding::Failed),
+            Packet::Complaint(about) => self.witness(node, about, Finding::Failed),
+            Packet::Probe {
+                suspect,
+                incarnation,
+            } => self.look_at(node, from, suspect, incarnation),
+            Packet::Report(_)
+            | Packet::Back(_)
+            | Packet::Answer { .. }
             | Packet::KvAnswer { .. }
             | Packet::Call(_)
             | Packet::LeaseRequest { .. } => {}
@@ -205,11 +227,13 @@ impl World {
             return;
         }
         self.step_member(node, Event::Tick);
+        self.look_around(node);
         let serves = self.nodes[node]
             .member
             .as_deref()
             .is_some_and(Member::serving);
-        if serves && self.rng.chance(500) {
+        let wants = serves || self.loss == Loss::StartsEmpty;
+        if wants && self.rng.chance(500) {
             let incarnation = self.nodes[node].incarnation;
             let clock = self.nodes[node].clock(self.now);
             let epoch = self.nodes[node]
@@ -217,8 +241,8 @@ impl World {
                 .as_deref()
                 .map(Member::epoch)
                 .unwrap_or_default();
-            let wanted = vec![(self.group, epoch)];
-            let directory = self.directory_place();
+            let wanted = serves.then_some((self.group, epoch)).into_iter().collect();
+            let directory = self.leader_of(node);
             self.send(
                 node,
                 directory,
@@ -259,6 +283,7 @@ impl World {
             return;
         };
         match member.recall(&r.id) {
+            Recall::Done { .. } if !member.may_answer(self.nodes[node].clock(self.now)) => {}
             Recall::Done { .. } => {
                 self.cover.count("retry answered again");
                 self.answer_write(node, r.client, r.id.number, 0);
@@ -341,7 +366,12 @@ impl World {
             return;
         };
         let (stable, now) = (member.stable(), self.nodes[node].clock(self.now));
+        if !member.may_answer(now) {
+            self.nodes[node].waiting = waiting;
+            return self.cover.count("rule 13: a member is quiet");
+        }
         let leased = member.may_read(now);
+        let lax = planted(Mutant::HeldReadNeedsNoLease);
         let mut still = Waiting::default();
         let mut reads = Vec::new();
         for mut read in waiting.reads {
@@ -353,7 +383,9 @@ impl World {
                 ));
             }
             match read.seen {
-                Some((value, seq)) if leased && member.releases(seq) => reads.push((read, value)),
+                Some((value, seq)) if (leased || lax) && member.releases(seq) => {
+                    reads.push((read, value));
+                }
                 _ => still.reads.push(read),
             }
         }
@@ -371,10 +403,12 @@ impl World {
         }
         for (read, value) in reads {
             self.check_read(node);
+            let life = self.life();
             self.send(
                 node,
                 read.client,
                 Packet::Answer {
+                    life,
                     number: read.number,
                     value: Some(value),
                 },
@@ -396,11 +430,13 @@ impl World {
 
     fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {
         self.check_ack(node, seq);
+        let life = self.life();
         self.send(
             node,
             client,
             Packet::Answer {
                 number,
+                life,
                 value: None,
             },
         );

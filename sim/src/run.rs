@@ -13,6 +13,7 @@ use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Queue};
 use crate::history::{Operation, violations};
 use crate::kv::KvWorld;
+use crate::loss::{Loss, in_life};
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::world::{MS, Profile, SimNode, World};
@@ -77,6 +78,16 @@ pub fn serves_keys(s: &Scenario) -> bool {
             s.m == 1 && s.seed / 5 % 2 == 1
         }
         Some(_) => false,
+    }
+}
+
+/// What befalls the group of a seed beyond what its scheme bears. Only the program's own planner knows
+/// what to do then.
+fn loss_of(seed: u64) -> Loss {
+    match (seed % 4, seed / 4 % 3) {
+        (3, 0) => Loss::StartsEmpty,
+        (3, 1) => Loss::Waits,
+        _ => Loss::Bounded,
     }
 }
 
@@ -148,6 +159,8 @@ pub(crate) fn world(s: &Scenario) -> World {
         kv: None,
         violations: Vec::new(),
         keeping: s.seed % 4 == 3,
+        loss: loss_of(s.seed),
+        lives: vec![0],
         clients_stop_at: u64::MAX,
         healing: false,
         profile,
@@ -208,7 +221,7 @@ fn go(w: &mut World) {
     if w.violations.is_empty() {
         heal(w);
     }
-    for what in violations(&w.history) {
+    for what in w.bad_history() {
         w.violation(what);
     }
     w.check_kv_history();
@@ -220,6 +233,7 @@ fn heal(w: &mut World) {
     w.healing = true;
     w.heal_network();
     w.directory.stalled_until = 0;
+    w.directory.former = None;
     w.settle_operator();
     for node in &mut w.nodes {
         node.paused_until = 0;
@@ -256,12 +270,14 @@ fn at_rest(w: &mut World) {
             continue;
         };
         let Some(member) = &w.nodes[node].member else {
-            bad.push(format!("I4 node {node} of slot {slot} holds nothing"));
+            if !w.doomed() {
+                bad.push(format!("I4 node {node} of slot {slot} holds nothing"));
+            }
             continue;
         };
         for page in PAGES {
             bad.extend(w.bad_page(node, member, page));
-            if slot.index() < w.m {
+            if slot.index() < w.m || w.doomed() {
                 continue;
             }
             for stream in 0..w.m {
@@ -278,6 +294,9 @@ fn at_rest(w: &mut World) {
     for what in bad {
         w.violation(what);
     }
+    if w.doomed() {
+        return w.cover.count("at rest, and lost");
+    }
     if w.kv.is_some() {
         return w.kv_at_rest();
     }
@@ -292,6 +311,7 @@ fn at_rest(w: &mut World) {
                     write: false,
                     called: now,
                     returned: Some(now + 1),
+                    life: w.life(),
                 });
             }
         }
@@ -299,6 +319,26 @@ fn at_rest(w: &mut World) {
 }
 
 impl World {
+    /// What no order of each life's operations explains.
+    pub(crate) fn bad_history(&self) -> Vec<String> {
+        let spans = self.spans();
+        let seen = |span| {
+            let as_seen = move |o: &Operation| {
+                let (called, returned) = in_life(span, (o.called, o.returned, o.life))?;
+                Some(Operation {
+                    called,
+                    returned,
+                    ..o.clone()
+                })
+            };
+            self.history.iter().filter_map(as_seen).collect::<Vec<_>>()
+        };
+        spans
+            .into_iter()
+            .flat_map(|s| violations(&seen(s)))
+            .collect()
+    }
+
     fn data_member(&self, stream: usize) -> Option<&staves_group::Member> {
         let x = self.committed().members.get(stream).copied().flatten()?;
         self.node_of(x.node)

@@ -14,8 +14,10 @@ use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::client::SimClient;
-use crate::event::{ClientRequest, Happening, Packet, Place, client_id};
-use crate::history::{Operation, violations};
+use crate::event::{ClientRequest, Happening, KvRequest, Packet, Place, client_id};
+use crate::history::Operation;
+use crate::kv::{KvOperation, KvWorld};
+use crate::kv_history::Act;
 use crate::node::{PAGES, REGISTERS, Waiting};
 use crate::run::{Scenario, world};
 use crate::world::{MS, World};
@@ -42,6 +44,13 @@ pub struct Asked {
     request: ClientRequest,
 }
 
+/// A client's operation on a key.
+#[derive(Clone, Copy)]
+pub struct AskedKey {
+    client: usize,
+    operation: usize,
+}
+
 /// The group message in a packet, with its envelope.
 pub fn group_message(packet: &Packet) -> Option<(&GroupEnvelope, &GroupMessage)> {
     match packet {
@@ -63,8 +72,21 @@ pub fn is_ack(packet: &Packet) -> bool {
 
 /// Runs a script with a bug planted, or none, and says what was violated.
 pub fn play(mutant: Option<Mutant>, shape: (usize, usize), act: fn(&mut Script)) -> Vec<String> {
+    play_on(mutant, || Script::new(shape.0, shape.1), act)
+}
+
+/// The same with the key-value service, at 1+k.
+pub fn play_keys(mutant: Option<Mutant>, k: usize, act: fn(&mut Script)) -> Vec<String> {
+    play_on(mutant, || Script::with_keys(k), act)
+}
+
+fn play_on(
+    mutant: Option<Mutant>,
+    new: impl FnOnce() -> Script,
+    act: fn(&mut Script),
+) -> Vec<String> {
     plant(mutant);
-    let mut script = Script::new(shape.0, shape.1);
+    let mut script = new();
     let played = catch_unwind(AssertUnwindSafe(|| {
         act(&mut script);
         script.finish();
@@ -84,6 +106,21 @@ impl Script {
     /// A cluster of m + k + 2 nodes whose first m + k are the members, open and at rest, with every
     /// register of every stream written once.
     pub fn new(m: usize, k: usize) -> Script {
+        let mut script = Script::open(m, k, None);
+        for stream in 0..m {
+            for register in 0..REGISTERS {
+                script.write(stream, stream, register);
+            }
+        }
+        script
+    }
+
+    /// The same with the key-value service, and nothing written.
+    pub fn with_keys(k: usize) -> Script {
+        Script::open(1, k, Some(KvWorld::default()))
+    }
+
+    fn open(m: usize, k: usize, kv: Option<KvWorld>) -> Script {
         let mut world = world(&Scenario {
             seed: 1,
             m,
@@ -92,6 +129,7 @@ impl Script {
             hunting: false,
             trace: std::env::var_os("STAVES_SIM_TRACE").is_some(),
         });
+        world.kv = kv;
         world.calm_until = u64::MAX;
         world.keeping = false;
         let nodes = world.nodes.len();
@@ -109,11 +147,6 @@ impl Script {
         let members: Vec<Option<usize>> = (0..m + k).map(Some).collect();
         script.commit(&members);
         script.until_open();
-        for stream in 0..m {
-            for register in 0..REGISTERS {
-                script.write(stream, stream, register);
-            }
-        }
         script
     }
 
@@ -156,9 +189,9 @@ impl Script {
 
     /// Cuts a node off from all other nodes and the directory; clients still reach it.
     pub fn isolate(&mut self, node: usize) {
-        let directory = self.world.directory_place();
+        let clients = self.world.first_client();
         self.lose(move |from, to, _| {
-            (from == node) != (to == node) && from <= directory && to <= directory
+            (from == node) != (to == node) && from < clients && to < clients
         });
     }
 
@@ -258,7 +291,7 @@ impl Script {
         // Operations of one instant count as concurrent.
         self.run_ms(1);
         let c = self.world.clients.len();
-        let place = self.world.nodes.len() + 1 + c;
+        let place = self.world.first_client() + c;
         let operation = self.world.history.len();
         let value = (c as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut client = SimClient::default();
@@ -270,6 +303,7 @@ impl Script {
             write,
             called: self.world.now,
             returned: None,
+            life: 0,
         });
         let request = ClientRequest {
             client: place,
@@ -355,6 +389,63 @@ impl Script {
         self.world.history[asked.operation].value
     }
 
+    /// A client asks for something of a key, in a key-value world; one attempt is sent.
+    pub fn ask_key(&mut self, node: usize, key: usize, act: Act) -> AskedKey {
+        self.run_ms(1);
+        let c = self.world.clients.len();
+        let now = self.world.now;
+        let kv = self.world.kv.as_mut().expect("a key-value world");
+        let operation = kv.history.len();
+        kv.history.push(KvOperation::new(key, act, now));
+        let mut client = SimClient::default();
+        (client.number, client.under_way) = (1, Some(operation));
+        self.world.clients.push(client);
+        let asked = AskedKey {
+            client: c,
+            operation,
+        };
+        self.ask_key_again(node, &asked);
+        asked
+    }
+
+    /// The client asks again, wherever.
+    pub fn ask_key_again(&mut self, node: usize, asked: &AskedKey) {
+        let place = self.world.first_client() + asked.client;
+        let client = &mut self.world.clients[asked.client];
+        client.attempts += 1;
+        let request = KvRequest {
+            client: place,
+            id: RequestId {
+                client: client_id(place),
+                number: 1,
+                floor: 1,
+            },
+            attempt: client.attempts - 1,
+            operation: asked.operation,
+        };
+        self.world.send(place, node, Packet::KvRequest(request));
+    }
+
+    /// Whether a client of a key has its answer.
+    pub fn answered_key(&self, asked: &AskedKey) -> bool {
+        let kv = self.world.kv.as_ref().expect("a key-value world");
+        kv.history[asked.operation].returned.is_some()
+    }
+
+    /// Asks until it is answered.
+    pub fn on_key(&mut self, node: usize, key: usize, act: Act) {
+        let asked = self.ask_key(node, key, act);
+        for _ in 0..50 {
+            self.run_ms(50);
+            if self.answered_key(&asked) {
+                return;
+            }
+            self.ask_key_again(node, &asked);
+        }
+        panic!("node {node} does not answer {act:?}");
+    }
+
+    /// The last seq made by
     /// The last seq made by a node's data bucket.
     pub fn last(&self, node: usize) -> u64 {
         let member = self.world.nodes[node].member.as_ref();
@@ -392,7 +483,8 @@ impl Script {
                 bad.extend(self.world.bad_page(node, member, page));
             }
         }
-        bad.extend(violations(&self.world.history));
+        bad.extend(self.world.bad_history());
+        self.world.check_kv_history();
         for what in bad {
             self.world.violation(what);
         }

@@ -16,7 +16,9 @@ use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Packet, Place, Queue};
 use crate::history::Operation;
 use crate::kv::{KvWorld, Seat};
+use crate::loss::{Loss, QUIET};
 use crate::node::Waiting;
+use crate::pinger::Eyes;
 use crate::rng::Rng;
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
@@ -75,6 +77,14 @@ pub struct SimNode {
     pub member: Option<Seat>,
     /// Who waits there for an answer.
     pub waiting: Waiting,
+    /// The term of the directory's leader, as far as it knows.
+    pub follows: u64,
+    /// What it sees of other nodes.
+    pub eyes: Eyes,
+    /// Its machine is off, too: nobody refuses a connection.
+    pub off: bool,
+    /// It never starts again.
+    pub gone: bool,
 }
 
 /// The simulated cluster.
@@ -109,6 +119,10 @@ pub struct World {
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
     pub keeping: bool,
+    /// What befalls a group that loses more than its scheme bears.
+    pub loss: Loss,
+    /// When each life of the group began.
+    pub lives: Vec<u64>,
     /// No client begins anything after this.
     pub clients_stop_at: u64,
     /// The rough part is over: no more faults, and it must converge.
@@ -150,6 +164,10 @@ impl SimNode {
             taken: 0,
             member: None,
             waiting: Waiting::default(),
+            follows: 1,
+            eyes: Eyes::default(),
+            off: false,
+            gone: false,
         }
     }
 
@@ -170,11 +188,6 @@ impl SimNode {
 }
 
 impl World {
-    /// The directory's place on the network.
-    pub fn directory_place(&self) -> Place {
-        self.nodes.len()
-    }
-
     /// The node with an id.
     pub fn node_of(&self, id: NodeId) -> Option<usize> {
         self.nodes
@@ -217,6 +230,7 @@ impl World {
         Options {
             log_bytes_max,
             message_bytes_max: log_bytes_max / 5,
+            quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
         }
     }
@@ -284,7 +298,7 @@ impl World {
                 self.send(node, to, Packet::Group(envelope));
             }
         }
-        let directory = self.directory_place();
+        let directory = self.leader_of(node);
         for call in out.directory {
             self.send(node, directory, Packet::Call(call));
         }
@@ -315,27 +329,50 @@ impl World {
             Happening::Client(client) => self.act_client(client),
             Happening::Fault => self.fault(),
             Happening::Start(node) => self.start_node(node),
+            Happening::Wake(node) => self.wake(node),
+            Happening::Confirmed(ask) => self.confirmed(*ask),
             Happening::TakeoverDue(epoch) => self.check_takeover(epoch),
         }
         true
     }
 
     fn deliver(&mut self, from: Place, to: Place, packet: Packet) {
-        let directory = self.directory_place();
-        if to > directory {
-            return self.deliver_client(to - directory - 1, packet);
+        let first_client = self.first_client();
+        if to >= first_client {
+            return self.deliver_client(to - first_client, packet);
         }
-        if to == directory {
-            return self.deliver_directory(from, packet);
+        if self.is_directory(to) {
+            return self.deliver_directory(from, to, packet);
         }
         if !self.nodes[to].up {
-            return;
+            return self.refuse(from, to, packet);
         }
         if self.nodes[to].paused_until > self.now {
             let later = self.nodes[to].paused_until + self.rng.below(3 * MS);
             return self.queue.push(later, Happening::Deliver(from, to, packet));
         }
-        self.deliver_node(to, packet);
+        self.hear_leader(to, from);
+        self.deliver_node(to, from, packet);
+    }
+
+    // No process listens: the machine says so, if it runs.
+    fn refuse(&mut self, from: Place, to: Place, packet: Packet) {
+        if self.nodes[to].off || !self.detecting() {
+            return;
+        }
+        match packet {
+            Packet::Ping { incarnation, sent } => {
+                let alive = false;
+                let pong = Packet::Pong {
+                    incarnation,
+                    sent,
+                    alive,
+                };
+                self.send(to, from, pong);
+            }
+            Packet::Group(_) => self.send(to, from, Packet::Broken),
+            _ => {}
+        }
     }
 
     /// Whether a planted bug of the whole run is this one; for the stand-ins, which are not the machines.

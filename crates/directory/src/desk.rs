@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use staves_model::lease::counts_as_heard;
 use staves_model::{Epoch, GroupId, Incarnation, NodeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -81,8 +82,14 @@ fn grant(inner: &Inner, ask: &LeaseAsk) -> Answer {
     let granted = duties
         .leases
         .grant(now, &map, ask.node, ask.incarnation, &ask.wanted);
+    let names = map.groups.values().filter(|g| g.names(ask.node));
+    let unheard = names
+        .filter(|g| !counts_as_heard(&map, g, ask.node, ask.incarnation))
+        .map(|g| g.id)
+        .collect();
     Answer::Leased {
         granted,
+        unheard,
         revision: map.revision,
     }
 }

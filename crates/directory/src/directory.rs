@@ -92,6 +92,9 @@ pub struct Granted {
     pub clock: Time,
     /// Of those wanted, what was granted.
     pub granted: Vec<(GroupId, Epoch)>,
+    /// Groups that name this node and for which this answer does not count as having heard the
+    /// directory (GROUP rule 13; `staves_model::lease::counts_as_heard`).
+    pub unheard: Vec<GroupId>,
     /// The leader's map: if it is newer than the asker's, a refusal may be explained there.
     pub revision: Revision,
 }
@@ -239,9 +242,14 @@ impl Directory {
             wanted,
         };
         match self.inner.ask(question, deadline).await? {
-            Answer::Leased { granted, revision } => Ok(Granted {
+            Answer::Leased {
+                granted,
+                unheard,
+                revision,
+            } => Ok(Granted {
                 clock,
                 granted,
+                unheard,
                 revision,
             }),
             Answer::Over { address } => {

@@ -542,6 +542,7 @@ impl Member {
         self.options
             .quiet_after
             .is_some_and(|t| now > self.heard + staves_model::shortened(t))
+            && !planted(Mutant::QuietMemberGoesOn)
     }
 
     fn message(

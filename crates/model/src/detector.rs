@@ -2,7 +2,8 @@
 //!
 //! Nodes ping those of [`whom_to_ping`]; what they find, and what failed requests and clients tell, they
 //! report to the directory's leader. One reporter is never believed alone while there is another to ask:
-//! the leader asks others to probe the suspect. It is dead when two of them say so and nobody has lately
+//! the leader asks others to probe the suspect. It is dead when two of them say so, one of whom looked
+//! for itself (failed requests alone are reason to look, no more), and nobody has lately
 //! heard it; all of them where fewer than two are left.
 //!
 //! **A partial partition** (A and B cut, both reach C) kills nobody: C's fresh word that B lives
@@ -229,7 +230,9 @@ impl Detector {
             .iter()
             .filter(|n| !doubted.contains(n) || against.contains(n))
             .count();
-        let heard = against.len() >= 2 || case.lone_word_counts(now, config.alone_after);
+        let looked: BTreeSet<NodeId> = case.looked(now).collect();
+        let heard = (against.len() >= 2 && !looked.is_empty())
+            || case.lone_word_counts(now, config.alone_after);
         if heard && against.len() >= able.clamp(1, 2) {
             if case
                 .judged_at
@@ -245,10 +248,7 @@ impl Detector {
             .is_none_or(|at| now.since(at) >= config.probe_again)
         {
             case.probed_at = Some(now);
-            let unheard = others
-                .into_iter()
-                .filter(|n| !against.contains(n))
-                .collect();
+            let unheard = others.into_iter().filter(|n| !looked.contains(n)).collect();
             let by = circle_from(
                 suspect,
                 unheard,
@@ -287,6 +287,17 @@ impl Case {
     fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
         let refused = self.words.values().any(|(_, f)| *f == Finding::Refused);
         refused || self.doubted_for(now) >= Some(alone_after)
+    }
+
+    /// Those of them who looked for themselves. A failed request may be one that the suspect could not
+    /// serve, and two clients' complaints are no death: somebody must have found it silent or gone.
+    fn looked(&self, now: Time) -> impl Iterator<Item = NodeId> + '_ {
+        let failed = |n: &NodeId| {
+            self.words
+                .get(n)
+                .is_some_and(|(_, f)| *f == Finding::Failed)
+        };
+        self.against(now).filter(move |n| !failed(n))
     }
 
     /// The reporters whose word against the suspect stands. (Words too old are gone already.)

@@ -175,5 +175,22 @@ fn entitled(
     (slot.0 < group.m).then_some(slot)
 }
 
+/// Whether the answer of a confirmed leader with this map counts, for this life of a node, as having
+/// heard the directory (GROUP rule 13). Not while the group is without enough members to go on, nor
+/// while it starts from nothing: the directory waits T from when it saw the members gone, and whoever
+/// of them it still answers (it was declared dead, and lives) would otherwise go on beyond T.
+pub fn counts_as_heard(
+    map: &ClusterMap,
+    group: &Group,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> bool {
+    let begun = group.last_open.epoch > Epoch(0);
+    let gone = map.complete_sources_up(group) < usize::from(group.m);
+    let starts_anew = group.fresh && !group.open;
+    let counts = map.is_up(node, incarnation) && !(begun && (gone || starts_anew));
+    counts || planted(Mutant::HeardWhileGone)
+}
+
 #[cfg(test)]
 mod tests;

@@ -39,12 +39,17 @@ pub enum Mutant {
     LargeNamedBeforeWritten = 102,
     NoOpNotRemembered = 104,
     // Of the glue; not in GROUP.md.
-    VoteNotPersisted = 201,
-    DirectoryLogNotWritten = 202,
-    SendErrorTakenAsDone = 203,
-    ServeBeforeCatchUp = 205,
-    InterruptedUnderNewNumber = 206,
-    LeaseNotLookedAt = 207,
+    VoteNotPersisted = 301,
+    DirectoryLogNotWritten = 302,
+    SendErrorTakenAsDone = 303,
+    ServeBeforeCatchUp = 305,
+    InterruptedUnderNewNumber = 306,
+    LeaseNotLookedAt = 307,
+    // That the simulator adds; not in GROUP.md.
+    HeldReadNeedsNoLease = 201,
+    LeaseUnconfirmed = 202,
+    QuietMemberGoesOn = 203,
+    HeardWhileGone = 204,
 }
 
 impl Mutant {
@@ -95,6 +100,14 @@ impl Mutant {
         Mutant::ServeBeforeCatchUp,
         Mutant::InterruptedUnderNewNumber,
         Mutant::LeaseNotLookedAt,
+    ];
+
+    /// Those that the simulator adds to GROUP.md's.
+    pub const ADDED: [Mutant; 4] = [
+        Mutant::HeldReadNeedsNoLease,
+        Mutant::LeaseUnconfirmed,
+        Mutant::QuietMemberGoesOn,
+        Mutant::HeardWhileGone,
     ];
 }
 

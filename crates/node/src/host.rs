@@ -371,10 +371,12 @@ impl Host {
     }
 
     /// A directory leader that a majority confirmed answered what we asked at `clock`.
-    pub(crate) fn heard(&self, clock: Time) {
+    /// It counts for all groups but `unheard` (GROUP rule 13).
+    pub(crate) fn heard(&self, clock: Time, unheard: &[GroupId]) {
         self.heard.fetch_max(clock.0, Ordering::Relaxed);
         let now = self.clock.now();
-        for cell in self.routes().cells() {
+        let routes = self.routes();
+        for cell in routes.cells().filter(|c| !unheard.contains(&c.group)) {
             cell.step(self, now, Event::Heard { clock });
         }
         self.peers.flush();

@@ -1,5 +1,7 @@
-//! The simulator's own tests: batches of seeds, planted bugs, and scripts for what chance meets rarely.
+//! The simulator's own tests: batches of seeds, planted bugs, scripts for what chance meets rarely, and
+//! seeds that failed once.
 
 mod mutants;
+mod regressions;
 mod scripts;
 mod seeds;

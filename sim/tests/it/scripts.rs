@@ -4,7 +4,8 @@
 
 use staves_model::mutant::Mutant;
 use staves_sim::event::Packet;
-use staves_sim::script::{Script, brings, group_message, is_ack, is_open_call, play};
+use staves_sim::kv_history::{Act, Text};
+use staves_sim::script::{Script, brings, group_message, is_ack, is_open_call, play, play_keys};
 use staves_sim::world::MS;
 use staves_wire::group::GroupMessage;
 
@@ -21,6 +22,21 @@ fn caught(mutant: Mutant, shape: (usize, usize), shows: &str, act: fn(&mut Scrip
         bad.iter().any(|what| what.starts_with(shows)),
         "{mutant:?} does not show as {shows}: {bad:#?}"
     );
+}
+
+/// The same with the key-value service, at 1+k.
+fn caught_with_keys(mutant: Mutant, k: usize, shows: &str, act: fn(&mut Script)) {
+    let bad = play_keys(None, k, act);
+    assert!(bad.is_empty(), "without a planted bug: {bad:#?}");
+    let bad = play_keys(Some(mutant), k, act);
+    assert!(
+        bad.iter().any(|what| what.starts_with(shows)),
+        "{mutant:?} does not show as {shows}: {bad:#?}"
+    );
+}
+
+fn set(id: u64) -> Act {
+    Act::Set(Text { id, len: 20 })
 }
 
 /// Two writes of one page have one seq and two epochs: the former data bucket comes back with the
@@ -124,6 +140,68 @@ fn a_read_waits_until_what_it_saw_is_stable() {
         s.commit(&[Some(1)]);
         s.until_open();
         s.read(1, 0, 0);
+    });
+}
+
+/// The same with the key-value service.
+#[test]
+fn a_read_of_a_key_waits_until_what_it_saw_is_stable() {
+    caught_with_keys(Mutant::ReadUnstable, 1, "I8", |s| {
+        s.on_key(0, 0, set(1));
+        let next = s.last(0) + 1;
+        s.lose(move |_, _, p| brings(p, next));
+        s.ask_key(0, 0, set(2));
+        s.until("the write is made", move |s| s.last(0) == next);
+        s.ask_key(0, 0, Act::Get);
+        s.run_ms(100);
+        s.kill(0);
+        s.commit(&[Some(1)]);
+        s.until_open();
+        s.on_key(1, 0, Act::Get);
+    });
+}
+
+// A read waits for a copy's acknowledgement, which is under way for so long that a successor serves
+// before it arrives.
+fn hold_acks_until_deposed(s: &mut Script, ask: fn(&mut Script)) {
+    s.hold(|from, to, p| from == 1 && to == 0 && is_ack(p));
+    ask(s);
+    s.until("an acknowledgement is held back", |s| s.held() > 0);
+    s.isolate(0);
+    s.commit(&[Some(1)]);
+    s.until("the epoch is open", |s| s.group().open);
+    s.heal();
+    s.let_go();
+    s.run_ms(60);
+}
+
+/// What a read saw becomes stable, but a successor may have answered meanwhile (rule 3, promises and
+/// leases): the lease must hold when the read is answered too.
+#[test]
+fn a_held_read_needs_the_lease_when_it_is_answered() {
+    caught(Mutant::HeldReadNeedsNoLease, (1, 1), "I7", |s| {
+        hold_acks_until_deposed(s, |s| {
+            s.write_unanswered(0, 0, 0);
+            s.ask(0, 0, 0, false);
+            s.run_ms(10);
+        });
+    });
+}
+
+/// The same with the key-value service.
+#[test]
+fn a_held_read_of_a_key_needs_the_lease_when_it_is_answered() {
+    caught_with_keys(Mutant::HeldReadNeedsNoLease, 1, "I7", |s| {
+        s.on_key(0, 0, set(1));
+        hold_acks_until_deposed(s, |s| {
+            let before = s.last(0);
+            s.ask_key(0, 0, set(2));
+            s.until("the write is made", move |s| s.last(0) > before);
+            // Several: some of their deadlines come too soon.
+            for _ in 0..6 {
+                s.ask_key(0, 0, Act::Get);
+            }
+        });
     });
 }
 

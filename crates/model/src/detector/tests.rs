@@ -76,6 +76,22 @@ fn one_word_asks_others_and_two_confirm() {
     assert_eq!(court.hear(&[(1, 3, Silent)]), (vec![], vec![]), "known");
 }
 
+/// Failed requests, however many complain, are a reason to look: the suspect may merely be unable to
+/// serve them (found by the simulator: clients of a lost bucket had a healthy node declared dead again
+/// and again).
+#[test]
+fn failed_requests_alone_kill_nobody() {
+    let mut court = Court::of(4);
+    for _ in 0..20 {
+        let (dead, asked) = court.hear(&[(1, 3, Failed), (2, 3, Failed)]);
+        assert_eq!((dead, asked), (vec![], vec![(3, vec![4, 1, 2])]));
+        assert!(court.hear(&[(4, 3, Alive), (1, 3, Alive)]).0.is_empty());
+        court.wait(1500);
+    }
+    court.hear(&[(1, 3, Failed), (2, 3, Failed)]);
+    assert_eq!(court.hear(&[(4, 3, Refused)]).0, vec![3], "one has looked");
+}
+
 /// A and B cut, both reach C: nobody is dead, however long it lasts.
 #[test]
 fn a_partial_partition_kills_nobody() {

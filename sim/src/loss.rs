@@ -1,0 +1,179 @@
+//! Losses beyond what the scheme bears (rule 13, and `lost`).
+//!
+//! Every world loses no more than k members at a time, but some of those in which the program's own
+//! planner works. There, all members of the group die at once, or are cut off from the rest together
+//! with the clients, and what must follow depends on the pool. If it **may start empty**, the directory
+//! waits T, and a new *life* of the group begins with nothing; whoever is left of the old one must be
+//! quiet by then. If it **waits**, the group is marked `lost`, nobody makes an answer up, and the group
+//! goes on as soon as enough of its members come back with what they held.
+//!
+//! What clients saw is judged life by life. A life knows nothing of the one before; a request that was
+//! sent in an earlier one may still reach it.
+
+use std::time::Duration;
+
+use crate::event::Happening;
+use crate::world::{MS, World};
+
+/// T of rule 13.
+pub const QUIET: Duration = Duration::from_millis(600);
+/// Before this time of a run nothing is lost for good, so that there is something to lose.
+const FATAL_FROM: u64 = 3000 * MS;
+/// A copy of a message may be under way for so long.
+const LATE_MAX: u64 = 1500 * MS;
+
+/// What befalls a group that has lost more than its scheme bears.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// It never does.
+    Bounded,
+    /// The pool may start empty.
+    StartsEmpty,
+    /// It waits for its members.
+    Waits,
+}
+
+/// The time of one operation in the eyes of one life of the group, which lasts from `begin` to `end`:
+/// when it was called there, and whether its answer counts. `None`: that life never heard of it.
+pub(crate) fn in_life(
+    (life, begin, end): (usize, u64, u64),
+    (called, returned, answered_in): (u64, Option<u64>, usize),
+) -> Option<(u64, Option<u64>)> {
+    if called >= end {
+        return None;
+    }
+    match returned {
+        Some(at) if answered_in == life => Some((called.max(begin), Some(at))),
+        Some(at) if answered_in < life && at + LATE_MAX < begin => None,
+        _ => Some((called.max(begin), None)),
+    }
+}
+
+impl World {
+    /// Which life of the group this is.
+    pub fn life(&self) -> usize {
+        self.lives.len() - 1
+    }
+
+    /// Each life with its beginning and end.
+    pub(crate) fn spans(&self) -> Vec<(usize, u64, u64)> {
+        let ends = self.lives[1..].iter().copied().chain([u64::MAX]);
+        let spans = self.lives.iter().copied().zip(ends);
+        spans.enumerate().map(|(i, (b, e))| (i, b, e)).collect()
+    }
+
+    /// The directory has opened an epoch that starts from nothing.
+    pub(crate) fn begin_life(&mut self) {
+        self.cover.count("group started empty");
+        self.note(|| "NEW LIFE".into());
+        self.lives.push(self.now);
+        let epoch = self.committed().epoch;
+        self.ghost.begin_life(epoch);
+    }
+
+    /// An answer is about to be given: none is by a member of a life that is over (rule 13).
+    pub(crate) fn check_life(&mut self, node: usize) {
+        let epoch = self.nodes[node].member.as_ref().map(|m| m.epoch());
+        let life = self.ghost.life();
+        if epoch.is_some_and(|e| e < life) {
+            self.violation(format!(
+                "R13 node {node} answers in {epoch:?}, though the group began anew in {life:?}"
+            ));
+        }
+    }
+
+    /// A fault beyond what the scheme bears; when the next may follow.
+    pub(crate) fn lose_group(&mut self) -> u64 {
+        if self.committed().last_open.epoch.0 == 0 || self.doomed() {
+            return 0;
+        }
+        if self.rng.chance(600) {
+            return self.cut_group_off();
+        }
+        self.fault_at("group lost");
+        let late = self.rng.chance(500);
+        let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(150);
+        let mut spared = self.m - 1;
+        for node in self.group_nodes() {
+            if !self.nodes[node].up {
+                continue;
+            }
+            let back = (20 + self.rng.below(400)) * MS + if late { 1000 * MS } else { 0 };
+            if fatal && spared > 0 {
+                spared -= 1;
+            } else if fatal || self.loss == Loss::StartsEmpty {
+                self.stop(node);
+                self.queue.push(self.now + back, Happening::Start(node));
+            } else {
+                self.sleep(node, back);
+            }
+        }
+        if self.doomed() {
+            self.cover.count("lost for good");
+        }
+        self.now + 500 * MS
+    }
+
+    // The nodes that the group names, now or in its last open epoch.
+    fn group_nodes(&self) -> Vec<usize> {
+        let group = self.committed();
+        (0..self.nodes.len())
+            .filter(|n| group.names(self.nodes[*n].id))
+            .collect()
+    }
+
+    // The group's nodes are cut off from all others, in one of three ways; clients reach all, and its
+    // members reach each other.
+    fn cut_group_off(&mut self) -> u64 {
+        self.fault_at("group cut off");
+        let inside = self.group_nodes();
+        let (from_directory, deaf) = match self.rng.below(3) {
+            0 => (true, false),
+            1 => (false, false),
+            _ => (false, true),
+        };
+        for node in inside.iter().copied() {
+            for other in (0..self.first_client()).filter(|o| !inside.contains(o)) {
+                if self.is_directory(other) && !from_directory {
+                    continue;
+                }
+                self.cut.insert((other, node));
+                if !deaf {
+                    self.cut.insert((node, other));
+                }
+            }
+        }
+        self.now + QUIET.as_nanos() as u64 / 2 * (1 + self.rng.below(6))
+    }
+
+    /// A process stops and keeps what it holds, but for what it had promised.
+    fn sleep(&mut self, node: usize, ms: u64) {
+        self.note(|| format!("SLEEP node {node}"));
+        self.nodes[node].up = false;
+        self.nodes[node].off = self.rng.chance(400);
+        self.nodes[node].waiting = Default::default();
+        self.forget_tokens(node);
+        self.queue.push(self.now + ms, Happening::Wake(node));
+    }
+
+    /// It goes on.
+    pub(crate) fn wake(&mut self, node: usize) {
+        self.note(|| format!("WAKE node {node}"));
+        self.cover.count("woke with its state");
+        self.nodes[node].up = true;
+        self.nodes[node].eyes = Default::default();
+        self.begin_again(node);
+    }
+
+    /// Whether the pool waits for members that can never come back with what they held.
+    pub fn doomed(&self) -> bool {
+        let keeps = |x: &staves_model::Member| {
+            let node = self.node_of(x.node).map(|n| &self.nodes[n]);
+            node.is_some_and(|n| n.incarnation == x.incarnation && n.member.is_some())
+        };
+        let sources = self.committed().last_open.members.iter().flatten();
+        self.loss == Loss::Waits
+            && self.committed().last_open.epoch.0 > 0
+            && sources.filter(|x| x.complete && keeps(x)).count() < self.m
+    }
+}

@@ -1,0 +1,33 @@
+//! Seeds that failed once. A fault of the simulator or of the protocol that a seed has shown is pasted
+//! here with the shape that it ran with and what was wrong. A change of the simulator gives seeds
+//! another meaning; what must not come back for sure also has a script or a unit test, named beside it.
+
+use staves_sim::run::{Scenario, run};
+
+/// Seed, m, k, and what was wrong.
+const FAILED: &[(u64, usize, usize, &str)] = &[(
+    745_027_081_586,
+    1,
+    1,
+    "a late copy of a request that changed nothing reached the bucket after its process began \
+         anew, and the simulator took it for one that the bucket should remember",
+)];
+
+#[test]
+fn seeds_that_failed_once_are_clean() {
+    for (seed, m, k, story) in FAILED {
+        let report = run(&Scenario {
+            seed: *seed,
+            m: *m,
+            k: *k,
+            mutant: None,
+            hunting: false,
+            trace: false,
+        });
+        assert_eq!(
+            report.violations,
+            Vec::<String>::new(),
+            "seed {seed} ({m}+{k}) fails again; it was: {story}"
+        );
+    }
+}
