@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Parser, Subcommand, ValueEnum};
@@ -97,6 +98,65 @@ pub enum Command {
         #[command(subcommand)]
         command: Config,
     },
+    /// What an error code means, and what to do; without one, all of them
+    Explain {
+        /// The word in brackets at an error's end, or the first word of an error of Redis's protocol
+        code: Option<String>,
+    },
+    /// Print a page of the reference, in Markdown
+    Reference {
+        /// Which page
+        #[arg(value_enum)]
+        page: Page,
+    },
+    /// Print a shell's completions: for bash, 'source <(staves completions bash)'
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the man page, or write a page for each command into a folder
+    Man {
+        /// The folder; it must exist
+        #[arg(value_name = "FOLDER")]
+        folder: Option<PathBuf>,
+    },
+}
+
+/// Whether a command line asks for JSON, as far as can be seen without taking it apart.
+pub fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    let mut wanted = std::env::var_os("STAVES_OUTPUT").is_some_and(|form| form == "json");
+    let mut before = OsString::new();
+    for arg in args.take_while(|arg| arg != "--") {
+        match arg.to_str() {
+            Some("-ojson" | "-o=json" | "--output=json") => wanted = true,
+            Some(form) if before == "-o" || before == "--output" => wanted = form == "json",
+            _ => {}
+        }
+        before = arg;
+    }
+    wanted
+}
+
+/// A page of the reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Page {
+    /// Every command with its flags
+    Commands,
+    /// Every key of a node's configuration
+    Config,
+    /// Every metric
+    Metrics,
+    /// Every error code
+    Errors,
+}
+
+/// A shell whose completions can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// A node's configuration as flags, from the one table of keys.

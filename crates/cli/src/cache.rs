@@ -6,10 +6,12 @@ use anyhow::Context;
 use bytes::Bytes;
 use serde_json::json;
 use staves_model::NodeState;
+use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, CacheStatsAnswer, Condition, OwnedOp, VALUE_BYTES_MAX};
 
 use crate::args::{Cache, Format};
 use crate::cluster::{Cluster, check};
+use crate::explain::Own;
 use crate::failure::Failure;
 use crate::output::{self, bytes, number, or_dash, table};
 
@@ -84,7 +86,8 @@ fn put(
     };
     match (one(cluster, pool, op)?, condition) {
         (Answer::Nil, Condition::IfAbsent) => {
-            anyhow::bail!("key '{key}' has a value already; nothing was set")
+            let text = format!("key '{key}' has a value already; nothing was set");
+            Err(Failure::Own(Own::ConditionNotMet, text).into())
         }
         (Answer::Nil, _) => {
             Err(Failure::NotFound(format!("key '{key}' has no value; nothing was set")).into())
@@ -203,9 +206,11 @@ fn read_value() -> anyhow::Result<Bytes> {
         .read_to_end(&mut value)
         .context("cannot read the value")?;
     if value.len() > VALUE_BYTES_MAX {
-        return Err(
-            Failure::Usage(format!("the value has more than {VALUE_BYTES_MAX} bytes")).into(),
-        );
+        return Err(Failure::Wire(
+            ErrorCode::TooLarge,
+            format!("the value has more than {VALUE_BYTES_MAX} bytes"),
+        )
+        .into());
     }
     Ok(value.into())
 }

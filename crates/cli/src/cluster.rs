@@ -11,16 +11,16 @@ use staves_model::{Change, ClientId, ClusterId, ClusterMap, Node, NodeId, Outcom
 use staves_net::{Connection, Identity, NetError, Options};
 use staves_node::config::Endpoint;
 use staves_node::status::StatusReport;
-use staves_wire::Message;
 use staves_wire::admin::{KeyRangeAnswer, NodeTarget, StatusAnswer};
 use staves_wire::cache::{
     Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, OwnedOp, PoolRef,
 };
 use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed};
+use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::failure::{Failure, from_net, is_unreachable};
+use crate::failure::{Failure, from_net};
 
 /// How often a proposal follows a hint to the leader.
 const HOPS: usize = 4;
@@ -59,7 +59,8 @@ impl Cluster {
             }
         }
         let hint = "is a node running there? See --cluster and STAVES_CLUSTER";
-        Err(Failure::Unreachable(format!("{}; {hint}", misses.join("; "))).into())
+        let text = format!("{}; {hint}", misses.join("; "));
+        Err(Failure::Wire(ErrorCode::Unreachable, text).into())
     }
 
     /// How the cluster is, with what each node that answers in time says of itself.
@@ -120,7 +121,9 @@ impl Cluster {
                         return postcard::from_bytes(&outcome)
                             .context("the change was made; its outcome cannot be read");
                     }
-                    Message::Proposed(Proposed::Refused { reason, .. }) => bail!("{reason}"),
+                    Message::Proposed(Proposed::Refused { reason, .. }) => {
+                        return Err(Failure::Wire(ErrorCode::Refused, reason).into());
+                    }
                     Message::Proposed(Proposed::NotLeader { leader }) => leader,
                     other => return Err(unexpected(&proposal, &other)),
                 };
@@ -297,9 +300,7 @@ async fn ask_status(connection: &Connection, until: Instant) -> anyhow::Result<S
 /// Waits a moment, or fails because the deadline is near.
 async fn rest(until: Instant, why: &str) -> Result<(), Failure> {
     if until.saturating_duration_since(Instant::now()) <= REST {
-        return Err(Failure::Unreachable(format!(
-            "gave up at the deadline: {why}"
-        )));
+        return Err(Failure::late(format!("gave up at the deadline: {why}")));
     }
     tokio::time::sleep(REST).await;
     Ok(())
@@ -341,13 +342,7 @@ pub fn find_node<'a>(map: &'a ClusterMap, wanted: &str) -> anyhow::Result<&'a No
 /// An operation's error as a failure of the command.
 pub fn check(answer: &Answer) -> anyhow::Result<()> {
     match answer {
-        Answer::Error(code, text) if *code == staves_wire::ErrorCode::NotFound => {
-            Err(Failure::NotFound(text.clone()).into())
-        }
-        Answer::Error(code, text) if is_unreachable(*code) => {
-            Err(Failure::Unreachable(text.clone()).into())
-        }
-        Answer::Error(_, text) => Err(anyhow!("{text}")),
+        Answer::Error(code, text) => Err(Failure::Wire(*code, text.clone()).into()),
         _ => Ok(()),
     }
 }

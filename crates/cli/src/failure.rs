@@ -1,75 +1,137 @@
-//! What a failure means to a script: its exit code.
+//! What a failure means to a script: its code and its exit code.
 
-use std::process::ExitCode;
-
+use serde_json::json;
+use staves_directory::{DirectoryError, StoreError};
 use staves_net::NetError;
+use staves_node::StartError;
+use staves_node::config::ConfigError;
 use staves_wire::ErrorCode;
 
-/// A failure with an exit code of its own. Any other error is 1.
+use crate::explain::{Code, Own};
+
+/// A failure with a code of its own. Any other error is `failed`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// No such thing.
     NotFound(String),
-    /// The cluster could not be reached, or did not answer in time.
-    Unreachable(String),
-    /// `status --check` of a cluster that is not healthy.
-    Degraded(String),
-    /// The command line makes no sense, in a way that only the command sees.
-    Usage(String),
+    /// What a node, or nobody, answered.
+    Wire(ErrorCode, String),
+    /// What the program itself found.
+    Own(Own, String),
+}
+
+impl Failure {
+    /// The cluster did not answer in time.
+    pub fn late(text: impl Into<String>) -> Failure {
+        Failure::Wire(ErrorCode::Deadline, text.into())
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Failure::NotFound(_) => Code::Wire(ErrorCode::NotFound),
+            Failure::Wire(code, _) => Code::Wire(*code),
+            Failure::Own(code, _) => Code::Own(*code),
+        }
+    }
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Failure::NotFound(text)
-        | Failure::Unreachable(text)
-        | Failure::Degraded(text)
-        | Failure::Usage(text)) = self;
+        let (Failure::NotFound(text) | Failure::Wire(_, text) | Failure::Own(_, text)) = self;
         f.write_str(text)
     }
 }
 
 impl std::error::Error for Failure {}
 
-impl From<NetError> for Failure {
-    fn from(error: NetError) -> Failure {
-        Failure::Unreachable(error.to_string())
-    }
-}
-
-/// An error of the network as a failure of the command: what could not be reached is told apart from
-/// what was refused.
+/// An error of the network as a failure of the command.
 pub fn from_net(error: NetError) -> anyhow::Error {
-    match error.code() {
-        ErrorCode::NotFound => Failure::NotFound(error.to_string()).into(),
-        code if is_unreachable(code) => Failure::Unreachable(error.to_string()).into(),
-        _ => anyhow::Error::msg(error.to_string()),
-    }
+    Failure::Wire(error.code(), error.to_string()).into()
 }
 
-/// Whether an error code means that nobody answered for it.
-pub fn is_unreachable(code: ErrorCode) -> bool {
-    matches!(
-        code,
-        ErrorCode::Deadline
+/// The exit code that goes with a code.
+pub fn exit_code(code: Code) -> u8 {
+    match code {
+        Code::Own(Own::Usage) => 2,
+        Code::Wire(ErrorCode::NotFound) => 3,
+        // Nobody answered for it.
+        Code::Wire(
+            ErrorCode::Deadline
             | ErrorCode::Unreachable
             | ErrorCode::NoQuorum
             | ErrorCode::NotLeader
             | ErrorCode::NotServing
             | ErrorCode::Busy
-            | ErrorCode::Stopping
-    )
+            | ErrorCode::Stopping,
+        ) => 4,
+        Code::Own(Own::Degraded) => 5,
+        Code::Wire(_) | Code::Own(_) => 1,
+    }
 }
 
-/// The exit code of an error, wherever in its chain the reason stands.
-pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let failure = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<Failure>());
-    ExitCode::from(match failure {
-        None => 1,
-        Some(Failure::Usage(_)) => 2,
-        Some(Failure::NotFound(_)) => 3,
-        Some(Failure::Unreachable(_)) => 4,
-        Some(Failure::Degraded(_)) => 5,
+/// The code of an error, wherever in its chain the reason stands.
+pub fn code(error: &anyhow::Error) -> Code {
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        let failure = cause.downcast_ref::<Failure>().map(Failure::code);
+        let start = || cause.downcast_ref::<StartError>().map(of_start);
+        let config = || {
+            cause
+                .downcast_ref::<ConfigError>()
+                .map(|_| BAD_CONFIGURATION)
+        };
+        failure.or_else(start).or_else(config)
+    };
+    error.chain().find_map(of).unwrap_or(Code::Own(Own::Failed))
+}
+
+const BAD_CONFIGURATION: Code = Code::Own(Own::BadConfiguration);
+
+fn of_start(error: &StartError) -> Code {
+    Code::Own(match error {
+        StartError::PortInUse { .. } => Own::PortInUse,
+        StartError::Bind { .. } => Own::CannotBind,
+        StartError::Config(_) => Own::BadConfiguration,
+        StartError::Memory { .. } => Own::NoMemory,
+        StartError::Join { reason, .. } => return of_directory(reason),
+        StartError::Folder(error) => of_folder(error),
+        StartError::Directory(error) => return of_directory(error),
+        StartError::Runtime(_) => Own::Failed,
     })
+}
+
+fn of_directory(error: &DirectoryError) -> Code {
+    Code::Own(match error {
+        DirectoryError::Store(error) => of_folder(error),
+        DirectoryError::Options { .. } => Own::BadConfiguration,
+        DirectoryError::NoLeader { .. } => Own::NoClusterToJoin,
+        DirectoryError::Unknown { .. } => return Code::Wire(ErrorCode::Deadline),
+        DirectoryError::Refused(_) => return Code::Wire(ErrorCode::Refused),
+        DirectoryError::OtherCluster { .. } => Own::OtherCluster,
+        DirectoryError::Removed { .. } => Own::NodeRemoved,
+        DirectoryError::AddressTaken { .. } => Own::AddressTaken,
+        DirectoryError::NotRunning { .. } => Own::DirectoryStopped,
+    })
+}
+
+fn of_folder(error: &StoreError) -> Own {
+    match error {
+        StoreError::Locked { .. } => Own::FolderInUse,
+        StoreError::Unreadable { .. } => Own::FolderUnusable,
+        StoreError::NewerFormat { .. } => Own::FolderNewer,
+    }
+}
+
+/// One line for people: the error and its code, which `staves explain` explains.
+pub fn line(code: Code, message: &str) -> String {
+    let word = format!("({})", code.word());
+    match message.ends_with(&word) {
+        true => format!("staves: {message}"),
+        false => format!("staves: {message} {word}"),
+    }
+}
+
+/// One object for programs.
+pub fn object(code: Code, message: &str) -> String {
+    let exit = exit_code(code);
+    json!({ "error": { "code": code.word(), "message": message, "exit_code": exit } }).to_string()
 }

@@ -1,8 +1,8 @@
 //! The `staves` program: runs a node, and tells a cluster what to do.
 //!
 //! **Promises.** What was asked for goes to stdout and nothing else does; progress, warnings and errors
-//! go to stderr. Every command answers as a table for people or as JSON for programs (`-o`). Every
-//! command that asks a cluster ends within `--deadline`, with an error that names the address tried. The
+//! go to stderr. Every command answers as a table for people or as JSON for programs (`-o`); so does every
+//! error, which ends with its code (`staves explain CODE`). Every command that asks a cluster ends within `--deadline`, with an error that names the address tried. The
 //! exit code says what a script must know:
 //!
 //! | code | meaning |
@@ -16,7 +16,8 @@
 //!
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
 //! `pool`, `cache`, `group`, `config`, `up`, `demo`) that asks through `cluster` (the native protocol) and
-//! answers through `output`. Errors become exit codes in `failure`.
+//! answers through `output`. Errors become codes and exit codes in `failure`; `explain` tells what a code
+//! means. `reference` and `generate` print documents that are made from the program's own tables.
 //!
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
@@ -25,11 +26,14 @@ mod cache;
 mod cluster;
 mod config;
 mod demo;
+mod explain;
 mod failure;
+mod generate;
 mod group;
 mod node;
 mod output;
 mod pool;
+mod reference;
 mod status;
 mod up;
 
@@ -38,21 +42,43 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Args, Command, Format};
 use cluster::Cluster;
+use explain::{Code, Own};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return not_understood(&error),
+    };
     let result = run(&args);
     // A reader that has gone (`staves status | head -1`) is no failure of ours.
     let _ = std::io::stdout().flush();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("staves: {error:#}");
-            failure::exit_code(&error)
-        }
+        Err(error) => failed(args.output, failure::code(&error), &format!("{error:#}")),
     }
+}
+
+/// Says on stderr what went wrong, in the form that was asked for.
+fn failed(out: Format, code: Code, message: &str) -> ExitCode {
+    match out {
+        Format::Table => eprintln!("{}", failure::line(code, message)),
+        Format::Json => eprintln!("{}", failure::object(code, message)),
+    }
+    ExitCode::from(failure::exit_code(code))
+}
+
+/// A command line that cannot be taken apart, or that asks for help.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || !args::wants_json(std::env::args_os()) {
+        error.exit();
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = text.split("\n\nUsage:").next().unwrap_or(text);
+    let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
+    failed(Format::Json, Code::Own(Own::Usage), &line)
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
@@ -62,6 +88,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Up(up) => up::run(up),
         Command::Demo(demo) => demo::run(demo, out),
         Command::Config { command } => config::run(command, out),
+        Command::Explain { code } => explain::run(code.as_deref(), out),
+        Command::Reference { page } => reference::run(*page),
+        Command::Completions { shell } => generate::completions(*shell),
+        Command::Man { folder } => generate::man(folder.as_deref()),
         Command::Status { check } => status::run(&connect()?, *check, out),
         Command::Node { command } => node::run(&connect()?, command, out),
         Command::Pool { command } => pool::run(&connect()?, command, out),

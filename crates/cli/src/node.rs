@@ -97,7 +97,7 @@ fn wait_until_empty(
             told = Some(left);
         }
         if Instant::now() >= until {
-            return Err(Failure::Unreachable(format!(
+            return Err(Failure::late(format!(
                 "node {} still holds {left} buckets after {} s; it goes on draining",
                 node.id,
                 wait.as_secs()

@@ -4,6 +4,7 @@ use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::Format;
 use crate::cluster::Cluster;
+use crate::explain::Own;
 use crate::failure::Failure;
 use crate::output::{self, bytes, number, or_dash, table};
 
@@ -14,7 +15,7 @@ pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
         format!("{}\n\n{}\n\n{pools}", report.sentence, nodes(&report.nodes))
     })?;
     if check && report.state != State::Healthy {
-        return Err(Failure::Degraded("the cluster is not healthy".into()).into());
+        return Err(Failure::Own(Own::Degraded, "the cluster is not healthy".into()).into());
     }
     Ok(())
 }

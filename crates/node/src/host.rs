@@ -8,7 +8,7 @@
 
 mod calls;
 mod cell;
-mod figures;
+pub(crate) mod figures;
 mod lane;
 mod leases;
 mod slab;

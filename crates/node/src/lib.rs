@@ -43,7 +43,7 @@ mod forward;
 mod host;
 mod leave;
 mod links;
-mod metrics;
+pub mod metrics;
 mod native;
 mod node;
 pub mod resp;

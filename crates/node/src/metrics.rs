@@ -1,41 +1,342 @@
-//! Metrics: every name, unit and meaning in one place. Stable names; what is asked for is counted then.
+//! Metrics: every name, type, unit and meaning in one table, [`METRICS`]. The page that is served and the
+//! reference are both made from it. Names are stable; what is asked for is counted then.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use staves_net::PeerStats;
+
+use crate::door::DoorState;
+use crate::host::figures::Figures;
 use crate::node::Running;
+
+/// One metric of a node.
+pub struct Metric {
+    /// Its name on the page.
+    pub name: &'static str,
+    /// Prometheus's type.
+    pub kind: Kind,
+    /// What is counted.
+    pub unit: &'static str,
+    /// What it means, in a sentence.
+    pub help: &'static str,
+    value: Value,
+}
+
+/// Prometheus's types, as far as they are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Only grows, from the node's start.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+impl Kind {
+    /// The word on the page.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        }
+    }
+}
+
+impl Metric {
+    /// The label by which it is split, and the label's values; empty where it is one number.
+    pub fn labels(&self) -> Option<(&'static str, Vec<&'static str>)> {
+        match self.value {
+            Value::One(_) => None,
+            Value::By(label, parts) => Some((label, parts.iter().map(|(of, _)| *of).collect())),
+        }
+    }
+}
+
+type Count = fn(&Scrape<'_>) -> u64;
+
+enum Value {
+    One(Count),
+    By(&'static str, &'static [(&'static str, Count)]),
+}
+
+/// What a node knows of itself at one moment.
+struct Scrape<'a> {
+    running: &'a Running,
+    door: &'a DoorState,
+    figures: Figures,
+    directory: staves_directory::Status,
+    links: Vec<PeerStats>,
+    used_bytes: u64,
+    budget_bytes: u64,
+}
+
+/// All metrics, in the order of the page.
+pub const METRICS: &[Metric] = &[
+    Metric {
+        name: "staves_resp_commands_total",
+        kind: Kind::Counter,
+        unit: "commands",
+        help: "Commands taken on the RESP door.",
+        value: Value::One(|s| now(&s.door.commands_total)),
+    },
+    Metric {
+        name: "staves_resp_connections_total",
+        kind: Kind::Counter,
+        unit: "connections",
+        help: "Connections accepted on the RESP door.",
+        value: Value::One(|s| now(&s.door.connections_total)),
+    },
+    Metric {
+        name: "staves_resp_connections_rejected_total",
+        kind: Kind::Counter,
+        unit: "connections",
+        help: "Connections refused because clients_max were open.",
+        value: Value::One(|s| now(&s.door.rejected_total)),
+    },
+    Metric {
+        name: "staves_resp_connections",
+        kind: Kind::Gauge,
+        unit: "connections",
+        help: "Connections open on the RESP door.",
+        value: Value::One(|s| u64::from(s.door.connections.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_resp_read_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Bytes read on the RESP door.",
+        value: Value::One(|s| now(&s.door.read_bytes_total)),
+    },
+    Metric {
+        name: "staves_resp_written_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Bytes written on the RESP door.",
+        value: Value::One(|s| now(&s.door.written_bytes_total)),
+    },
+    Metric {
+        name: "staves_resp_detoured_operations_total",
+        kind: Kind::Counter,
+        unit: "operations",
+        help: "Operations that took the way by another node or round a takeover.",
+        value: Value::One(|s| now(&s.door.detoured_total)),
+    },
+    Metric {
+        name: "staves_cache_buckets",
+        kind: Kind::Gauge,
+        unit: "buckets",
+        help: "Buckets on this node, by what they do.",
+        value: Value::By(
+            "role",
+            &[
+                ("serving", |s| s.figures.serving),
+                ("opening", |s| s.figures.waiting_to_serve),
+                ("copy", |s| s.figures.parity),
+            ],
+        ),
+    },
+    Metric {
+        name: "staves_cache_keys",
+        kind: Kind::Gauge,
+        unit: "keys",
+        help: "Keys in the data buckets that this node serves.",
+        value: Value::One(|s| s.figures.keys),
+    },
+    Metric {
+        name: "staves_cache_live_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of keys and values in the data buckets that this node serves.",
+        value: Value::One(|s| s.figures.live_bytes),
+    },
+    Metric {
+        name: "staves_cache_reads_total",
+        kind: Kind::Counter,
+        unit: "operations",
+        help: "Reads answered by this node's buckets.",
+        value: Value::One(|s| s.figures.reads),
+    },
+    Metric {
+        name: "staves_cache_hits_total",
+        kind: Kind::Counter,
+        unit: "operations",
+        help: "Reads that found a value.",
+        value: Value::One(|s| s.figures.hits),
+    },
+    Metric {
+        name: "staves_cache_writes_total",
+        kind: Kind::Counter,
+        unit: "operations",
+        help: "Writes that took effect in this node's buckets.",
+        value: Value::One(|s| s.figures.writes),
+    },
+    Metric {
+        name: "staves_cache_requests_waiting",
+        kind: Kind::Gauge,
+        unit: "requests",
+        help: "Requests that wait at a bucket for its copies or for its epoch.",
+        value: Value::One(|s| s.figures.requests_waiting),
+    },
+    Metric {
+        name: "staves_group_unstable_updates",
+        kind: Kind::Gauge,
+        unit: "updates",
+        help: "Updates that not every copy has acknowledged.",
+        value: Value::One(|s| s.figures.unstable),
+    },
+    Metric {
+        name: "staves_group_missing_pages",
+        kind: Kind::Gauge,
+        unit: "pages of 4 KiB",
+        help: "Pages that buckets of this node have yet to fetch.",
+        value: Value::One(|s| s.figures.missing_pages),
+    },
+    Metric {
+        name: "staves_group_filling_pages",
+        kind: Kind::Gauge,
+        unit: "pages of 4 KiB",
+        help: "Pages of the buckets that are being filled.",
+        value: Value::One(|s| s.figures.filling_pages),
+    },
+    Metric {
+        name: "staves_group_filled_pages_per_second",
+        kind: Kind::Gauge,
+        unit: "pages of 4 KiB each second",
+        help: "Pages that lately came in to buckets that are being filled.",
+        value: Value::One(|s| s.running.host.fill_rate()),
+    },
+    Metric {
+        name: "staves_store_used_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of pages that pools have taken.",
+        value: Value::One(|s| s.used_bytes),
+    },
+    Metric {
+        name: "staves_store_budget_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of pages that pools may take.",
+        value: Value::One(|s| s.budget_bytes),
+    },
+    Metric {
+        name: "staves_store_arena_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of pages that this node has for all pools.",
+        value: Value::One(|s| s.running.host.arena().bytes()),
+    },
+    Metric {
+        name: "staves_directory_term",
+        kind: Kind::Gauge,
+        unit: "term",
+        help: "The directory's term.",
+        value: Value::One(|s| s.directory.term),
+    },
+    Metric {
+        name: "staves_directory_leads",
+        kind: Kind::Gauge,
+        unit: "0 or 1",
+        help: "Whether this node leads the directory.",
+        value: Value::One(|s| u64::from(s.directory.leader == Some(s.running.host.life.node))),
+    },
+    Metric {
+        name: "staves_directory_leader_known",
+        kind: Kind::Gauge,
+        unit: "0 or 1",
+        help: "Whether this node knows a leader of the directory.",
+        value: Value::One(|s| u64::from(s.directory.leader.is_some())),
+    },
+    Metric {
+        name: "staves_directory_voters",
+        kind: Kind::Gauge,
+        unit: "nodes",
+        help: "Nodes that vote.",
+        value: Value::One(|s| s.directory.voters.len() as u64),
+    },
+    Metric {
+        name: "staves_directory_log_index",
+        kind: Kind::Gauge,
+        unit: "index",
+        help: "The last entry of the directory's log.",
+        value: Value::One(|s| s.directory.last_log),
+    },
+    Metric {
+        name: "staves_directory_map_revision",
+        kind: Kind::Gauge,
+        unit: "revision",
+        help: "The revision of this node's map.",
+        value: Value::One(|s| s.directory.revision.0),
+    },
+    Metric {
+        name: "staves_net_links",
+        kind: Kind::Gauge,
+        unit: "links",
+        help: "Other nodes that this one has a link to.",
+        value: Value::One(|s| s.links.len() as u64),
+    },
+    Metric {
+        name: "staves_net_links_up",
+        kind: Kind::Gauge,
+        unit: "links",
+        help: "Links that are connected.",
+        value: Value::One(|s| s.links.iter().filter(|l| l.connected).count() as u64),
+    },
+    Metric {
+        name: "staves_net_queued_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of group traffic that wait to be sent.",
+        value: Value::One(|s| s.links.iter().map(|l| l.queued_bytes as u64).sum()),
+    },
+    Metric {
+        name: "staves_net_group_sent_total",
+        kind: Kind::Counter,
+        unit: "messages",
+        help: "Group messages handed to the kernel.",
+        value: Value::One(|s| s.links.iter().map(|l| l.group_sent).sum()),
+    },
+    Metric {
+        name: "staves_net_group_dropped_total",
+        kind: Kind::Counter,
+        unit: "messages",
+        help: "Group messages let go for want of room or of a connection.",
+        value: Value::One(|s| s.links.iter().map(|l| l.group_dropped).sum()),
+    },
+];
 
 /// All metrics of a node in Prometheus's text format.
 pub(crate) fn text(running: &Running) -> String {
-    let mut page = Page::default();
-    door(running, &mut page);
-    buckets(running, &mut page);
-    directory(running, &mut page);
-    links(running, &mut page);
-    page.0
+    let (used_bytes, budget_bytes) = running.host.memory(None);
+    let scrape = Scrape {
+        running,
+        door: &running.door,
+        figures: running.host.figures(),
+        directory: running.directory.status(),
+        links: running.host.peers.stats(),
+        used_bytes,
+        budget_bytes,
+    };
+    let mut page = String::new();
+    for metric in METRICS {
+        // Writing to a string does not fail.
+        let _ = metric.put(&scrape, &mut page);
+    }
+    page
 }
 
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        let _ = writeln!(self.0, "{name} {value}");
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "gauge", help);
-        let _ = writeln!(self.0, "{name} {value}");
-    }
-
-    fn labelled(&mut self, name: &str, label: &str, of: &str, value: u64) {
-        let _ = writeln!(self.0, "{name}{{{label}=\"{of}\"}} {value}");
+impl Metric {
+    fn put(&self, scrape: &Scrape<'_>, page: &mut String) -> std::fmt::Result {
+        let Metric {
+            name, kind, help, ..
+        } = self;
+        writeln!(page, "# HELP {name} {help}\n# TYPE {name} {}", kind.word())?;
+        match self.value {
+            Value::One(count) => writeln!(page, "{name} {}", count(scrape)),
+            Value::By(label, parts) => parts.iter().try_for_each(|(of, count)| {
+                writeln!(page, "{name}{{{label}=\"{of}\"}} {}", count(scrape))
+            }),
+        }
     }
 }
 
@@ -43,181 +344,24 @@ fn now(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn door(running: &Running, page: &mut Page) {
-    let door = &running.door;
-    page.counter(
-        "staves_resp_commands_total",
-        "Commands taken on the RESP door.",
-        now(&door.commands_total),
-    );
-    page.counter(
-        "staves_resp_connections_total",
-        "Connections accepted on the RESP door.",
-        now(&door.connections_total),
-    );
-    page.counter(
-        "staves_resp_connections_rejected_total",
-        "Connections refused because clients_max were open.",
-        now(&door.rejected_total),
-    );
-    page.gauge(
-        "staves_resp_connections",
-        "Connections open on the RESP door.",
-        u64::from(door.connections.load(Ordering::Relaxed)),
-    );
-    page.counter(
-        "staves_resp_read_bytes_total",
-        "Bytes read on the RESP door.",
-        now(&door.read_bytes_total),
-    );
-    page.counter(
-        "staves_resp_written_bytes_total",
-        "Bytes written on the RESP door.",
-        now(&door.written_bytes_total),
-    );
-    page.counter(
-        "staves_resp_detoured_operations_total",
-        "Operations that took the way by another node or round a takeover.",
-        now(&door.detoured_total),
-    );
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn buckets(running: &Running, page: &mut Page) {
-    let host = &running.host;
-    let figures = host.figures();
-    let name = "staves_cache_buckets";
-    page.head(name, "gauge", "Buckets on this node, by what they do.");
-    page.labelled(name, "role", "serving", figures.serving);
-    page.labelled(name, "role", "opening", figures.waiting_to_serve);
-    page.labelled(name, "role", "copy", figures.parity);
-    page.gauge(
-        "staves_cache_keys",
-        "Keys in the data buckets that this node serves.",
-        figures.keys,
-    );
-    page.gauge(
-        "staves_cache_live_bytes",
-        "Bytes of keys and values in the data buckets that this node serves.",
-        figures.live_bytes,
-    );
-    page.counter(
-        "staves_cache_reads_total",
-        "Reads answered by this node's buckets.",
-        figures.reads,
-    );
-    page.counter(
-        "staves_cache_hits_total",
-        "Reads that found a value.",
-        figures.hits,
-    );
-    page.counter(
-        "staves_cache_writes_total",
-        "Writes that took effect in this node's buckets.",
-        figures.writes,
-    );
-    page.gauge(
-        "staves_cache_requests_waiting",
-        "Requests that wait at a bucket for its copies or for its epoch.",
-        figures.requests_waiting,
-    );
-    page.gauge(
-        "staves_group_unstable_updates",
-        "Updates that not every copy has acknowledged.",
-        figures.unstable,
-    );
-    page.gauge(
-        "staves_group_missing_pages",
-        "Pages that buckets of this node have yet to fetch.",
-        figures.missing_pages,
-    );
-    page.gauge(
-        "staves_group_filling_pages",
-        "Pages of the buckets that are being filled.",
-        figures.filling_pages,
-    );
-    page.gauge(
-        "staves_group_filled_pages_per_second",
-        "Pages that lately came in to buckets that are being filled.",
-        host.fill_rate(),
-    );
-    let (used, budget) = host.memory(None);
-    page.gauge(
-        "staves_store_used_bytes",
-        "Bytes of pages that pools have taken.",
-        used,
-    );
-    page.gauge(
-        "staves_store_budget_bytes",
-        "Bytes of pages that pools may take.",
-        budget,
-    );
-    page.gauge(
-        "staves_store_arena_bytes",
-        "Bytes of pages that this node has for all pools.",
-        host.arena().bytes(),
-    );
-}
-
-fn directory(running: &Running, page: &mut Page) {
-    let status = running.directory.status();
-    page.gauge(
-        "staves_directory_term",
-        "The directory's term.",
-        status.term,
-    );
-    page.gauge(
-        "staves_directory_leads",
-        "Whether this node leads the directory.",
-        u64::from(status.leader == Some(running.host.life.node)),
-    );
-    page.gauge(
-        "staves_directory_leader_known",
-        "Whether this node knows a leader of the directory.",
-        u64::from(status.leader.is_some()),
-    );
-    page.gauge(
-        "staves_directory_voters",
-        "Nodes that vote.",
-        status.voters.len() as u64,
-    );
-    page.gauge(
-        "staves_directory_log_index",
-        "The last entry of the directory's log.",
-        status.last_log,
-    );
-    page.gauge(
-        "staves_directory_map_revision",
-        "The revision of this node's map.",
-        status.revision.0,
-    );
-}
-
-fn links(running: &Running, page: &mut Page) {
-    let stats = running.host.peers.stats();
-    let up = stats.iter().filter(|s| s.connected).count();
-    page.gauge(
-        "staves_net_links",
-        "Other nodes that this one has a link to.",
-        stats.len() as u64,
-    );
-    page.gauge(
-        "staves_net_links_up",
-        "Links that are connected.",
-        up as u64,
-    );
-    page.gauge(
-        "staves_net_queued_bytes",
-        "Bytes of group traffic that wait to be sent.",
-        stats.iter().map(|s| s.queued_bytes as u64).sum(),
-    );
-    page.counter(
-        "staves_net_group_sent_total",
-        "Group messages handed to the kernel.",
-        stats.iter().map(|s| s.group_sent).sum(),
-    );
-    page.counter(
-        "staves_net_group_dropped_total",
-        "Group messages let go for want of room or of a connection.",
-        stats.iter().map(|s| s.group_dropped).sum(),
-    );
+    #[test]
+    fn names_follow_the_rules_and_stand_once() {
+        for (at, metric) in METRICS.iter().enumerate() {
+            let name = metric.name;
+            assert!(name.starts_with("staves_"), "{name}");
+            assert_eq!(
+                name.ends_with("_total"),
+                metric.kind == Kind::Counter,
+                "{name}: counters, and only they, end in _total"
+            );
+            assert!(metric.help.ends_with('.'), "{name}: {}", metric.help);
+            assert!(!metric.unit.is_empty(), "{name}");
+            let twice = METRICS[at + 1..].iter().any(|other| other.name == name);
+            assert!(!twice, "{name} stands twice");
+        }
+    }
 }

@@ -39,7 +39,7 @@ mod tests;
 
 pub use command::{Command, Ops};
 pub use facts::{ClientFacts, Facts};
-pub use output::{Join, Output, Protocol};
+pub use output::{Join, Output, Protocol, error_word};
 pub use parse::{Args, Frame, Limits, Parser, ProtocolError};
 pub use session::{After, Session};
 pub use table::{COMMANDS, Entry, Name, Part};

@@ -146,7 +146,7 @@ fn keys_are_put_got_and_deleted() {
     assert_eq!(at(&fake, &["cache", "delete", "k"]).code, Some(3));
     let missing = at(&fake, &["cache", "get", "k"]);
     assert_eq!((missing.code, missing.stdout.as_str()), (Some(3), ""));
-    assert_eq!(missing.stderr, "staves: key 'k' has no value\n");
+    assert_eq!(missing.stderr, "staves: key 'k' has no value (not-found)\n");
 }
 
 #[test]

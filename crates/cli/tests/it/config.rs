@@ -36,7 +36,9 @@ fn a_slip_is_named_with_file_line_and_suggestion() {
             (Some(1), ""),
             "{command:?}"
         );
-        let expected = format!("staves: {path}:2: unknown key 'memroy'; did you mean 'memory'?\n");
+        let expected = format!(
+            "staves: {path}:2: unknown key 'memroy'; did you mean 'memory'? (bad-configuration)\n"
+        );
         assert_eq!(ran.stderr, expected, "{command:?}");
     }
 }
@@ -106,4 +108,80 @@ fn help_and_version_are_0() {
         assert_eq!(ran.code, Some(0), "{args:?}");
         assert!(!ran.stdout.is_empty(), "{args:?}");
     }
+}
+
+#[test]
+fn errors_are_objects_where_answers_are() {
+    let object = |ran: &crate::Ran| -> serde_json::Value {
+        assert_eq!(ran.stdout, "");
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+        serde_json::from_str(&ran.stderr).expect("JSON on stderr")
+    };
+    let cases: [(&[&str], &str, i32, &str); 5] = [
+        (&["explain", "nonsense"], "not-found", 3, "'nonsense'"),
+        (&["status", "--nonsense"], "usage", 2, "'--nonsense'"),
+        (&["nonsense"], "usage", 2, "'nonsense'"),
+        (
+            &["status", "--cluster", "127.0.0.1:1"],
+            "unreachable",
+            4,
+            "127.0.0.1:1",
+        ),
+        (&["up", "--memory", "1MiB"], "bad-configuration", 1, "16MiB"),
+    ];
+    for (args, code, exit_code, named) in cases {
+        for form in [&["-o", "json"][..], &["-ojson"], &["--output=json"]] {
+            let ran = staves(&[args, form].concat());
+            let error = &object(&ran)["error"];
+            assert_eq!(ran.code, Some(exit_code), "{args:?}");
+            assert_eq!(
+                (error["code"].as_str(), error["exit_code"].as_i64()),
+                (Some(code), Some(exit_code.into()))
+            );
+            assert!(
+                error["message"].as_str().is_some_and(|m| m.contains(named)),
+                "{error}"
+            );
+        }
+        let ran = staves_with(&[("STAVES_OUTPUT", "json")], args);
+        assert_eq!(object(&ran)["error"]["code"], code);
+        let plain = staves(args);
+        assert_eq!(plain.code, Some(exit_code));
+        assert!(
+            !plain.stderr.starts_with('{') && plain.stderr.contains(named),
+            "{}",
+            plain.stderr
+        );
+    }
+}
+
+#[test]
+fn codes_are_explained() {
+    let one = staves(&["explain", "out-of-memory"]);
+    assert_eq!(one.code, Some(0), "{}", one.stderr);
+    assert!(
+        one.stdout.contains("-OOM") && one.stdout.contains("what to do"),
+        "{}",
+        one.stdout
+    );
+    let one = staves(&["explain", "out-of-memory", "-o", "json"]);
+    let one: serde_json::Value = serde_json::from_str(&one.stdout).expect("JSON");
+    assert_eq!(
+        (one["number"].as_u64(), one["resp"].as_str()),
+        (Some(20), Some("OOM"))
+    );
+    let all = staves(&["explain", "-o", "json"]);
+    let all: Vec<serde_json::Value> = serde_json::from_str(&all.stdout).expect("JSON");
+    assert!(
+        staves_wire::ErrorCode::ALL
+            .iter()
+            .all(|code| all.iter().any(|row| row["code"] == code.word()))
+    );
+    let slip = staves(&["explain", "not-fuond"]);
+    assert_eq!(slip.code, Some(3));
+    assert!(
+        slip.stderr.contains("did you mean 'not-found'?"),
+        "{}",
+        slip.stderr
+    );
 }

@@ -262,7 +262,7 @@ fn number(answer: &Answer) -> i64 {
 }
 
 /// The first word of the error on the wire. Clients of Redis know what to do about these.
-fn error_word(code: ErrorCode) -> &'static str {
+pub fn error_word(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::NotServing | ErrorCode::Busy | ErrorCode::Stopping => "TRYAGAIN",
         ErrorCode::Deadline | ErrorCode::Unreachable | ErrorCode::Forgotten => "IOERR",

@@ -1,0 +1,478 @@
+//! `staves explain`: every error code, what happened, why, and what to do.
+//!
+//! There are two kinds of code: those that nodes send ([`ErrorCode`], stable on the wire) and those of the
+//! program itself ([`Own`]). Both are explained by an exhaustive `match`: a code without a text does not
+//! compile.
+
+use serde::Serialize;
+use staves_node::config::nearest;
+use staves_node::resp::error_word;
+use staves_wire::ErrorCode;
+
+use crate::args::Format;
+use crate::failure::{Failure, exit_code};
+use crate::output::{self, properties, table};
+
+/// What went wrong, as a stable word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Code {
+    /// A node said so.
+    Wire(ErrorCode),
+    /// The program says so.
+    Own(Own),
+}
+
+macro_rules! own {
+    ($($(#[$doc:meta])* $name:ident = $word:literal;)*) => {
+        /// The program's own codes: of starting a node, and of the command line.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Own {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Own {
+            /// All of them.
+            pub const ALL: &'static [Own] = &[$(Own::$name,)*];
+
+            /// The stable word.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(Own::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+
+own! {
+    /// Anything without a code of its own.
+    Failed = "failed";
+    /// The command line.
+    Usage = "usage";
+    /// `status --check`.
+    Degraded = "degraded";
+    /// `cache put --if-absent`.
+    ConditionNotMet = "condition-not-met";
+    /// What was asked for would never end, or do harm.
+    NeedsForce = "needs-force";
+    /// File, variable or flag.
+    BadConfiguration = "bad-configuration";
+    /// A door's address.
+    PortInUse = "port-in-use";
+    /// A door's address.
+    CannotBind = "cannot-bind";
+    /// Memory for pages.
+    NoMemory = "no-memory";
+    /// `--join`.
+    NoClusterToJoin = "no-cluster-to-join";
+    /// The data folder.
+    FolderInUse = "folder-in-use";
+    /// The data folder.
+    FolderUnusable = "folder-unusable";
+    /// The data folder.
+    FolderNewer = "folder-newer";
+    /// The data folder.
+    OtherCluster = "other-cluster";
+    /// The data folder.
+    NodeRemoved = "node-removed";
+    /// The data folder.
+    IdentityTaken = "identity-taken";
+    /// The advertised address.
+    AddressTaken = "address-taken";
+    /// The node's directory.
+    DirectoryStopped = "directory-stopped";
+}
+
+/// What there is to say of a code.
+pub struct Explained {
+    /// What it means.
+    pub happened: &'static str,
+    /// What leads to it.
+    pub why: &'static str,
+    /// What helps.
+    pub remedy: &'static str,
+}
+
+impl Code {
+    /// All codes: those of the wire by number, then the program's own.
+    pub fn all() -> impl Iterator<Item = Code> {
+        let wire = ErrorCode::ALL.iter().copied().map(Code::Wire);
+        wire.chain(Own::ALL.iter().copied().map(Code::Own))
+    }
+
+    /// The stable word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Code::Wire(code) => code.word(),
+            Code::Own(code) => code.word(),
+        }
+    }
+
+    /// The number on the wire, if it has one.
+    pub fn number(self) -> Option<u16> {
+        match self {
+            Code::Wire(code) => Some(code as u16),
+            Code::Own(_) => None,
+        }
+    }
+
+    /// The first word of the error on the RESP door, if it is met there.
+    pub fn resp(self) -> Option<&'static str> {
+        match self {
+            Code::Wire(code) => Some(error_word(code)),
+            Code::Own(_) => None,
+        }
+    }
+
+    /// The text.
+    pub fn explained(self) -> Explained {
+        let (happened, why, remedy) = match self {
+            Code::Wire(code) => of_wire(code),
+            Code::Own(code) => of_own(code),
+        };
+        Explained {
+            happened,
+            why,
+            remedy,
+        }
+    }
+}
+
+type Text = (&'static str, &'static str, &'static str);
+
+fn of_wire(code: ErrorCode) -> Text {
+    match code {
+        ErrorCode::Malformed => (
+            "The node could not read the message. Nothing was done.",
+            "The sender does not follow the protocol, or something between changed its bytes.",
+            "Asking again does not help. Use a client of the same version as the nodes.",
+        ),
+        ErrorCode::Unsupported => (
+            "The node does not know this message or option. Nothing was done.",
+            "The client is newer than the node, or asks for what this version does not have.",
+            "Upgrade the node, or do without.",
+        ),
+        ErrorCode::TooLarge => (
+            "A key, a value or a message is larger than the limit. Nothing was done.",
+            "A value has more than the node's value_bytes_max (512MiB at most), or a key more than 64 KiB.",
+            "Shorten the key, split the value, or raise value_bytes_max on every node.",
+        ),
+        ErrorCode::WrongCluster => (
+            "The node asked belongs to another cluster, or the asker's life is over.",
+            "An address is of another cluster, or the same node was started again elsewhere.",
+            "Check the addresses in --cluster and --join. A node that was replaced stops by itself.",
+        ),
+        ErrorCode::Denied => (
+            "Not allowed for who asked. Nothing was done.",
+            "The message is for nodes only, or the credentials do not fit.",
+            "Ask in the role that may.",
+        ),
+        ErrorCode::NotServing => (
+            "The bucket is not answered for here, or not now. Nothing was done.",
+            "The bucket is moving on to new members after a node's death or a planned change, or it is cut off from the directory's majority.",
+            "Ask again: a takeover takes less than 2 s. If it lasts, look at 'staves status'.",
+        ),
+        ErrorCode::Busy => (
+            "A bound was reached: a full log, or a full queue. Nothing was done.",
+            "Requests come in faster than the copies take them, or one copy is slow.",
+            "Ask again a little later. If it lasts, look which node is slow, or raise log_bytes_max.",
+        ),
+        ErrorCode::Deadline => (
+            "The deadline passed before there was an answer. The request may or may not have taken effect.",
+            "A takeover took longer than request_ms, the cluster is overloaded, or it has no majority.",
+            "Read before writing again, or retry under the same request number. Look at 'staves status'.",
+        ),
+        ErrorCode::Unreachable => (
+            "The node that had to be asked could not be reached. The request may or may not have taken effect.",
+            "The node died or was cut off while it was asked; or no node runs at the address.",
+            "Check the address (--cluster, STAVES_CLUSTER) and that a node runs there; then ask again.",
+        ),
+        ErrorCode::Forgotten => (
+            "The retry came too late to tell whether the first try took effect.",
+            "The bucket keeps the answers to each client's newest requests only, and this one's is gone.",
+            "Read the key, and decide whether to write again.",
+        ),
+        ErrorCode::Stopping => (
+            "The node is on its way out. Nothing was done.",
+            "It was asked to stop.",
+            "Ask another node.",
+        ),
+        ErrorCode::OutOfMemory => (
+            "The pool's memory is used up. Nothing was changed anywhere.",
+            "A member of the bucket has no room for the write. There is no eviction.",
+            "Delete keys, give the pool more memory ('staves pool set NAME --memory SIZE'), or add nodes.",
+        ),
+        ErrorCode::NotAnInteger => (
+            "The value is no integer, or an argument is none. Nothing was done.",
+            "INCR and its kin need a value that is a whole number of 64 bits.",
+            "Look at the value; set it to a number.",
+        ),
+        ErrorCode::Overflow => (
+            "The result would not fit into 64 bits. Nothing was done.",
+            "The counter stands near the end of the range.",
+            "Use a smaller step, or set the counter anew.",
+        ),
+        ErrorCode::Lost => (
+            "More members were lost than the scheme bears: nobody can answer for these bytes.",
+            "All complete members of the bucket are gone, and its pool waits for them (--wait-when-lost).",
+            "Bring back a node that holds them with its memory, or delete the pool.",
+        ),
+        ErrorCode::NotFound => (
+            "There is no such pool, node, group, key or code.",
+            "A slip, or it was deleted or forgotten.",
+            "List what there is: 'staves pool list', 'staves node list', 'staves group list'.",
+        ),
+        ErrorCode::Refused => (
+            "The directory refused the change. The map has not changed.",
+            "The change would break a rule of the cluster; the message says which.",
+            "Do what the message says.",
+        ),
+        ErrorCode::NotLeader => (
+            "The node asked does not lead the directory.",
+            "An election is under way, or the asker's hint was old.",
+            "Ask again: an election takes less than a second.",
+        ),
+        ErrorCode::NoQuorum => (
+            "The directory has no majority at present. Nothing was done.",
+            "Half or more of its voters are down or cut off.",
+            "Bring voters back: 'staves status' names them. Until then nothing can be repaired.",
+        ),
+        ErrorCode::Internal => (
+            "A fault of Staves.",
+            "Something happened that must not happen.",
+            "Report it, with the node's log.",
+        ),
+    }
+}
+
+fn of_own(code: Own) -> Text {
+    match code {
+        Own::Failed => (
+            "The command failed; the message says why.",
+            "A fault without a code of its own, of the system most often.",
+            "Do what the message says.",
+        ),
+        Own::Usage => (
+            "The command line is wrong. Nothing was done.",
+            "An unknown command or flag, a missing argument, or a value that does not fit.",
+            "See 'staves help COMMAND'.",
+        ),
+        Own::Degraded => (
+            "'status --check' found a cluster that is not healthy.",
+            "A node or a voter is down, buckets are short of copies, or something was lost.",
+            "Read the sentence that 'staves status' opens with.",
+        ),
+        Own::ConditionNotMet => (
+            "The key has a value already, so nothing was set.",
+            "--if-absent sets only keys without a value.",
+            "Leave it out to set the key all the same.",
+        ),
+        Own::NeedsForce => (
+            "The command would do harm, or could never finish. Nothing was done.",
+            "The nodes that are left could not hold the data, or the node that is to be forgotten lives.",
+            "Do what the message says first; or give --force if it is meant.",
+        ),
+        Own::BadConfiguration => (
+            "The node's configuration is refused. Nothing was started.",
+            "An unknown key, a value that does not fit, or values that contradict each other.",
+            "The message names file, line and key. 'staves config check' looks without starting.",
+        ),
+        Own::PortInUse => (
+            "Another process listens at a door's address.",
+            "Another node, or redis-server, runs on this machine.",
+            "Stop it, or choose another address with --listen, --resp or --admin.",
+        ),
+        Own::CannotBind => (
+            "A door cannot be opened at its address.",
+            "The address is not this machine's, or the port needs rights that the process lacks.",
+            "Choose another address with --listen, --resp or --admin.",
+        ),
+        Own::NoMemory => (
+            "The memory for pages cannot be had.",
+            "The machine, or the process's limit, has less than --memory asks for.",
+            "Ask for less with --memory.",
+        ),
+        Own::NoClusterToJoin => (
+            "The node found no cluster, or no leader of it, in time.",
+            "No node runs at the addresses of --join, or the directory has no majority.",
+            "Check the addresses; bring the directory's voters back; raise join_ms if nodes start slowly.",
+        ),
+        Own::FolderInUse => (
+            "Another process has the data folder open.",
+            "A node runs on it already.",
+            "Stop that process, or give this node a folder of its own with --data.",
+        ),
+        Own::FolderUnusable => (
+            "The data folder cannot be read or written.",
+            "Rights, a full disk, or a damaged file.",
+            "Repair it, or start with an empty folder as a new node and forget the old one.",
+        ),
+        Own::FolderNewer => (
+            "A newer program wrote the data folder.",
+            "The program was set back to an older version.",
+            "Run the newer version.",
+        ),
+        Own::OtherCluster => (
+            "The data folder belongs to one cluster, the node at --join to another.",
+            "Folders or addresses were mixed up.",
+            "Join a node of the folder's cluster, or start with an empty folder.",
+        ),
+        Own::NodeRemoved => (
+            "The cluster no longer knows this node.",
+            "Somebody ran 'staves node forget' on it.",
+            "Start with an empty data folder: it joins as a new node.",
+        ),
+        Own::IdentityTaken => (
+            "Another process has taken over this node's identity, so this one stopped.",
+            "Its data folder was copied, and a node was started on the copy.",
+            "Let one process run on each identity: give the other an empty data folder.",
+        ),
+        Own::AddressTaken => (
+            "The address that the node advertises is that of another node, which runs.",
+            "Two nodes were told the same --advertise.",
+            "Advertise the address at which others reach this node.",
+        ),
+        Own::DirectoryStopped => (
+            "The directory of this node does not run.",
+            "Its data folder failed, or the node was stopped.",
+            "Read the message and the node's log; start the node again.",
+        ),
+    }
+}
+
+#[derive(Serialize)]
+struct Row {
+    code: &'static str,
+    number: Option<u16>,
+    resp: Option<&'static str>,
+    exit_code: u8,
+    happened: &'static str,
+    why: &'static str,
+    remedy: &'static str,
+}
+
+fn row(code: Code) -> Row {
+    let Explained {
+        happened,
+        why,
+        remedy,
+    } = code.explained();
+    Row {
+        code: code.word(),
+        number: code.number(),
+        resp: code.resp(),
+        exit_code: exit_code(code),
+        happened,
+        why,
+        remedy,
+    }
+}
+
+/// Explains one code, or lists all.
+pub fn run(code: Option<&str>, out: Format) -> anyhow::Result<()> {
+    let Some(wanted) = code else {
+        let rows: Vec<Row> = Code::all().map(row).collect();
+        return output::answer(out, &rows, |rows| {
+            let lines = rows
+                .iter()
+                .map(|row| vec![row.code.to_owned(), row.happened.to_owned()]);
+            table(&["code", "what happened"], lines)
+        });
+    };
+    let found = find(wanted)?;
+    match found[..] {
+        [code] => output::answer(out, &row(code), told),
+        _ => {
+            let rows: Vec<Row> = found.into_iter().map(row).collect();
+            output::answer(out, &rows, |rows| {
+                rows.iter().map(told).collect::<Vec<_>>().join("\n\n")
+            })
+        }
+    }
+}
+
+fn told(row: &Row) -> String {
+    let mut pairs = vec![("code", row.code.to_owned())];
+    pairs.extend(
+        row.resp
+            .map(|word| ("on the RESP door", format!("-{word}"))),
+    );
+    pairs.extend([
+        ("exit code", row.exit_code.to_string()),
+        ("what happened", row.happened.to_owned()),
+        ("why", row.why.to_owned()),
+        ("what to do", row.remedy.to_owned()),
+    ]);
+    properties(pairs)
+}
+
+/// A code by its word; or all codes that clients of Redis meet under this word.
+fn find(wanted: &str) -> Result<Vec<Code>, Failure> {
+    let word = wanted
+        .trim_start_matches('-')
+        .to_ascii_lowercase()
+        .replace('_', "-");
+    if let Some(code) = Code::all().find(|code| code.word() == word) {
+        return Ok(vec![code]);
+    }
+    let told = |code: &Code| {
+        code.resp()
+            .is_some_and(|resp| resp.eq_ignore_ascii_case(&word))
+    };
+    let met: Vec<Code> = Code::all().filter(told).collect();
+    if !met.is_empty() {
+        return Ok(met);
+    }
+    let of_redis = || {
+        nearest(
+            &word.to_ascii_uppercase(),
+            Code::all().filter_map(Code::resp),
+        )
+    };
+    let hint = match nearest(&word, Code::all().map(Code::word)).or_else(of_redis) {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => "'staves explain' lists them".to_owned(),
+    };
+    Err(Failure::NotFound(format!(
+        "there is no error code '{wanted}'; {hint}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_word_of_its_own_and_three_whole_sentences() {
+        let mut words = std::collections::BTreeSet::new();
+        for code in Code::all() {
+            assert!(words.insert(code.word()), "{} stands twice", code.word());
+            let Explained {
+                happened,
+                why,
+                remedy,
+            } = code.explained();
+            for text in [happened, why, remedy] {
+                let whole = text.len() > 10 && text.ends_with(['.', '\'']);
+                assert!(whole, "{}: '{text}' is no sentence", code.word());
+            }
+            assert_eq!(find(code.word()), Ok(vec![code]));
+        }
+        assert_eq!(words.len(), ErrorCode::ALL.len() + Own::ALL.len());
+    }
+
+    #[test]
+    fn words_of_redis_and_slips_lead_to_codes() {
+        let oom = vec![Code::Wire(ErrorCode::OutOfMemory)];
+        assert_eq!(find("OOM"), Ok(oom.clone()));
+        assert_eq!(find("-OOM"), Ok(oom.clone()));
+        assert_eq!(find("OUT_OF_MEMORY"), Ok(oom));
+        assert!(find("tryagain").is_ok_and(|codes| codes.len() > 1));
+        let slip = find("not-fuond").expect_err("no code").to_string();
+        assert!(slip.ends_with("did you mean 'not-found'?"), "{slip}");
+        let slip = find("TRYAGIAN").expect_err("no code").to_string();
+        assert!(slip.ends_with("did you mean 'TRYAGAIN'?"), "{slip}");
+        let far = find("xyzzyplugh").expect_err("no code").to_string();
+        assert!(far.ends_with("'staves explain' lists them"), "{far}");
+    }
+}
