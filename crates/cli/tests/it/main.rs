@@ -2,6 +2,7 @@
 
 mod commands;
 mod config;
+mod documents;
 mod e2e;
 mod fake;
 

@@ -148,6 +148,51 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
+fn a_newer_node_is_greeted_in_our_version_and_one_too_new_is_told_so() {
+    run(async {
+        let (_server, _, addr) = server(Options::default()).await;
+        let offer = |min, max| {
+            let mut hello = staves_net::Identity::client(CLUSTER).hello();
+            (hello.version_min, hello.version_max) = (min, max);
+            hello.features = 1;
+            let mut bytes = BytesMut::new();
+            Message::Hello(hello).put_body(&mut bytes);
+            bytes.extend_from_slice(b"and a field of a later version");
+            bytes
+        };
+        let header = |body: &[u8]| Header {
+            format: 1,
+            opcode: Opcode::Hello as u8,
+            flags: 0,
+            request: 5,
+            epoch: 0,
+            deadline_ms: 0,
+            body_len: body.len() as u32,
+            body_crc: crc32c(body),
+        };
+        let newer = offer(VERSION_MAX, VERSION_MAX + 1);
+        let mut raw = Raw::open(&addr).await;
+        raw.bytes(&header(&newer).encode()).await;
+        raw.bytes(&newer).await;
+        match raw.hear().await {
+            Some((5, Message::Welcome(welcome))) => {
+                assert_eq!((welcome.version, welcome.features), (VERSION_MAX, 0));
+            }
+            other => panic!("a welcome was due, and {other:?} came"),
+        }
+        raw.say(6, &ask(7)).await;
+        assert!(matches!(raw.hear().await, Some((6, answer)) if answer == status(7)));
+
+        let too_new = offer(VERSION_MAX + 1, VERSION_MAX + 2);
+        let mut raw = Raw::open(&addr).await;
+        raw.bytes(&header(&too_new).encode()).await;
+        raw.bytes(&too_new).await;
+        assert_eq!(raw.hear_error().await, (5, ErrorCode::Unsupported));
+        assert!(raw.hear().await.is_none(), "and it is closed");
+    });
+}
+
+#[test]
 fn a_client_may_not_speak_as_a_node() {
     run(async {
         let (_server, script, addr) = server(Options::default()).await;
@@ -254,49 +299,4 @@ async fn until_greeted(addr: &str) {
     {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-#[test]
-fn a_newer_node_is_greeted_in_our_version_and_one_too_new_is_told_so() {
-    run(async {
-        let (_server, _, addr) = server(Options::default()).await;
-        let offer = |min, max| {
-            let mut hello = staves_net::Identity::client(CLUSTER).hello();
-            (hello.version_min, hello.version_max) = (min, max);
-            hello.features = 1;
-            let mut bytes = BytesMut::new();
-            Message::Hello(hello).put_body(&mut bytes);
-            bytes.extend_from_slice(b"and a field of a later version");
-            bytes
-        };
-        let header = |body: &[u8]| Header {
-            format: 1,
-            opcode: Opcode::Hello as u8,
-            flags: 0,
-            request: 5,
-            epoch: 0,
-            deadline_ms: 0,
-            body_len: body.len() as u32,
-            body_crc: crc32c(body),
-        };
-        let newer = offer(VERSION_MAX, VERSION_MAX + 1);
-        let mut raw = Raw::open(&addr).await;
-        raw.bytes(&header(&newer).encode()).await;
-        raw.bytes(&newer).await;
-        match raw.hear().await {
-            Some((5, Message::Welcome(welcome))) => {
-                assert_eq!((welcome.version, welcome.features), (VERSION_MAX, 0));
-            }
-            other => panic!("a welcome was due, and {other:?} came"),
-        }
-        raw.say(6, &ask(7)).await;
-        assert!(matches!(raw.hear().await, Some((6, answer)) if answer == status(7)));
-
-        let too_new = offer(VERSION_MAX + 1, VERSION_MAX + 2);
-        let mut raw = Raw::open(&addr).await;
-        raw.bytes(&header(&too_new).encode()).await;
-        raw.bytes(&too_new).await;
-        assert_eq!(raw.hear_error().await, (5, ErrorCode::Unsupported));
-        assert!(raw.hear().await.is_none(), "and it is closed");
-    });
 }

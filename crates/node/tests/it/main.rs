@@ -3,6 +3,7 @@
 
 mod client;
 mod failover;
+mod fuzz;
 mod membership;
 mod one_node;
 mod soak;

@@ -3,6 +3,7 @@
 
 mod document;
 mod frames;
+mod fuzz;
 mod golden;
 mod hostile;
 mod newer;
