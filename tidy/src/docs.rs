@@ -117,6 +117,22 @@ pub fn missing_tests(tree: &Tree) -> Vec<Finding> {
     all
 }
 
+/// A document names no chaos scenario that is not there.
+pub fn missing_scenarios(tree: &Tree) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for doc in tree.ending(".md") {
+        for (index, line) in doc.text.lines().enumerate() {
+            let spans = line.split('`').skip(1).step_by(2);
+            let named = spans.filter(|span| span.starts_with("chaos/scenarios/"));
+            for path in named.filter(|path| tree.file(path).is_none()) {
+                let text = format!("there is no scenario {path}; name one that is, or write it");
+                all.push(doc.finding(index, text));
+            }
+        }
+    }
+    all
+}
+
 /// The metrics that the page about monitoring names are there.
 pub fn unknown_metrics(tree: &Tree) -> Vec<Finding> {
     let mut all = Vec::new();

@@ -34,6 +34,7 @@ fn every_test_that_a_document_names_is_there() {
         "docs/PROMISES.md names its tests as `path/file.rs::name`"
     );
     none(docs::missing_tests(tree));
+    none(docs::missing_scenarios(tree));
 }
 
 #[test]

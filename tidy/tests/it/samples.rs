@@ -38,6 +38,17 @@ fn tests_that_are_not_there_are_found() {
 }
 
 #[test]
+fn scenarios_that_are_not_there_are_found() {
+    let doc = (
+        "a.md",
+        "`chaos/scenarios/here.txt`, `chaos/scenarios/gone.txt`",
+    );
+    let found = docs::missing_scenarios(&tree(&[doc, ("chaos/scenarios/here.txt", "")]));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].text.contains("gone.txt"));
+}
+
+#[test]
 fn metrics_that_are_not_there_are_found() {
     let page = (
         "docs/how-to/monitor.md",
