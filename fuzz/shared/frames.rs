@@ -27,7 +27,7 @@ pub fn frames(data: &[u8]) -> usize {
     let pieces = decode(&input, usize::from(how >> 1) + 1);
     assert_eq!(whole, pieces, "the same, however it was cut into reads");
     let messages = whole.0.into_iter();
-    messages.filter(|incoming| look_into(incoming)).count()
+    messages.filter(look_into).count()
 }
 
 /// Makes sound frames of the bytes: magic, format, a length that fits, checksums.
