@@ -32,6 +32,7 @@ pub fn load(path: Option<&Path>, keys: &Keys) -> anyhow::Result<Loaded> {
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let loaded = config::load(path, env, keys.0.iter().cloned())?;
+    crate::up::log_filter(&loaded.config.log)?;
     loaded
         .warnings
         .iter()

@@ -323,8 +323,8 @@ fn of_own(code: Own) -> Text {
             "Start with an empty data folder: it joins as a new node.",
         ),
         Own::IdentityTaken => (
-            "Another process has taken over this node's identity, so this one stopped.",
-            "Its data folder was copied, and a node was started on the copy.",
+            "Two processes have one node's identity. Only one of them runs on.",
+            "A data folder was copied, and a node was started on the copy.",
             "Let one process run on each identity: give the other an empty data folder.",
         ),
         Own::AddressTaken => (

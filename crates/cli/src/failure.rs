@@ -95,6 +95,7 @@ fn of_start(error: &StartError) -> Code {
         StartError::Join { reason, .. } => return of_directory(reason),
         StartError::Folder(error) => of_folder(error),
         StartError::Directory(error) => return of_directory(error),
+        StartError::Over(error) => return of_directory(error),
         StartError::Runtime(_) => Own::Failed,
     })
 }
@@ -109,6 +110,7 @@ fn of_directory(error: &DirectoryError) -> Code {
         DirectoryError::OtherCluster { .. } => Own::OtherCluster,
         DirectoryError::Removed { .. } => Own::NodeRemoved,
         DirectoryError::AddressTaken { .. } => Own::AddressTaken,
+        DirectoryError::IsRunning { .. } | DirectoryError::Displaced { .. } => Own::IdentityTaken,
         DirectoryError::NotRunning { .. } => Own::DirectoryStopped,
     })
 }

@@ -65,6 +65,7 @@ fn node_row(node: &NodeStatus) -> Vec<String> {
 pub fn state(node: &NodeStatus) -> &'static str {
     match (node.up, node.draining) {
         (false, _) => "down",
+        (true, true) if node.primaries + node.copies == 0 => "drained",
         (true, true) => "draining",
         (true, false) => "up",
     }

@@ -7,18 +7,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::Up;
 use crate::config;
+use crate::explain::Own;
+use crate::failure::Failure;
 
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;
-    // The library below the directory tells of its inner life; who wants that asks for it by name.
-    let quiet = match loaded.config.log.contains("openraft") {
-        true => String::new(),
-        false => ",openraft=off".to_owned(),
-    };
-    let filter = EnvFilter::try_new(format!("{}{quiet}", loaded.config.log))
-        .map_err(|e| anyhow::anyhow!("log: '{}' is no log level: {e}", loaded.config.log))?;
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(log_filter(&loaded.config.log)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
@@ -26,6 +21,19 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
         die_with(parent);
     }
     serve(loaded)
+}
+
+/// What is logged.
+pub fn log_filter(log: &str) -> Result<EnvFilter, Failure> {
+    // The library below the directory tells of its inner life; who wants that asks for it by name.
+    let quiet = match log.contains("openraft") {
+        true => "",
+        false => ",openraft=off",
+    };
+    EnvFilter::try_new(format!("{log}{quiet}")).map_err(|e| {
+        let text = format!("log: '{log}' is no log level: {e}; write for example info or debug");
+        Failure::Own(Own::BadConfiguration, text)
+    })
 }
 
 /// Ends this process when `parent` is no longer its parent: the children of `staves demo` must not

@@ -68,6 +68,15 @@ fn grant(inner: &Inner, ask: &LeaseAsk) -> Answer {
     };
     // Under the lock: who opens an epoch after this sees the grant, who opened one before is in the map.
     let map = inner.map();
+    // A quorum has confirmed this map since the asker asked: lives only follow each other.
+    match map.nodes.get(&ask.node) {
+        Some(node) if node.incarnation > ask.incarnation => {
+            let address = Some(node.native.clone());
+            return Answer::Over { address };
+        }
+        None => return Answer::Over { address: None },
+        Some(_) => {}
+    }
     let now = inner.now();
     let granted = duties
         .leases

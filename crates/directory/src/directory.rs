@@ -19,6 +19,7 @@ use crate::desk::LeaseAsk;
 use crate::duties::Duties;
 use crate::error::DirectoryError;
 use crate::evidence::Evidence;
+use crate::holder::{self, Holder};
 use crate::machine::Machine;
 use crate::message::{Answer, Question};
 use crate::network::{Network, SeenAt};
@@ -57,6 +58,10 @@ pub(crate) struct Inner {
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
     pub leaving: AtomicBool,
+    /// Set when the leader said that this life is over.
+    pub over: watch::Sender<Option<Arc<DirectoryError>>>,
+    /// Who had the data folder before this process.
+    pub former: Option<Holder>,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
@@ -139,7 +144,15 @@ impl Directory {
         transport: Arc<dyn Transport>,
     ) -> Result<Directory, DirectoryError> {
         options.raft()?;
-        let store = Store::open(options.data_dir.as_deref())?;
+        let folder = options.data_dir.as_deref();
+        let former = folder.and_then(holder::read);
+        let store = Store::open(folder)?;
+        if let Some(folder) = folder {
+            // The former address stays until it is known that nobody answers there.
+            let native = former.as_ref().map_or(&options.node.native, |f| &f.native);
+            let (pid, native) = (std::process::id(), native.clone());
+            holder::write(folder, &Holder { pid, native });
+        }
         let (window_tx, window) = watch::channel(Arc::default());
         let machine = Machine::load(store.clone(), window_tx).map_err(|reason| {
             let path = options
@@ -165,6 +178,8 @@ impl Directory {
             unheard: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
+            over: watch::Sender::new(None),
+            former,
             tasks: Mutex::default(),
             origin: Instant::now(),
         };
@@ -229,8 +244,32 @@ impl Directory {
                 granted,
                 revision,
             }),
+            Answer::Over { address } => {
+                let why = match address {
+                    Some(address) => DirectoryError::Displaced { node, address },
+                    None => DirectoryError::Removed { node },
+                };
+                let reason = why.to_string();
+                self.inner.over.send_if_modified(|over| {
+                    let first = over.is_none();
+                    over.get_or_insert(Arc::new(why));
+                    first
+                });
+                Err(DirectoryError::NotRunning { reason })
+            }
             other => Err(unexpected("leases", &other)),
         }
+    }
+
+    /// Why this life is over, once the leader has said so: [`DirectoryError::Displaced`] or
+    /// [`DirectoryError::Removed`]. The process must stop then; it is told by its requests for leases.
+    pub fn over(&self) -> watch::Receiver<Option<Arc<DirectoryError>>> {
+        self.inner.over.subscribe()
+    }
+
+    /// The cluster that the data folder belongs to, if it belongs to one.
+    pub fn cluster_of_folder(&self) -> Option<ClusterId> {
+        self.inner.store.identity().map(|identity| identity.cluster)
     }
 
     /// Gives leases up: this node has sealed these groups for an epoch in which another has its data slot.

@@ -10,12 +10,14 @@ use staves_model::{ClusterId, NodeId, Refusal};
 pub enum StoreError {
     /// Another process has it open.
     #[error(
-        "{} is in use by another process: stop the other node, or give this one a data folder of its own",
-        path.display()
+        "{} is in use by {}: stop that node, or give this one a data folder of its own",
+        path.display(), holder.map_or("another process".into(), |pid| format!("process {pid}"))
     )]
     Locked {
         /// The file.
         path: PathBuf,
+        /// The process's id, if it is known.
+        holder: Option<u32>,
     },
     /// It cannot be read or written.
     #[error("{} cannot be used: {reason}; check that the folder can be written, or restore it", path.display())]
@@ -94,6 +96,17 @@ pub enum DirectoryError {
         /// The node that the data folder names.
         node: NodeId,
     },
+    /// A node runs on the folder that this one's was copied from.
+    #[error(
+        "node {node}, whose identity this data folder holds, runs at {address}: the folder is a copy; stop \
+         that process, or start with an empty data folder to join as a new node"
+    )]
+    IsRunning {
+        /// The node that both folders name.
+        node: NodeId,
+        /// Where it answers.
+        address: String,
+    },
     /// Two live nodes say that they are reached at one address.
     #[error("{address} is the address of node {node}, which is running: advertise another one")]
     AddressTaken {
@@ -101,6 +114,17 @@ pub enum DirectoryError {
         address: String,
         /// Who has it.
         node: NodeId,
+    },
+    /// This life is over: the cluster knows a later one of the same node, somewhere else.
+    #[error(
+        "node {node} was started again at {address}, from a copy of this data folder, so this process has \
+         stopped: to run here as well, start with an empty data folder"
+    )]
+    Displaced {
+        /// The node.
+        node: NodeId,
+        /// Where its later life is reached.
+        address: String,
     },
     /// Not started yet, or stopped.
     #[error("the directory of this node does not run: {reason}")]

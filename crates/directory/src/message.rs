@@ -158,6 +158,12 @@ pub(crate) enum Answer {
     },
     /// The asker is the only node that can vote: there is nobody to hand over to.
     LastVoter,
+    /// The asker's life is over: a later one of the same node is reached there; or, without an address,
+    /// the node was removed. Only such a life is ever told, so a program that does not know this answer
+    /// loses nothing by it.
+    Over {
+        address: Option<String>,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

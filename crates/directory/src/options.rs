@@ -106,6 +106,11 @@ impl Options {
         }
     }
 
+    /// Whether a directory would start with these options.
+    pub fn check(&self) -> Result<(), DirectoryError> {
+        self.raft().map(|_| ())
+    }
+
     pub(crate) fn raft(&self) -> Result<openraft::Config, DirectoryError> {
         if self.voters_max.is_multiple_of(2) {
             let reason = format!(

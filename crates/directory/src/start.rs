@@ -17,7 +17,8 @@ use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 use crate::ask::{NO_CLUSTER, ask_to_join};
 use crate::directory::{Core, Inner, Life};
 use crate::error::{DirectoryError, StoreError};
-use crate::message::{Answer, Join, JoinRefusal, Question};
+use crate::holder::{self, Holder};
+use crate::message::{Answer, Body, Join, JoinRefusal, Question, Reply};
 use crate::network::Network;
 use crate::store::{FILE, Identity};
 use crate::types::{Applied, Proposal, Raft};
@@ -27,6 +28,8 @@ use crate::{desk, leader, membership, pinger};
 const FOUNDER: NodeId = NodeId(1);
 /// How long one address is given to answer a join.
 const JOIN_TRY: Duration = Duration::from_millis(1000);
+/// How long the process that had the data folder before, at another address, is given to answer.
+const FORMER: Duration = Duration::from_millis(500);
 /// Rest after all addresses were tried.
 const JOIN_REST: Duration = Duration::from_millis(100);
 
@@ -36,7 +39,10 @@ impl Inner {
         let nonce = rand::random();
         let mut life = None;
         let identity = match self.store.identity() {
-            Some(identity) => identity,
+            Some(identity) => {
+                self.is_no_copy(identity).await?;
+                identity
+            }
             None if self.options.join.is_empty() => self.found().await?,
             None => {
                 let (identity, incarnation) = self.enlist(nonce, begun).await?;
@@ -44,6 +50,10 @@ impl Inner {
                 identity
             }
         };
+        if let Some(folder) = &self.options.data_dir {
+            let (pid, native) = (std::process::id(), self.options.node.native.clone());
+            holder::write(folder, &Holder { pid, native });
+        }
         self.run_raft(identity).await?;
         let incarnation = match life {
             Some(incarnation) => incarnation,
@@ -72,6 +82,28 @@ impl Inner {
         };
         self.save(identity).await?;
         Ok(identity)
+    }
+
+    /// Two processes of one identity could vote twice: if this folder was copied from one whose node still
+    /// answers at its address, this process must not run.
+    async fn is_no_copy(&self, identity: Identity) -> Result<(), DirectoryError> {
+        let Some(former) = &self.former else {
+            return Ok(());
+        };
+        // What answers at one's own address is this process.
+        if former.native == self.options.node.native {
+            return Ok(());
+        }
+        let (node, address) = (identity.node, former.native.clone());
+        let network = self.network(identity.cluster, node);
+        // Which life does not matter; an answer of this node's does.
+        let ping = Body::Ping {
+            incarnation: Incarnation(0),
+        };
+        match network.call(node, &address, ping, FORMER).await {
+            Ok(Reply::Pong { .. }) => Err(DirectoryError::IsRunning { node, address }),
+            _ => Ok(()),
+        }
     }
 
     /// Asks the given addresses in turn for an id.

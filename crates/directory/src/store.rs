@@ -174,6 +174,7 @@ fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
         .map_err(|e| match e {
             DatabaseError::DatabaseAlreadyOpen => StoreError::Locked {
                 path: path.to_owned(),
+                holder: crate::holder::read(folder).map(|holder| holder.pid),
             },
             e => unreadable(path, &e),
         })

@@ -18,6 +18,7 @@ mod file;
 mod suggest;
 mod value;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ macro_rules! keys {
             default: $default,
             doc: $doc,
             set: |config, text| {
-                config.$name = <$type as Setting>::parse(text)?;
+                config.$name = <$type as Setting>::parse(&with_unit(stringify!($name), text))?;
                 Ok(())
             },
             get: |config| config.$name.show(),
@@ -74,12 +75,25 @@ macro_rules! keys {
             fn default() -> Config {
                 Config {
                     // A default that does not parse is a fault of this table; a test parses them all.
-                    $($name: <$type as Setting>::parse($default)
+                    $($name: <$type as Setting>::parse(&with_unit(stringify!($name), $default))
                         .expect(concat!("the default of '", stringify!($name), "' parses")),)*
                 }
             }
         }
     };
+}
+
+/// A value for a key. Times and sizes need a unit everywhere; where the key's own name says it (`..._ms`,
+/// `..._bytes_...`), a plain number is taken in that unit.
+fn with_unit<'a>(key: &str, text: &'a str) -> Cow<'a, str> {
+    let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if bare && key.ends_with("_ms") {
+        Cow::Owned(format!("{text}ms"))
+    } else if bare && key.contains("_bytes") {
+        Cow::Owned(format!("{text}B"))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 keys! {
@@ -250,7 +264,8 @@ impl Loaded {
 pub fn example() -> String {
     let mut text = String::from(
         "# Configuration of a Staves node. Every key is optional and stands here with its default.\n\
-         # A variable STAVES_<KEY> goes over this file, and a flag --<key> of 'staves up' over both.\n",
+         # A variable STAVES_<KEY> goes over this file, and a flag --<key> of 'staves up' over both.\n\
+         # Times and sizes have a unit (\"2s\", \"512MiB\"), but where the key's name says it.\n",
     );
     for key in KEYS {
         text += "\n";
@@ -283,8 +298,21 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 impl Config {
-    /// Looks at what only makes sense together.
+    /// Everything that can be said against this configuration without the machine that it is for: what
+    /// only makes sense together, and what the directory and its map would refuse. `up` and `config check`
+    /// both ask here, so that what the one takes the other does too.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_together()?;
+        let doors = Doors {
+            native: self.listen.clone(),
+            resp: self.resp.clone(),
+            admin: self.admin.clone(),
+        };
+        let told = self.advertised(&doors)?;
+        crate::start::rehearse(self, &told).map_err(ConfigError::Conflict)
+    }
+
+    fn check_together(&self) -> Result<(), ConfigError> {
         let Config {
             lease_ms,
             tick_ms,
@@ -330,13 +358,13 @@ impl Config {
                 "election_max_ms must be greater than election_min_ms, or elections tie",
             ),
             (self.clients_max > 0, "clients_max must be at least 1"),
-            (!self.pool.is_empty(), "pool must have a name"),
             (
-                [&self.zone, &self.name]
-                    .into_iter()
-                    .flatten()
-                    .all(|t| t.len() <= NAME_BYTES_MAX),
-                "zone and name may have at most 255 bytes",
+                self.threads <= THREADS_MAX,
+                "threads may be at most 1024: a thread for each core is enough",
+            ),
+            (
+                distinct([&self.listen, &self.resp, &self.admin]),
+                "listen, resp and admin must be three addresses: two doors cannot share one",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
@@ -352,7 +380,14 @@ impl Config {
 }
 
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-const NAME_BYTES_MAX: usize = staves_wire::directory::NAME_BYTES_MAX;
+const THREADS_MAX: u32 = 1024;
+
+/// Port 0 is any free one, so two of it do not meet.
+fn distinct(doors: [&Endpoint; 3]) -> bool {
+    let [native, resp, admin] = doors;
+    let meet = |a: &Endpoint, b: &Endpoint| a == b && a.port != 0;
+    !meet(native, resp) && !meet(native, admin) && !meet(resp, admin)
+}
 
 #[cfg(test)]
 mod tests;

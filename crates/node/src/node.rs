@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use staves_directory::{Directory, DirectoryError};
+use staves_directory::{Directory, DirectoryError, Life};
 use staves_model::{ClusterId, ClusterMap, NodeId, NodeState, PoolId};
 use staves_net::{Identity, NetError, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
@@ -112,17 +112,13 @@ impl Node {
         let server = Server::on(listeners.native, identity.clone(), net, handler)
             .map_err(StartError::Runtime)?;
         let mut tasks = vec![admin::serve(listeners.admin, running.clone())];
-        let life = match directory.start().await {
+        let life = match enter(&config, &links, &directory).await {
             Ok(life) => life,
             Err(error) => {
                 directory.stop().await;
-                return Err(start::start_error(&config, error));
+                return Err(error);
             }
         };
-        if let Err(error) = same_cluster(&config, &links, life.cluster).await {
-            directory.stop().await;
-            return Err(error);
-        }
         identity.set(Who {
             cluster: life.cluster,
             node: life.node,
@@ -214,12 +210,34 @@ impl Node {
         let _ = asked.wait_for(|asked| *asked).await;
     }
 
+    /// Waits until this life is over, which nothing ends well: the node was started again elsewhere, or
+    /// removed. Says why.
+    pub async fn over(&self) -> StartError {
+        let mut over = self.running.directory.over();
+        let why = over.wait_for(Option::is_some).await;
+        match why.ok().and_then(|why| why.clone()) {
+            Some(why) => StartError::Over(why),
+            // The sender lives as long as the node.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Closes without a word to the cluster: what it could say would be said in another's name.
+    pub async fn abandon(mut self) {
+        self.running.stopping.store(true, Ordering::Release);
+        self.close().await;
+    }
+
     /// Leaves the cluster in good order: hands over what it serves, gives up its vote, says goodbye,
     /// closes its doors. Takes no longer than `stop_ms`, and a little more to close.
     pub async fn leave(mut self) {
         self.running.stopping.store(true, Ordering::Release);
         self.phase.send_replace(Phase::Leaving);
         leave::leave(&self.running).await;
+        self.close().await;
+    }
+
+    async fn close(&mut self) {
         self.phase.send_replace(Phase::Closing);
         if let Some(door) = self.door.take() {
             let _ = tokio::time::timeout(GRACE, door).await;
@@ -253,11 +271,24 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         node = Node::start(config) => node?,
         () = &mut shutdown => return Ok(()),
     };
-    tokio::select! {
-        () = &mut shutdown => tracing::info!("stopping: a signal came"),
-        () = node.stop_asked() => tracing::info!("stopping: somebody asked for it"),
+    let over = tokio::select! {
+        () = &mut shutdown => {
+            tracing::info!("stopping: a signal came");
+            None
+        }
+        () = node.stop_asked() => {
+            tracing::info!("stopping: somebody asked for it");
+            None
+        }
+        why = node.over() => Some(why),
+    };
+    match over {
+        None => node.leave().await,
+        Some(why) => {
+            node.abandon().await;
+            return Err(why);
+        }
     }
-    node.leave().await;
     Ok(())
 }
 
@@ -293,8 +324,26 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     served
 }
 
-/// A data folder takes its node back to its own cluster, whatever it was told to join; if that is
-/// another one, somebody has mixed up folders or addresses.
+/// Makes, joins or comes back to the cluster. A data folder takes its node back to its own cluster,
+/// whatever it was told to join, so that is compared before anything is done.
+async fn enter(
+    config: &Config,
+    links: &DirectoryLinks,
+    directory: &Directory,
+) -> Result<Life, StartError> {
+    let folder = directory.cluster_of_folder();
+    if let Some(ours) = folder {
+        same_cluster(config, links, ours).await?;
+    }
+    let life = directory.start().await;
+    let life = life.map_err(|error| start::start_error(config, error))?;
+    if folder.is_none() {
+        same_cluster(config, links, life.cluster).await?;
+    }
+    Ok(life)
+}
+
+/// If a node that is to be joined is of another cluster, somebody has mixed up folders or addresses.
 async fn same_cluster(
     config: &Config,
     links: &DirectoryLinks,
@@ -303,10 +352,10 @@ async fn same_cluster(
     for address in &config.join {
         match links.cluster_at(&address.to_string()).await {
             Some(theirs) if theirs != ours => {
-                return Err(StartError::Directory(DirectoryError::OtherCluster {
-                    ours,
-                    theirs,
-                }));
+                return Err(StartError::Join {
+                    addresses: address.to_string(),
+                    reason: DirectoryError::OtherCluster { ours, theirs },
+                });
             }
             _ => {}
         }
@@ -339,9 +388,22 @@ impl Running {
         let routes = self.host.routes();
         let life = self.host.life;
         match routes.map.nodes.get(&life.node) {
-            Some(node) if node.incarnation == life.incarnation => Ok(()),
-            _ => Err("the node's map does not have it yet"),
+            Some(node) if node.incarnation == life.incarnation => {}
+            _ => return Err("the node's map does not have it yet"),
         }
+        let pool = routes.door.and_then(|id| routes.map.pools.get(&id));
+        let cut_off = self.host.silent_for() > staves_model::keeper::START_EMPTY_AFTER;
+        if cut_off && pool.is_some_and(|pool| pool.may_start_empty) {
+            return Err(
+                "the directory's majority has not been heard for so long that this node answers for no key",
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether no leader of the directory that a majority follows has lately answered.
+    fn directory_is_silent(&self) -> bool {
+        self.host.silent_for() > LEADER_SILENT_MAX
     }
 
     /// The cluster as this node sees it.
@@ -363,7 +425,7 @@ impl Running {
     pub(crate) fn directory_facts(&self) -> DirectoryFacts {
         let status = self.directory.status();
         // A leader that has not answered for so long is the leader of others, or of nobody.
-        let silent = self.host.silent_for() > LEADER_SILENT_MAX;
+        let silent = self.directory_is_silent();
         DirectoryFacts {
             leader: status.leader.map(|n| n.0).filter(|_| !silent),
             voters: status.voters.iter().map(|n| n.0).collect(),
@@ -420,7 +482,8 @@ impl Running {
             keys: figures.keys,
             used_bytes,
             budget_bytes,
-            leads_directory: status.leader == Some(host.life.node),
+            leads_directory: status.leader == Some(host.life.node) && !self.directory_is_silent(),
+            directory_silent: self.directory_is_silent(),
             config_file: String::new(),
         }
     }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
-use staves_model::{Change, Medium, PoolKind};
+use staves_model::{Change, ClusterId, ClusterMap, Medium, PoolKind};
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint};
@@ -66,6 +67,9 @@ pub enum StartError {
     /// The directory.
     #[error(transparent)]
     Directory(DirectoryError),
+    /// It ran, and its life is over: the process must end.
+    #[error("{0}")]
+    Over(Arc<DirectoryError>),
     /// The system gave no threads.
     #[error("the node's threads cannot be started: {0}")]
     Runtime(io::Error),
@@ -164,6 +168,39 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
             ..Times::default()
         },
     }
+}
+
+/// What the directory will do with a configuration, without doing it: its options are looked at, and the
+/// node and the first pool are put into an empty map.
+pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
+    let options = directory_options(config, told);
+    options.check().map_err(|error| error.to_string())?;
+    let NodeFacts {
+        name,
+        zone,
+        native,
+        resp,
+        admin,
+        memory_bytes,
+    } = options.node;
+    let node = Change::NodeUp {
+        id: None,
+        name,
+        zone,
+        native,
+        resp,
+        admin,
+        memory_bytes,
+        durable: config.data.is_some(),
+    };
+    let mut map = ClusterMap::default();
+    let cluster = ClusterId(1);
+    let changes = [Change::Bootstrap { cluster }, node];
+    for change in changes.iter().chain(&options.first_changes) {
+        map.apply(None, change)
+            .map_err(|refusal| refusal.to_string())?;
+    }
+    Ok(())
 }
 
 /// Memory that a bucket should have on average: it takes memory in extents of 256 KiB, one of them from

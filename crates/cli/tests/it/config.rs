@@ -80,6 +80,9 @@ fn a_wrong_command_line_is_2() {
         &["frobnicate"][..],
         &[],
         &["status", "--deadline", "soon"],
+        &["status", "--deadline", "5"],
+        &["node", "drain", "1", "--wait", "5"],
+        &["pool", "create", "p", "--memory", "100"],
         &["status", "--cluster", "nowhere"],
         &["pool", "create", "p", "--memory", "lots"],
         &["pool", "set", "cache"],
@@ -92,6 +95,57 @@ fn a_wrong_command_line_is_2() {
             (Some(2), ""),
             "{args:?}: {}",
             ran.stderr
+        );
+    }
+}
+
+#[test]
+fn a_number_without_a_unit_is_told_what_to_say() {
+    let ran = staves(&["status", "--deadline", "5"]);
+    assert!(ran.stderr.contains("say 5s or 5ms"), "{}", ran.stderr);
+    let ran = staves(&["up", "--memory", "100"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr
+            .contains("--memory: memory: '100' has no unit; say 100MiB"),
+        "{}",
+        ran.stderr
+    );
+    let ran = staves_with(&[("STAVES_DEADLINE", "5")], &["status"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("say 5s or 5ms"), "{}", ran.stderr);
+    let shown = staves(&["config", "show", "--lease-ms", "600"]);
+    assert!(
+        shown.stdout.contains("lease_ms = 600"),
+        "{}{}",
+        shown.stdout,
+        shown.stderr
+    );
+}
+
+#[test]
+fn what_up_refuses_the_check_refuses_in_the_same_words() {
+    for flags in [
+        &["--log", "no such level"][..],
+        &["--listen", "0.0.0.0:1600"],
+        &["--scheme", "1+200"],
+        &["--pool", "a\nb"],
+        &["--resp", "127.0.0.1:1600"],
+        &["--memory", "100"],
+    ] {
+        let check = staves(&[&["config", "check"], flags].concat());
+        let up = staves(&[&["up"], flags].concat());
+        assert_eq!(
+            (check.code, up.code),
+            (Some(1), Some(1)),
+            "{flags:?}: {}",
+            check.stderr
+        );
+        assert_eq!(check.stderr, up.stderr, "{flags:?}");
+        assert!(
+            check.stderr.ends_with("(bad-configuration)\n"),
+            "{}",
+            check.stderr
         );
     }
 }

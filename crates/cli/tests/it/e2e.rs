@@ -289,6 +289,123 @@ fn a_node_leaves_on_sigterm_and_comes_back() {
     });
 }
 
+impl Cluster {
+    /// A node that does not lead the directory, and its process's id.
+    fn follower(&self) -> (usize, u32) {
+        let status = self.run(0, &["status", "-o", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&status.stdout).expect("JSON");
+        let leader = status["directory"]["leader"].as_u64().expect("a leader");
+        // The ids are in the order of the starts, from 1.
+        let at = (0..self.nodes.len())
+            .find(|at| *at as u64 + 1 != leader)
+            .expect("another");
+        let child = self.nodes[at].child.as_ref().expect("it runs");
+        (at, child.id())
+    }
+
+    /// What a start of the program comes to, on free ports, that is expected to end.
+    fn up_and_end(&self, data: &std::path::Path) -> Ran {
+        let data = data.to_str().expect("text");
+        let free = "127.0.0.1:0";
+        let join = &self.nodes[0].native;
+        let doors = ["--listen", free, "--resp", free, "--admin", free];
+        let up = ["up", "--log", "error", "--data", data, "--join", join];
+        staves(&[&up[..], &doors].concat())
+    }
+}
+
+/// A process that stands still, and is killed if the test ends before it does.
+struct Standing(Child);
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn signal(signal: &str, pid: u32) {
+    let sent = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success());
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).expect("a folder");
+    for file in std::fs::read_dir(from).expect("a folder").flatten() {
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("copied");
+    }
+}
+
+/// Two processes with one identity: on one folder, on a copy while the first runs, and on a copy that took
+/// over while the first stood still. Each time one of the two ends with one line.
+#[test]
+fn one_identity_runs_once() {
+    let mut cluster = Cluster::start(3);
+    let (at, pid) = cluster.follower();
+    let (data, native) = (
+        cluster.nodes[at].data.clone(),
+        cluster.nodes[at].native.clone(),
+    );
+    let same = cluster.up_and_end(&data);
+    assert_eq!(same.code, Some(1), "{}", same.stderr);
+    assert_eq!(same.stderr.lines().count(), 1, "{}", same.stderr);
+    let holder = format!("is in use by process {pid}: ");
+    assert!(same.stderr.contains(&holder), "{}", same.stderr);
+    assert!(
+        same.stderr.ends_with("(folder-in-use)\n"),
+        "{}",
+        same.stderr
+    );
+
+    let copied = cluster.folder.path().join("copy");
+    copy(&data, &copied);
+    let second = cluster.up_and_end(&copied);
+    assert_eq!(second.code, Some(1), "{}", second.stderr);
+    assert_eq!(second.stderr.lines().count(), 1, "{}", second.stderr);
+    assert!(second.stderr.contains(&native), "{}", second.stderr);
+    assert!(
+        second.stderr.ends_with("(identity-taken)\n"),
+        "{}",
+        second.stderr
+    );
+
+    signal("-STOP", pid);
+    let mut first = Standing(cluster.nodes[at].child.take().expect("it runs"));
+    let port = |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("an address").port()
+    };
+    let [new_native, resp, admin] = [0, 1, 2].map(port);
+    cluster.nodes[at] = Node {
+        native: format!("127.0.0.1:{new_native}"),
+        resp,
+        admin,
+        data: copied,
+        child: None,
+    };
+    cluster.up(at);
+    let asked = usize::from(at == 0);
+    let moved = cluster.nodes[at].native.clone();
+    cluster.wait_for("the copy has taken over", asked, |s| {
+        s["nodes"][at]["native"] == moved.as_str() && s["nodes"][at]["up"] == true
+    });
+    signal("-CONT", pid);
+    assert_eq!(first.0.wait().expect("it ends").code(), Some(1));
+    let log = std::fs::read_to_string(cluster.folder.path().join(format!("{at}.log")));
+    let log = log.expect("a log");
+    let line = log.lines().find(|line| line.starts_with("staves: "));
+    let line = line.unwrap_or_else(|| panic!("no line in {log}"));
+    assert!(
+        line.contains(&moved) && line.ends_with("(identity-taken)"),
+        "{line}"
+    );
+    cluster.wait_for("the others never noticed", asked, |s| {
+        s["state"] == "healthy"
+    });
+}
+
 /// The main job: five nodes lose two in turn under load, the directory's leader among them (D5, H3, H7).
 #[test]
 fn the_demo_loses_nothing() {

@@ -237,6 +237,8 @@ async fn a_folder_in_use_and_a_newer_format_are_refused() {
         matches!(locked, DirectoryError::Store(StoreError::Locked { .. })),
         "{locked}"
     );
+    let holder = format!("process {}", std::process::id());
+    assert!(locked.to_string().contains(&holder), "{locked}");
     town.kill(&a).await;
     let path = town.folder("a").join("directory.redb");
     let db = redb::Database::create(&path).expect("closed in order");

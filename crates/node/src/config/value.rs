@@ -11,7 +11,7 @@ pub trait Setting: Sized {
     /// From text without blanks around it. The error says what would have fitted.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// As text that [`Setting::parse`] reads as the same value.
+    /// As text that the value's key reads as the same value.
     fn show(&self) -> String;
 
     /// That text as a TOML value.
@@ -20,12 +20,13 @@ pub trait Setting: Sized {
     }
 }
 
-/// Bytes, written with a unit: `512MiB`, `1GB`, `1.5 GiB`, or a plain number.
+/// Bytes, written with a unit: `512MiB`, `1GB`, `1.5 GiB`, `100B`. A plain number is refused: who writes
+/// `--memory 100` hardly means bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
 /// Names of units, and their bytes. One letter counts as the binary unit, as it does in most tools.
-const UNITS: [(&str, u64); 14] = [
+const UNITS: [(&str, u64); 13] = [
     ("tib", 1 << 40),
     ("gib", 1 << 30),
     ("mib", 1 << 20),
@@ -39,14 +40,18 @@ const UNITS: [(&str, u64); 14] = [
     ("m", 1 << 20),
     ("k", 1 << 10),
     ("b", 1),
-    ("", 1),
 ];
 
 impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("'{text}' is no size; write for example 512MiB, 1GB or 1073741824");
+        let wrong = || format!("'{text}' is no size; write for example 512MiB or 1GB");
+        if is_bare(text) {
+            return Err(format!(
+                "'{text}' has no unit; say {text}MiB, {text}GiB or, for bytes, {text}B"
+            ));
+        }
         let digits = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(text.len());
@@ -83,7 +88,7 @@ impl fmt::Display for Size {
             .find(|(_, unit)| self.0 > 0 && self.0.is_multiple_of(*unit))
         {
             Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
-            None => write!(f, "{}", self.0),
+            None => write!(f, "{}B", self.0),
         }
     }
 }
@@ -98,7 +103,13 @@ impl Setting for Size {
     }
 }
 
-/// Milliseconds: a plain number, or with a unit (`500ms`, `2s`).
+/// A number without anything after it.
+fn is_bare(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.')
+}
+
+/// Milliseconds, written with a unit: `500ms`, `2s`, `1m`. A plain number is refused: to some it means
+/// seconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Millis(pub u64);
 
@@ -113,14 +124,16 @@ impl std::str::FromStr for Millis {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Millis, String> {
-        let wrong =
-            || format!("'{text}' is no time; write for example 500 (milliseconds), 500ms or 2s");
+        let wrong = || format!("'{text}' is no time; write for example 500ms or 2s");
+        if is_bare(text) {
+            return Err(format!("'{text}' has no unit; say {text}s or {text}ms"));
+        }
         let digits = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let unit_ms = match unit.trim() {
-            "" | "ms" => 1.0,
+            "ms" => 1.0,
             "s" => 1000.0,
             "m" | "min" => 60_000.0,
             _ => return Err(wrong()),
@@ -425,8 +438,8 @@ mod tests {
             ("1 GiB", 1 << 30),
             ("1.5GiB", 3 << 29),
             ("64k", 64 << 10),
-            ("0", 0),
-            ("1073741824", 1 << 30),
+            ("0B", 0),
+            ("1073741824 B", 1 << 30),
             ("7b", 7),
         ];
         for (text, bytes) in cases {
@@ -436,6 +449,9 @@ mod tests {
         }
         for wrong in [
             "",
+            "0",
+            "1073741824",
+            "1.5",
             "MiB",
             "1XB",
             "-1",
@@ -447,13 +463,17 @@ mod tests {
             assert!(wrong.parse::<Size>().is_err(), "{wrong}");
         }
         assert_eq!(Size(1 << 30).to_string(), "1GiB");
-        assert_eq!(Size(1_000_000_000).to_string(), "1000000000");
+        assert_eq!(Size(1_000_000_000).to_string(), "1000000000B");
+        let bare = "100".parse::<Size>().expect_err("no unit");
+        assert_eq!(
+            bare,
+            "'100' has no unit; say 100MiB, 100GiB or, for bytes, 100B"
+        );
     }
 
     #[test]
     fn times_have_units() {
         for (text, ms) in [
-            ("500", 500),
             ("500ms", 500),
             ("2s", 2000),
             ("1.5 s", 1500),
@@ -461,9 +481,11 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Millis(ms)), "{text}");
         }
-        for wrong in ["", "0", "s", "1h", "-1", "2000000s"] {
+        for wrong in ["", "0ms", "5", "1.5", "s", "1h", "-1", "2000000s"] {
             assert!(wrong.parse::<Millis>().is_err(), "{wrong}");
         }
+        let bare = "5".parse::<Millis>();
+        assert_eq!(bare, Err("'5' has no unit; say 5s or 5ms".to_owned()));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct Facts {
     pub budget_bytes: u64,
     /// Whether this node leads the directory.
     pub leads_directory: bool,
+    /// Whether no leader of the directory that a majority follows has lately answered this node.
+    pub directory_silent: bool,
     /// The configuration file, if there is one.
     pub config_file: String,
 }

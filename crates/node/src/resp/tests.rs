@@ -323,6 +323,18 @@ fn slots_without_a_primary_are_said_to_fail() {
 }
 
 #[test]
+fn a_directory_without_a_majority_is_a_cluster_that_fails() {
+    let mut door = Door::new();
+    assert!(door.say("CLUSTER INFO").contains("cluster_state:ok|"));
+    door.facts.directory_silent = true;
+    let info = door.say("CLUSTER INFO");
+    assert!(
+        info.contains("cluster_state:fail|") && info.contains("cluster_slots_ok:16384|"),
+        "{info}"
+    );
+}
+
+#[test]
 fn info_has_sections() {
     let mut door = Door::new();
     let all = door.say("INFO");

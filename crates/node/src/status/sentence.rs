@@ -38,14 +38,18 @@ fn nodes(report: &StatusReport) -> String {
     if !down.is_empty() {
         text += &format!(", {} down", listed(&down));
     }
-    let draining = named(&|node| node.up && node.draining);
+    let holds = |node: &super::NodeStatus| node.primaries + node.copies;
+    let drained = named(&|node| node.up && node.draining && holds(node) == 0);
+    if !drained.is_empty() {
+        text += &format!(
+            ", {} drained (to give buckets again: 'staves node resume')",
+            listed(&drained)
+        );
+    }
+    let draining = named(&|node| node.up && node.draining && holds(node) > 0);
     if !draining.is_empty() {
-        let left: u32 = report
-            .nodes
-            .iter()
-            .filter(|node| node.up && node.draining)
-            .map(|node| node.primaries + node.copies)
-            .sum();
+        let of_draining = report.nodes.iter().filter(|node| node.up && node.draining);
+        let left: u32 = of_draining.map(holds).sum();
         text += &format!(
             ", {} draining ({} left to move)",
             listed(&draining),

@@ -336,6 +336,26 @@ fn draining_is_told_and_is_no_fault() {
 }
 
 #[test]
+fn a_drained_node_is_told_with_the_way_back() {
+    let mut five = cluster(5, "1+1");
+    five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
+    five.map.groups.values_mut().for_each(|group| {
+        let gone = |member: &Member| member.node == NodeId(4);
+        let members = group.members.iter_mut().chain(&mut group.last_open.members);
+        members
+            .filter(|member| member.as_ref().is_some_and(gone))
+            .for_each(|member| *member = None);
+    });
+    let (_, sentence) = five.says();
+    assert!(
+        sentence
+            .contains(": 5 nodes up, n4 drained (to give buckets again: 'staves node resume'); "),
+        "{sentence}"
+    );
+    assert!(!sentence.contains("draining"), "{sentence}");
+}
+
+#[test]
 fn many_names_are_cut_short() {
     let mut ten = cluster(10, "1+2");
     (1..=7).for_each(|id| ten.down(id));

@@ -2,8 +2,10 @@
 //! each on threads of its own, so that one can be killed as a process is.
 
 mod client;
+mod configs;
 mod failover;
 mod fuzz;
+mod lives;
 mod membership;
 mod one_node;
 mod soak;

@@ -154,6 +154,13 @@ impl Citizen {
         }
     }
 
+    /// Why its life is over, if it is within so long.
+    pub fn over(&self, patience: Duration) -> Option<String> {
+        let over = async { tokio::time::timeout(patience, self.node().over()).await };
+        let why = self.runtime().block_on(over);
+        why.ok().map(|why| why.to_string())
+    }
+
     /// Leaves in good order.
     pub fn leave(&mut self) {
         let node = self.node.take().expect("the node runs");

@@ -1,0 +1,60 @@
+//! Who has a data folder open: one line in its file `holder`, the process's id and its native address.
+//!
+//! The lock on `directory.redb` is what keeps two processes from one folder; this file only gives the
+//! holder a name. In a *copy* of the folder it says where the original was, so that a process on the copy
+//! can ask whether that one still runs ([`crate::start`]). A file that cannot be read says nothing.
+
+use std::path::{Path, PathBuf};
+
+/// The file's name in the data folder.
+const FILE: &str = "holder";
+/// Longest line that is taken for one.
+const LINE_BYTES_MAX: usize = 1024;
+
+/// What the file says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Holder {
+    pub pid: u32,
+    /// The native address that it tells others.
+    pub native: String,
+}
+
+/// Reads the folder's file.
+pub(crate) fn read(folder: &Path) -> Option<Holder> {
+    let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
+    let line = text.lines().next().filter(|l| l.len() <= LINE_BYTES_MAX)?;
+    let (pid, native) = line.split_once(' ')?;
+    let pid = pid.parse().ok()?;
+    let native = native.to_owned();
+    Some(Holder { pid, native })
+}
+
+/// Writes it anew. That it cannot be written is no reason not to start.
+pub(crate) fn write(folder: &Path, holder: &Holder) {
+    let path: PathBuf = folder.join(FILE);
+    let text = format!("{} {}\n", holder.pid, holder.native);
+    if let Err(error) = std::fs::write(&path, text) {
+        tracing::warn!(%error, path = %path.display(), "cannot be written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back_and_nonsense_says_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(read(folder.path()), None);
+        let holder = Holder {
+            pid: 7,
+            native: "10.0.0.1:1600".into(),
+        };
+        write(folder.path(), &holder);
+        assert_eq!(read(folder.path()), Some(holder));
+        for nonsense in ["", "7", "x y", &format!("7 {}", "a".repeat(2000))] {
+            std::fs::write(folder.path().join(FILE), nonsense).expect("written");
+            assert_eq!(read(folder.path()), None, "{nonsense}");
+        }
+    }
+}
