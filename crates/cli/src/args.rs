@@ -250,6 +250,9 @@ pub enum Node {
         /// Wait until it holds none, at most this long
         #[arg(long, value_name = "TIME")]
         wait: Option<Millis>,
+        /// Even if the nodes that are left cannot hold its buckets
+        #[arg(long)]
+        force: bool,
     },
     /// Let a drained node have buckets again
     Resume {
@@ -265,6 +268,9 @@ pub enum Node {
     Forget {
         /// Its id or its name
         node: String,
+        /// Even if it is up: stop it if it answers, and wait until it is gone
+        #[arg(long)]
+        force: bool,
     },
 }
 

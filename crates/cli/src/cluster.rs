@@ -161,6 +161,18 @@ impl Cluster {
         }
     }
 
+    /// Whether this very node answers at its address, with any of its lives. Looks once, and briefly.
+    pub fn answers(&self, node: &Node) -> bool {
+        let until = self.until().min(Instant::now() + FACTS);
+        let opened = self.runtime.block_on(open(&node.native, until));
+        opened.is_ok_and(|connection| connection.welcome().node == node.id)
+    }
+
+    /// Until when the command may take.
+    pub fn until(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
     /// Which keys a node holds.
     pub fn key_range(&self, node: &Node) -> anyhow::Result<KeyRangeAnswer> {
         let message = Message::KeyRange(NodeTarget { node: node.id });
@@ -244,10 +256,6 @@ impl Cluster {
             }
             answers
         })
-    }
-
-    fn until(&self) -> Instant {
-        Instant::now() + self.deadline
     }
 
     fn ask(&self, question: &Message) -> anyhow::Result<Message> {

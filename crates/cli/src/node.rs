@@ -1,11 +1,14 @@
-//! `staves node`: look at nodes, empty them, stop them.
+//! `staves node`: look at nodes, empty them, stop them, strike them.
+
+mod drain;
+mod forget;
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
-use staves_model::{Change, NodeState};
+use staves_model::NodeState;
 use staves_node::status::{NodeStatus, StatusReport};
 
 use crate::args::{Format, Node};
@@ -24,9 +27,12 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             output::answer(out, &report.nodes, |nodes| status::nodes(nodes))
         }
         Node::Show { node } => show(cluster, node, out),
-        Node::Drain { node, wait } => {
+        Node::Drain { node, wait, force } => {
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
+            if !force {
+                drain::may_drain(&map, &cluster.status()?, node)?;
+            }
             cluster.drain(node.id, true)?;
             match wait {
                 Some(wait) => wait_until_empty(cluster, node, wait.duration(), out),
@@ -58,11 +64,13 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
                 "it hands over what it serves, then ends",
             )
         }
-        Node::Forget { node } => {
+        Node::Forget { node, force } => {
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
-            cluster.propose(&Change::ForgetNode { node: node.id })?;
-            said(out, node, "forgotten", "its id is not used again")
+            let was = forget::forget(cluster, node, *force)?;
+            let left = map.nodes.len() - 1;
+            let then = format!("{was}; its id is not used again; {left} nodes are left");
+            said(out, node, "forgotten", &then)
         }
     }
 }

@@ -30,10 +30,22 @@ pub fn log_filter(log: &str) -> Result<EnvFilter, Failure> {
         true => "",
         false => ",openraft=off",
     };
-    EnvFilter::try_new(format!("{log}{quiet}")).map_err(|e| {
-        let text = format!("log: '{log}' is no log level: {e}; write for example info or debug");
-        Failure::Own(Own::BadConfiguration, text)
-    })
+    let refused = |text: String| Failure::Own(Own::BadConfiguration, text);
+    // The library takes a word that is no level for the name of a target, and logs nothing else.
+    if let Some(slip) = log.split(',').find(|part| !is_directive(part.trim())) {
+        return Err(refused(format!(
+            "log: '{slip}' is no log level; write error, warn, info, debug, trace or off, or for one \
+             part TARGET=LEVEL"
+        )));
+    }
+    EnvFilter::try_new(format!("{log}{quiet}"))
+        .map_err(|e| refused(format!("log: '{log}' is refused: {e}")))
+}
+
+fn is_directive(part: &str) -> bool {
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+    levels.iter().any(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Ends this process when `parent` is no longer its parent: the children of `staves demo` must not

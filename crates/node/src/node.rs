@@ -85,6 +85,7 @@ impl Node {
     /// runtime of tokio, which everything of the node runs on.
     pub async fn start(config: Config) -> Result<Node, StartError> {
         config.check()?;
+        start::tell_differences(&config);
         let listeners = Listeners::open(&config).await?;
         let told = config.advertised(&listeners.bound)?;
         let arena = Arena::new(config.memory.0).map_err(|reason| StartError::Memory {

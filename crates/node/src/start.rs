@@ -214,14 +214,22 @@ fn buckets_for(node_budget_bytes: u64, wanted: u32) -> u32 {
     while buckets > 1 && u64::from(buckets) * BUCKET_BYTES_MIN > node_budget_bytes {
         buckets /= 2;
     }
+    buckets
+}
+
+/// Tells where a start is not quite what was asked for.
+pub(crate) fn tell_differences(config: &Config) {
+    let (wanted, buckets) = (
+        config.buckets,
+        buckets_for(config.memory.0 / 2, config.buckets),
+    );
     if buckets < wanted {
         tracing::info!(
             buckets,
             wanted,
-            "little memory: the pool gets fewer buckets"
+            "little memory: a first pool gets fewer buckets"
         );
     }
-    buckets
 }
 
 /// What a new cluster starts with: half of each node's memory, with as many copies as there are nodes.

@@ -261,11 +261,6 @@ fn nodes_are_shown_drained_and_stopped() {
         waited.stderr
     );
     assert_eq!(at(&fake, &["node", "stop", "1"]).code, Some(0));
-    assert_eq!(
-        at(&fake, &["node", "forget", "1"]).code,
-        Some(1),
-        "it is up"
-    );
     let none = at(&fake, &["node", "drain", "9"]);
     assert_eq!(none.code, Some(3));
     assert!(
@@ -273,6 +268,96 @@ fn nodes_are_shown_drained_and_stopped() {
         "{}",
         none.stderr
     );
+}
+
+fn needs_force(ran: &Ran) -> &str {
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.ends_with("(needs-force)\n"), "{}", ran.stderr);
+    &ran.stderr
+}
+
+#[test]
+fn a_drain_that_could_never_finish_needs_force() {
+    let fake = Fake::start();
+    let drain = |node: &str, more: &[&str]| at(&fake, &[&["node", "drain", node], more].concat());
+    let is_draining = |id| fake.with(|state| state.map.nodes[&NodeId(id)].draining);
+    assert_eq!(drain("2", &[]).code, Some(0));
+    assert_eq!(drain("3", &[]).code, Some(0));
+    let last = drain("1", &[]);
+    assert!(
+        needs_force(&last).contains("no other node is up and not draining"),
+        "{}",
+        last.stderr
+    );
+    assert!(!is_draining(1));
+    assert_eq!(drain("1", &["--force"]).code, Some(0));
+    assert!(is_draining(1));
+
+    // There is somebody, but without the room.
+    assert_eq!(at(&fake, &["node", "resume", "1"]).code, Some(0));
+    assert_eq!(at(&fake, &["node", "resume", "2"]).code, Some(0));
+    fake.with(|state| state.used_bytes = 1 << 40);
+    let full = drain("2", &[]);
+    assert!(
+        needs_force(&full).contains("takes about 512 GiB"),
+        "{}",
+        full.stderr
+    );
+    assert!(!is_draining(2));
+    assert_eq!(drain("2", &["--force"]).code, Some(0));
+}
+
+#[test]
+fn only_a_node_that_is_gone_is_forgotten() {
+    let fake = Fake::start();
+    let forget = |node: &str| at(&fake, &["node", "forget", node]);
+    let is_known = |id| fake.with(|state| state.map.nodes.contains_key(&NodeId(id)));
+    // Its own address answers.
+    let lives = forget("1");
+    assert!(
+        needs_force(&lives).contains("is up and answers at"),
+        "{}",
+        lives.stderr
+    );
+    // Nobody answers at its address, but nobody has found it dead yet either.
+    let killed = forget("3");
+    assert!(
+        needs_force(&killed).contains("within the detection time"),
+        "{}",
+        killed.stderr
+    );
+    // Taken for dead, and it answers.
+    fake.with(|state| state.map.nodes.get_mut(&NodeId(1)).expect("n1").state = NodeState::Down);
+    let cut_off = forget("1");
+    assert!(
+        needs_force(&cut_off).contains("was taken for dead, but answers"),
+        "{}",
+        cut_off.stderr
+    );
+    assert!(is_known(1) && is_known(3));
+    // Forced, it is waited for: here nobody ever finds it dead.
+    let forced = ["node", "forget", "3", "--force", "--deadline", "400ms"];
+    let waited = at(&fake, &forced);
+    assert_eq!(waited.code, Some(4), "{}", waited.stderr);
+    assert!(
+        waited.stderr.contains("is not gone by the deadline"),
+        "{}",
+        waited.stderr
+    );
+    assert!(is_known(3));
+
+    fake.with(|state| state.map.nodes.get_mut(&NodeId(3)).expect("n3").state = NodeState::Down);
+    let gone = forget("3");
+    assert_eq!(
+        (gone.code, gone.stdout.as_str()),
+        (
+            Some(0),
+            "node 3 (node-3): forgotten; it was down; its id is not used again; 2 nodes are left\n"
+        ),
+        "{}",
+        gone.stderr
+    );
+    assert!(!is_known(3));
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct State {
     pub not_serving: u32,
     /// So many proposals are answered with "ask that one" first, and the address is its own.
     pub not_leader: u32,
+    /// Pages that the first node says it uses.
+    pub used_bytes: u64,
     /// Nothing is answered at all.
     pub silent: bool,
     /// The numbers of the writes that came, in order.
@@ -229,6 +231,7 @@ fn status(state: &State) -> Message {
     let facts = NodeFacts {
         node: 1,
         keys: state.keys.len() as u64,
+        used_bytes: state.used_bytes,
         ..NodeFacts::default()
     };
     let report = StatusReport::new(&state.map, NodeId(1), directory, [facts]);
