@@ -8,7 +8,9 @@ use staves_wire::group::RequestId;
 
 use crate::event::{KvRequest, Packet, client_id};
 use crate::kv::{KEYS, KvOperation};
-use crate::kv_history::{Act, Call, Content, Seen, Text, Verdict, check};
+use crate::kv_history::{
+    Act, Call, Content, Seen, Text, Verdict, call_of, check, is_large, seen_of,
+};
 use crate::world::World;
 
 /// Calls that the search over one key's history makes before it gives up.
@@ -122,7 +124,7 @@ impl World {
             Answer::Error(ErrorCode::Forgotten, _) => self.cover.count("key-value: forgotten"),
             answer => {
                 operation.returned = Some(now);
-                operation.seen = Seen::of(answer);
+                operation.seen = seen_of(answer);
                 let (act, seen) = (operation.act, operation.seen);
                 if seen.is_none() {
                     return self.violation(format!("{act:?} was answered with {answer:?}"));
@@ -137,7 +139,7 @@ impl World {
             (Act::Set(t) | Act::SetIfAbsent(t), Some(Seen::Ok)) if t.is_large() => {
                 self.cover.count("key-value: large value written");
             }
-            (Act::Get | Act::GetDel, Some(Seen::Value(c))) if c.is_large() => {
+            (Act::Get | Act::GetDel, Some(Seen::Value(c))) if is_large(&c) => {
                 self.cover.count("key-value: large value read");
             }
             (Act::SetIfAbsent(_), Some(Seen::Nil)) => {
@@ -160,7 +162,7 @@ impl World {
                 .history
                 .iter()
                 .filter(|o| o.key == key && !o.refused)
-                .map(Call::of)
+                .map(call_of)
                 .collect();
             match check(&calls, SEARCH_MAX) {
                 Verdict::Fine => {}

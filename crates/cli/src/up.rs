@@ -17,6 +17,11 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+    // Only in test builds; see `staves_model::mutant`.
+    let mutant = staves_model::mutant::plant_from_environment().map_err(anyhow::Error::msg)?;
+    if let Some(mutant) = mutant {
+        tracing::warn!(?mutant, "a bug is planted in this process");
+    }
     if let Some(parent) = up.parent_pid {
         die_with(parent);
     }

@@ -399,7 +399,9 @@ impl Member {
     /// its arrival.
     pub fn may_read(&self, now: Time) -> bool {
         let ctx = ctx!(self, now);
-        self.state.as_ref().is_some_and(|s| s.lease_holds(&ctx))
+        self.state.as_ref().is_some_and(|s| {
+            s.lease_holds(&ctx) || (s.serving() && planted(Mutant::LeaseNotLookedAt))
+        })
     }
 
     /// Whether updates may be answered: false only for a member of a pool that may start empty that has

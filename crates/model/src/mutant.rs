@@ -1,5 +1,6 @@
-//! The planted bugs of GROUP.md, and those that the service above adds. Each must be found by the
-//! simulator. They are compiled in only with the feature `mutants`, which only the simulator turns on.
+//! The planted bugs of GROUP.md, those that the service above adds, and those of the glue between the
+//! machines and the world. The first two must be found by the simulator, the last by the chaos runs on
+//! real processes. They are compiled in only with the feature `mutants`, which only tests turn on.
 
 /// A planted bug. The numbers are GROUP.md's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -37,6 +38,14 @@ pub enum Mutant {
     CopyForgetsIndex = 101,
     LargeNamedBeforeWritten = 102,
     NoOpNotRemembered = 104,
+    // Of the glue; not in GROUP.md.
+    VoteNotPersisted = 201,
+    DirectoryLogNotWritten = 202,
+    SendErrorTakenAsDone = 203,
+    IncarnationReused = 204,
+    ServeBeforeCatchUp = 205,
+    InterruptedUnderNewNumber = 206,
+    LeaseNotLookedAt = 207,
 }
 
 impl Mutant {
@@ -78,12 +87,27 @@ impl Mutant {
         Mutant::LargeNamedBeforeWritten,
         Mutant::NoOpNotRemembered,
     ];
+
+    /// Those of the glue.
+    pub const GLUE: [Mutant; 7] = [
+        Mutant::VoteNotPersisted,
+        Mutant::DirectoryLogNotWritten,
+        Mutant::SendErrorTakenAsDone,
+        Mutant::IncarnationReused,
+        Mutant::ServeBeforeCatchUp,
+        Mutant::InterruptedUnderNewNumber,
+        Mutant::LeaseNotLookedAt,
+    ];
 }
 
 #[cfg(feature = "mutants")]
 mod planted {
     use super::Mutant;
     use std::cell::Cell;
+    use std::sync::OnceLock;
+
+    /// Of the whole process.
+    static EVERYWHERE: OnceLock<Mutant> = OnceLock::new();
 
     thread_local! {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
@@ -94,10 +118,22 @@ mod planted {
         PLANTED.with(|p| p.set(mutant));
     }
 
-    /// Whether this bug is planted on this thread.
+    /// Plants the bug that `STAVES_MUTANT` names in the whole process, for good; which one, if any. The
+    /// error is a name that no bug has.
+    pub fn plant_from_environment() -> Result<Option<Mutant>, String> {
+        let Ok(name) = std::env::var("STAVES_MUTANT") else {
+            return Ok(None);
+        };
+        let all = [&Mutant::ALL[..], &Mutant::SERVICE, &Mutant::GLUE].concat();
+        let named = all.into_iter().find(|m| format!("{m:?}") == name);
+        let mutant = named.ok_or_else(|| format!("STAVES_MUTANT: there is no bug '{name}'"))?;
+        Ok(Some(*EVERYWHERE.get_or_init(|| mutant)))
+    }
+
+    /// Whether this bug is planted on this thread, or in the process.
     #[inline]
     pub fn planted(mutant: Mutant) -> bool {
-        PLANTED.with(|p| p.get() == Some(mutant))
+        PLANTED.with(|p| p.get() == Some(mutant)) || EVERYWHERE.get() == Some(&mutant)
     }
 }
 
@@ -107,6 +143,12 @@ mod planted {
     #[inline(always)]
     pub fn planted(_: super::Mutant) -> bool {
         false
+    }
+
+    /// Nothing is ever planted in the program: it does not even look.
+    #[inline(always)]
+    pub fn plant_from_environment() -> Result<Option<super::Mutant>, String> {
+        Ok(None)
     }
 }
 

@@ -367,8 +367,10 @@ pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
     if group.leader.index() >= group.members.len() {
         return Err("its leader is not a member");
     }
+    // Once the epoch is open, it is itself the last open one, and `kept` tells of the one before, which
+    // may have been wider.
     let mut kept = group.kept.iter().flatten();
-    if kept.any(|slot| slot.index() >= group.last_open.members.len()) {
+    if !group.open && kept.any(|slot| slot.index() >= group.last_open.members.len()) {
         return Err("it retains a member that the last open epoch did not have");
     }
     Ok(())

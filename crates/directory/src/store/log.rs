@@ -7,6 +7,7 @@ use std::ops::RangeBounds;
 use openraft::storage::{LogFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::{OptionalSend, StorageError, StorageIOError};
 use staves_model::NodeId;
+use staves_model::mutant::{Mutant, planted};
 
 use super::{Held, Store, encode, writer};
 use crate::types::{Entry, LogId, Types, Vote};
@@ -73,7 +74,9 @@ impl RaftLogStorage<Types> for Store {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError<NodeId>> {
         let save = async {
-            self.put("vote", encode(vote)?).await?;
+            if !planted(Mutant::VoteNotPersisted) {
+                self.put("vote", encode(vote)?).await?;
+            }
             self.memory.lock().vote = Some(*vote);
             Ok(())
         };

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{PoolId, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
@@ -108,7 +109,10 @@ async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>
     let mut fresh: Vec<(Home, OwnedOp)> = Vec::new();
     for ((place, part), wanted) in batch {
         let home = (place, part, wanted.bucket);
-        match wanted.request {
+        match wanted
+            .request
+            .filter(|_| !planted(Mutant::InterruptedUnderNewNumber))
+        {
             Some(request) => {
                 let waiting = numbered.entry(wanted.bucket).or_default();
                 waiting.push((home, wanted.op, request));

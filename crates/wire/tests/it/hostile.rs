@@ -1,6 +1,11 @@
 //! Bytes that nobody of good will sent.
 
 use bytes::{Bytes, BytesMut};
+use staves_model::{
+    ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberSlot, NodeId, PoolId,
+    Revision,
+};
+use staves_wire::directory::MapAnswer;
 use staves_wire::frame::{Decoder, FrameError, HEADER_BYTES, Incoming, Limits};
 use staves_wire::{DecodeError, Message, Opcode};
 
@@ -121,4 +126,48 @@ fn a_partial_frame_waits_for_the_rest() {
             assert!(matches!(got, Some(Incoming::Message(_))), "{name}");
         }
     }
+}
+
+/// An epoch that opened narrower than the one before it: the map was taken for broken by everybody who
+/// read it, as soon as a bucket had moved to a slot beyond its new width.
+#[test]
+fn a_group_that_opened_narrower_than_before_is_sound() {
+    let member = |node| {
+        Some(Member {
+            node: NodeId(node),
+            incarnation: Incarnation(node),
+            complete: true,
+        })
+    };
+    let mut group = Group {
+        id: GroupId(1),
+        pool: PoolId(1),
+        bucket: 0,
+        m: 1,
+        epoch: Epoch(3),
+        open: true,
+        leader: MemberSlot(0),
+        members: vec![member(4), member(2)],
+        // Of four members, the last now comes first.
+        kept: vec![Some(MemberSlot(3)), Some(MemberSlot(1))],
+        fresh: false,
+        last_open: LastOpen {
+            epoch: Epoch(3),
+            members: vec![member(4), member(2)],
+        },
+        lost: false,
+        revision: Revision(9),
+    };
+    let read = |group: &Group| {
+        let mut map = ClusterMap {
+            revision: Revision(9),
+            ..ClusterMap::default()
+        };
+        map.groups.insert(group.id, group.clone());
+        MapAnswer::new(&map, Revision(0)).read()
+    };
+    assert!(read(&group).is_ok_and(|map| map.is_some()));
+    group.open = false;
+    let error = read(&group).expect_err("while it is not open, its sources are looked up there");
+    assert!(error.to_string().contains("last open epoch"), "{error}");
 }

@@ -1,0 +1,64 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Real processes, real faults, checked histories. Needs root, iproute2 and nftables.
+#[derive(Parser)]
+#[command(name = "staves-chaos")]
+pub struct Args {
+    /// The staves program; without it, it is built.
+    #[arg(long, global = true)]
+    pub staves: Option<PathBuf>,
+    /// For what is random; without it, the clock's.
+    #[arg(long, global = true)]
+    pub seed: Option<u64>,
+    /// Plants a bug in every node (a name of staves_model::mutant); needs a build with 'mutants'.
+    #[arg(long, global = true)]
+    pub mutant: Option<String>,
+    /// Where the folders of runs go.
+    #[arg(long, global = true, default_value_os_t = std::env::temp_dir())]
+    pub folder: PathBuf,
+    /// Leave the folders of runs behind that found nothing, too.
+    #[arg(long, global = true)]
+    pub keep: bool,
+    /// The summary as JSON on stdout.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Every scenario that comes with the program, once.
+    Quick,
+    /// All scenarios and random ones, in turn, for so long.
+    Long {
+        /// How long.
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+    },
+    /// These scenarios.
+    Run {
+        /// Files, or names of scenarios that come with the program.
+        #[arg(required = true)]
+        scenarios: Vec<String>,
+    },
+    /// From kill -9 to resumed writes, so many times.
+    Kills {
+        /// How many.
+        #[arg(long, default_value_t = 50)]
+        count: u32,
+    },
+    /// Checks a history.
+    Check {
+        /// JSON lines.
+        history: PathBuf,
+    },
+    /// Plants each bug of the glue and demands that its scenario finds it.
+    Mutants,
+}

@@ -1,0 +1,271 @@
+//! Runs in a row, and what they come to together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use staves_chaos::run::{self, Told, Verdict};
+use staves_chaos::scenario::{Scenario, parse};
+use staves_chaos::{catalogue, judge, kills, lab, mutants, random, second};
+use staves_history::record;
+
+use crate::args::{Args, Command};
+
+/// Does what the command line says; whether nothing was found wrong.
+pub fn obey(args: &Args) -> anyhow::Result<bool> {
+    if let Command::Check { history } = &args.command {
+        return check(history);
+    }
+    if let Some(why) = lab::impossible() {
+        bail!("{why}");
+    }
+    let from_clock = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |t| t.as_millis() as u64)
+    };
+    let plants = args.mutant.is_some() || matches!(args.command, Command::Mutants);
+    let told = Told {
+        program: match &args.staves {
+            Some(program) => program.clone(),
+            None => built(plants)?,
+        },
+        seed: args.seed.unwrap_or_else(from_clock),
+        mutant: args.mutant.clone(),
+        folder: args.folder.clone(),
+        keep: args.keep,
+    };
+    let mut batch = Batch::new(args, told);
+    match &args.command {
+        Command::Quick => batch.all(catalogue::all()?, None),
+        Command::Run { scenarios } => {
+            let read = scenarios.iter().map(|name| named(name));
+            batch.all(read.collect::<anyhow::Result<_>>()?, None)
+        }
+        Command::Long { minutes } => {
+            let until = Instant::now() + Duration::from_secs(minutes * 60);
+            batch.all(catalogue::all()?, Some(until))
+        }
+        Command::Kills { count } => {
+            let kills = kills::measure(&batch.told, *count, |line| eprintln!("{line}"))?;
+            println!(
+                "{}",
+                if args.json {
+                    kills.json().to_string()
+                } else {
+                    kills.to_string()
+                }
+            );
+            Ok(kills.lost == 0)
+        }
+        Command::Mutants => hunt(&batch.told),
+        Command::Check { .. } => Ok(true),
+    }
+}
+
+/// Both opinions about one history.
+fn check(path: &Path) -> anyhow::Result<bool> {
+    let file =
+        std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let records = record::read(std::io::BufReader::new(file))?;
+    let (checked, mut violations) = judge::histories(&records);
+    violations.extend(second::opinion(path, &checked)?);
+    println!(
+        "{} operations on {} keys, {} with unknown outcome, {} keys undecided; Porcupine {}",
+        checked.operations,
+        checked.keys,
+        checked.unknown,
+        checked.undecided.len(),
+        if second::is_there() {
+            "agrees or is quoted below"
+        } else {
+            "was not asked: there is no go"
+        }
+    );
+    violations
+        .iter()
+        .for_each(|violation| println!("VIOLATION: {violation}"));
+    Ok(violations.is_empty())
+}
+
+fn named(name: &str) -> anyhow::Result<Scenario> {
+    if let Some(scenario) = catalogue::named(name)? {
+        return Ok(scenario);
+    }
+    let text = std::fs::read_to_string(name).with_context(|| {
+        format!(
+            "'{name}' is no file, and no scenario that comes with the program ({})",
+            catalogue::names().join(", ")
+        )
+    })?;
+    parse(name, &text).with_context(|| name.to_owned())
+}
+
+/// Builds the program beside this one.
+fn built(with_bugs: bool) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let folder = own.parent().context("this program is in no folder")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Process::new(cargo);
+    command
+        .current_dir(&root)
+        .args(["build", "--quiet", "-p", "staves", "--bin", "staves"]);
+    // Planted bugs get a folder of their own: no program that anybody might install has them.
+    let mut target = folder.parent().context("no target folder")?.to_owned();
+    if with_bugs {
+        target = target.join("with-bugs");
+        command
+            .args(["--features", "mutants"])
+            .arg("--target-dir")
+            .arg(&target);
+    } else {
+        command.arg("--target-dir").arg(&target);
+    }
+    let profile = folder.file_name().context("no profile")?;
+    if profile != "debug" {
+        command.arg("--release");
+    }
+    eprintln!("building staves ({}) ...", profile.display());
+    if !command
+        .status()
+        .context("cannot run cargo; name the program with --staves")?
+        .success()
+    {
+        bail!("staves could not be built; name the program with --staves");
+    }
+    Ok(target.join(profile).join("staves"))
+}
+
+fn hunt(told: &Told) -> anyhow::Result<bool> {
+    let mut all_found = true;
+    for (mutant, scenario) in mutants::HUNTS {
+        let found = mutants::hunt(told, mutant, scenario, 3)?;
+        all_found &= found.is_some();
+        match found {
+            Some((runs, why)) => println!("found   {mutant:<28} by {scenario}, run {runs}: {why}"),
+            None => println!("MISSED  {mutant:<28} by {scenario}"),
+        }
+    }
+    Ok(all_found)
+}
+
+/// What runs came to together.
+struct Batch<'a> {
+    args: &'a Args,
+    told: Told,
+    begun: Instant,
+    verdicts: Vec<(u64, Verdict)>,
+}
+
+impl Batch<'_> {
+    fn new(args: &Args, told: Told) -> Batch<'_> {
+        Batch {
+            args,
+            told,
+            begun: Instant::now(),
+            verdicts: Vec::new(),
+        }
+    }
+
+    /// The given ones; then, until that time, random ones.
+    fn all(&mut self, scenarios: Vec<Scenario>, until: Option<Instant>) -> anyhow::Result<bool> {
+        let given = scenarios.len();
+        for (at, scenario) in scenarios.iter().enumerate() {
+            self.one(scenario, self.told.seed + at as u64, until, at + 1, given)?;
+        }
+        let mut seed = self.told.seed + given as u64;
+        while until.is_some_and(|until| Instant::now() < until) {
+            self.one(&random::scenario(seed), seed, until, 0, 0)?;
+            seed += 1;
+        }
+        self.summary();
+        Ok(self.verdicts.iter().all(|(_, v)| v.violations.is_empty()))
+    }
+
+    fn one(
+        &mut self,
+        scenario: &Scenario,
+        seed: u64,
+        until: Option<Instant>,
+        at: usize,
+        of: usize,
+    ) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let told = Told {
+            seed,
+            ..self.told.clone()
+        };
+        let verdict = run::run(scenario, &told, second::of_run)?;
+        let left = until.map_or_else(
+            || self.begun.elapsed() / at.max(1) as u32 * (of - at) as u32,
+            |until| until.saturating_duration_since(Instant::now()),
+        );
+        eprintln!(
+            "{} {:<28} seed {seed}: {:>6} operations, stall {:>5} ms, {:>3} s; {} min left{}",
+            if verdict.violations.is_empty() {
+                "fine"
+            } else {
+                "BAD "
+            },
+            verdict.name,
+            verdict.operations,
+            verdict.stall.length.as_millis(),
+            begun.elapsed().as_secs(),
+            left.as_secs().div_ceil(60),
+            verdict
+                .folder
+                .as_ref()
+                .map_or(String::new(), |f| format!("; see {}", f.display())),
+        );
+        verdict
+            .violations
+            .iter()
+            .for_each(|v| eprintln!("     {v}"));
+        self.verdicts.push((seed, verdict));
+        Ok(())
+    }
+
+    fn summary(&self) {
+        let mut faults: BTreeMap<&str, usize> = BTreeMap::new();
+        self.verdicts
+            .iter()
+            .flat_map(|(_, v)| &v.faults)
+            .for_each(|f| *faults.entry(f).or_default() += 1);
+        let sum = |f: fn(&Verdict) -> usize| self.verdicts.iter().map(|(_, v)| f(v)).sum::<usize>();
+        let bad: Vec<&(u64, Verdict)> = self
+            .verdicts
+            .iter()
+            .filter(|(_, v)| !v.violations.is_empty())
+            .collect();
+        let json = serde_json::json!({
+            "seed": self.told.seed,
+            "runs": self.verdicts.len(),
+            "seconds": self.begun.elapsed().as_secs(),
+            "faults": faults,
+            "operations": sum(|v| v.operations),
+            "unknown": sum(|v| v.unknown),
+            "keys_undecided": sum(|v| v.undecided),
+            "violations": bad.iter().flat_map(|(seed, v)| v.violations.iter().map(move |text| {
+                serde_json::json!({"scenario": v.name, "seed": seed, "what": text, "folder": v.folder})
+            })).collect::<Vec<_>>(),
+        });
+        if self.args.json {
+            return println!("{json}");
+        }
+        let counted: Vec<String> = faults.iter().map(|(f, n)| format!("{n} {f}")).collect();
+        println!(
+            "{} runs from seed {}, {} s; faults: {}; {} operations, {} with unknown outcome, {} keys undecided; {} runs with violations",
+            self.verdicts.len(),
+            self.told.seed,
+            self.begun.elapsed().as_secs(),
+            counted.join(", "),
+            sum(|v| v.operations),
+            sum(|v| v.unknown),
+            sum(|v| v.undecided),
+            bad.len()
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! The scenarios that come with the program.
+
+use crate::scenario::{Scenario, parse};
+
+macro_rules! scenarios {
+    ($($name:literal)*) => {
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../scenarios/", $name, ".txt")))),*];
+    };
+}
+
+scenarios! {
+    "kill-two-in-turn" "kill-and-come-straight-back" "pause-past-the-lease" "cut-off-but-asked" "partial-and-one-way"
+    "slow-link" "full-disk" "members-come-and-go" "rolling-restart" "new-folder" "clocks-apart" "catch-up"
+    "all-restart" "all-copies-die" "majority-lost" "a-bit-of-each"
+}
+
+/// Their names.
+pub fn names() -> Vec<&'static str> {
+    FILES.iter().map(|(name, _)| *name).collect()
+}
+
+/// All of them.
+pub fn all() -> anyhow::Result<Vec<Scenario>> {
+    FILES
+        .iter()
+        .map(|(name, text)| parse(name, text).map_err(|e| anyhow::anyhow!("{name}: {e}")))
+        .collect()
+}
+
+/// One of them.
+pub fn named(name: &str) -> anyhow::Result<Option<Scenario>> {
+    let file = FILES.iter().find(|(known, _)| *known == name);
+    file.map(|(name, text)| parse(name, text).map_err(|e| anyhow::anyhow!("{name}: {e}")))
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_file_is_in_the_list_and_reads() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let files = std::fs::read_dir(folder)
+            .expect("the folder is there")
+            .count();
+        assert_eq!(files, super::names().len());
+        for scenario in super::all().expect("they read") {
+            assert!(scenario.steps.len() > 1, "{}", scenario.name);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a run's history proves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use staves_history::Record;
+use staves_history::record::{self, Asked, Checked};
+
+/// Most steps of the search for each key.
+const STEPS_MAX: usize = 500_000;
+
+/// Most keys that are told one by one.
+const BAD_SHOWN: usize = 10;
+
+/// The longest time in which no client had an answer about a contended key.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Stall {
+    /// Which key.
+    pub key: String,
+    /// When it began, in nanoseconds of the run.
+    pub from: u64,
+    /// How long it was.
+    pub length: Duration,
+}
+
+/// The worst stall between `from` and `to`, of keys that many clients ask for.
+pub fn worst_stall(records: &[Record], from: u64, to: u64) -> Stall {
+    let mut answers: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for record in records.iter().filter(|r| !r.key.starts_with('l')) {
+        let at = record.returned.filter(|at| (from..=to).contains(at));
+        answers.entry(&record.key).or_default().extend(at);
+    }
+    let mut worst = Stall::default();
+    for (key, mut times) in answers {
+        times.extend([from, to]);
+        times.sort_unstable();
+        for pair in times.windows(2) {
+            let length = Duration::from_nanos(pair[1].saturating_sub(pair[0]));
+            if length > worst.length {
+                worst = Stall {
+                    key: key.to_owned(),
+                    from: pair[0],
+                    length,
+                };
+            }
+        }
+    }
+    worst
+}
+
+/// Where more was lost than the scheme bears, each key may have become empty, once for each such loss:
+/// that is a deletion that nobody asked for and nobody knows the outcome of.
+pub fn with_losses(mut records: Vec<Record>, losses: &[u64]) -> Vec<Record> {
+    let mut first: BTreeMap<String, u64> = BTreeMap::new();
+    for record in &records {
+        let at = first.entry(record.key.clone()).or_insert(record.call);
+        *at = (*at).min(record.call);
+    }
+    for (key, begun) in first {
+        for at in losses.iter().filter(|at| **at > begun) {
+            records.push(Record {
+                process: u32::MAX,
+                key: key.clone(),
+                asked: Asked::Del,
+                call: *at,
+                returned: None,
+                answer: None,
+            });
+        }
+    }
+    records
+}
+
+/// Whether one order explains each key, in words.
+pub fn histories(records: &[Record]) -> (Checked, Vec<String>) {
+    let checked = record::check(records, STEPS_MAX);
+    let mut violations: Vec<String> = checked
+        .bad
+        .iter()
+        .take(BAD_SHOWN)
+        .map(|(key, why)| format!("key {key} is not linearizable: {why}"))
+        .collect();
+    if checked.bad.len() > BAD_SHOWN {
+        let more = checked.bad.len() - BAD_SHOWN;
+        violations.push(format!("{more} more keys are not linearizable"));
+    }
+    let contended = |keys: &mut dyn Iterator<Item = &str>| {
+        keys.filter(|key| !key.starts_with('l'))
+            .collect::<BTreeSet<_>>()
+            .len()
+    };
+    let all = contended(&mut records.iter().map(|r| r.key.as_str()));
+    let undecided = contended(&mut checked.undecided.iter().map(String::as_str));
+    if undecided * 2 > all {
+        violations.push(format!(
+            "{undecided} of {all} contended keys could not be decided: too many operations with an unknown outcome"
+        ));
+    }
+    (checked, violations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_history::record::Answered;
+
+    fn record(key: &str, asked: Asked, call: u64, returned: u64, answer: Answered) -> Record {
+        Record {
+            process: 1,
+            key: key.into(),
+            asked,
+            call,
+            returned: Some(returned),
+            answer: Some(answer),
+        }
+    }
+
+    #[test]
+    fn the_longest_silence_of_a_key_is_found() {
+        let second = 1_000_000_000;
+        let mut records = Vec::new();
+        for t in [1, 2, 3, 8, 9] {
+            records.push(record(
+                "t0",
+                Asked::Get,
+                (t - 1) * second,
+                t * second,
+                Answered::Nil,
+            ));
+        }
+        let stall = worst_stall(&records, 0, 10 * second);
+        assert_eq!(
+            (stall.key.as_str(), stall.length),
+            ("t0", Duration::from_secs(5))
+        );
+        let stall = worst_stall(&records, 0, 20 * second);
+        assert_eq!(stall.length, Duration::from_secs(11), "silent to the end");
+    }
+
+    #[test]
+    fn a_loss_excuses_an_empty_key_but_no_wrong_value() {
+        let set = |value: &str| Asked::Set {
+            value: value.into(),
+        };
+        let gone = vec![
+            record("k", set("a"), 1, 2, Answered::Ok),
+            record("k", Asked::Get, 5, 6, Answered::Nil),
+        ];
+        assert_eq!(histories(&gone).1.len(), 1);
+        assert!(histories(&with_losses(gone.clone(), &[3])).1.is_empty());
+        assert_eq!(
+            histories(&with_losses(gone, &[7])).1.len(),
+            1,
+            "lost later than it was missed"
+        );
+        let stale = vec![
+            record("k", set("a"), 1, 2, Answered::Ok),
+            record("k", set("b"), 3, 4, Answered::Ok),
+            record("k", Asked::Get, 6, 7, Answered::Value("a".into())),
+        ];
+        assert_eq!(histories(&with_losses(stale, &[5])).1.len(), 1);
+    }
+}

@@ -1,0 +1,274 @@
+//! The network: one namespace for each node, and one, the hub, for clients and the bridge.
+//!
+//! Everything lives inside namespaces whose names begin with `stv<pid>x<number>-`, so that labs never
+//! meet each other or the machine's own network, and so that what a killed run left can be told by its
+//! process, which is gone.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Most nodes of a lab.
+pub const NODES_MAX: usize = 16;
+/// The tools it is built with, and where Debian has them.
+const TOOLS: [(&str, &[&str], &str); 3] = [
+    ("ip", &["-V"], "iproute2"),
+    ("tc", &["-V"], "iproute2"),
+    ("nft", &["--version"], "nftables"),
+];
+
+/// The namespaces of one run; taken away when dropped.
+pub struct Lab {
+    prefix: String,
+    nodes: usize,
+    /// From, to: what the first sends does not reach the second.
+    cuts: BTreeSet<(usize, usize)>,
+}
+
+/// Runs a command to its end; its words and what it said are in the error.
+pub(crate) fn tool(program: &str, args: &[&str]) -> anyhow::Result<String> {
+    let out = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        bail!("{program} {}: {}", args.join(" "), said.trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Why labs cannot be built here; `None` if they can.
+pub fn impossible() -> Option<String> {
+    for (program, args, package) in TOOLS {
+        if tool(program, args).is_err() {
+            return Some(format!("{program} does not run here (Debian: {package})"));
+        }
+    }
+    // The whole of it, small: rights, namespaces, bridges, filters.
+    let attempt = Lab::new(1).and_then(|mut lab| lab.set_cuts([(0, 0)].into()));
+    attempt
+        .err()
+        .map(|error| format!("no lab can be built here (it needs root): {error:#}"))
+}
+
+impl Lab {
+    /// Builds the hub and this many nodes' namespaces.
+    pub fn new(nodes: usize) -> anyhow::Result<Lab> {
+        sweep();
+        static BUILT: AtomicU32 = AtomicU32::new(0);
+        let number = BUILT.fetch_add(1, Ordering::Relaxed);
+        let mut lab = Lab {
+            prefix: format!("stv{}x{number}", std::process::id()),
+            nodes: 0,
+            cuts: BTreeSet::new(),
+        };
+        let hub = lab.hub();
+        tool("ip", &["netns", "add", &hub])?;
+        tool("ip", &["-n", &hub, "link", "set", "lo", "up"])?;
+        tool("ip", &["-n", &hub, "link", "add", "br0", "type", "bridge"])?;
+        tool(
+            "ip",
+            &["-n", &hub, "address", "add", "10.77.0.254/24", "dev", "br0"],
+        )?;
+        tool("ip", &["-n", &hub, "link", "set", "br0", "up"])?;
+        for _ in 0..nodes {
+            lab.add()?;
+        }
+        Ok(lab)
+    }
+
+    /// Adds a node's namespace.
+    pub fn add(&mut self) -> anyhow::Result<()> {
+        if self.nodes == NODES_MAX {
+            bail!("a lab has at most {NODES_MAX} nodes");
+        }
+        let at = self.nodes;
+        let (hub, space, port) = (self.hub(), self.space(at), format!("p{}", at + 1));
+        tool("ip", &["netns", "add", &space])?;
+        self.nodes += 1;
+        let pair = [
+            "link", "add", &port, "netns", &hub, "type", "veth", "peer", "name", "eth0",
+        ];
+        tool("ip", &[&pair[..], &["netns", &space]].concat())?;
+        tool(
+            "ip",
+            &["-n", &hub, "link", "set", &port, "master", "br0", "up"],
+        )?;
+        let address = format!("{}/24", self.address(at));
+        tool(
+            "ip",
+            &["-n", &space, "address", "add", &address, "dev", "eth0"],
+        )?;
+        tool("ip", &["-n", &space, "link", "set", "eth0", "up"])?;
+        tool("ip", &["-n", &space, "link", "set", "lo", "up"])?;
+        Ok(())
+    }
+
+    /// The namespace of clients.
+    fn hub(&self) -> String {
+        format!("{}-hub", self.prefix)
+    }
+
+    /// A node's namespace.
+    pub fn space(&self, at: usize) -> String {
+        format!("{}-n{}", self.prefix, at + 1)
+    }
+
+    /// A node's address.
+    pub fn address(&self, at: usize) -> String {
+        format!("10.77.0.{}", at + 1)
+    }
+
+    /// Moves this thread to where clients are. Threads and processes that it starts are there too.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        let path = Path::new("/run/netns").join(self.hub());
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .context("cannot enter the lab's namespace")
+    }
+
+    /// What is cut: pairs of sender and receiver.
+    pub fn cuts(&self) -> &BTreeSet<(usize, usize)> {
+        &self.cuts
+    }
+
+    /// Cuts exactly these.
+    pub fn set_cuts(&mut self, cuts: BTreeSet<(usize, usize)>) -> anyhow::Result<()> {
+        for to in 0..self.nodes {
+            let now: Vec<usize> = senders(&cuts, to);
+            if now == senders(&self.cuts, to) {
+                continue;
+            }
+            let mut rules = "flush ruleset\ntable ip chaos {\n chain in {\n  type filter hook input priority 0;\n".to_owned();
+            for from in now {
+                rules += &format!("  ip saddr {} drop\n", self.address(from));
+            }
+            self.filter(to, &(rules + " }\n}\n"))?;
+        }
+        self.cuts = cuts;
+        Ok(())
+    }
+
+    fn filter(&self, at: usize, rules: &str) -> anyhow::Result<()> {
+        let mut nft = Command::new("ip")
+            .args(["netns", "exec", &self.space(at), "nft", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run nft")?;
+        if let Some(mut stdin) = nft.stdin.take() {
+            stdin
+                .write_all(rules.as_bytes())
+                .context("nft takes no rules")?;
+        }
+        let out = nft.wait_with_output().context("cannot wait for nft")?;
+        if !out.status.success() {
+            bail!("nft: {}", String::from_utf8_lossy(&out.stderr).trim());
+        }
+        Ok(())
+    }
+
+    /// Bounds how fast a node may send (`tc`'s words: 1mbit), or no longer does.
+    pub fn slow(&self, at: usize, rate: Option<&str>) -> anyhow::Result<()> {
+        let space = self.space(at);
+        let on = ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate"];
+        let rest = ["burst", "32kb", "latency", "400ms"];
+        let args = match rate {
+            Some(rate) => [&["-n", &space][..], &on, &[rate], &rest].concat(),
+            None => vec!["-n", &space, "qdisc", "del", "dev", "eth0", "root"],
+        };
+        tool("tc", &args).map(drop)
+    }
+}
+
+fn senders(cuts: &BTreeSet<(usize, usize)>, to: usize) -> Vec<usize> {
+    cuts.iter()
+        .filter(|cut| cut.1 == to)
+        .map(|cut| cut.0)
+        .collect()
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for at in 0..self.nodes {
+            // What cannot be taken away now is swept by the next run.
+            let _ = tool("ip", &["netns", "del", &self.space(at)]);
+        }
+        let _ = tool("ip", &["netns", "del", &self.hub()]);
+    }
+}
+
+/// The process that a lab's name tells, if it is one.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, rest) = name.strip_prefix("stv")?.split_once('x')?;
+    rest.contains('-').then_some(())?;
+    pid.parse().ok()
+}
+
+fn is_gone(pid: u32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Takes away what runs left whose process is gone: the processes in their namespaces, the namespaces,
+/// and the disks that they mounted.
+pub fn sweep() {
+    let names = std::fs::read_dir("/run/netns")
+        .into_iter()
+        .flatten()
+        .flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        if !owner(&name).is_some_and(is_gone) {
+            continue;
+        }
+        for pid in tool("ip", &["netns", "pids", &name])
+            .unwrap_or_default()
+            .lines()
+        {
+            let pid = pid.parse().ok().and_then(rustix::process::Pid::from_raw);
+            if let Some(pid) = pid {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        let _ = tool("ip", &["netns", "del", &name]);
+    }
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    for place in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+        let ours = place
+            .split('/')
+            .find_map(|part| part.strip_prefix(crate::nodes::FOLDER));
+        let pid = ours.and_then(|rest| rest.split('-').next()?.parse().ok());
+        if pid.is_some_and(is_gone) {
+            let _ = tool("umount", &["-l", place]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_have_an_owner() {
+        assert_eq!(owner("stv123x0-n1"), Some(123));
+        assert_eq!(owner("stv123x4-hub"), Some(123));
+        for other in [
+            "default",
+            "stv",
+            "stvx-",
+            "stv12-n1",
+            "stv12x3",
+            "stvax1-n1",
+        ] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+}

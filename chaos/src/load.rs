@@ -1,0 +1,358 @@
+//! Clients: threads with real connections, few contended keys, and exact records of what they saw.
+//!
+//! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted, and `l<client>-<n>` are written once
+//! each, so that every bucket holds something that must not get lost. Every written text is unique.
+
+mod native;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use staves_history::Record;
+use staves_history::record::{Answered, Asked};
+
+use crate::resp::{Reply, Resp, nothing_done};
+
+/// How long a client waits for an answer. Nodes answer after 5 s at the latest.
+pub const PATIENCE: Duration = Duration::from_secs(12);
+const CONNECT: Duration = Duration::from_millis(1000);
+/// Operations before a client goes to another node.
+const STAY: u32 = 40;
+/// Rest between two operations.
+const REST: Duration = Duration::from_millis(4);
+/// Rest after trouble.
+const PAUSE: Duration = Duration::from_millis(60);
+
+/// What all clients and the run share.
+pub struct Shared {
+    begun: Instant,
+    doors: Mutex<Vec<SocketAddr>>,
+    records: Mutex<Vec<Record>>,
+    /// Per node: until when it is excused from answering, in nanoseconds of the run.
+    excused: Mutex<Vec<u64>>,
+    hangs: Mutex<Vec<String>>,
+    stop: AtomicBool,
+    /// Answers, for progress.
+    pub answered: AtomicU64,
+    /// Operations that were certainly not done: refused, or never sent.
+    pub refused: AtomicU64,
+}
+
+/// A lock whose holder cannot have broken anything by panicking.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Of a run that begins now.
+    pub fn new() -> Arc<Shared> {
+        Arc::new(Shared {
+            begun: Instant::now(),
+            doors: Mutex::default(),
+            records: Mutex::default(),
+            excused: Mutex::default(),
+            hangs: Mutex::default(),
+            stop: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Nanoseconds since the run began.
+    pub fn now(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    /// One more door.
+    pub fn add_door(&self, door: SocketAddr) {
+        lock(&self.doors).push(door);
+        lock(&self.excused).push(0);
+    }
+
+    /// A node that was killed, paused or slowed need not answer what it was asked before, nor, with
+    /// `u64::MAX`, until it is said to be well again.
+    pub fn excuse(&self, at: usize, until: u64) {
+        if let Some(excused) = lock(&self.excused).get_mut(at) {
+            *excused = until;
+        }
+    }
+
+    /// Ends all clients.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the history.
+    pub fn record(&self, record: Record) {
+        if record.returned.is_some() {
+            self.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        lock(&self.records).push(record);
+    }
+
+    /// The history so far.
+    pub fn records(&self) -> Vec<Record> {
+        lock(&self.records).clone()
+    }
+
+    /// What clients complain of: nodes that kept them waiting and had no excuse.
+    pub fn hangs(&self) -> Vec<String> {
+        lock(&self.hangs).clone()
+    }
+
+    fn door(&self, at: usize) -> Option<SocketAddr> {
+        lock(&self.doors).get(at).copied()
+    }
+
+    fn doors(&self) -> usize {
+        lock(&self.doors).len()
+    }
+
+    /// Something that must not be, whatever the history says.
+    fn complain(&self, what: String) {
+        lock(&self.hangs).push(what);
+    }
+
+    /// Nobody answered on a connection that stayed open.
+    fn silent(&self, at: usize, record: &Record) {
+        let excused = lock(&self.excused).get(at).copied().unwrap_or(u64::MAX);
+        if excused < record.call {
+            let waited = Duration::from_nanos(self.now() - record.call);
+            let text = format!(
+                "n{} kept a client waiting for {waited:?}: {:?} on {} at {:.3} s",
+                at + 1,
+                record.asked,
+                record.key,
+                record.call as f64 / 1e9
+            );
+            self.complain(text);
+        }
+    }
+}
+
+/// A contended key's name: of every two, one is a text and one is counted.
+pub fn key(at: usize) -> String {
+    match at % 2 {
+        0 => format!("t{}", at / 2),
+        _ => format!("c{}", at / 2),
+    }
+}
+
+/// Starts clients: `contended` on `keys` keys, and one that writes keys once. Of the first, one stays at
+/// each node that there is, so that a node that keeps its clients waiting cannot catch them all; the
+/// others go around. The threads are in the namespace of the caller's.
+pub fn start(
+    shared: &Arc<Shared>,
+    seed: u64,
+    contended: usize,
+    keys: usize,
+) -> Vec<JoinHandle<()>> {
+    let nodes = shared.doors();
+    let spawn = |process: u32| {
+        let shared = shared.clone();
+        let rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
+        std::thread::spawn(move || {
+            let mut client = Client {
+                shared,
+                process,
+                written: 0,
+                rng,
+                home: (process as usize).checked_sub(1).filter(|at| *at < nodes),
+                connection: None,
+                stayed: 0,
+            };
+            match process {
+                0 => client.write_ledger(),
+                _ => client.contend(keys),
+            }
+        })
+    };
+    let mut clients: Vec<JoinHandle<()>> = (0..=contended as u32).map(spawn).collect();
+    let native = lock(&shared.doors)
+        .iter()
+        .map(|door| format!("{}:1600", door.ip()))
+        .collect();
+    clients.push(native::start(
+        shared,
+        contended as u32 + 1,
+        seed,
+        keys,
+        native,
+    ));
+    clients
+}
+
+/// One client.
+pub struct Client {
+    shared: Arc<Shared>,
+    process: u32,
+    written: u64,
+    rng: SmallRng,
+    /// The node that it stays at, if it does.
+    home: Option<usize>,
+    connection: Option<(usize, Resp)>,
+    /// Operations on it so far.
+    stayed: u32,
+}
+
+impl Client {
+    /// A client for reading at the end.
+    pub fn reader(shared: &Arc<Shared>, process: u32, seed: u64) -> Client {
+        Client {
+            shared: shared.clone(),
+            process,
+            written: 0,
+            rng: SmallRng::seed_from_u64(seed),
+            home: None,
+            connection: None,
+            stayed: 0,
+        }
+    }
+
+    fn text(&mut self) -> String {
+        self.written += 1;
+        format!("p{}.{};", self.process, self.written)
+    }
+
+    fn contend(&mut self, keys: usize) {
+        while !self.shared.stopped() {
+            let at = self.rng.random_range(0..keys);
+            let (process, written) = (self.process, &mut self.written);
+            let asked = choose(&mut self.rng, at, || {
+                *written += 1;
+                format!("p{process}.{written};")
+            });
+            let done = self.ask(&key(at), asked).is_some();
+            std::thread::sleep(if done { REST } else { PAUSE });
+        }
+    }
+
+    fn write_ledger(&mut self) {
+        while !self.shared.stopped() {
+            let value = self.text();
+            let key = format!("l{}-{}", self.process, self.written);
+            let done = self.ask(&key, Asked::Set { value }).is_some();
+            std::thread::sleep(if done { REST } else { PAUSE });
+        }
+    }
+
+    /// Asks any node, and records what is known of it; the answer, if there was one.
+    pub fn ask(&mut self, key: &str, asked: Asked) -> Option<Answered> {
+        let (at, mut resp) = self.connect()?;
+        let args = words(key, &asked);
+        let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
+        let mut record = Record {
+            process: self.process,
+            key: key.to_owned(),
+            asked,
+            call: self.shared.now(),
+            returned: None,
+            answer: None,
+        };
+        let reply = resp.call(&args);
+        let returned = self.shared.now();
+        match reply {
+            Ok(Reply::Error(error)) if nothing_done(&error) => {
+                self.keep(at, resp);
+                self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            Ok(Reply::Error(_)) => self.keep(at, resp),
+            Ok(reply) => {
+                self.keep(at, resp);
+                record.returned = Some(returned);
+                record.answer = Some(answered(reply));
+            }
+            Err(error) if is_late(&error) => self.shared.silent(at, &record),
+            Err(_) => {}
+        }
+        let answer = record.answer.clone();
+        // A read that nobody answered tells nothing.
+        if answer.is_some() || record.asked != Asked::Get {
+            self.shared.record(record);
+        }
+        answer
+    }
+
+    fn keep(&mut self, at: usize, resp: Resp) {
+        self.connection = Some((at, resp)).filter(|_| self.stayed < STAY);
+    }
+
+    /// The connection at hand, or a new one to any node.
+    fn connect(&mut self) -> Option<(usize, Resp)> {
+        self.stayed += 1;
+        if let Some(at_hand) = self.connection.take() {
+            return Some(at_hand);
+        }
+        self.stayed = 0;
+        let at = match self.home {
+            Some(home) => home,
+            None => self.rng.random_range(0..self.shared.doors().max(1)),
+        };
+        match Resp::connect(self.shared.door(at)?, CONNECT, PATIENCE) {
+            Ok(resp) => Some((at, resp)),
+            Err(_) => {
+                self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}
+
+/// What to ask of a contended key. The first counted key is never taken away, so that an increment
+/// that was done twice shows for good.
+fn choose(rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
+    let dice = rng.random_range(0..100);
+    let (counted, forever) = (at % 2 == 1, at == 1);
+    match dice {
+        0..45 => Asked::Get,
+        _ if forever => Asked::Incr { by: 1 },
+        45..92 if counted => Asked::Incr { by: 1 },
+        92..96 if counted => Asked::Del,
+        96.. if counted => Asked::GetDel,
+        45..65 => Asked::Set { value: text() },
+        65..73 => Asked::SetNx { value: text() },
+        73..79 => Asked::Del,
+        79..85 => Asked::GetDel,
+        _ => Asked::Append { value: text() },
+    }
+}
+
+fn is_late(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(error.kind(), TimedOut | WouldBlock)
+}
+
+fn words(key: &str, asked: &Asked) -> Vec<String> {
+    let one = |verb: &str| vec![verb.to_owned(), key.to_owned()];
+    let two = |verb: &str, value: &str| vec![verb.to_owned(), key.to_owned(), value.to_owned()];
+    match asked {
+        Asked::Get => one("GET"),
+        Asked::Set { value } => two("SET", value),
+        Asked::SetNx { value } => [two("SET", value), vec!["NX".to_owned()]].concat(),
+        Asked::Del => one("DEL"),
+        Asked::Incr { by } => two("INCRBY", &by.to_string()),
+        Asked::Append { value } => two("APPEND", value),
+        Asked::GetDel => one("GETDEL"),
+    }
+}
+
+fn answered(reply: Reply) -> Answered {
+    match reply {
+        Reply::Bulk(None) => Answered::Nil,
+        Reply::Bulk(Some(value)) => Answered::Value(String::from_utf8_lossy(&value).into_owned()),
+        Reply::Int(n) => Answered::Int(n),
+        Reply::Simple(text) if text == "OK" => Answered::Ok,
+        // Nothing that is asked for here is answered so; the check will say that nothing explains it.
+        Reply::Simple(text) | Reply::Error(text) => Answered::Value(text),
+    }
+}

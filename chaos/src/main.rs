@@ -1,0 +1,19 @@
+//! The chaos runs from a shell: `cargo run --release -p staves-chaos -- quick`.
+
+mod args;
+mod batch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match batch::obey(&args::Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("staves-chaos: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

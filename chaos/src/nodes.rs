@@ -1,0 +1,289 @@
+//! The nodes: `staves up` processes, each in its namespace, with its folder and its log.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::lab::{Lab, tool};
+
+/// How the folders of runs begin; the process's id follows.
+pub(crate) const FOLDER: &str = "staves-chaos-";
+/// Memory of each node.
+const MEMORY: &str = "192MiB";
+/// Each data folder is a small disk of its own, in memory: it can be filled, and how fast the machine's own
+/// disk is for others decides nothing.
+const DISK: &str = "size=12m";
+/// How long a request to a door for status may take.
+const STATUS: Duration = Duration::from_millis(800);
+
+/// What the nodes are started with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The `staves` program.
+    pub program: PathBuf,
+    /// A planted bug, in builds that can have one.
+    pub mutant: Option<String>,
+    /// The first pool's scheme.
+    pub scheme: String,
+    /// Each node's monotonic clock begins elsewhere, days apart.
+    pub clocks_apart: bool,
+}
+
+struct Node {
+    child: Option<Child>,
+    started: Instant,
+    paused: bool,
+}
+
+/// All nodes of a run. They are killed when this is dropped.
+pub struct Nodes {
+    setup: Setup,
+    folder: PathBuf,
+    nodes: Vec<Node>,
+}
+
+impl Nodes {
+    /// None yet; logs and data folders go to `folder`.
+    pub fn new(setup: Setup, folder: &Path) -> Nodes {
+        Nodes {
+            setup,
+            folder: folder.to_owned(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// How many there are, running or not.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The ones that run.
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.nodes.len())
+            .filter(|at| self.nodes[*at].child.is_some())
+            .collect()
+    }
+
+    /// Whether it runs and is not paused.
+    pub fn is_running(&self, at: usize) -> bool {
+        self.nodes
+            .get(at)
+            .is_some_and(|n| n.child.is_some() && !n.paused)
+    }
+
+    /// How long ago its process was started.
+    pub fn age(&self, at: usize) -> Duration {
+        self.nodes[at].started.elapsed()
+    }
+
+    /// A node's log.
+    pub fn log(&self, at: usize) -> PathBuf {
+        self.folder.join(format!("n{}.log", at + 1))
+    }
+
+    fn data(&self, at: usize) -> PathBuf {
+        self.folder.join(format!("n{}", at + 1))
+    }
+
+    /// Makes room for one more; it is not started yet.
+    pub fn add(&mut self) -> anyhow::Result<usize> {
+        let at = self.nodes.len();
+        let data = self.data(at);
+        std::fs::create_dir_all(&data)
+            .with_context(|| format!("cannot make {}", data.display()))?;
+        let place = data.display().to_string();
+        tool("mount", &["-t", "tmpfs", "-o", DISK, "tmpfs", &place])?;
+        self.nodes.push(Node {
+            child: None,
+            started: Instant::now(),
+            paused: false,
+        });
+        Ok(at)
+    }
+
+    /// Starts a node; all but the very first join those that run.
+    pub fn start(&mut self, lab: &Lab, at: usize, founder: bool) -> anyhow::Result<()> {
+        let log = self.log(at);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        let address = lab.address(at);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &lab.space(at)]);
+        if self.setup.clocks_apart {
+            let days = (at + 1) * 86_400;
+            command.args(["unshare", "--time", "--monotonic", &days.to_string()]);
+            command.args(["--boottime", &days.to_string()]);
+        }
+        command
+            .arg(&self.setup.program)
+            .args(["up", "--listen", &format!("{address}:1600")])
+            .args(["--resp", &format!("{address}:6379")])
+            .args(["--admin", &format!("{address}:1680")])
+            .args(["--memory", MEMORY, "--threads", "2"])
+            .args(["--scheme", &self.setup.scheme])
+            .args(["--parent-pid", &std::process::id().to_string()])
+            .arg("--data")
+            .arg(self.data(at));
+        if !founder {
+            let others = (0..self.nodes.len()).filter(|other| *other != at);
+            let doors: Vec<String> = others.map(|o| format!("{}:1600", lab.address(o))).collect();
+            command.args(["--join", &doors.join(",")]);
+        }
+        for (name, _) in std::env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|n| n.starts_with("STAVES_") && n != "STAVES_LOG")
+            {
+                command.env_remove(name);
+            }
+        }
+        if let Some(mutant) = &self.setup.mutant {
+            command.env("STAVES_MUTANT", mutant);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command.spawn().context("cannot run ip netns exec")?;
+        self.nodes[at].child = Some(child);
+        self.nodes[at].started = Instant::now();
+        self.nodes[at].paused = false;
+        Ok(())
+    }
+
+    fn signal(&self, at: usize, signal: Signal) -> anyhow::Result<()> {
+        let child = self.nodes[at].child.as_ref();
+        let child = child.with_context(|| format!("n{} does not run", at + 1))?;
+        let pid = Pid::from_raw(child.id() as i32).context("no process id")?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal n{}", at + 1))
+    }
+
+    /// SIGKILL, to all of them before the first is waited for.
+    pub fn kill(&mut self, who: &[usize]) -> anyhow::Result<()> {
+        for at in who.iter().filter(|at| self.nodes[**at].child.is_some()) {
+            self.signal(*at, Signal::KILL)?;
+        }
+        for at in who {
+            if let Some(mut child) = self.nodes[*at].child.take() {
+                child.wait().context("cannot wait for a killed node")?;
+            }
+            self.nodes[*at].paused = false;
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&mut self, at: usize) -> anyhow::Result<()> {
+        self.signal(at, Signal::STOP)?;
+        self.nodes[at].paused = true;
+        Ok(())
+    }
+
+    /// SIGCONT to all that are paused; which those were.
+    pub fn resume_all(&mut self) -> anyhow::Result<Vec<usize>> {
+        let paused: Vec<usize> = (0..self.nodes.len())
+            .filter(|at| self.nodes[*at].paused)
+            .collect();
+        for at in &paused {
+            self.signal(*at, Signal::CONT)?;
+            self.nodes[*at].paused = false;
+        }
+        Ok(paused)
+    }
+
+    /// SIGTERM, and its exit.
+    pub fn stop(&mut self, at: usize, patience: Duration) -> anyhow::Result<ExitStatus> {
+        self.signal(at, Signal::TERM)?;
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Some(child) = &mut self.nodes[at].child
+                && let Some(status) = child.try_wait().context("cannot look at a node")?
+            {
+                self.nodes[at].child = None;
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("n{} did not end within {patience:?} of SIGTERM", at + 1)
+    }
+
+    /// Nodes that ended though nobody killed them. Each is told once.
+    pub fn ended_by_themselves(&mut self) -> Vec<(usize, String)> {
+        let mut ended = Vec::new();
+        for at in 0..self.nodes.len() {
+            if let Some(child) = &mut self.nodes[at].child
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                self.nodes[at].child = None;
+                ended.push((at, status.to_string()));
+            }
+        }
+        ended
+    }
+
+    /// Empties a node's folder.
+    pub fn forget(&self, at: usize) -> anyhow::Result<()> {
+        let data = self.data(at);
+        let entries = std::fs::read_dir(&data).with_context(|| format!("{}", data.display()))?;
+        for entry in entries {
+            std::fs::remove_file(entry?.path()).context("cannot empty a data folder")?;
+        }
+        Ok(())
+    }
+
+    /// Fills a node's disk to the last byte, or gives that room back.
+    pub fn fill_disk(&self, at: usize, full: bool) -> anyhow::Result<()> {
+        let ballast = self.data(at).join("ballast");
+        if !full {
+            return match std::fs::remove_file(&ballast) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(error).context("cannot empty the disk")
+                }
+                _ => Ok(()),
+            };
+        }
+        let mut file = File::create(&ballast).context("cannot fill the disk")?;
+        for piece in [1 << 16, 1 << 12, 1] {
+            while file.write_all(&vec![b'x'; piece]).is_ok() {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let all: Vec<usize> = (0..self.nodes.len()).collect();
+        // They may have ended already; either way they are gone after this.
+        let _ = self.kill(&all);
+        for at in all {
+            let _ = tool("umount", &["-l", &self.data(at).display().to_string()]);
+        }
+    }
+}
+
+/// What a node's HTTP door says of the cluster.
+pub fn status(address: &str) -> anyhow::Result<Value> {
+    let to: SocketAddr = format!("{address}:1680").parse().context("an address")?;
+    let mut stream = TcpStream::connect_timeout(&to, STATUS)?;
+    stream.set_read_timeout(Some(STATUS))?;
+    stream.set_write_timeout(Some(STATUS))?;
+    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")?;
+    let mut said = Vec::new();
+    stream.take(4 << 20).read_to_end(&mut said)?;
+    let said = String::from_utf8_lossy(&said);
+    let (head, body) = said.split_once("\r\n\r\n").context("no answer")?;
+    if !head.starts_with("HTTP/1.1 200") {
+        bail!("{}", head.lines().next().unwrap_or_default());
+    }
+    serde_json::from_str(body).context("no JSON")
+}

@@ -1,0 +1,640 @@
+//! One run of a scenario, from an empty lab to a verdict.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use staves_history::record::{self, Answered, Asked};
+
+use crate::judge::{self, Stall};
+use crate::lab::Lab;
+use crate::load::{self, Client, Shared};
+use crate::nodes::{FOLDER, Nodes, Setup, status};
+use crate::scenario::{Action, Scenario, Step, Who};
+use crate::watch::Watch;
+
+/// How long the cluster may take to be whole again.
+const HEALING: Duration = Duration::from_secs(90);
+/// How long a node may take to end when it is asked to.
+const STOPPING: Duration = Duration::from_secs(25);
+/// The process number of the reader at the end.
+const READER: u32 = 1_000_000;
+
+/// What a run is told besides its scenario.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The `staves` program.
+    pub program: PathBuf,
+    /// For what is random.
+    pub seed: u64,
+    /// A planted bug.
+    pub mutant: Option<String>,
+    /// Where the folders of runs go.
+    pub folder: PathBuf,
+    /// Leave the folder behind in any case.
+    pub keep: bool,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// The scenario's name.
+    pub name: String,
+    /// What is wrong; nothing if all is well.
+    pub violations: Vec<String>,
+    /// Operations in the history.
+    pub operations: usize,
+    /// Of these, such with an unknown outcome.
+    pub unknown: usize,
+    /// Keys that took too long to decide.
+    pub undecided: usize,
+    /// The longest that a contended key had no answer.
+    pub stall: Stall,
+    /// Faults by kind.
+    pub faults: Vec<&'static str>,
+    /// When nodes were killed, in nanoseconds of the run.
+    pub kills: Vec<u64>,
+    /// What happened, with times.
+    pub story: String,
+    /// Where logs and history are, if they were left behind.
+    pub folder: Option<PathBuf>,
+    /// The history, as JSON lines, while the folder is there.
+    pub history: PathBuf,
+}
+
+struct Runner<'a> {
+    scenario: &'a Scenario,
+    told: &'a Told,
+    lab: Lab,
+    nodes: Nodes,
+    shared: Arc<Shared>,
+    watch: Watch,
+    rng: SmallRng,
+    /// Whom the last step was about.
+    last: Vec<usize>,
+    /// Nodes that are not meant to run.
+    down: BTreeSet<usize>,
+    losses: Vec<u64>,
+    verdict: Verdict,
+}
+
+/// Does it. An error is trouble of the run's own, not of what it tests; `second` may look at the history
+/// before the folder goes.
+pub fn run(
+    scenario: &Scenario,
+    told: &Told,
+    second: impl FnOnce(&Path) -> Vec<String>,
+) -> anyhow::Result<Verdict> {
+    let folder = tempfile::Builder::new()
+        .prefix(&format!("{FOLDER}{}-", std::process::id()))
+        .tempdir_in(&told.folder)
+        .context("cannot make a folder for the run")?;
+    // A thread of its own: it moves into the lab's namespace, and never back.
+    let result = std::thread::scope(|scope| {
+        let run = scope.spawn(|| in_lab(scenario, told, folder.path()));
+        run.join()
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the run panicked")))
+    });
+    let mut verdict = match result {
+        Ok(verdict) => verdict,
+        Err(error) => {
+            let kept = folder.keep();
+            return Err(error.context(format!("the run's logs are in {}", kept.display())));
+        }
+    };
+    verdict.violations.extend(second(&verdict.history));
+    if told.keep || !verdict.violations.is_empty() {
+        let mut text = verdict.story.clone();
+        for violation in &verdict.violations {
+            let _ = writeln!(text, "VIOLATION: {violation}");
+        }
+        let kept = folder.keep();
+        std::fs::write(kept.join("story.txt"), text).context("cannot write the run's story")?;
+        verdict.folder = Some(kept);
+    }
+    Ok(verdict)
+}
+
+fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Verdict> {
+    let lab = Lab::new(scenario.nodes)?;
+    lab.enter()?;
+    let setup = Setup {
+        program: told.program.clone(),
+        mutant: told.mutant.clone(),
+        scheme: scenario.scheme.clone(),
+        clocks_apart: scenario.clocks_apart,
+    };
+    let mut runner = Runner {
+        scenario,
+        told,
+        nodes: Nodes::new(setup, folder),
+        lab,
+        shared: Shared::new(),
+        watch: Watch::start(),
+        rng: SmallRng::seed_from_u64(told.seed),
+        last: Vec::new(),
+        down: BTreeSet::new(),
+        losses: Vec::new(),
+        verdict: Verdict {
+            name: scenario.name.clone(),
+            ..Verdict::default()
+        },
+    };
+    runner.begin()?;
+    let from = runner.shared.now();
+    let clients = load::start(&runner.shared, told.seed, scenario.clients, scenario.keys);
+    let steps = runner.steps();
+    let to = runner.shared.now();
+    runner.end(clients, steps)?;
+    runner.judge(folder, from, to)
+}
+
+impl Runner<'_> {
+    fn tell(&mut self, text: &str) {
+        let at = self.shared.now() as f64 / 1e9;
+        let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
+    }
+
+    fn wrong(&mut self, text: String) {
+        self.tell(&format!("VIOLATION: {text}"));
+        self.verdict.violations.push(text);
+    }
+
+    /// Starts all nodes and waits until they are whole.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        for at in 0..self.scenario.nodes {
+            self.add()?;
+            self.nodes.start(&self.lab, at, at == 0)?;
+            if at == 0 {
+                self.wait(|s| s["nodes"][0]["up"] == true, "the first node is up")?;
+                if let Some(mutant) = &self.told.mutant {
+                    let log = std::fs::read_to_string(self.nodes.log(0)).unwrap_or_default();
+                    if !log.contains("a bug is planted") {
+                        bail!(
+                            "{mutant} was not planted: {} was built without the feature 'mutants'",
+                            self.told.program.display()
+                        );
+                    }
+                }
+            }
+        }
+        self.healthy().map_err(anyhow::Error::msg)?;
+        self.tell(&format!(
+            "{} nodes are up, pool cache {}",
+            self.scenario.nodes, self.scenario.scheme
+        ));
+        Ok(())
+    }
+
+    fn add(&mut self) -> anyhow::Result<()> {
+        let at = self.nodes.add()?;
+        let address = self.lab.address(at);
+        self.shared
+            .add_door(format!("{address}:6379").parse().context("an address")?);
+        self.watch.add(address);
+        Ok(())
+    }
+
+    /// Waits until some node says what is wanted.
+    fn wait(
+        &mut self,
+        wanted: impl Fn(&serde_json::Value) -> bool,
+        what: &str,
+    ) -> anyhow::Result<()> {
+        let until = Instant::now() + HEALING;
+        let mut last = "no node answered".to_owned();
+        while Instant::now() < until {
+            for at in self.nodes.running() {
+                match status(&self.lab.address(at)) {
+                    Ok(said) if wanted(&said) => return Ok(()),
+                    Ok(said) => last = said["sentence"].to_string(),
+                    Err(_) => {}
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!("after {HEALING:?} still waiting until {what}; last heard: {last}")
+    }
+
+    /// Waits until `staves status --check` is content with the nodes that are meant to run. `Err` says
+    /// what it is not content with.
+    fn healthy(&mut self) -> Result<(), String> {
+        let doors = |nodes: &Nodes, lab: &Lab| {
+            let running = nodes
+                .running()
+                .into_iter()
+                .filter(|at| nodes.is_running(*at));
+            running
+                .map(|at| format!("{}:1600", lab.address(at)))
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        let until = Instant::now() + HEALING;
+        loop {
+            let doors = doors(&self.nodes, &self.lab);
+            let args = ["--cluster", &doors, "status", "--check", "-o", "json"];
+            let out = std::process::Command::new(&self.told.program)
+                .args(args)
+                .output();
+            let out = out.map_err(|error| format!("cannot run staves status: {error}"))?;
+            let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+            let up = said["nodes"]
+                .as_array()
+                .map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
+            // Not as things were before the last fault was noticed.
+            let current = self
+                .nodes
+                .running()
+                .iter()
+                .all(|at| self.is_current(*at, &said));
+            if out.status.success() && up == self.nodes.running().len() && current {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+                return Err(format!(
+                    "not healthy after {HEALING:?} ({up} up of {} that run): {} {stderr}",
+                    self.nodes.running().len(),
+                    said["sentence"]
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Whether the report has this node's word from its present process.
+    fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
+        let native = format!("{}:1600", self.lab.address(at));
+        let nodes = said["nodes"].as_array();
+        let row = nodes.and_then(|all| all.iter().find(|n| n["native"] == native.as_str()));
+        let uptime = row.and_then(|row| row["facts"]["uptime_ms"].as_u64());
+        uptime.is_some_and(|ms| Duration::from_millis(ms) <= self.nodes.age(at))
+    }
+
+    /// Does what the scenario says. `Err` is a step that did not come to its end.
+    fn steps(&mut self) -> anyhow::Result<()> {
+        for step in &self.scenario.steps {
+            std::thread::sleep(step.after);
+            self.check_alive();
+            let resolved = self
+                .act(step)
+                .with_context(|| format!("step '{}'", step.text))?;
+            self.verdict.faults.extend(step.action.fault());
+            self.tell(&format!("{}{resolved}", step.text));
+            if let Some(lasting) = step.lasting {
+                std::thread::sleep(lasting);
+                self.undo(step)?;
+            }
+        }
+        // What the last step did is given time to show.
+        std::thread::sleep(Duration::from_millis(1500));
+        Ok(())
+    }
+
+    /// A process that ends though nobody ended it is a finding.
+    fn check_alive(&mut self) {
+        for (at, status) in self.nodes.ended_by_themselves() {
+            self.down.insert(at);
+            let log = std::fs::read_to_string(self.nodes.log(at)).unwrap_or_default();
+            let said: Vec<&str> = log.lines().rev().take(3).collect();
+            self.wrong(format!(
+                "n{} ended by itself ({status}); it said: {said:?}",
+                at + 1
+            ));
+        }
+    }
+
+    /// Whom a step is about.
+    fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
+        let running: Vec<usize> = self.nodes.running();
+        let nodes = match who {
+            Who::Nodes(nodes) => nodes.clone(),
+            Who::Random(n) => running
+                .choose_multiple(&mut self.rng, *n)
+                .copied()
+                .collect(),
+            Who::Every => (0..self.nodes.count()).collect(),
+            Who::Last => self.last.clone(),
+            Who::Leader => vec![self.leader()?],
+        };
+        if let Some(nobody) = nodes.iter().find(|at| **at >= self.nodes.count()) {
+            bail!("there is no n{}", nobody + 1);
+        }
+        if nodes.is_empty() {
+            bail!("nobody fits");
+        }
+        self.last = nodes.clone();
+        Ok(nodes)
+    }
+
+    /// Who leads the directory, as soon as it can be told.
+    fn leader(&self) -> anyhow::Result<usize> {
+        let until = Instant::now() + HEALING;
+        while Instant::now() < until {
+            for at in self.nodes.running() {
+                let Ok(said) = status(&self.lab.address(at)) else {
+                    continue;
+                };
+                let leader = said["nodes"].as_array().and_then(|nodes| {
+                    nodes.iter().find(|node| node["leads_directory"] == true)?["native"].as_str()
+                });
+                let place = |native: &str| {
+                    self.nodes
+                        .running()
+                        .into_iter()
+                        .find(|at| native == format!("{}:1600", self.lab.address(*at)))
+                };
+                if let Some(at) = leader.and_then(place) {
+                    return Ok(at);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("nobody led the directory for {HEALING:?}")
+    }
+
+    fn act(&mut self, step: &Step) -> anyhow::Result<String> {
+        match &step.action {
+            Action::Kill(who) => {
+                let who = self.resolve(who)?;
+                who.iter().for_each(|at| self.shared.excuse(*at, u64::MAX));
+                // One alone is never more than the scheme bears.
+                if self.scenario.losses && who.len() > 1 {
+                    self.losses.push(self.shared.now());
+                }
+                self.verdict.kills.push(self.shared.now());
+                self.nodes.kill(&who)?;
+                self.down.extend(&who);
+            }
+            Action::Restart { who, forget } => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.kill(&[at])?;
+                    if *forget {
+                        self.nodes.forget(at)?;
+                        self.watch.forget(at);
+                    }
+                    self.restart(at)?;
+                }
+            }
+            Action::Stop(who) => {
+                for at in self.resolve(who)? {
+                    self.stop(at)?;
+                }
+            }
+            Action::Pause(who) => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.pause(at)?;
+                }
+            }
+            Action::Cut { from, to, one_way } => {
+                let (from, to) = (self.resolve(from)?, self.resolve(to)?);
+                self.cut(&from, &to, *one_way)?;
+            }
+            Action::Isolate(who) => {
+                let who = self.resolve(who)?;
+                let others: Vec<usize> = (0..self.nodes.count())
+                    .filter(|at| !who.contains(at))
+                    .collect();
+                self.cut(&who, &others, false)?;
+            }
+            Action::Slow { who, rate } => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.lab.slow(at, Some(rate))?;
+                }
+            }
+            Action::Fill(who) => {
+                for at in self.resolve(who)? {
+                    self.nodes.fill_disk(at, true)?;
+                }
+            }
+            Action::Join => {
+                self.lab.add()?;
+                self.add()?;
+                let at = self.nodes.count() - 1;
+                self.last = vec![at];
+                self.nodes.start(&self.lab, at, false)?;
+            }
+            Action::Drain(who) => self.command(who, "drain")?,
+            Action::TakeBack(who) => self.command(who, "resume")?,
+            Action::Roll => {
+                for at in 0..self.nodes.count() {
+                    self.stop(at)?;
+                    self.restart(at)?;
+                    if let Err(why) = self.healthy() {
+                        self.wrong(format!("after n{} was restarted: {why}", at + 1));
+                    }
+                }
+            }
+            Action::SetScheme(scheme) => {
+                self.staves(&["pool", "set", "cache", "--scheme", scheme])?;
+            }
+            Action::Heal => self.heal()?,
+            Action::WaitHealthy => {
+                if let Err(why) = self.healthy() {
+                    self.wrong(why);
+                }
+            }
+            Action::Run => {}
+        }
+        let names: Vec<String> = self.last.iter().map(|at| format!("n{}", at + 1)).collect();
+        Ok(match &step.action {
+            Action::Heal
+            | Action::WaitHealthy
+            | Action::Run
+            | Action::Roll
+            | Action::SetScheme(_) => String::new(),
+            _ => format!("   [{}]", names.join(" ")),
+        })
+    }
+
+    fn cut(&mut self, from: &[usize], to: &[usize], one_way: bool) -> anyhow::Result<()> {
+        let mut cuts = self.lab.cuts().clone();
+        for (a, b) in from.iter().flat_map(|a| to.iter().map(|b| (*a, *b))) {
+            cuts.insert((a, b));
+            if !one_way {
+                cuts.insert((b, a));
+            }
+        }
+        self.lab.set_cuts(cuts)
+    }
+
+    fn stop(&mut self, at: usize) -> anyhow::Result<()> {
+        self.shared.excuse(at, u64::MAX);
+        let status = self.nodes.stop(at, STOPPING)?;
+        self.down.insert(at);
+        if !status.success() {
+            self.wrong(format!(
+                "n{} was asked to stop and ended with {status}",
+                at + 1
+            ));
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, at: usize) -> anyhow::Result<()> {
+        self.nodes.start(&self.lab, at, false)?;
+        self.down.remove(&at);
+        self.shared.excuse(at, self.shared.now());
+        Ok(())
+    }
+
+    /// Tells the cluster what to do with nodes, by the ids that it knows them by.
+    fn command(&mut self, who: &Who, verb: &str) -> anyhow::Result<()> {
+        for at in self.resolve(who)? {
+            let native = format!("{}:1600", self.lab.address(at));
+            let said = self.staves(&["node", "list", "-o", "json"])?;
+            let said: serde_json::Value = serde_json::from_str(&said).context("no JSON")?;
+            let nodes = said.as_array().or_else(|| said["nodes"].as_array());
+            let id = nodes.and_then(|all| {
+                all.iter().find(|n| n["native"] == native.as_str())?["id"].as_u64()
+            });
+            let id = id.with_context(|| format!("the cluster does not know n{}", at + 1))?;
+            self.staves(&["node", verb, &id.to_string()])?;
+        }
+        Ok(())
+    }
+
+    fn staves(&self, args: &[&str]) -> anyhow::Result<String> {
+        let running = self
+            .nodes
+            .running()
+            .into_iter()
+            .filter(|at| self.nodes.is_running(*at));
+        let doors: Vec<String> = running
+            .map(|at| format!("{}:1600", self.lab.address(at)))
+            .collect();
+        let doors = doors.join(",");
+        let all = [&["--cluster", &doors, "--deadline", "30s"], args].concat();
+        crate::lab::tool(&self.told.program.display().to_string(), &all)
+    }
+
+    fn undo(&mut self, step: &Step) -> anyhow::Result<()> {
+        if step.action == Action::Run {
+            return Ok(());
+        }
+        self.heal()?;
+        self.tell("   healed");
+        Ok(())
+    }
+
+    /// Ends every fault but death.
+    fn heal(&mut self) -> anyhow::Result<()> {
+        self.lab.set_cuts(BTreeSet::new())?;
+        self.nodes.resume_all()?;
+        for at in 0..self.nodes.count() {
+            self.nodes.fill_disk(at, false)?;
+            // Fails where nothing was slowed.
+            let _ = self.lab.slow(at, None);
+            if !self.down.contains(&at) {
+                self.shared.excuse(at, self.shared.now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Heals, brings all back, waits until all is well, ends the clients and reads every key once more.
+    fn end(
+        &mut self,
+        clients: Vec<JoinHandle<()>>,
+        steps: anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.heal()?;
+        self.check_alive();
+        for at in self.down.clone() {
+            self.restart(at)?;
+        }
+        let healthy = self.healthy();
+        self.shared.stop();
+        for client in clients {
+            if client.join().is_err() {
+                bail!("a client panicked");
+            }
+        }
+        self.check_alive();
+        if let Err(error) = steps {
+            self.wrong(format!("{error:#}"));
+        }
+        match healthy {
+            Ok(()) => self.tell("healthy again"),
+            Err(why) => self.wrong(why),
+        }
+        self.read_all();
+        Ok(())
+    }
+
+    fn read_all(&mut self) {
+        let records = self.shared.records();
+        let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
+        let mut reader = Client::reader(&self.shared, READER, self.told.seed);
+        let until = Instant::now() + HEALING;
+        let mut silent = Vec::new();
+        for key in &keys {
+            loop {
+                let answer: Option<Answered> = reader.ask(key, Asked::Get);
+                if answer.is_some() {
+                    break;
+                }
+                if Instant::now() >= until {
+                    silent.push(key.clone());
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        self.tell(&format!("read all {} keys", keys.len()));
+        if let Some(first) = silent.first() {
+            self.wrong(format!(
+                "{} keys could not be read at the end, {first} for one",
+                silent.len()
+            ));
+        }
+    }
+
+    fn judge(mut self, folder: &Path, from: u64, to: u64) -> anyhow::Result<Verdict> {
+        let hangs = self.shared.hangs();
+        hangs.into_iter().for_each(|hang| self.wrong(hang));
+        let records = judge::with_losses(self.shared.records(), &self.losses);
+        self.verdict.history = folder.join("history.jsonl");
+        let file =
+            std::fs::File::create(&self.verdict.history).context("cannot write the history")?;
+        record::write(&mut std::io::BufWriter::new(file), &records)
+            .context("cannot write the history")?;
+        let (checked, violations) = judge::histories(&records);
+        violations
+            .into_iter()
+            .for_each(|violation| self.wrong(violation));
+        self.verdict.stall = judge::worst_stall(&records, from, to);
+        let stall = self.verdict.stall.clone();
+        if stall.length > self.scenario.stall_max && !self.scenario.losses {
+            self.wrong(format!(
+                "no answer about {} for {:?} from {:.3} s on",
+                stall.key,
+                stall.length,
+                stall.from as f64 / 1e9
+            ));
+        }
+        (self.verdict.operations, self.verdict.unknown) = (checked.operations, checked.unknown);
+        self.verdict.undecided = checked.undecided.len();
+        self.tell(&format!(
+            "{} operations on {} keys, {} with unknown outcome, {} refused or not sent; longest stall {:?} ({})",
+            checked.operations, checked.keys, checked.unknown,
+            self.shared.refused.load(Ordering::Relaxed), stall.length, stall.key
+        ));
+        let Runner {
+            watch, mut verdict, ..
+        } = self;
+        verdict.violations.extend(watch.end());
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,423 @@
+//! Scenarios: small files that read like sentences, one a line.
+//!
+//! ```text
+//! # What it is about.
+//! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'clocks apart'
+//! expect stalls below 8s           how long no key may go without an answer
+//! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
+//! after 2s kill the directory's leader
+//! cut n1 from n2 one way for 3s
+//! restart it without its data
+//! wait until healthy
+//! ```
+//!
+//! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `every
+//! node`, or `it` and `them`: whoever the last step was about. A step with `for 3s` is undone after that
+//! time; the next begins then.
+
+use std::time::Duration;
+
+use crate::lab::NODES_MAX;
+
+/// Who a step is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// These, counted from 0.
+    Nodes(Vec<usize>),
+    /// So many of those that run, by the seed.
+    Random(usize),
+    /// Whoever leads the directory then.
+    Leader,
+    /// Whoever the last step was about.
+    Last,
+    /// All.
+    Every,
+}
+
+/// What a step does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the file's own words
+pub enum Action {
+    Kill(Who),
+    Restart { who: Who, forget: bool },
+    Stop(Who),
+    Pause(Who),
+    Cut { from: Who, to: Who, one_way: bool },
+    Isolate(Who),
+    Slow { who: Who, rate: String },
+    Fill(Who),
+    Heal,
+    Join,
+    Drain(Who),
+    TakeBack(Who),
+    Roll,
+    SetScheme(String),
+    WaitHealthy,
+    Run,
+}
+
+impl Action {
+    /// The fault's kind, for counting; `None` for what is no fault.
+    pub fn fault(&self) -> Option<&'static str> {
+        Some(match self {
+            Action::Kill(_) => "kill",
+            Action::Restart { forget: true, .. } => "restart without data",
+            Action::Restart { .. } => "restart",
+            Action::Stop(_) => "stop",
+            Action::Pause(_) => "pause",
+            Action::Cut { one_way: true, .. } => "one-way cut",
+            Action::Cut { .. } => "cut",
+            Action::Isolate(_) => "isolation",
+            Action::Slow { .. } => "slow link",
+            Action::Fill(_) => "full disk",
+            Action::Join => "join",
+            Action::Drain(_) => "drain",
+            Action::Roll => "rolling restart",
+            Action::SetScheme(_) => "scheme change",
+            Action::Heal | Action::TakeBack(_) | Action::WaitHealthy | Action::Run => return None,
+        })
+    }
+}
+
+/// One step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// As it was written.
+    pub text: String,
+    /// What is waited before it.
+    pub after: Duration,
+    /// What it does.
+    pub action: Action,
+    /// After what time it is undone.
+    pub lasting: Option<Duration>,
+}
+
+/// A scenario.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scenario {
+    /// Its file's name, or its seed's.
+    pub name: String,
+    /// How many nodes it begins with.
+    pub nodes: usize,
+    /// The pool's scheme.
+    pub scheme: String,
+    /// How many clients work on contended keys; three more than nodes if the file does not say.
+    pub clients: usize,
+    /// How many such keys.
+    pub keys: usize,
+    /// Nodes' clocks begin days apart.
+    pub clocks_apart: bool,
+    /// More is lost than the scheme bears.
+    pub losses: bool,
+    /// How long no key may go without an answer.
+    pub stall_max: Duration,
+    /// What is done, in order.
+    pub steps: Vec<Step>,
+}
+
+/// Why a file is no scenario.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wrong {
+    line: usize,
+    text: String,
+    reason: String,
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "line {}, '{}': {}", self.line, self.text, self.reason)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// Reads a scenario.
+pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
+    let mut scenario = Scenario {
+        name: name.to_owned(),
+        nodes: 0,
+        scheme: "1+2".to_owned(),
+        clients: 0,
+        keys: 10,
+        clocks_apart: false,
+        losses: false,
+        stall_max: Duration::from_secs(12),
+        steps: Vec::new(),
+    };
+    let mut last = 0;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let wrong = |reason: String| Wrong {
+            line: at + 1,
+            text: line.to_owned(),
+            reason,
+        };
+        last = at + 1;
+        if line.is_empty() {
+        } else if scenario.nodes == 0 {
+            heading(&mut scenario, line).map_err(wrong)?;
+        } else if let Some(rest) = line.strip_prefix("expect ") {
+            expectation(&mut scenario, rest).map_err(wrong)?;
+        } else {
+            scenario.steps.push(step(line).map_err(wrong)?);
+        }
+    }
+    let whole = |reason: &str| Wrong {
+        line: last,
+        text: "the end of the file".into(),
+        reason: reason.into(),
+    };
+    match (scenario.nodes, scenario.steps.is_empty()) {
+        (0, _) => Err(whole("it never says how many nodes there are ('5 nodes')")),
+        (_, true) => Err(whole("nothing happens in it")),
+        (nodes, false) => {
+            if scenario.clients == 0 {
+                scenario.clients = nodes + 3;
+            }
+            Ok(scenario)
+        }
+    }
+}
+
+fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
+    for part in line.split(',').map(str::trim) {
+        let words: Vec<&str> = part.split_whitespace().collect();
+        match words[..] {
+            [n, "nodes" | "node"] => scenario.nodes = count(n, NODES_MAX)?,
+            [n, "clients" | "client"] => scenario.clients = count(n, 64)?,
+            [n, "keys" | "key"] => scenario.keys = count(n, 1000)?,
+            ["pool", "cache", scheme] => scenario.scheme = scheme.to_owned(),
+            ["clocks", "apart"] => scenario.clocks_apart = true,
+            _ => {
+                return Err(format!(
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, clocks apart'"
+                ));
+            }
+        }
+    }
+    match scenario.nodes {
+        0 => Err("the first line says how many nodes there are: '5 nodes'".into()),
+        _ => Ok(()),
+    }
+}
+
+fn expectation(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["losses"] => scenario.losses = true,
+        ["stalls", "below", t] => scenario.stall_max = time(t)?,
+        _ => return Err("one can expect 'losses' and 'stalls below 8s'".into()),
+    }
+    Ok(())
+}
+
+fn count(text: &str, max: usize) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=max).contains(n));
+    n.ok_or_else(|| format!("'{text}' is no number from 1 to {max}"))
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no time; write 500ms, 3s or 2m");
+    let (digits, unit) = text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    );
+    let n: u64 = digits.parse().map_err(|_| wrong())?;
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => return Err(wrong()),
+    };
+    n.checked_mul(ms)
+        .filter(|ms| *ms <= 3_600_000)
+        .map(Duration::from_millis)
+        .ok_or_else(wrong)
+}
+
+fn step(line: &str) -> Result<Step, String> {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    let mut after = Duration::ZERO;
+    if words[0] == "after" {
+        after = time(words.get(1).ok_or("after what time?")?)?;
+        words.drain(..2);
+    }
+    let mut lasting = None;
+    if let [.., "for", t] = words[..] {
+        lasting = Some(time(t)?);
+        words.truncate(words.len() - 2);
+    }
+    let action = action(&words)?;
+    let undone = matches!(
+        action,
+        Action::Pause(_)
+            | Action::Cut { .. }
+            | Action::Isolate(_)
+            | Action::Slow { .. }
+            | Action::Fill(_)
+            | Action::Run
+    );
+    match lasting {
+        Some(_) if !undone => {
+            return Err("'for' goes with pause, cut, isolate, slow, fill and run".into());
+        }
+        None if action == Action::Run => return Err("run for how long? 'run for 5s'".into()),
+        _ => {}
+    }
+    Ok(Step {
+        text: line.to_owned(),
+        after,
+        action,
+        lasting,
+    })
+}
+
+fn action(words: &[&str]) -> Result<Action, String> {
+    let Some((verb, rest)) = words.split_first() else {
+        return Err("nothing is to be done".into());
+    };
+    Ok(match (*verb, rest) {
+        ("kill", rest) => Action::Kill(who(rest)?),
+        ("restart", [rest @ .., "without", "its" | "their", "data"]) => Action::Restart {
+            who: who(rest)?,
+            forget: true,
+        },
+        ("restart", rest) => Action::Restart {
+            who: who(rest)?,
+            forget: false,
+        },
+        ("stop", rest) => Action::Stop(who(rest)?),
+        ("pause", rest) => Action::Pause(who(rest)?),
+        ("isolate", rest) => Action::Isolate(who(rest)?),
+        ("cut", rest) => cut(rest)?,
+        ("slow", [rest @ .., "to", rate]) => Action::Slow {
+            who: who(rest)?,
+            rate: (*rate).to_owned(),
+        },
+        ("fill", ["the", "disk", "of", rest @ ..]) => Action::Fill(who(rest)?),
+        ("drain", rest) => Action::Drain(who(rest)?),
+        ("take", [rest @ .., "back"]) => Action::TakeBack(who(rest)?),
+        ("set", ["pool", "cache", "to", scheme]) => Action::SetScheme((*scheme).to_owned()),
+        ("heal", []) => Action::Heal,
+        ("join", ["a", "node"]) => Action::Join,
+        ("roll", ["every", "node"]) => Action::Roll,
+        ("wait", ["until", "healthy"]) => Action::WaitHealthy,
+        ("run", []) => Action::Run,
+        _ => {
+            return Err("one can kill, restart, stop, pause, isolate, drain WHO; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
+                 fill the disk of WHO; join a node; roll every node; set pool cache to 1+1; heal; wait until healthy; run for 5s"
+                .into());
+        }
+    })
+}
+
+fn cut(words: &[&str]) -> Result<Action, String> {
+    let (words, one_way) = match words {
+        [rest @ .., "one", "way"] => (rest, true),
+        rest => (rest, false),
+    };
+    let at = words
+        .iter()
+        .position(|w| *w == "from")
+        .ok_or("cut WHO from WHO")?;
+    Ok(Action::Cut {
+        from: who(&words[..at])?,
+        to: who(&words[at + 1..])?,
+        one_way,
+    })
+}
+
+fn who(words: &[&str]) -> Result<Who, String> {
+    Ok(match words {
+        ["a", "random", "node"] => Who::Random(1),
+        [n, "random", "nodes"] => match *n {
+            "two" => Who::Random(2),
+            "three" => Who::Random(3),
+            n => Who::Random(count(n, NODES_MAX)?),
+        },
+        ["the", "directory's", "leader"] => Who::Leader,
+        ["it" | "them"] => Who::Last,
+        ["every", "node"] => Who::Every,
+        names => {
+            let names = names.iter().filter(|n| **n != "and");
+            let one = |name: &&str| {
+                let name = name.trim_end_matches(',');
+                let n = name
+                    .strip_prefix('n')
+                    .and_then(|n| count(n, NODES_MAX).ok());
+                n.map(|n| n - 1).ok_or_else(|| {
+                    format!("'{name}' is nobody; say n1, 'a random node', 'the directory's leader', 'every node' or 'it'")
+                })
+            };
+            match names.map(one).collect::<Result<Vec<_>, _>>()? {
+                nobody if nobody.is_empty() => return Err("who?".into()),
+                nodes => Who::Nodes(nodes),
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_understood() {
+        let text = "# about\n5 nodes, pool cache 1+1, clocks apart\nexpect stalls below 9s\n\
+            after 2s kill the directory's leader\nrestart it without its data\n\
+            cut n1, n2 from n3 and n4 one way for 3s\nslow a random node to 1mbit for 500ms # comment\n\
+            fill the disk of n2 for 1s\nrun for 5s\n";
+        let s = parse("x", text).expect("it parses");
+        assert_eq!(
+            (s.nodes, s.scheme.as_str(), s.clocks_apart),
+            (5, "1+1", true)
+        );
+        assert_eq!(s.stall_max, Duration::from_secs(9));
+        assert_eq!(s.steps[0].after, Duration::from_secs(2));
+        assert_eq!(s.steps[0].action, Action::Kill(Who::Leader));
+        assert_eq!(
+            s.steps[1].action,
+            Action::Restart {
+                who: Who::Last,
+                forget: true
+            }
+        );
+        let (from, to) = (Who::Nodes(vec![0, 1]), Who::Nodes(vec![2, 3]));
+        assert_eq!(
+            s.steps[2].action,
+            Action::Cut {
+                from,
+                to,
+                one_way: true
+            }
+        );
+        assert_eq!(s.steps[2].lasting, Some(Duration::from_secs(3)));
+        assert_eq!(s.steps.len(), 6);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, line, says) in [
+            ("5 node\nfly n1", 2, "one can kill"),
+            ("5 nodes\nkill x1", 2, "nobody"),
+            ("5 nodes\nkill n0", 2, "nobody"),
+            ("5 nodes\nkill", 2, "who?"),
+            ("5 nodes\nkill n1 for 3s", 2, "'for' goes with"),
+            ("5 nodes\nafter soon kill n1", 2, "no time"),
+            ("5 nodes\nafter", 2, "after what"),
+            ("5 nodes\nafter 3s", 2, "nothing is to be done"),
+            ("5 nodes\nrun", 2, "how long"),
+            ("5 nodes\nexpect miracles", 2, "one can expect"),
+            ("99 nodes\nkill n1", 1, "from 1 to"),
+            ("kill n1", 1, "first line"),
+            ("5 nodes\n", 1, "nothing happens"),
+            ("", 0, "how many nodes"),
+        ] {
+            let wrong = parse("x", text).expect_err(text);
+            assert!(
+                wrong.line == line && wrong.to_string().contains(says),
+                "{text:?}: {wrong}"
+            );
+        }
+    }
+}
