@@ -3,7 +3,8 @@
 //! Integers are little-endian and of fixed width. A `bool` or an `Option` is one byte, 0 or 1, the
 //! latter followed by the value. Bytes, texts and lists carry a 32-bit length or count, which may be
 //! zero. A struct is its fields in order, an enum one tag byte and then its fields. Nothing is
-//! aligned, nothing is padded, and every value has exactly one encoding.
+//! aligned, nothing is padded, and every value has exactly one encoding. Behind a message's last field
+//! may come fields of a newer version: they are skipped (docs/PROTOCOL.md has the rules).
 //!
 //! Decoding trusts nothing: each length is compared with what is left before anything is allocated, and
 //! a list never reserves more memory than the bytes that are left take up already.
@@ -115,6 +116,11 @@ pub(crate) trait Wire: Sized {
     fn put(&self, out: &mut BytesMut);
     /// Takes it off the front.
     fn take(from: &mut Reader) -> Result<Self, DecodeError>;
+}
+
+/// A message's body: its fields, and behind them perhaps those of a newer version, which are skipped.
+pub(crate) fn decode_front<T: Wire>(bytes: Bytes) -> Result<T, DecodeError> {
+    T::take(&mut Reader::new(bytes))
 }
 
 /// One value and nothing after it.

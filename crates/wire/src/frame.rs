@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! byte  0        4        5       6       8           16       24          28         32        36        40
-//!       | magic  | ver-   | op-   | flags | request   | epoch  | deadline  | body     | body    | header  | body ...
-//!       | "STAV" | sion   | code  |       | id        |        | ms        | length   | CRC32C  | CRC32C  |
+//!       | magic  | frame  | op-   | flags | request   | epoch  | deadline  | body     | body    | header  | body ...
+//!       | "STAV" | format | code  |       | id        |        | ms        | length   | CRC32C  | CRC32C  |
 //! ```
 //!
 //! All little-endian. The header's CRC covers bytes 0 to 35. A body has at most [`FRAME_BODY_MAX`]
@@ -11,7 +11,7 @@
 //! opcode, all but the last with the flag `MORE`; frames of other messages may come in between, so
 //! that a large value does not hold up a heartbeat.
 //!
-//! A wrong magic, version or CRC means that the two sides have lost each other: the connection ends.
+//! A wrong magic, format or CRC means that the two sides have lost each other: the connection ends.
 //! A message that is too large, that has an unknown opcode, or whose body does not decode, is refused
 //! by itself and harms nothing else.
 
@@ -31,6 +31,10 @@ pub const FRAME_BODY_MAX: usize = 1 << 20;
 /// Most bytes of one message, unless configured lower: the largest value and room for what names it.
 pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 
+/// How a header is laid out: byte 4 of every frame. Not the protocol's version, which the two sides
+/// agree on in the hello: the hello itself must be readable to a node that knows older versions only.
+pub const FRAME_FORMAT: u8 = 1;
+
 /// The lowest version that this program speaks.
 pub const VERSION_MIN: u8 = 1;
 /// The highest. What each brought:
@@ -47,8 +51,8 @@ const FLAGS_KNOWN: u16 = FLAG_MORE | FLAG_ANSWER;
 /// A frame's header, but for the checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The version that the sender speaks.
-    pub version: u8,
+    /// [`FRAME_FORMAT`].
+    pub format: u8,
     /// The opcode; not necessarily one that we know.
     pub opcode: u8,
     /// `FLAG_...`.
@@ -84,9 +88,9 @@ pub enum FrameError {
     },
     /// Neither side's fault.
     #[error(
-        "the other side speaks version {0} of the protocol, this one {VERSION_MIN} to {VERSION_MAX}: update the older one"
+        "the other side's frames have the format {0}, this one's {FRAME_FORMAT}: update the older one"
     )]
-    Version(u8),
+    Format(u8),
     /// Flags that this version does not know.
     #[error("a frame has flags {0:#06x}, of which this version knows {FLAGS_KNOWN:#06x}")]
     Flags(u16),
@@ -110,7 +114,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         let mut out = &mut bytes[..];
         out.put_slice(&MAGIC);
-        out.put_u8(self.version);
+        out.put_u8(self.format);
         out.put_u8(self.opcode);
         out.put_u16_le(self.flags);
         out.put_u64_le(self.request);
@@ -136,7 +140,7 @@ impl Header {
         }
         let mut from = &covered[4..];
         let header = Header {
-            version: from.get_u8(),
+            format: from.get_u8(),
             opcode: from.get_u8(),
             flags: from.get_u16_le(),
             request: from.get_u64_le(),
@@ -145,8 +149,8 @@ impl Header {
             body_len: from.get_u32_le(),
             body_crc: from.get_u32_le(),
         };
-        if !(VERSION_MIN..=VERSION_MAX).contains(&header.version) {
-            return Err(FrameError::Version(header.version));
+        if header.format != FRAME_FORMAT {
+            return Err(FrameError::Format(header.format));
         }
         if header.flags & !FLAGS_KNOWN != 0 {
             return Err(FrameError::Flags(header.flags));
@@ -197,7 +201,7 @@ pub fn encode(envelope: Envelope, message: &Message, out: &mut BytesMut) {
 
 fn header_of(envelope: Envelope, message: &Message, flags: u16, body: &[u8]) -> Header {
     Header {
-        version: VERSION_MAX,
+        format: FRAME_FORMAT,
         opcode: message.opcode() as u8,
         flags: flags | if envelope.answer { FLAG_ANSWER } else { 0 },
         request: envelope.request,
@@ -212,7 +216,7 @@ fn header_of(envelope: Envelope, message: &Message, flags: u16, body: &[u8]) -> 
 /// ([`crate::group::GroupEnvelope::encode`]).
 pub fn group_header(request: u64, more: bool, body: &[u8]) -> [u8; HEADER_BYTES] {
     let header = Header {
-        version: VERSION_MAX,
+        format: FRAME_FORMAT,
         opcode: Opcode::Group as u8,
         flags: if more { FLAG_MORE } else { 0 },
         request,

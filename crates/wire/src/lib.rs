@@ -2,7 +2,8 @@
 //! is written as bytes. Pure: no sockets, no clock, no randomness.
 //!
 //! **Promises.** Every message has exactly one encoding, pinned by golden bytes in `tests/it/`; a
-//! change to any of them is a new version ([`frame::VERSION_MAX`]). Bytes from anywhere decode or are
+//! change to any of them is a new version ([`frame::VERSION_MAX`]); `docs/PROTOCOL.md` says what a
+//! newer version may add and what an older one does with it. Bytes from anywhere decode or are
 //! refused with the reason: never a panic, never more memory than a small multiple of the bytes that
 //! came, never past a limit. What is damaged is seen (CRC32C over header and body).
 //!

@@ -5,7 +5,7 @@ use staves_model::Revision;
 
 use crate::admin::{KeyRangeAnswer, NodeTarget, StatusAnswer};
 use crate::cache::{CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer};
-use crate::codec::{DecodeError, Reader, Wire, decode_whole};
+use crate::codec::{DecodeError, Wire, decode_front};
 use crate::directory::{
     Calls, GetMap, Join, Joined, Lease, LeaseRequest, Leave, MapAnswer, Probe, ProbeAnswer,
     Propose, Proposed, Raft, RaftAnswer, Report,
@@ -105,8 +105,11 @@ macro_rules! messages {
     (@bind $var:ident $name:ident) => { Message::$name };
     (@put $var:ident $out:ident $body:ty) => { $var.put($out) };
     (@put $var:ident $out:ident) => { () };
-    (@take $var:ident $name:ident $body:ty) => { decode_whole($var).map(Message::$name) };
-    (@take $var:ident $name:ident) => { Reader::new($var).end().map(|()| Message::$name) };
+    (@take $var:ident $name:ident $body:ty) => { decode_front($var).map(Message::$name) };
+    (@take $var:ident $name:ident) => {{
+        let _newer_fields = $var;
+        Ok(Message::$name)
+    }};
 }
 
 messages! {

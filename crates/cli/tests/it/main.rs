@@ -3,6 +3,7 @@
 mod clients;
 mod commands;
 mod config;
+mod documents;
 mod e2e;
 mod fake;
 

@@ -1,3 +1,5 @@
+//! Nodes that die, hang or lie, as a client meets them.
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! Where requests go, and that no mistake is made twice.
+
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

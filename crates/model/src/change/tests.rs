@@ -1,3 +1,5 @@
+//! Every rule of the map refuses what breaks it, and then nothing has changed.
+
 use super::*;
 use crate::testing::*;
 

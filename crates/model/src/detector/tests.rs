@@ -1,3 +1,5 @@
+//! Who is declared dead, on whose word, and who is not.
+
 use super::*;
 use crate::testing::*;
 

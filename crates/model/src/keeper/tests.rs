@@ -1,3 +1,5 @@
+//! Plans for maps in every kind of trouble.
+
 use super::*;
 use crate::change::{Outcome, Refusal};
 use crate::scheme::Scheme;

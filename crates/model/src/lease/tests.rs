@@ -1,3 +1,5 @@
+//! Leases granted, waited out and refused.
+
 use super::*;
 use crate::testing::*;
 

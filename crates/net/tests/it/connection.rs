@@ -1,3 +1,5 @@
+//! Requests and answers over a connection, and how it ends.
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use staves_net::Options;
-use staves_wire::frame::{self, Decoder, Envelope, Header, Incoming, Limits};
+use staves_wire::frame::{self, Decoder, Envelope, Header, Incoming, Limits, VERSION_MAX};
 use staves_wire::group::Batch;
 use staves_wire::{ErrorCode, Message, Opcode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -118,7 +118,7 @@ fn what_cannot_be_understood_is_refused_and_the_connection_goes_on() {
         let (_server, _, addr) = server(Options::default()).await;
         let mut raw = Raw::greeted(&addr).await;
         let header = |opcode, body: &[u8]| Header {
-            version: 1,
+            format: 1,
             opcode,
             flags: 0,
             request: 42,
@@ -145,6 +145,51 @@ fn crc32c(bytes: &[u8]) -> u32 {
             (crc >> 1) ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 }
         })
     })
+}
+
+#[test]
+fn a_newer_node_is_greeted_in_our_version_and_one_too_new_is_told_so() {
+    run(async {
+        let (_server, _, addr) = server(Options::default()).await;
+        let offer = |min, max| {
+            let mut hello = staves_net::Identity::client(CLUSTER).hello();
+            (hello.version_min, hello.version_max) = (min, max);
+            hello.features = 1;
+            let mut bytes = BytesMut::new();
+            Message::Hello(hello).put_body(&mut bytes);
+            bytes.extend_from_slice(b"and a field of a later version");
+            bytes
+        };
+        let header = |body: &[u8]| Header {
+            format: 1,
+            opcode: Opcode::Hello as u8,
+            flags: 0,
+            request: 5,
+            epoch: 0,
+            deadline_ms: 0,
+            body_len: body.len() as u32,
+            body_crc: crc32c(body),
+        };
+        let newer = offer(VERSION_MAX, VERSION_MAX + 1);
+        let mut raw = Raw::open(&addr).await;
+        raw.bytes(&header(&newer).encode()).await;
+        raw.bytes(&newer).await;
+        match raw.hear().await {
+            Some((5, Message::Welcome(welcome))) => {
+                assert_eq!((welcome.version, welcome.features), (VERSION_MAX, 0));
+            }
+            other => panic!("a welcome was due, and {other:?} came"),
+        }
+        raw.say(6, &ask(7)).await;
+        assert!(matches!(raw.hear().await, Some((6, answer)) if answer == status(7)));
+
+        let too_new = offer(VERSION_MAX + 1, VERSION_MAX + 2);
+        let mut raw = Raw::open(&addr).await;
+        raw.bytes(&header(&too_new).encode()).await;
+        raw.bytes(&too_new).await;
+        assert_eq!(raw.hear_error().await, (5, ErrorCode::Unsupported));
+        assert!(raw.hear().await.is_none(), "and it is closed");
+    });
 }
 
 #[test]

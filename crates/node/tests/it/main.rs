@@ -4,6 +4,7 @@
 mod client;
 mod configs;
 mod failover;
+mod fuzz;
 mod lives;
 mod membership;
 mod one_node;

@@ -107,7 +107,7 @@ fn a_message_beyond_the_limit_is_refused_once_and_harms_no_other() {
 fn messages_that_fit_a_frame_by_their_kind_are_not_put_together_from_more() {
     let piece = vec![0; FRAME_BODY_MAX];
     let header = |flags| Header {
-        version: 1,
+        format: 1,
         opcode: Opcode::Join as u8,
         flags,
         request: 1,
@@ -175,13 +175,13 @@ fn frames_of_different_messages_do_not_mix() {
 fn errors_say_what_to_do() {
     let mut frame = frames(1, &Message::Status).remove(0);
     let mut header = Header::decode(frame.first_chunk().expect("a header")).expect("sound");
-    header.version = 9;
+    header.format = 9;
     frame[..HEADER_BYTES].copy_from_slice(&header.encode());
     let error = Decoder::new(Limits::default())
         .next(&mut frame)
-        .expect_err("version 9");
+        .expect_err("format 9");
     assert_eq!(
         error.to_string(),
-        "the other side speaks version 9 of the protocol, this one 1 to 1: update the older one"
+        "the other side's frames have the format 9, this one's 1: update the older one"
     );
 }

@@ -1,0 +1,189 @@
+//! Markdown: links that lead somewhere, tests that are there, rows that have tests.
+
+use crate::rust::{functions, is_test_file, tests_start};
+use crate::{File, Finding, Tree};
+
+/// Relative links lead to files that exist and to headings that exist.
+pub fn dead_links(tree: &Tree) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for file in tree.ending(".md") {
+        for (index, target) in links(&file.text) {
+            if let Some(what) = dead(tree, file, target) {
+                let text =
+                    format!("the link '{target}' leads nowhere: {what}; correct or delete it");
+                all.push(file.finding(index, text));
+            }
+        }
+    }
+    all
+}
+
+/// The targets of `[text](target)`, outside of code blocks.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut all = Vec::new();
+    let mut fenced = false;
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced || line.starts_with("    ") {
+            continue;
+        }
+        let targets = line
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        all.extend(targets.map(|(target, _)| (index, target)));
+    }
+    all
+}
+
+fn dead(tree: &Tree, from: &File, target: &str) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let folder = from.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let path = if path.is_empty() {
+        from.path.clone()
+    } else {
+        join(folder, path)
+    };
+    if tree.file(&path).is_none() && !tree.root.join(&path).exists() {
+        return Some(format!("there is no {path}"));
+    }
+    let text = &tree.file(&path).filter(|_| !anchor.is_empty())?.text;
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let mut anchors = headings.map(|line| slug(line.trim_start_matches('#').trim()));
+    (!anchors.any(|a| a == anchor)).then(|| format!("{path} has no heading '#{anchor}'"))
+}
+
+fn join(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// A heading as the end of a link names it.
+fn slug(heading: &str) -> String {
+    let kept = heading.chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+/// The tests that a document names, as `` `path/file.rs::name` ``.
+pub fn named_tests(file: &File) -> Vec<(usize, &str, &str)> {
+    let mut all = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let spans = line.split('`').skip(1).step_by(2);
+        let tests =
+            spans.filter_map(|span| span.split_once(".rs::").map(|(p, name)| (span, p, name)));
+        all.extend(tests.map(|(span, path, name)| (index, &span[..path.len() + 3], name)));
+    }
+    all
+}
+
+/// A document names no test that is not there.
+pub fn missing_tests(tree: &Tree) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for doc in tree.ending(".md") {
+        for (index, path, name) in named_tests(doc) {
+            // A function, or a line of a macro's list that becomes one.
+            let there = tree.file(path).is_some_and(|file| {
+                functions(file).iter().any(|f| f.name == name)
+                    || file
+                        .text
+                        .lines()
+                        .any(|line| line.trim_start().starts_with(&format!("{name}: ")))
+            });
+            if !there {
+                let text = format!(
+                    "the test '{name}' is not in {path}; a promise without a test is a hope; name the test \
+                     that shows it, or take the promise back"
+                );
+                all.push(doc.finding(index, text));
+            }
+        }
+    }
+    all
+}
+
+/// A document names no chaos scenario that is not there.
+pub fn missing_scenarios(tree: &Tree) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for doc in tree.ending(".md") {
+        for (index, line) in doc.text.lines().enumerate() {
+            let spans = line.split('`').skip(1).step_by(2);
+            let named = spans.filter(|span| span.starts_with("chaos/scenarios/"));
+            for path in named.filter(|path| tree.file(path).is_none()) {
+                let text = format!("there is no scenario {path}; name one that is, or write it");
+                all.push(doc.finding(index, text));
+            }
+        }
+    }
+    all
+}
+
+/// The metrics that the page about monitoring names are there.
+pub fn unknown_metrics(tree: &Tree) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let pages = tree
+        .files
+        .iter()
+        .filter(|f| f.path == "docs/how-to/monitor.md");
+    for page in pages {
+        for (index, line) in page.text.lines().enumerate() {
+            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            for name in words.filter(|word| word.starts_with("staves_")) {
+                let quoted = format!("\"{name}\"");
+                if !tree.ending(".rs").any(|file| file.text.contains(&quoted)) {
+                    let text = format!(
+                        "no source names the metric {name}; an alert on it never rings; correct the name"
+                    );
+                    all.push(page.finding(index, text));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The rows of the five papers that this version must have a test for.
+pub const ROWS: [&str; 13] = [
+    "D1", "D2", "D4", "D5", "D6", "X1", "X2", "X3", "X4", "X5", "X6", "H3", "H7",
+];
+
+/// Rows that no test names: in its name (`fn d1_...`), or in a comment of test code (`D1`).
+pub fn untested_rows(tree: &Tree) -> Vec<&'static str> {
+    let tests: Vec<&File> = tree
+        .ending(".rs")
+        .filter(|f| f.text.contains("test]") && !f.path.starts_with("tidy/"))
+        .collect();
+    ROWS.into_iter()
+        .filter(|row| !tests.iter().any(|file| names_row(file, row)))
+        .collect()
+}
+
+fn names_row(file: &File, row: &str) -> bool {
+    let start = tests_start(file);
+    let lower = row.to_ascii_lowercase();
+    let by_name = functions(file)
+        .iter()
+        .any(|f| f.index >= start && f.name.split('_').any(|part| part == lower));
+    let by_comment = file.text.lines().skip(start).any(|line| {
+        let comment = line.split_once("//").map_or("", |(_, comment)| comment);
+        comment
+            .split(|c: char| !c.is_alphanumeric())
+            .any(|word| word == row)
+    });
+    by_name || by_comment && (is_test_file(&file.path) || start < file.text.lines().count())
+}

@@ -1,0 +1,125 @@
+//! Counts that may only fall. `ratchets.txt` holds them, a name and a number a line.
+
+use std::collections::BTreeMap;
+
+use crate::rust::{functions, panicking_calls};
+use crate::{File, Tree};
+
+/// A function that does not fit a screen.
+const LONG_FUNCTION: usize = 60;
+/// A file that is more than one noun.
+const LONG_FILE: usize = 400;
+
+/// One count, and where it comes from.
+#[derive(Default)]
+pub struct Count {
+    /// How many or how long.
+    pub number: usize,
+    /// The worst place or places, `file:line: what`.
+    pub places: Vec<String>,
+}
+
+/// Every count there is, by name.
+pub type Counts = BTreeMap<String, Count>;
+
+/// Counts the tree.
+pub fn count(tree: &Tree) -> Counts {
+    let mut counts = Counts::new();
+    for name in [
+        "files-without-opening",
+        "long-files",
+        "long-functions",
+        "longest-file",
+        "longest-function",
+    ] {
+        counts.entry(name.to_owned()).or_default();
+    }
+    for file in tree.ending(".rs") {
+        count_lengths(&mut counts, file);
+        if !file.text.starts_with("//!") {
+            add(
+                &mut counts,
+                "files-without-opening",
+                file,
+                0,
+                "it does not open with '//!'",
+            );
+        }
+        let calls = panicking_calls(file);
+        if calls > 0 {
+            let parts: Vec<_> = file.path.split('/').collect();
+            let top = if parts[0] == "crates" { 2 } else { 1 };
+            let count = counts
+                .entry(format!("panicking-calls {}", parts[..top].join("/")))
+                .or_default();
+            count.number += calls;
+            count.places.push(format!("{}: {calls}", file.path));
+        }
+    }
+    counts
+}
+
+fn count_lengths(counts: &mut Counts, file: &File) {
+    let lines = file.text.lines().count();
+    raise(counts, "longest-file", lines, &file.path);
+    if lines > LONG_FILE {
+        let what = format!("{lines} lines, more than {LONG_FILE}");
+        add(counts, "long-files", file, 0, &what);
+    }
+    for function in functions(file) {
+        let (name, lines) = (&function.name, function.lines);
+        let place = format!("{}:{}: {name}", file.path, function.index + 1);
+        raise(counts, "longest-function", lines, &place);
+        if lines > LONG_FUNCTION {
+            let what = format!("{name} has {lines} lines, more than {LONG_FUNCTION}");
+            add(counts, "long-functions", file, function.index, &what);
+        }
+    }
+}
+
+fn add(counts: &mut Counts, name: &str, file: &File, index: usize, what: &str) {
+    let count = counts.entry(name.to_owned()).or_default();
+    count.number += 1;
+    count
+        .places
+        .push(format!("{}:{}: {what}", file.path, index + 1));
+}
+
+fn raise(counts: &mut Counts, name: &str, number: usize, place: &str) {
+    let count = counts.entry(name.to_owned()).or_default();
+    if number > count.number {
+        *count = Count {
+            number,
+            places: vec![place.to_owned()],
+        };
+    }
+}
+
+/// The counts as `ratchets.txt` has them.
+pub fn written(counts: &Counts) -> String {
+    let lines = counts
+        .iter()
+        .map(|(name, count)| format!("{name} {}\n", count.number));
+    lines.collect()
+}
+
+/// What has risen above `allowed` (a `ratchets.txt`), each with its places.
+pub fn risen(counts: &Counts, allowed: &str) -> Vec<String> {
+    let allowed: BTreeMap<&str, usize> = allowed
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter_map(|(name, number)| Some((name, number.parse().ok()?)))
+        .collect();
+    let mut all = Vec::new();
+    for (name, count) in counts {
+        let max = allowed.get(name.as_str()).copied().unwrap_or(0);
+        if count.number > max {
+            all.push(format!(
+                "{name} is {} and may be {max}; these counts only fall; undo the rise in one of:\n    {}",
+                count.number,
+                count.places.join("\n    ")
+            ));
+        }
+    }
+    all
+}

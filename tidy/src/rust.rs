@@ -1,0 +1,160 @@
+//! Rust sources, line by line. `rustfmt` has put every function's closing brace under its `fn`, and the
+//! house puts unit tests at a file's end: that is all the parsing there is.
+
+use crate::{File, Finding, Tree};
+
+/// Whether all of a file is test code.
+pub fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/")
+        || path.contains("/examples/")
+        || path.contains("/benches/")
+        || path.starts_with("fuzz/")
+        || ["/tests.rs", "/testing.rs"]
+            .iter()
+            .any(|end| path.ends_with(end))
+}
+
+/// The index of the first line of the file's tests; its number of lines if it has none.
+pub fn tests_start(file: &File) -> usize {
+    if is_test_file(&file.path) {
+        return 0;
+    }
+    let lines: Vec<_> = file.text.lines().collect();
+    let start = lines.windows(2).position(|pair| {
+        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    });
+    start.unwrap_or(lines.len())
+}
+
+/// A function: the index of its `fn` line, how many lines it has, its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Function {
+    /// Index of the line with `fn`.
+    pub index: usize,
+    /// Lines from there to the closing brace.
+    pub lines: usize,
+    /// Its name.
+    pub name: String,
+}
+
+/// The functions of a file.
+pub fn functions(file: &File) -> Vec<Function> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let mut all = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else {
+            continue;
+        };
+        let indent = line.len() - line.trim_start().len();
+        let end = lines[index..].iter().position(|line| {
+            let depth = line.len() - line.trim_start().len();
+            depth == indent && (line.trim_start() == "}" || line.ends_with(';'))
+        });
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        let length = if one_line {
+            1
+        } else {
+            end.map_or(1, |end| end + 1)
+        };
+        all.push(Function {
+            index,
+            lines: length,
+            name: name.to_owned(),
+        });
+    }
+    all
+}
+
+/// The name behind `fn` on a line that begins a function.
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    let words = [
+        "pub",
+        "pub(crate)",
+        "pub(super)",
+        "async",
+        "const",
+        "unsafe",
+    ];
+    while let Some((word, after)) = rest.split_once(' ') {
+        if word == "fn" {
+            let end = after.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+            return Some(&after[..end]);
+        }
+        if !words.contains(&word) {
+            return None;
+        }
+        rest = after;
+    }
+    None
+}
+
+/// Code without comments: `None` for a line that is only a comment.
+fn code(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    (!line.starts_with("//")).then(|| line.split(" // ").next().unwrap_or(line))
+}
+
+/// The calls that end the process where an error could have been told, outside of tests.
+pub fn panicking_calls(file: &File) -> usize {
+    let lines = file.text.lines().take(tests_start(file));
+    let calls = ["unwrap()", "expect("].map(|call| format!(".{call}"));
+    lines
+        .filter_map(code)
+        .map(|line| {
+            calls
+                .iter()
+                .map(|call| line.matches(call).count())
+                .sum::<usize>()
+        })
+        .sum()
+}
+
+/// `unsafe` lives in `crates/store`, where the compiler lets it, and nowhere else.
+pub fn stray_unsafe(tree: &Tree) -> Vec<Finding> {
+    let forms = ["{", "fn", "impl", "extern"].map(|what| format!("{} {what}", "unsafe"));
+    let allow = format!("allow({}_code)", "unsafe");
+    let mut all = Vec::new();
+    for file in tree
+        .ending(".rs")
+        .filter(|file| !file.path.starts_with("crates/store/"))
+    {
+        for (index, line) in file.text.lines().enumerate() {
+            let Some(line) = code(line) else { continue };
+            if line.contains(&allow) || forms.iter().any(|form| line.contains(form)) {
+                let text = "unsafe code outside crates/store; one small place is all that can be \
+                            reviewed; find a safe way, or move it there with its reason";
+                all.push(file.finding(index, text));
+            }
+        }
+    }
+    all
+}
+
+/// Work left over has a row of its own in the documents: `TODO(word)` and a table row `| word |`.
+pub fn ownerless_todos(tree: &Tree) -> Vec<Finding> {
+    let marks =
+        ["TO", "FIX"].map(|start| format!("{start}{}", if start == "TO" { "DO" } else { "ME" }));
+    let mut all = Vec::new();
+    for file in tree.ending(".rs") {
+        for (index, line) in file.text.lines().enumerate() {
+            let Some(mark) = marks.iter().find(|mark| line.contains(*mark)) else {
+                continue;
+            };
+            let owner = line
+                .split_once(&format!("{mark}("))
+                .and_then(|(_, rest)| rest.split_once(')'))
+                .map(|(word, _)| format!("| {word} |"));
+            let owned =
+                owner.is_some_and(|row| tree.ending(".md").any(|doc| doc.text.contains(&row)));
+            if !owned {
+                let text = format!(
+                    "{mark} without an owner; nobody will do it; do it now, or write {mark}(word) and a \
+                     table row '| word |' in a document under docs/"
+                );
+                all.push(file.finding(index, text));
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,108 @@
+//! Every rule finds what it is there for.
+
+use staves_tidy::{File, Tree, docs, ratchet, rust, trailing_blanks};
+
+fn tree(files: &[(&str, &str)]) -> Tree {
+    let files = files.iter().map(|(path, text)| File {
+        path: (*path).to_owned(),
+        text: (*text).to_owned(),
+    });
+    Tree {
+        root: env!("CARGO_MANIFEST_DIR").into(),
+        files: files.collect(),
+    }
+}
+
+#[test]
+fn blanks_are_found_with_their_line() {
+    let found = trailing_blanks(&tree(&[("a.md", "one\ntwo \nthree\t\n")]));
+    assert_eq!(found.iter().map(|f| f.line).collect::<Vec<_>>(), [2, 3]);
+    assert!(found[0].to_string().starts_with("a.md:2: "));
+}
+
+#[test]
+fn dead_links_and_dead_anchors_are_found() {
+    let text = "[a](Cargo.toml) [b](gone.md) [c](#here) [d](#gone) [e](https://x.invalid/)\n# Here\n\n\
+                ```\n[f](gone.md)\n```\n";
+    let found = docs::dead_links(&tree(&[("a.md", text)]));
+    let what: Vec<_> = found.iter().map(|f| f.text.split('\'').nth(1)).collect();
+    assert_eq!(what, [Some("gone.md"), Some("#gone")]);
+}
+
+#[test]
+fn tests_that_are_not_there_are_found() {
+    let doc = "`a/tests/x.rs::it_is_there` `a/tests/x.rs::m01_there` `a/tests/x.rs::it_is_gone` `b.rs::x`";
+    let code = "fn it_is_there() {\n}\nm01_there: Bug, 1;\n";
+    let found = docs::missing_tests(&tree(&[("a.md", doc), ("a/tests/x.rs", code)]));
+    assert_eq!(found.len(), 2, "{found:?}");
+}
+
+#[test]
+fn scenarios_that_are_not_there_are_found() {
+    let doc = (
+        "a.md",
+        "`chaos/scenarios/here.txt`, `chaos/scenarios/gone.txt`",
+    );
+    let found = docs::missing_scenarios(&tree(&[doc, ("chaos/scenarios/here.txt", "")]));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].text.contains("gone.txt"));
+}
+
+#[test]
+fn metrics_that_are_not_there_are_found() {
+    let page = (
+        "docs/how-to/monitor.md",
+        "rate(staves_a_total[1m]) / staves_b_total\n",
+    );
+    let code = (
+        "crates/node/src/metrics.rs",
+        "page.counter(\"staves_a_total\")",
+    );
+    let found = docs::unknown_metrics(&tree(&[page, code]));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].text.contains("staves_b_total"));
+}
+
+#[test]
+fn rows_count_in_test_code_only() {
+    let code = "//! x\n// D1 here\nfn d2_a() {\n}\n\n#[cfg(test)]\nmod tests {\n    // H3\n    #[test]\n    fn d5_x() {\n    }\n}\n";
+    let found = docs::untested_rows(&tree(&[("crates/a/src/x.rs", code)]));
+    assert!(found.contains(&"D1") && found.contains(&"D2"));
+    assert!(!found.contains(&"D5") && !found.contains(&"H3"));
+}
+
+#[test]
+fn strays_and_leftovers_are_found() {
+    let code = format!("{} {{ x() }}\n// {}{}: later\n", "unsafe", "TO", "DO");
+    let inside = ("crates/store/src/a.rs", code.as_str());
+    let outside = ("crates/net/src/a.rs", code.as_str());
+    let tree = tree(&[inside, outside]);
+    let found = rust::stray_unsafe(&tree);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].file, outside.0);
+    assert_eq!(rust::ownerless_todos(&tree).len(), 2);
+}
+
+#[test]
+fn a_count_that_rises_is_told_with_its_place() {
+    let long = format!("fn long() {{\n{}}}\n", "    x();\n".repeat(70));
+    let calls = "fn a() {\n    b().unwrap();\n    // c().unwrap()\n}\n\n#[cfg(test)]\nmod tests {\n    fn d() {\n        e().unwrap();\n    }\n}\n";
+    let counts = ratchet::count(&tree(&[
+        ("crates/net/src/long.rs", &long),
+        ("crates/net/src/calls.rs", calls),
+    ]));
+    assert_eq!(counts["longest-function"].number, 72);
+    assert_eq!(counts["long-functions"].number, 1);
+    assert_eq!(counts["panicking-calls crates/net"].number, 1);
+    assert_eq!(counts["files-without-opening"].number, 2);
+    let allowed = ratchet::written(&counts);
+    assert!(ratchet::risen(&counts, &allowed).is_empty());
+    let lower = allowed.replace("long-functions 1", "long-functions 0");
+    let risen = ratchet::risen(&counts, &lower);
+    assert_eq!(risen.len(), 1);
+    assert!(
+        risen[0].contains("crates/net/src/long.rs:1: long has 72 lines"),
+        "{}",
+        risen[0]
+    );
+}
