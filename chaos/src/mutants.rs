@@ -11,9 +11,9 @@ pub const HUNTS: [(&str, &str); 7] = [
     ("DirectoryLogNotWritten", "all-restart"),
     ("SendErrorTakenAsDone", "kill-two-in-turn"),
     ("ServeBeforeCatchUp", "catch-up"),
-    ("InterruptedUnderNewNumber", "pause-past-the-lease"),
+    ("InterruptedUnderNewNumber", "heard-but-deaf"),
     ("LeaseNotLookedAt", "cut-off-but-asked"),
-    ("RequestTableNotRebuilt", "pause-past-the-lease"),
+    ("RequestTableNotRebuilt", "heard-but-deaf"),
 ];
 
 /// Runs the scenario with the bug planted until it is found: after how many runs, and by what; `None` if
