@@ -263,17 +263,19 @@ fn a_node_leaves_on_sigterm_and_comes_back() {
 }
 
 impl Cluster {
-    /// A node that does not lead the directory, and its process's id.
-    fn follower(&self) -> (usize, u32) {
+    /// A node that does not lead the directory: its place here, its row in the status, its process's id.
+    fn follower(&self) -> (usize, usize, u32) {
         let status = self.run(0, &["status", "-o", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status.stdout).expect("JSON");
-        let leader = status["directory"]["leader"].as_u64().expect("a leader");
-        // The ids are in the order of the starts, from 1.
-        let at = (0..self.nodes.len())
-            .find(|at| *at as u64 + 1 != leader)
-            .expect("another");
+        let rows = status["nodes"].as_array().expect("nodes");
+        let row = rows
+            .iter()
+            .position(|row| row["leads_directory"] == false)
+            .expect("a follower");
+        let is_it = |node: &Node| rows[row]["native"] == node.native.as_str();
+        let at = self.nodes.iter().position(is_it).expect("one of ours");
         let child = self.nodes[at].child.as_ref().expect("it runs");
-        (at, child.id())
+        (at, row, child.id())
     }
 
     /// What a start of the program comes to, on free ports, that is expected to end.
@@ -316,7 +318,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 #[test]
 fn one_identity_runs_once() {
     let mut cluster = Cluster::start(3);
-    let (at, pid) = cluster.follower();
+    let (at, row, pid) = cluster.follower();
     let (data, native) = (
         cluster.nodes[at].data.clone(),
         cluster.nodes[at].native.clone(),
@@ -358,11 +360,15 @@ fn one_identity_runs_once() {
         data: copied,
         child: None,
     };
-    cluster.up(at);
+    // A signal takes a moment on a loaded machine; who still answers would be found by the copy.
     let asked = usize::from(at == 0);
+    cluster.wait_for("the first process stands still", asked, |s| {
+        s["nodes"][row]["up"] == false
+    });
+    cluster.up(at);
     let moved = cluster.nodes[at].native.clone();
     cluster.wait_for("the copy has taken over", asked, |s| {
-        s["nodes"][at]["native"] == moved.as_str() && s["nodes"][at]["up"] == true
+        s["nodes"][row]["native"] == moved.as_str() && s["nodes"][row]["up"] == true
     });
     signal("-CONT", pid);
     assert_eq!(first.0.wait().expect("it ends").code(), Some(1));
