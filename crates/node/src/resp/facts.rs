@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use staves_model::{ClusterMap, NodeId, Pool};
 
+use crate::cpu::CpuTime;
+
 /// A snapshot of all that local commands answer from.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -42,6 +44,8 @@ pub struct Facts {
     pub used_bytes: u64,
     /// What the pool may use of this node.
     pub budget_bytes: u64,
+    /// Processor time that the process has used.
+    pub cpu: CpuTime,
     /// Whether this node leads the directory.
     pub leads_directory: bool,
     /// The configuration file, if there is one.
