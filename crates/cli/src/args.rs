@@ -97,6 +97,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Config,
     },
+    /// Load it, and measure
+    Bench {
+        #[command(subcommand)]
+        command: crate::bench::Bench,
+    },
 }
 
 /// A node's configuration as flags, from the one table of keys.

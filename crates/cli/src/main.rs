@@ -15,12 +15,13 @@
 //! | 5 | `status --check`: the cluster is not healthy |
 //!
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
-//! `pool`, `cache`, `group`, `config`, `up`, `demo`) that asks through `cluster` (the native protocol) and
+//! `pool`, `cache`, `group`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and
 //! answers through `output`. Errors become exit codes in `failure`.
 //!
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
 mod args;
+mod bench;
 mod cache;
 mod cluster;
 mod config;
@@ -67,5 +68,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
         Command::Group { command } => group::run(&connect()?, command, out),
+        Command::Bench { command } => bench::run(args, command),
     }
 }

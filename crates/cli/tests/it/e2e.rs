@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Ran, staves};
 
+mod bench;
+
 /// Real nodes, killed when dropped.
 struct Cluster {
     nodes: Vec<Node>,
