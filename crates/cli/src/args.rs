@@ -121,6 +121,11 @@ pub enum Command {
         #[arg(value_name = "FOLDER")]
         folder: Option<PathBuf>,
     },
+    /// Load it, and measure
+    Bench {
+        #[command(subcommand)]
+        command: crate::bench::Bench,
+    },
 }
 
 /// Whether a command line asks for JSON, as far as can be seen without taking it apart.

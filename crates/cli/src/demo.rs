@@ -11,7 +11,7 @@
 
 mod load;
 mod nodes;
-mod resp;
+pub mod resp;
 mod story;
 
 use std::sync::Arc;

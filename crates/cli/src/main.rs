@@ -15,13 +15,14 @@
 //! | 5 | `status --check`: the cluster is not healthy |
 //!
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
-//! `pool`, `cache`, `group`, `config`, `up`, `demo`) that asks through `cluster` (the native protocol) and
+//! `pool`, `cache`, `group`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and
 //! answers through `output`. Errors become codes and exit codes in `failure`; `explain` tells what a code
 //! means. `reference` and `generate` print documents that are made from the program's own tables.
 //!
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
 mod args;
+mod bench;
 mod cache;
 mod cluster;
 mod config;
@@ -97,5 +98,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
         Command::Group { command } => group::run(&connect()?, command, out),
+        Command::Bench { command } => bench::run(args, command),
     }
 }

@@ -34,10 +34,12 @@
 //! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `links`: the directory's connections. `witness`: reports of failures.
 //! `admin`, `metrics`, [`status`]: what is told. [`config`], [`resp`]: pure, by themselves.
+//! [`cpu`]: processor time.
 
 mod admin;
 mod clock;
 pub mod config;
+pub mod cpu;
 mod door;
 mod forward;
 mod host;

@@ -18,6 +18,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::cpu::CpuTime;
 use crate::door::{self, DoorState, Phase};
 use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
@@ -486,6 +487,7 @@ impl Running {
             keys: figures.keys,
             used_bytes,
             budget_bytes,
+            cpu: CpuTime::of_this_process(),
             leads_directory: status.leader == Some(host.life.node) && !self.directory_is_silent(),
             directory_silent: self.directory_is_silent(),
             config_file: String::new(),

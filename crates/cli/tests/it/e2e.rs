@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Ran, staves};
 
+mod bench;
+
 /// Real nodes, killed when dropped.
 pub struct Cluster {
     pub nodes: Vec<Node>,

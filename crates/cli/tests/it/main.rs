@@ -1,5 +1,6 @@
 //! The built program: its answers, its exit codes, and what it says when something is wrong.
 
+mod bench;
 mod clients;
 mod commands;
 mod config;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use staves_model::{ClusterMap, NodeId, Pool};
 
 use super::redirect::Redirect;
+use crate::cpu::CpuTime;
 
 /// A snapshot of all that local commands answer from.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,8 @@ pub struct Facts {
     pub used_bytes: u64,
     /// What the pool may use of this node.
     pub budget_bytes: u64,
+    /// Processor time that the process has used.
+    pub cpu: CpuTime,
     /// Whether this node leads the directory.
     pub leads_directory: bool,
     /// Whether no leader of the directory that a majority follows has lately answered this node.

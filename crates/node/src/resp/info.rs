@@ -19,6 +19,7 @@ const SECTIONS: &[Section] = &[
     ("Persistence", persistence),
     ("Stats", stats),
     ("Replication", replication),
+    ("CPU", cpu),
     ("Cluster", cluster),
     ("Staves", staves),
     ("Keyspace", keyspace),
@@ -116,6 +117,14 @@ fn stats(facts: &Facts, text: &mut String) {
 fn replication(_: &Facts, text: &mut String) {
     // Every node takes writes; copies are per bucket and told by CLUSTER SLOTS.
     lines!(text, "role" = "master", "connected_slaves" = 0);
+}
+
+fn cpu(facts: &Facts, text: &mut String) {
+    lines!(
+        text,
+        "used_cpu_sys" = format_args!("{:.6}", facts.cpu.system.as_secs_f64()),
+        "used_cpu_user" = format_args!("{:.6}", facts.cpu.user.as_secs_f64()),
+    );
 }
 
 fn cluster(facts: &Facts, text: &mut String) {

@@ -10,6 +10,7 @@ use staves_model::{
 };
 
 use super::*;
+use crate::cpu::CpuTime;
 
 fn node(id: u64) -> Node {
     Node {
@@ -88,6 +89,10 @@ fn facts() -> Facts {
         clients_max: 10_000,
         value_bytes_max: 512 << 20,
         keys: 5,
+        cpu: CpuTime {
+            user: Duration::from_millis(1500),
+            system: Duration::from_millis(250),
+        },
         ..Facts::default()
     }
 }
@@ -490,6 +495,7 @@ fn info_has_sections() {
     for line in [
         "# Server|redis_version:7.",
         "cluster_enabled:0|",
+        "# CPU|used_cpu_sys:0.250000|used_cpu_user:1.500000|",
         "db0:keys=5,",
         "pool:cache|scheme:1+1|",
     ] {

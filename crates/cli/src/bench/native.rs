@@ -1,0 +1,164 @@
+//! One client of the native protocol, as applications link it: `--pipeline` callers share it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use staves_client::{Client, ClientError, ClientOptions};
+use staves_wire::cache::{Answer, Condition, OwnedOp};
+
+use super::dialect::key_name;
+use super::pace::Alarm;
+use super::tally::Kind;
+use super::work::{Asked, Common, Lane};
+
+/// Longest sleep until it is looked whether the run was cut short.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A client that has found its cluster.
+pub async fn connect(
+    addresses: &[String],
+    pool: &str,
+    deadline: Duration,
+) -> Result<Client, ClientError> {
+    let mut options = ClientOptions {
+        pool: pool.to_owned(),
+        deadline,
+        // There may be no other node to turn to: a slow one is waited for.
+        map_try_max: deadline,
+        ..ClientOptions::default()
+    };
+    options.connection.connect_timeout = deadline;
+    let client = Client::connect(addresses, options).await?;
+    let map = client.map();
+    if map.pool_named(pool).is_none() {
+        let have: Vec<&str> = map.pools.values().map(|pool| pool.name.as_str()).collect();
+        return Err(ClientError::NoSuchPool {
+            name: pool.to_owned(),
+            have: have.join(", "),
+        });
+    }
+    Ok(client)
+}
+
+/// Asks and counts until the window has ended: one of the client's callers.
+pub async fn call(common: Common, client: Client, lane: Rc<RefCell<Lane>>) {
+    let mut alarm = Alarm::default();
+    loop {
+        let now = Instant::now();
+        let end = common.window.end();
+        // Nobody else may find it borrowed while this caller waits.
+        let (request, due) = {
+            let mut next = lane.borrow_mut();
+            if next.over(now, end) {
+                return;
+            }
+            let due = next.pace.due();
+            let request = next.next(now, end).map(|(asked, keys)| {
+                let op = |key: &u64| op(asked.kind, *key, &common.job.value);
+                (asked, keys.iter().map(op).collect())
+            });
+            (request, due)
+        };
+        match (request, due) {
+            (Some((asked, ops)), _) => execute(&common, &client, &asked, ops).await,
+            (None, Some(due)) => {
+                if let Err(error) = alarm.wait_until(due.min(now + LOOK)).await {
+                    let mut tally = common.tally.borrow_mut();
+                    return tally.failed(&format!("timer: {error}"));
+                }
+            }
+            (None, None) => return,
+        }
+    }
+}
+
+fn op(kind: Kind, key: u64, value: &Bytes) -> OwnedOp {
+    let key = Bytes::copy_from_slice(&key_name(key));
+    match kind {
+        Kind::Read => OwnedOp::Get { key },
+        Kind::Write => OwnedOp::Set {
+            key,
+            value: value.clone(),
+            condition: Condition::Always,
+            get_old: false,
+        },
+    }
+}
+
+async fn execute(common: &Common, client: &Client, asked: &Asked, ops: Vec<OwnedOp>) {
+    let answers = match client.execute(ops).await {
+        Ok(answers) => answers,
+        Err(error) => return common.lost(asked.since, &format!("{}: {error}", error.code())),
+    };
+    let now = Instant::now();
+    match judge(asked, &answers, common.job.value.len()) {
+        Ok(misses) => common.answered(asked, misses, now),
+        Err(text) => common.refused(asked.since, &text),
+    }
+}
+
+/// How many keys had no value, or what is wrong with the first that has something wrong with it.
+fn judge(asked: &Asked, answers: &[Answer], value_bytes: usize) -> Result<u64, String> {
+    if answers.len() as u64 != asked.keys {
+        return Err(format!(
+            "protocol: {} answers to {} operations",
+            answers.len(),
+            asked.keys
+        ));
+    }
+    let mut misses = 0;
+    for answer in answers {
+        match (asked.kind, answer) {
+            (Kind::Write, Answer::Ok) => {}
+            (Kind::Read, Answer::Nil) => misses += 1,
+            (Kind::Read, Answer::Value(value)) if value.len() == value_bytes => {}
+            (Kind::Read, Answer::Value(value)) => {
+                let length = value.len();
+                return Err(format!(
+                    "length: a value has {length} bytes, not {value_bytes}"
+                ));
+            }
+            (_, Answer::Error(code, text)) => return Err(format!("{code}: {text}")),
+            (_, other) => {
+                return Err(format!(
+                    "protocol: {other:?} is no answer to what was asked"
+                ));
+            }
+        }
+    }
+    Ok(misses)
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_wire::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn answers_are_judged() {
+        let now = Instant::now();
+        let asked = |kind, keys| Asked {
+            kind,
+            keys,
+            since: now,
+            sent: now,
+        };
+        let value = |text: &'static str| Answer::Value(Bytes::from_static(text.as_bytes()));
+        let read = asked(Kind::Read, 2);
+        assert_eq!(judge(&read, &[value("abc"), Answer::Nil], 3), Ok(1));
+        assert_eq!(judge(&asked(Kind::Write, 1), &[Answer::Ok], 3), Ok(0));
+        let refused = Answer::error(ErrorCode::Busy, "later");
+        for (answers, said) in [
+            (vec![value("abc")], "1 answers"),
+            (vec![value("abc"), value("abcd")], "4 bytes"),
+            (vec![value("abc"), Answer::Ok], "no answer"),
+            (vec![refused, value("abc")], "later"),
+        ] {
+            let error = judge(&read, &answers, 3).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the connections of one thread share, and what each has for itself.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::args::Plan;
+use super::draw::Keys;
+use super::pace::{Pace, Window};
+use super::tally::{Kind, Tally};
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub plan: Plan,
+    /// Set every key once, instead of drawing by the plan. The first error ends it.
+    pub fill: bool,
+    pub value: Bytes,
+    /// How long a connection may take to be made, and a request to be answered.
+    pub deadline: Duration,
+    pub seed: u64,
+}
+
+/// Of one thread.
+pub struct Shared {
+    pub job: Arc<Job>,
+    pub window: Arc<Window>,
+    pub tally: RefCell<Tally>,
+    /// Operations answered since the beginning, by all threads: for progress, and beside CPU time.
+    pub answered: Arc<AtomicU64>,
+}
+
+impl Shared {
+    /// A request was answered as it should be.
+    pub fn answered(&self, asked: &Asked, misses: u64, at: Instant) {
+        self.answered.fetch_add(asked.keys, Ordering::Relaxed);
+        if self.window.counts(asked.since) {
+            let took = at.saturating_duration_since(asked.since);
+            let mut tally = self.tally.borrow_mut();
+            tally.answered(asked.kind, asked.keys, misses, took, at);
+        }
+    }
+
+    /// A request was refused.
+    pub fn refused(&self, since: Instant, text: &str) {
+        if self.window.counts(since) {
+            self.fail(text);
+        }
+    }
+
+    /// A request will not be answered any more. That counts also if it was sent before the window began: a
+    /// server that has fallen silent must not go unnoticed for want of new requests.
+    pub fn lost(&self, since: Instant, text: &str) {
+        if Instant::now() >= self.window.start && since < self.window.end() {
+            self.fail(text);
+        }
+    }
+
+    fn fail(&self, text: &str) {
+        self.tally.borrow_mut().failed(text);
+        if self.job.fill {
+            self.window.stop();
+        }
+    }
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub kind: Kind,
+    pub keys: u64,
+    /// What its latency counts from.
+    pub since: Instant,
+    /// When it was sent.
+    pub sent: Instant,
+}
+
+/// Of one connection: which requests come next, and when.
+pub struct Lane {
+    pub pace: Pace,
+    supply: Supply,
+    batch: usize,
+    keys: Vec<u64>,
+}
+
+enum Supply {
+    /// These keys, each once.
+    Fill(Range<u64>),
+    Draw {
+        keys: Keys,
+        reads: u32,
+        rng: Box<SmallRng>,
+    },
+}
+
+impl Lane {
+    pub fn new(job: &Job, index: u32, window: &Window) -> Lane {
+        let plan = &job.plan;
+        let supply = if job.fill {
+            let (index, lanes) = (u128::from(index), u128::from(plan.connections));
+            let part = |index: u128| (u128::from(plan.keys) * index / lanes) as u64;
+            Supply::Fill(part(index)..part(index + 1))
+        } else {
+            Supply::Draw {
+                keys: Keys::new(plan.draw, plan.keys),
+                reads: plan.mix.reads,
+                // Each connection its own sequence; odd, so that no two meet by a shift of one bit.
+                rng: Box::new(SmallRng::seed_from_u64(
+                    job.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(index),
+                )),
+            }
+        };
+        Lane {
+            pace: Pace::new(plan.rate, window.zero, index, plan.connections),
+            supply,
+            batch: plan.batch as usize,
+            keys: Vec::with_capacity(plan.batch as usize),
+        }
+    }
+
+    /// The next request and its keys, if it is time for one.
+    pub fn next(&mut self, now: Instant, end: Instant) -> Option<(Asked, &[u64])> {
+        if self.over(now, end) {
+            return None;
+        }
+        let since = self.pace.take(now, end)?;
+        self.keys.clear();
+        let kind = match &mut self.supply {
+            Supply::Fill(range) => {
+                self.keys.extend(range.by_ref().take(self.batch));
+                Kind::Write
+            }
+            Supply::Draw { keys, reads, rng } => {
+                let drawn = std::iter::repeat_with(|| keys.draw(rng));
+                self.keys.extend(drawn.take(self.batch));
+                match rng.random_range(0..100) < *reads {
+                    true => Kind::Read,
+                    false => Kind::Write,
+                }
+            }
+        };
+        let asked = Asked {
+            kind,
+            keys: self.keys.len() as u64,
+            since,
+            sent: now,
+        };
+        Some((asked, &self.keys))
+    }
+
+    /// Whether there is nothing to send any more.
+    pub fn over(&self, now: Instant, end: Instant) -> bool {
+        let filled = matches!(&self.supply, Supply::Fill(range) if range.is_empty());
+        filled || self.pace.over(now, end)
+    }
+}
+
+/// What a thread's connections hold of it.
+pub type Common = Rc<Shared>;
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Mix;
+    use super::super::draw::Draw;
+    use super::*;
+
+    fn job(fill: bool, mix: Mix) -> Job {
+        Job {
+            plan: Plan {
+                value_bytes: 8,
+                mix,
+                draw: Draw::Uniform,
+                keys: 1000,
+                connections: 7,
+                pipeline: 1,
+                batch: 3,
+                rate: None,
+            },
+            fill,
+            value: Bytes::from_static(b"12345678"),
+            deadline: Duration::from_secs(1),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn filling_sets_each_key_once() {
+        let job = job(
+            true,
+            Mix {
+                reads: 100,
+                writes: 0,
+            },
+        );
+        let window = Window::new(Instant::now(), Duration::ZERO, Duration::from_secs(60));
+        let mut seen = vec![0; 1000];
+        for index in 0..7 {
+            let mut lane = Lane::new(&job, index, &window);
+            while let Some((asked, keys)) = lane.next(window.zero, window.end()) {
+                assert_eq!((asked.kind, asked.keys), (Kind::Write, keys.len() as u64));
+                assert!(keys.len() <= 3);
+                keys.iter().for_each(|key| seen[*key as usize] += 1);
+            }
+            assert!(lane.over(window.zero, window.end()));
+        }
+        assert!(seen.iter().all(|count| *count == 1), "{seen:?}");
+    }
+
+    #[test]
+    fn the_mix_is_what_was_asked_for() {
+        for reads in [0, 20, 80, 100] {
+            let job = job(
+                false,
+                Mix {
+                    reads,
+                    writes: 100 - reads,
+                },
+            );
+            let window = Window::new(Instant::now(), Duration::ZERO, Duration::from_secs(60));
+            let mut lane = Lane::new(&job, 3, &window);
+            let kinds = std::iter::from_fn(|| {
+                let (asked, keys) = lane.next(window.zero, window.end())?;
+                assert_eq!(keys.len(), 3, "a whole batch");
+                Some(asked.kind)
+            });
+            let read = kinds
+                .take(10_000)
+                .filter(|kind| *kind == Kind::Read)
+                .count() as i64;
+            // Five standard deviations of 10,000 draws are 250 at most.
+            let off = (read - i64::from(reads) * 100).abs();
+            assert!(
+                off <= if reads % 100 == 0 { 0 } else { 250 },
+                "{reads} %: {read}"
+            );
+        }
+    }
+}
