@@ -54,6 +54,7 @@ use workers::{Target, Workers};
 use crate::args::Args;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
+use staves_wire::ErrorCode;
 use crate::output::{self, bytes, number};
 
 /// Most bytes that one connection has under way while keys are set for the first time.
@@ -155,7 +156,7 @@ fn doors(args: &Args) -> anyhow::Result<Vec<String>> {
         .collect();
     if doors.is_empty() {
         let text = "no node of the cluster is up with a RESP door; see 'staves node list'";
-        return Err(Failure::Unreachable(text.into()).into());
+        return Err(Failure::Wire(ErrorCode::Unreachable, text.into()).into());
     }
     Ok(doors)
 }

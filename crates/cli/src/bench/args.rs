@@ -8,6 +8,7 @@ use staves_node::config::{Endpoint, Millis, Size};
 use staves_wire::cache::VALUE_BYTES_MAX;
 
 use super::draw::Draw;
+use crate::explain::Own;
 use crate::failure::Failure;
 use crate::output::bytes;
 
@@ -210,7 +211,7 @@ impl CacheBench {
         let runs = lengths.into_iter().fold(1usize, usize::saturating_mul);
         if runs > RUNS_MAX {
             let text = format!("these lists make {runs} runs; at most {RUNS_MAX} are done at once");
-            return Err(Failure::Usage(text));
+            return Err(Failure::Own(Own::Usage, text));
         }
         let mut plans = Vec::with_capacity(runs);
         for run in 0..runs {
@@ -237,7 +238,7 @@ impl CacheBench {
     }
 
     fn check(&self, plan: &Plan) -> Result<(), Failure> {
-        let wrong = |text: String| Err(Failure::Usage(text));
+        let wrong = |text: String| Err(Failure::Own(Own::Usage, text));
         if plan.keys < 2 && plan.draw != Draw::Uniform {
             return wrong("--zipf needs 2 keys or more: of one there is nothing to draw".into());
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use staves_node::cpu::CpuTime;
 
 use crate::demo::resp::{Reply, Resp};
+use crate::explain::Own;
 use crate::failure::Failure;
 
 /// Most lines of an answer to `stats`.
@@ -33,9 +34,10 @@ impl ServerCpu {
     pub fn of_processes(ids: &[u32]) -> Result<ServerCpu, Failure> {
         for id in ids {
             CpuTime::of_process(*id).map_err(|error| {
-                Failure::Usage(format!(
-                    "--server-pid {id}: there is no such process ({error})"
-                ))
+                Failure::Own(
+                    Own::Usage,
+                    format!("--server-pid {id}: there is no such process ({error})"),
+                )
             })?;
         }
         Ok(ServerCpu::Processes(ids.to_vec()))

@@ -19,6 +19,7 @@ use super::tally::Tally;
 use super::work::{Job, Lane, Shared};
 use super::{native, stream};
 use crate::failure::Failure;
+use staves_wire::ErrorCode;
 
 /// Who is loaded.
 #[derive(Clone, Debug)]
@@ -159,13 +160,13 @@ impl Worker {
                 Target::Stream { addresses, .. } => {
                     let address = &addresses[lane as usize % addresses.len()];
                     let socket = stream::connect(address, deadline).await;
-                    Link::Stream(address.clone(), socket.map_err(Failure::Unreachable)?)
+                    Link::Stream(address.clone(), socket.map_err(|text| Failure::Wire(ErrorCode::Unreachable, text))?)
                 }
                 Target::Native { addresses, pool } => {
                     let client = native::connect(addresses, pool, deadline).await;
                     let client = client.map_err(|error| match error.code() {
-                        staves_wire::ErrorCode::NotFound => Failure::NotFound(error.to_string()),
-                        _ => Failure::Unreachable(error.to_string()),
+                        ErrorCode::NotFound => Failure::NotFound(error.to_string()),
+                        code => Failure::Wire(code, error.to_string()),
                     })?;
                     Link::Native(Box::new(client))
                 }
