@@ -233,24 +233,6 @@ impl Directory {
         }
     }
 
-    /// Gives leases up: this node has sealed these groups for an epoch in which another has its data slot.
-    pub async fn release(
-        &self,
-        groups: Vec<GroupId>,
-        deadline: Duration,
-    ) -> Result<(), DirectoryError> {
-        let (node, incarnation) = self.inner.life()?;
-        self.noted(
-            Question::Release {
-                node,
-                incarnation,
-                groups,
-            },
-            deadline,
-        )
-        .await
-    }
-
     /// Hands in what this node, or a client of it, saw of others (row D5).
     pub async fn report(
         &self,

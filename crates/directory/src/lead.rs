@@ -30,16 +30,6 @@ impl Inner {
                 incarnation,
                 wanted,
             } => self.lead_lease(node, incarnation, wanted).await,
-            Question::Release {
-                node,
-                incarnation,
-                groups,
-            } => Ok(self.with_duties(|duties| {
-                groups
-                    .iter()
-                    .for_each(|g| duties.leases.release(*g, node, incarnation));
-                Answer::Noted
-            })),
             Question::Report { from, seen } => Ok(self.with_duties(|duties| {
                 seen.into_iter()
                     .for_each(|evidence| duties.hear(evidence.by(from)));

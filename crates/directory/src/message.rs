@@ -13,8 +13,11 @@ use staves_model::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, R
 use crate::evidence::{Evidence, Sign};
 use crate::types::{Applied, Proposal, Types};
 
-/// The one version of this file's messages that there is so far; raised with any change to them.
-pub(crate) const VERSION: u8 = 1;
+/// The version of this file's messages; raised with any change to them. What each brought:
+///
+/// 1. The first.
+/// 2. No release of leases.
+pub(crate) const VERSION: u8 = 2;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -80,12 +83,6 @@ pub(crate) enum Question {
         incarnation: Incarnation,
         wanted: Vec<(GroupId, Epoch)>,
     },
-    /// A sealed holder gives its leases up.
-    Release {
-        node: NodeId,
-        incarnation: Incarnation,
-        groups: Vec<GroupId>,
-    },
     Report {
         from: NodeId,
         seen: Vec<Evidence>,
@@ -118,7 +115,6 @@ impl Question {
             Question::Join(_) => "a join",
             Question::Propose(_) => "a proposal",
             Question::Lease { .. } => "leases",
-            Question::Release { .. } => "the release of leases",
             Question::Report { .. } => "a report of silent nodes",
             Question::Open { .. } => "the opening of an epoch",
             Question::Complete { .. } => "the mark of a complete member",
