@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
     pub leaving: AtomicBool,
+    /// This node leads and hands the lead over: it orders nothing meanwhile.
+    pub handing_over: AtomicBool,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
@@ -165,6 +167,7 @@ impl Directory {
             unheard: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
+            handing_over: AtomicBool::new(false),
             tasks: Mutex::default(),
             origin: Instant::now(),
         };

@@ -16,7 +16,7 @@ use crate::types::{Applied, Proposal, Types};
 /// The version of this file's messages; raised with any change to them. What each brought:
 ///
 /// 1. The first.
-/// 2. No release of leases.
+/// 2. No release of leases; a leader that leaves asks another voter to stand for election.
 pub(crate) const VERSION: u8 = 2;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
@@ -42,6 +42,11 @@ pub(crate) enum Body {
         question: Question,
         hops: u8,
         budget_ms: u32,
+    },
+    /// The leader of this term leaves: stand for election, once or until somebody else leads.
+    Stand {
+        term: u64,
+        until_led: bool,
     },
     /// Is this life of you there?
     Ping {
@@ -175,6 +180,8 @@ pub(crate) enum Reply {
     NotLeader {
         leader: Option<(NodeId, String)>,
     },
+    /// It stood for election; whether it was elected shows elsewhere.
+    Stood,
     Pong {
         incarnation: Incarnation,
     },
