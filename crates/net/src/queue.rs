@@ -83,9 +83,9 @@ impl GroupQueue {
         } else {
             &mut blocks.queue
         };
-        if !queue
+        if queue
             .back()
-            .is_some_and(|block| block.bytes.len() < BLOCK_BYTES)
+            .is_none_or(|block| block.bytes.len() >= BLOCK_BYTES)
         {
             queue.push_back(Block::default());
         }
