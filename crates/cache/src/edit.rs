@@ -25,6 +25,15 @@ impl Edit {
 
     /// Puts a live record, and its segment's head if it is the first there.
     pub(crate) fn put(&mut self, place: Place, key: &[u8], large: bool, body: &[&[u8]]) {
+        let body_len = body.iter().map(|part| part.len()).sum();
+        // All at once, with the byte that ends the record before it: no further memory is asked for, and
+        // none is left over.
+        let head = match place {
+            Place::Open(_) => 0,
+            Place::Fresh(_) => record::SEGMENT_HEADER,
+        };
+        self.bytes
+            .reserve_exact(head + record::size(key.len(), body_len) + 1);
         let from = self.bytes.len();
         let offset = match place {
             Place::Open(offset) => offset,

@@ -4,6 +4,8 @@
 //! a copy knows when it is promoted is what the data bucket knew, and both are what [`Kv::scan`] would
 //! find in the pages: [`Kv::check`] compares them.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Pages};
 use staves_wire::group::{Run, RunKind};
@@ -89,9 +91,13 @@ impl Kv {
     /// A key's record, if it has a value.
     #[inline]
     pub(crate) fn find<'a>(&self, pages: &'a Pages, tag: Tag, key: &[u8]) -> Option<Found<'a>> {
-        let is = |offset| record_at(pages, offset).is_some_and(|r| r.key == key);
+        let found = Cell::new(None);
+        let is = |offset| {
+            found.set(record_at(pages, offset).filter(|r| r.key == key));
+            found.get().is_some()
+        };
         let offset = self.index.find(tag, is)?;
-        let record = record_at(pages, offset)?;
+        let record = found.get()?;
         let value = match record.as_large() {
             Some(large) => Value::Large(pages, large),
             None => Value::Inline(record.body),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use staves_model::{ClusterMap, Incarnation, Node, NodeId, NodeState, Revision};
-use staves_net::{Connection, Identity, NetError};
+use staves_net::{Connection, Dialer, Identity, NetError};
 use staves_wire::Message;
 use staves_wire::directory::{Evidence, GetMap, Report};
 
@@ -20,15 +20,13 @@ use crate::router::{Router, Transport};
 const FAILURE_KEPT: Duration = Duration::from_millis(100);
 /// A node's trouble is reported no more often than this.
 const REPORT_PAUSE: Duration = Duration::from_millis(250);
-/// Most connections of one client.
-const CONNECTIONS_MAX: usize = 4096;
 
 /// The connections.
 pub struct Links {
     identity: Identity,
     options: ClientOptions,
     seeds: Vec<String>,
-    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    dialer: Dialer,
     /// Which node is asked first for a map: the one that answered last.
     first: AtomicUsize,
     /// One look-up at a time; others wait for what it brings.
@@ -39,29 +37,19 @@ pub struct Links {
     pub(crate) maps_asked: AtomicU64,
 }
 
-/// At most one connection to an address.
-#[derive(Default)]
-struct Slot(tokio::sync::Mutex<SlotState>);
-
-#[derive(Default)]
-enum SlotState {
-    #[default]
-    Empty,
-    Open(Connection),
-    Failed(NetError, Instant),
-}
-
 impl Links {
     pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Links {
         let identity = match options.admin {
             true => Identity::admin(options.cluster),
             false => Identity::client(options.cluster),
         };
+        let identity = identity.with_credentials(options.credentials.clone());
+        let dialer = Dialer::new(identity.clone(), options.connection.clone(), FAILURE_KEPT);
         Links {
-            identity: identity.with_credentials(options.credentials.clone()),
+            identity,
+            dialer,
             options,
             seeds,
-            slots: Mutex::default(),
             first: AtomicUsize::new(0),
             looking: tokio::sync::Mutex::default(),
             looking_behind: Mutex::new(false),
@@ -77,47 +65,9 @@ impl Links {
         request: &Message,
         deadline: Instant,
     ) -> Result<Message, NetError> {
-        let started = Instant::now();
-        match tokio::time::timeout_at(deadline.into(), self.connection(addr)).await {
-            Ok(connection) => connection?.call(request, deadline).await,
-            Err(_) => Err(NetError::Deadline {
-                addr: addr.to_owned(),
-                what: request.opcode().word(),
-                waited_ms: started.elapsed().as_millis() as u64,
-                sent: false,
-            }),
-        }
-    }
-
-    async fn connection(&self, addr: &str) -> Result<Connection, NetError> {
-        let slot = {
-            let mut slots = self.slots.lock();
-            if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(addr) {
-                slots.clear(); // they are made again as they are needed
-            }
-            slots.entry(addr.to_owned()).or_default().clone()
-        };
-        let mut state = slot.0.lock().await;
-        match &*state {
-            SlotState::Open(connection) if connection.over().is_none() => {
-                return Ok(connection.clone());
-            }
-            SlotState::Failed(error, at) if at.elapsed() < FAILURE_KEPT => {
-                return Err(error.clone());
-            }
-            _ => {}
-        }
-        match Connection::open(addr, &self.identity, &self.options.connection).await {
-            Ok(connection) => {
-                self.hold_on_to_cluster(&connection);
-                *state = SlotState::Open(connection.clone());
-                Ok(connection)
-            }
-            Err(error) => {
-                *state = SlotState::Failed(error.clone(), Instant::now());
-                Err(error)
-            }
-        }
+        let connection = self.dialer.reach(addr, request, deadline).await?;
+        self.hold_on_to_cluster(&connection);
+        connection.call(request, deadline).await
     }
 
     /// The first cluster that answers is the one that is meant from then on.

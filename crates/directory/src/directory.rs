@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     pub over: watch::Sender<Option<Arc<DirectoryError>>>,
     /// Who had the data folder before this process.
     pub former: Option<Holder>,
+    /// This node leads and hands the lead over: it orders nothing meanwhile.
+    pub handing_over: AtomicBool,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
@@ -183,6 +185,7 @@ impl Directory {
             leaving: AtomicBool::new(false),
             over: watch::Sender::new(None),
             former,
+            handing_over: AtomicBool::new(false),
             tasks: Mutex::default(),
             origin: Instant::now(),
         };
@@ -278,24 +281,6 @@ impl Directory {
     /// The cluster that the data folder belongs to, if it belongs to one.
     pub fn cluster_of_folder(&self) -> Option<ClusterId> {
         self.inner.store.identity().map(|identity| identity.cluster)
-    }
-
-    /// Gives leases up: this node has sealed these groups for an epoch in which another has its data slot.
-    pub async fn release(
-        &self,
-        groups: Vec<GroupId>,
-        deadline: Duration,
-    ) -> Result<(), DirectoryError> {
-        let (node, incarnation) = self.inner.life()?;
-        self.noted(
-            Question::Release {
-                node,
-                incarnation,
-                groups,
-            },
-            deadline,
-        )
-        .await
     }
 
     /// Hands in what this node, or a client of it, saw of others (row D5).

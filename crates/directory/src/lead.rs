@@ -1,6 +1,7 @@
 //! The leader's answers, question by question.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::error::{ClientWriteError, RaftError};
@@ -30,16 +31,6 @@ impl Inner {
                 incarnation,
                 wanted,
             } => self.lead_lease(node, incarnation, wanted).await,
-            Question::Release {
-                node,
-                incarnation,
-                groups,
-            } => Ok(self.with_duties(|duties| {
-                groups
-                    .iter()
-                    .for_each(|g| duties.leases.release(*g, node, incarnation));
-                Answer::Noted
-            })),
             Question::Report { from, seen } => Ok(self.with_duties(|duties| {
                 seen.into_iter()
                     .for_each(|evidence| duties.hear(evidence.by(from)));
@@ -87,6 +78,13 @@ impl Inner {
             let reason = "the leader hears no majority of the voters".into();
             return Ok(Answer::Later {
                 wait_ms: 50,
+                reason,
+            });
+        }
+        if self.handing_over.load(Ordering::Acquire) {
+            let reason = "the leader leaves and hands over".into();
+            return Ok(Answer::Later {
+                wait_ms: 20,
                 reason,
             });
         }
@@ -225,11 +223,29 @@ impl Inner {
                 reason,
             });
         }
+        if let Some(wait) = self.opens_in(node) {
+            let reason = format!("epochs without node {node} could not be opened yet");
+            return Ok(Answer::Later {
+                wait_ms: wait.as_millis() as u32 + 1,
+                reason,
+            });
+        }
         let left = Proposal::unconditional(Change::NodeLeft { node, incarnation });
         match self.write(left).await? {
             Answer::Applied(_) => Ok(Answer::Noted),
             other => Ok(other),
         }
+    }
+
+    /// How long the groups of this node would wait for their next epoch, were it committed now: a leader
+    /// opens none in its first lease. Who leaves and still runs can wait for that, so that they need not.
+    fn opens_in(&self, node: NodeId) -> Option<Duration> {
+        let duties = self.duties.lock();
+        let (now, map) = (self.now(), self.map());
+        let groups = map.groups.values().filter(|g| g.names(node));
+        let leases = &duties.as_ref()?.leases;
+        let opens_at = groups.filter_map(|g| leases.opens_at(g)).max()?;
+        (opens_at > now).then(|| opens_at.since(now))
     }
 }
 

@@ -11,8 +11,8 @@
 //! node's [`Transport`]), then, on every node, into the map (`machine`), which its [`Directory::map`] shows.
 //! The leader's driver (`leader`) hands time, map and reports to the pure machines of `staves-model` (`keeper`:
 //! epochs and placement, `detector`: who is dead, `lease`: the lease book) and proposes what they want;
-//! `membership` makes Raft's voters and learners follow the map, as `voters` plans it. Every node's
-//! `pinger` sees to it that the detector has something to judge.
+//! `membership` makes Raft's voters and learners follow the map, as `voters` plans it; a leader that leaves
+//! hands the lead over (`succession`). Every node's `pinger` sees to it that the detector has something to judge.
 //!
 //! **Invariants.**
 //! - Vote and log entries are on disk before anybody hears of them; a node without a data folder has a new
@@ -33,7 +33,7 @@
 //! **Not here.** The rules of the map, placement and verdicts (`staves-model`); connections
 //! (`staves-net`, behind [`Transport`]); what members of a group say to each other (`staves-group`).
 //!
-//! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`; then
+//! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`, `succession`; then
 //! `store`, `machine`, `network`, which are openraft's side.
 
 mod ask;
@@ -54,6 +54,7 @@ mod options;
 mod pinger;
 mod start;
 mod store;
+mod succession;
 mod transport;
 mod types;
 mod voters;

@@ -15,6 +15,8 @@ use crate::voters::{Step, View};
 const LOOK: Duration = Duration::from_millis(100);
 /// How long one step is waited for. It may still end well later; until then openraft refuses another.
 const STEP: Duration = Duration::from_millis(2000);
+/// How often a leader that leaves tries to hand over before it simply gives up its vote.
+const HAND_OVERS: u32 = 3;
 /// How many entries a log may be behind and count as caught up.
 const NEAR: u64 = 100;
 
@@ -23,6 +25,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
     let mut window = inner.window.clone();
     let mut look = tokio::time::interval(LOOK);
+    let mut in_vain = 0;
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -30,11 +33,28 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             changed = window.changed() => if changed.is_err() { return },
         }
         window.mark_unchanged();
+        let heirs = inner.heirs();
+        if !heirs.is_empty() && in_vain < HAND_OVERS && !changing(&inner) {
+            in_vain = if inner.hand_over(&heirs).await {
+                0
+            } else {
+                in_vain + 1
+            };
+            continue;
+        }
         // Several steps may follow from one change; the bound only keeps a mistake from spinning.
         for _ in 0..4 {
             let Some(step) = next_step(&inner) else { break };
+            let voters = match &step {
+                Step::Vote(voters) if !voters.contains(&core.me) => voters.clone(),
+                _ => BTreeSet::new(),
+            };
             if !take(&core.raft, step).await {
                 break;
+            }
+            // Who gave up its own vote leads no longer: one of those who have it need not wait to see that.
+            if let Some(heir) = voters.first() {
+                inner.ask_to_stand(core, *heir, true).await;
             }
         }
     }
@@ -63,6 +83,12 @@ fn next_step(inner: &Inner) -> Option<Step> {
         volatile_votes: inner.options.volatile_votes,
     };
     view.next_step()
+}
+
+/// Whether a change of the voters is unfinished: that comes first.
+fn changing(inner: &Inner) -> bool {
+    let joint = |m: Metrics| m.membership_config.membership().get_joint_config().len() > 1;
+    inner.metrics().is_some_and(joint)
 }
 
 fn caught_up(metrics: &Metrics) -> BTreeSet<NodeId> {

@@ -13,8 +13,11 @@ use staves_model::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, R
 use crate::evidence::{Evidence, Sign};
 use crate::types::{Applied, Proposal, Types};
 
-/// The one version of this file's messages that there is so far; raised with any change to them.
-pub(crate) const VERSION: u8 = 1;
+/// The version of this file's messages; raised with any change to them. What each brought:
+///
+/// 1. The first.
+/// 2. No release of leases; a leader that leaves asks another voter to stand for election.
+pub(crate) const VERSION: u8 = 2;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -39,6 +42,11 @@ pub(crate) enum Body {
         question: Question,
         hops: u8,
         budget_ms: u32,
+    },
+    /// The leader of this term leaves: stand for election, once or until somebody else leads.
+    Stand {
+        term: u64,
+        until_led: bool,
     },
     /// Is this life of you there?
     Ping {
@@ -80,12 +88,6 @@ pub(crate) enum Question {
         incarnation: Incarnation,
         wanted: Vec<(GroupId, Epoch)>,
     },
-    /// A sealed holder gives its leases up.
-    Release {
-        node: NodeId,
-        incarnation: Incarnation,
-        groups: Vec<GroupId>,
-    },
     Report {
         from: NodeId,
         seen: Vec<Evidence>,
@@ -118,7 +120,6 @@ impl Question {
             Question::Join(_) => "a join",
             Question::Propose(_) => "a proposal",
             Question::Lease { .. } => "leases",
-            Question::Release { .. } => "the release of leases",
             Question::Report { .. } => "a report of silent nodes",
             Question::Open { .. } => "the opening of an epoch",
             Question::Complete { .. } => "the mark of a complete member",
@@ -187,6 +188,8 @@ pub(crate) enum Reply {
     NotLeader {
         leader: Option<(NodeId, String)>,
     },
+    /// It stood for election; whether it was elected shows elsewhere.
+    Stood,
     Pong {
         incarnation: Incarnation,
     },

@@ -135,14 +135,6 @@ impl Leases {
             .map(|(_, until)| *until)
     }
 
-    /// A holder has sealed itself for a committed epoch that gives its data slot to another, and says
-    /// so: its lease need not be waited out. A grant that is still on its way to it does no harm, for a
-    /// sealed member answers nobody, and no later one is made, for its successor is committed.
-    pub fn release(&mut self, group: GroupId, node: NodeId, incarnation: Incarnation) {
-        self.until
-            .retain(|(g, _, n, i), _| (*g, *n, *i) != (group, node, incarnation));
-    }
-
     /// Strikes what ran out, once a lease: so the book never holds more than two leases' requests.
     fn strike(&mut self, now: Time) {
         if now >= self.strike_at {

@@ -20,10 +20,11 @@
 //! does not encrypt yet.
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
-//! `session`, `reply`: the answering side. `peers`: links between nodes. `identity`, `options`,
+//! `session`, `reply`: the answering side. `peers`: links between nodes. `dialer`: connections by address. `identity`, `options`,
 //! `error`.
 
 mod connection;
+mod dialer;
 mod error;
 mod identity;
 mod options;
@@ -35,6 +36,7 @@ mod server;
 mod session;
 
 pub use connection::Connection;
+pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
 pub use options::Options;

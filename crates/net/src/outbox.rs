@@ -5,6 +5,12 @@
 //! them to the kernel in one vectored write: the more is said, the fewer system calls each word costs.
 //! Whoever has said all that it had to may write at once, on its own thread ([`Outbox::write_now`]),
 //! and so spares the waking of the writer; what the kernel does not take then is the writer's.
+//!
+//! Large messages wait apart and leave frame by frame, after whatever small ones there are by then: a
+//! value of half a gigabyte holds up a promise by one frame, not by itself.
+//!
+//! A request that has waited here says a deadline that is nearer by as much, and one whose deadline has
+//! passed is not sent: nobody waits for what it would do.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,10 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
 use staves_wire::Message;
-use staves_wire::frame::{self, Envelope, HEADER_BYTES};
+use staves_wire::cache::Answer;
+use staves_wire::frame::{self, Envelope, HEADER_BYTES, Header};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
@@ -23,6 +30,13 @@ use crate::queue::GroupQueue;
 
 /// A chunk that has reached this many bytes is not added to.
 const CHUNK_BYTES: usize = 64 << 10;
+/// A message that carries more than this waits apart from the small ones.
+const BULK_BYTES: usize = 64 << 10;
+/// Most bytes of each kind taken out at a time (and one chunk, or one frame, more), and so the longest
+/// that a message just put in waits for others, and the most that a caller of `write_now` writes.
+const TAKE_BYTES: usize = 1 << 20;
+/// What has waited less than this has not waited.
+const WAITED_MIN: Duration = Duration::from_millis(10);
 /// Most pieces taken out at a time.
 const PIECES_MAX: usize = 512;
 /// Most slices of one vectored write (Linux takes 1,024).
@@ -39,10 +53,35 @@ pub(crate) enum NotPut {
 
 #[derive(Default)]
 struct Frames {
-    chunks: VecDeque<BytesMut>,
+    chunks: VecDeque<Waiting>,
+    /// Large messages, one after another.
+    bulk: VecDeque<Waiting>,
     /// An empty chunk whose memory is used again.
     spare: Option<BytesMut>,
     closed: bool,
+}
+
+/// Frames, and since when they wait.
+struct Waiting {
+    bytes: BytesMut,
+    since: Instant,
+    /// Some of it has left: the rest has to follow.
+    begun: bool,
+}
+
+impl Waiting {
+    fn new(bytes: BytesMut) -> Waiting {
+        Waiting {
+            bytes,
+            since: Instant::now(),
+            begun: false,
+        }
+    }
+
+    /// Whether it may be added to.
+    fn has_room(&self) -> bool {
+        self.bytes.len() < CHUNK_BYTES && self.since.elapsed() < WAITED_MIN
+    }
 }
 
 /// What was taken out to be written, and how far it has got.
@@ -57,6 +96,8 @@ struct Writing {
 enum Wrote {
     /// All of it.
     All,
+    /// As much as is written in one go; there may be more.
+    Enough,
     /// The kernel takes no more for now; whether it took anything.
     Blocked(bool),
 }
@@ -107,30 +148,58 @@ impl Outbox {
         message: &Message,
         bytes_max: usize,
     ) -> Result<(), NotPut> {
+        let weight = carried(message);
+        if weight > BULK_BYTES {
+            return self.put_bulk(envelope, message, weight, bytes_max);
+        }
         let mut frames = self.frames.lock();
         if frames.closed {
             return Err(NotPut::Closed);
         }
         let mut chunk = match frames.chunks.back() {
-            Some(chunk) if chunk.len() < CHUNK_BYTES => frames.chunks.pop_back(),
+            Some(chunk) if chunk.has_room() => frames.chunks.pop_back(),
             _ => None,
         }
-        .or_else(|| frames.spare.take())
-        .unwrap_or_default();
-        let before = chunk.len();
-        frame::encode(envelope, message, &mut chunk);
-        let added = chunk.len() - before;
+        .unwrap_or_else(|| Waiting::new(frames.spare.take().unwrap_or_default()));
+        let before = chunk.bytes.len();
+        frame::encode(envelope, message, &mut chunk.bytes);
+        let added = chunk.bytes.len() - before;
         let too_large = added > bytes_max.saturating_add(frames_overhead(added));
         if too_large {
-            chunk.truncate(before);
+            chunk.bytes.truncate(before);
         }
-        if !chunk.is_empty() {
+        if !chunk.bytes.is_empty() {
             frames.chunks.push_back(chunk);
         }
         drop(frames);
         if too_large {
             return Err(NotPut::TooLarge(added));
         }
+        self.queued.fetch_add(added, Ordering::Relaxed);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// A large message is encoded outside the lock: others have something to say meanwhile.
+    fn put_bulk(
+        &self,
+        envelope: Envelope,
+        message: &Message,
+        weight: usize,
+        bytes_max: usize,
+    ) -> Result<(), NotPut> {
+        let mut bytes = BytesMut::with_capacity(weight + frames_overhead(weight) + HEADER_BYTES);
+        frame::encode(envelope, message, &mut bytes);
+        let added = bytes.len();
+        if added > bytes_max.saturating_add(frames_overhead(added)) {
+            return Err(NotPut::TooLarge(added));
+        }
+        let mut frames = self.frames.lock();
+        if frames.closed {
+            return Err(NotPut::Closed);
+        }
+        frames.bulk.push_back(Waiting::new(bytes));
+        drop(frames);
         self.queued.fetch_add(added, Ordering::Relaxed);
         self.wake.notify_one();
         Ok(())
@@ -162,6 +231,7 @@ impl Outbox {
         let mut frames = self.frames.lock();
         frames.closed = true;
         frames.chunks.clear();
+        frames.bulk.clear();
         drop(frames);
         self.room.notify_waiters();
         self.wake.notify_one();
@@ -172,16 +242,39 @@ impl Outbox {
         self.queued.load(Ordering::Relaxed) == 0
     }
 
+    /// Takes out what is to be written next: the small messages, the group's, and a frame of a large one.
     fn take(&self, pieces: &mut VecDeque<Piece>) {
+        let mut late = 0;
+        let mut taken = 0;
         let mut frames = self.frames.lock();
-        while pieces.len() < PIECES_MAX / 2
+        while taken < TAKE_BYTES
+            && pieces.len() < PIECES_MAX / 2
             && let Some(chunk) = frames.chunks.pop_front()
         {
-            pieces.push_back(Piece::frames(chunk));
+            let before = chunk.bytes.len();
+            let bytes = aged(chunk.bytes, chunk.since.elapsed());
+            late += before - bytes.len();
+            taken += before;
+            if !bytes.is_empty() {
+                pieces.push_back(Piece::frames(bytes));
+            }
         }
+        let bulk = frames.next_bulk(&mut late);
         drop(frames);
         if let Some(group) = &self.group {
-            group.take(PIECES_MAX / 2, || self.next_request(), pieces);
+            group.take(PIECES_MAX / 2, TAKE_BYTES, || self.next_request(), pieces);
+        }
+        pieces.extend(bulk.map(Piece::frames));
+        if late > 0 {
+            self.less(late);
+        }
+    }
+
+    /// So many bytes wait no longer.
+    fn less(&self, bytes: usize) {
+        let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
+        if before >= self.queued_max && before - bytes < self.queued_max {
+            self.room.notify_waiters();
         }
     }
 
@@ -189,11 +282,7 @@ impl Outbox {
         if piece.is_group() {
             return;
         }
-        let bytes = piece.body.len();
-        let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
-        if before >= self.queued_max && before - bytes < self.queued_max {
-            self.room.notify_waiters();
-        }
+        self.less(piece.body.len());
         if piece.body.capacity() <= 2 * CHUNK_BYTES {
             piece.body.clear();
             self.frames.lock().spare = Some(piece.body);
@@ -203,8 +292,12 @@ impl Outbox {
     /// Writes what was put in, as far as the kernel takes it at once.
     fn write_some(&self, writing: &mut Writing, socket: &OwnedWriteHalf) -> io::Result<Wrote> {
         let mut moved = false;
+        let mut taken = false;
         loop {
             if writing.rest.is_empty() {
+                if std::mem::replace(&mut taken, true) {
+                    return Ok(Wrote::Enough);
+                }
                 self.take(&mut writing.rest);
             }
             if writing.rest.is_empty() {
@@ -247,6 +340,11 @@ impl Outbox {
                 Ok(Wrote::All) => {
                     stalled_since = None;
                     self.wake.notified().await;
+                }
+                Ok(Wrote::Enough) => {
+                    stalled_since = None;
+                    // Others have a turn before the next megabytes.
+                    tokio::task::yield_now().await;
                 }
                 Ok(Wrote::Blocked(moved)) => {
                     let since = match stalled_since {
@@ -308,6 +406,80 @@ impl Writing {
     }
 }
 
+impl Frames {
+    /// The next frame of the large message whose turn it is. Those whose deadline passed before they
+    /// began are let go, and counted.
+    fn next_bulk(&mut self, late: &mut usize) -> Option<BytesMut> {
+        loop {
+            let front = self.bulk.front_mut()?;
+            let end = match front.bytes.first_chunk().map(Header::decode) {
+                Some(Ok(header)) => HEADER_BYTES + header.body_len as usize,
+                // What was encoded here decodes; were it not so, it had to leave as it is.
+                _ => front.bytes.len(),
+            };
+            let mut frame = front.bytes.split_to(end.min(front.bytes.len()));
+            if !front.begun {
+                front.begun = true;
+                let before = frame.len();
+                frame = aged(frame, front.since.elapsed());
+                if frame.is_empty() {
+                    *late += before + front.bytes.len();
+                    self.bulk.pop_front();
+                    continue;
+                }
+            }
+            if front.bytes.is_empty() {
+                self.bulk.pop_front();
+            }
+            return Some(frame);
+        }
+    }
+}
+
+/// Frames after they have waited: the deadlines that they say are nearer by that, and those of which it
+/// has passed are gone. A message's frames all say the same, so they go together.
+fn aged(frames: BytesMut, waited: Duration) -> BytesMut {
+    if waited < WAITED_MIN {
+        return frames;
+    }
+    let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
+    let mut kept = BytesMut::with_capacity(frames.len());
+    let mut rest = &frames[..];
+    while let Some(Ok(mut header)) = rest.first_chunk().map(Header::decode) {
+        let (frame, behind) = rest.split_at(HEADER_BYTES + header.body_len as usize);
+        rest = behind;
+        if header.deadline_ms == 0 {
+            kept.put_slice(frame);
+        } else if header.deadline_ms > waited_ms {
+            header.deadline_ms -= waited_ms;
+            kept.put_slice(&header.encode());
+            kept.put_slice(&frame[HEADER_BYTES..]);
+        }
+    }
+    kept
+}
+
+/// Bytes of values that a message carries.
+fn carried(message: &Message) -> usize {
+    match message {
+        Message::Cache(request) => {
+            let values = request
+                .ops
+                .iter()
+                .filter_map(|op| op.op.as_op().value().map(<[u8]>::len));
+            values.sum()
+        }
+        Message::CacheAnswers(answers) => {
+            let value = |answer: &Answer| match answer {
+                Answer::Value(bytes) => bytes.len(),
+                _ => 0,
+            };
+            answers.answers.iter().map(value).sum()
+        }
+        _ => 0,
+    }
+}
+
 /// What headers add to a message of which `encoded` bytes came out; the limit is on the body.
 fn frames_overhead(encoded: usize) -> usize {
     encoded.div_ceil(frame::FRAME_BODY_MAX + HEADER_BYTES) * HEADER_BYTES
@@ -336,7 +508,7 @@ impl Piece {
         self.header.is_some()
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.header.map_or(0, |h| h.len()) + self.body.len()
     }
 }

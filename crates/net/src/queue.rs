@@ -1,6 +1,9 @@
 //! Group traffic to one peer: encoded as it is said, coalesced, bounded, and the oldest of it let go
 //! when there is too much. The group protocol bears the loss of any message, and says again what
 //! matters; what is old has been overtaken.
+//!
+//! While much waits, what is short and urgent (acknowledgements with their promises, heartbeats) goes
+//! past it: a peer that is sent half a gigabyte must not lose its lease for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use staves_wire::frame::FRAME_BODY_MAX;
-use staves_wire::group::GroupEnvelope;
+use staves_wire::group::{GroupEnvelope, GroupMessage};
 use tokio::sync::Notify;
 
 use crate::outbox::Piece;
@@ -18,6 +21,10 @@ use crate::outbox::Piece;
 /// envelope by itself is larger.
 const BLOCK_BYTES: usize = 256 << 10;
 
+/// While no more than this waits, everything keeps its order: it leaves in one write anyway.
+const PASS_BEYOND: usize = 64 << 10;
+
+#[derive(Default)]
 struct Block {
     bytes: BytesMut,
     envelopes: u64,
@@ -25,7 +32,10 @@ struct Block {
 
 #[derive(Default)]
 struct Blocks {
+    /// What goes before the rest.
+    urgent: VecDeque<Block>,
     queue: VecDeque<Block>,
+    /// Of both.
     bytes: usize,
     sent: u64,
     dropped: u64,
@@ -67,21 +77,29 @@ impl GroupQueue {
     /// whoever puts in sees to that ([`GroupQueue::take_unsaid`]) once it has said all.
     pub(crate) fn put(&self, envelope: &GroupEnvelope) {
         let mut blocks = self.blocks.lock();
-        let mut block = match blocks.queue.back() {
-            Some(block) if block.bytes.len() < BLOCK_BYTES => blocks.queue.pop_back(),
-            _ => None,
+        let passes = blocks.bytes > PASS_BEYOND && is_urgent(&envelope.message);
+        let queue = if passes {
+            &mut blocks.urgent
+        } else {
+            &mut blocks.queue
+        };
+        if queue
+            .back()
+            .is_none_or(|block| block.bytes.len() >= BLOCK_BYTES)
+        {
+            queue.push_back(Block::default());
         }
-        .unwrap_or(Block {
-            bytes: BytesMut::new(),
-            envelopes: 0,
-        });
-        let before = block.bytes.len();
-        envelope.encode(&mut block.bytes);
-        block.envelopes += 1;
-        blocks.bytes += block.bytes.len() - before;
-        blocks.queue.push_back(block);
-        while blocks.bytes > self.bytes_max && blocks.queue.len() > 1 {
-            let oldest = blocks.queue.pop_front();
+        if let Some(block) = queue.back_mut() {
+            let before = block.bytes.len();
+            envelope.encode(&mut block.bytes);
+            block.envelopes += 1;
+            blocks.bytes += block.bytes.len() - before;
+        }
+        while blocks.bytes > self.bytes_max && blocks.urgent.len() + blocks.queue.len() > 1 {
+            let oldest = blocks
+                .queue
+                .pop_front()
+                .or_else(|| blocks.urgent.pop_front());
             blocks.let_go(oldest);
         }
         drop(blocks);
@@ -96,24 +114,28 @@ impl GroupQueue {
     /// Lets all of it go: the peer cannot be reached, and by the time that it can, this is old.
     pub(crate) fn clear(&self) {
         let mut blocks = self.blocks.lock();
-        while let Some(block) = blocks.queue.pop_front() {
+        while let Some(block) = blocks.next() {
             blocks.let_go(Some(block));
         }
     }
 
-    /// Takes up to `pieces_max` frames to write, with their headers. A block is always taken whole.
+    /// Takes up to `pieces_max` frames to write, with their headers, until they have `bytes_max` bytes or
+    /// more. A block is always taken whole.
     pub(crate) fn take(
         &self,
         pieces_max: usize,
+        bytes_max: usize,
         mut next_request: impl FnMut() -> u64,
         out: &mut VecDeque<Piece>,
     ) {
         let full = out.len() + pieces_max;
-        while out.len() < full {
+        let mut taken = 0;
+        while out.len() < full && taken < bytes_max {
             let mut blocks = self.blocks.lock();
-            let Some(block) = blocks.queue.pop_front() else {
+            let Some(block) = blocks.next() else {
                 return;
             };
+            taken += block.bytes.len();
             blocks.bytes -= block.bytes.len();
             blocks.sent += block.envelopes;
             // The checksums are computed outside the lock.
@@ -138,10 +160,117 @@ impl GroupQueue {
 }
 
 impl Blocks {
+    fn next(&mut self) -> Option<Block> {
+        self.urgent.pop_front().or_else(|| self.queue.pop_front())
+    }
+
     fn let_go(&mut self, block: Option<Block>) {
         if let Some(block) = block {
             self.bytes -= block.bytes.len();
             self.dropped += block.envelopes;
         }
+    }
+}
+
+/// What is short, and told in vain if it comes late. Deltas keep their order among themselves: one that
+/// came before its predecessor would only be asked for again.
+fn is_urgent(message: &GroupMessage) -> bool {
+    match message {
+        GroupMessage::Deltas { deltas, .. } => deltas.is_empty(),
+        GroupMessage::Ack { .. } | GroupMessage::Seal { .. } | GroupMessage::Synced { .. } => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use staves_model::{Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time};
+    use staves_wire::group::Delta;
+
+    fn envelope(message: GroupMessage) -> GroupEnvelope {
+        GroupEnvelope {
+            group: GroupId(1),
+            epoch: Epoch(1),
+            from: NodeId(2),
+            incarnation: Incarnation(2),
+            message,
+        }
+    }
+
+    fn delta(len: usize) -> GroupEnvelope {
+        let label = Label {
+            epoch: Epoch(1),
+            seq: 1,
+        };
+        let delta = Delta {
+            label,
+            request: None,
+            answer: Bytes::new(),
+            runs: Vec::new(),
+            bytes: Bytes::from(vec![1; len]),
+        };
+        envelope(GroupMessage::Deltas {
+            stream: 0,
+            deltas: vec![delta],
+            stable: 0,
+            last: 1,
+            clock: Time(1),
+            want_extents: 0,
+        })
+    }
+
+    fn ack() -> GroupEnvelope {
+        envelope(GroupMessage::Ack {
+            slot: MemberSlot(1),
+            incarnation: Incarnation(2),
+            stream: 0,
+            prefix: 1,
+            gap: false,
+            clock: Time(1),
+            promise: true,
+            granted_extents: 0,
+        })
+    }
+
+    /// The lengths of the pieces that are taken.
+    fn taken(queue: &GroupQueue, bytes_max: usize) -> Vec<usize> {
+        let mut out = VecDeque::new();
+        queue.take(100, bytes_max, || 1, &mut out);
+        out.iter().map(Piece::len).collect()
+    }
+
+    #[test]
+    fn a_promise_does_not_wait_behind_megabytes() {
+        let queue = GroupQueue::new(64 << 20);
+        (0..8).for_each(|_| queue.put(&delta(1 << 20)));
+        queue.put(&ack());
+        queue.put(&ack());
+        let all = taken(&queue, usize::MAX);
+        assert!(all[0] < 1000, "{all:?}");
+        assert!(all[1..].iter().sum::<usize>() > 8 << 20, "{all:?}");
+        assert_eq!(queue.counts().queued_bytes, 0);
+        assert_eq!(queue.counts().sent, 10);
+    }
+
+    #[test]
+    fn no_more_is_taken_at_a_time_than_asked_for() {
+        let queue = GroupQueue::new(64 << 20);
+        (0..8).for_each(|_| queue.put(&delta(1 << 20)));
+        let first: usize = taken(&queue, 1 << 20).iter().sum();
+        assert!(first < 3 << 20, "{first}");
+        assert_eq!(taken(&queue, usize::MAX).len(), 14, "two pieces each");
+    }
+
+    #[test]
+    fn the_urgent_is_bounded_too_and_goes_last() {
+        let queue = GroupQueue::new(1 << 20);
+        queue.put(&delta(1 << 19));
+        while queue.counts().dropped == 0 {
+            queue.put(&ack());
+        }
+        assert!(queue.counts().queued_bytes <= 1 << 20);
+        assert_eq!(queue.counts().dropped, 1, "the large one");
     }
 }

@@ -31,6 +31,7 @@ pub(crate) async fn serve<H: Handler>(
     let mut input = Input {
         decoder: Decoder::new(options.limits),
         buffer: BytesMut::with_capacity(READ_BYTES),
+        read_at: Instant::now(),
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
@@ -80,6 +81,8 @@ pub(crate) async fn serve<H: Handler>(
 struct Input {
     decoder: Decoder,
     buffer: BytesMut,
+    /// When the newest of them came. What was read and waits is as old as that.
+    read_at: Instant,
 }
 
 impl Input {
@@ -100,7 +103,7 @@ impl Input {
             self.buffer.reserve(more.max(READ_BYTES));
             match tokio::time::timeout(idle_max, socket.read_buf(&mut self.buffer)).await {
                 Ok(Ok(0)) => return Ok(None),
-                Ok(Ok(_)) => {}
+                Ok(Ok(_)) => self.read_at = Instant::now(),
                 Ok(Err(error)) => return Err(format!("reading failed: {error}")),
                 Err(_) => return Err(format!("nothing came for {} ms", idle_max.as_millis())),
             }
@@ -254,7 +257,7 @@ impl<H: Handler> Session<'_, H> {
             }
             match input.next(socket, options.idle_max).await? {
                 None => return Ok(()),
-                Some(Incoming::Message(raw)) => self.take(raw)?,
+                Some(Incoming::Message(raw)) => self.take(raw, input.read_at)?,
                 Some(Incoming::TooLarge { header, bytes_max }) => {
                     let text = format!("a message of more than {bytes_max} bytes is refused");
                     self.refuse(header.request, ErrorCode::TooLarge, text);
@@ -264,7 +267,7 @@ impl<H: Handler> Session<'_, H> {
     }
 
     /// A message goes where it belongs. An error ends the connection.
-    fn take(&self, raw: Raw) -> Result<(), String> {
+    fn take(&self, raw: Raw, came: Instant) -> Result<(), String> {
         let header = raw.header;
         if raw.is_answer() {
             return Err("an answer came, and nothing was asked".to_owned());
@@ -296,7 +299,17 @@ impl<H: Handler> Session<'_, H> {
             }
             Ok(request) => {
                 let wait = u64::from(header.deadline_ms);
-                let deadline = (wait > 0).then(|| Instant::now() + Duration::from_millis(wait));
+                // From when it came: it may have waited here for others to be answered.
+                let deadline = (wait > 0).then(|| came + Duration::from_millis(wait));
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    let text = format!(
+                        "{} waited {} ms for its turn, longer than its asker waits; nothing was done",
+                        opcode.word(),
+                        came.elapsed().as_millis()
+                    );
+                    self.refuse(header.request, ErrorCode::Busy, text);
+                    return Ok(());
+                }
                 let (outbox, owed) = (self.outbox.clone(), self.owed.clone());
                 let reply =
                     Reply::new(outbox, owed, header.request, opcode.word(), bytes, deadline);

@@ -1,43 +1,27 @@
 //! The directory's way to other nodes: connections of its own, so that a heartbeat of Raft never waits
 //! behind a value of half a gigabyte.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use staves_directory::{CallFuture, Transport, TransportError};
 use staves_model::{ClusterId, NodeId};
-use staves_net::{Connection, Identity, NetError, Options, Who};
+use staves_net::{Connection, Dialer, Identity, NetError, Options, Who};
 use staves_wire::Message;
 use staves_wire::directory::{Raft, RaftAnswer, RaftKind};
 
 /// After a failure, whoever wants the address next is told so for this long.
 const FAILURE_KEPT: Duration = Duration::from_millis(30);
-/// Most addresses that connections are kept to.
-const ADDRESSES_MAX: usize = 4096;
 /// How long connecting may take. Less than the silence that is reported, so that a machine that is gone
 /// is told from one that is slow.
 const CONNECT: Duration = Duration::from_millis(250);
 
 /// Connections by address, made as they are needed.
 pub(crate) struct DirectoryLinks {
-    identity: Identity,
     options: Options,
-    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
-}
-
-/// At most one connection to an address.
-type Slot = tokio::sync::Mutex<SlotState>;
-
-#[derive(Default)]
-enum SlotState {
-    #[default]
-    Empty,
-    Open(Connection),
-    Failed(NetError, Instant),
+    dialer: Dialer,
 }
 
 impl DirectoryLinks {
@@ -48,50 +32,8 @@ impl DirectoryLinks {
             silence_max: Duration::from_secs(1),
             ..Options::default()
         };
-        Arc::new(DirectoryLinks {
-            identity,
-            options,
-            slots: Mutex::default(),
-        })
-    }
-
-    fn slot(&self, addr: &str) -> Arc<Slot> {
-        let mut slots = self.slots.lock();
-        if slots.len() >= ADDRESSES_MAX && !slots.contains_key(addr) {
-            slots.clear(); // they are made again as they are needed
-        }
-        slots.entry(addr.to_owned()).or_default().clone()
-    }
-
-    async fn connection(&self, addr: &str) -> Result<Connection, NetError> {
-        let mut state = self.slot(addr).lock_owned().await;
-        match &*state {
-            SlotState::Open(connection) if connection.over().is_none() => {
-                return Ok(connection.clone());
-            }
-            SlotState::Failed(error, at) if at.elapsed() < FAILURE_KEPT => {
-                return Err(error.clone());
-            }
-            _ => {}
-        }
-        // On a task of its own: whoever asks may give up sooner, and the next who asks wants it.
-        let (addr, identity, options) =
-            (addr.to_owned(), self.identity.clone(), self.options.clone());
-        let opening = tokio::spawn(async move {
-            let opened = Connection::open(&addr, &identity, &options).await;
-            *state = match &opened {
-                Ok(connection) => SlotState::Open(connection.clone()),
-                Err(error) => SlotState::Failed(error.clone(), Instant::now()),
-            };
-            opened
-        });
-        opening.await.unwrap_or_else(|_| {
-            Err(NetError::Closed {
-                addr: "the address".to_owned(),
-                reason: "the node stops".to_owned(),
-                sign: None,
-            })
-        })
+        let dialer = Dialer::new(identity, options.clone(), FAILURE_KEPT);
+        Arc::new(DirectoryLinks { options, dialer })
     }
 
     /// The cluster of whoever is at the address; `None` if nobody says.
@@ -109,16 +51,7 @@ impl DirectoryLinks {
         request: &Message,
         deadline: Instant,
     ) -> Result<Message, NetError> {
-        let begun = Instant::now();
-        match tokio::time::timeout_at(deadline.into(), self.connection(addr)).await {
-            Ok(connection) => connection?.call(request, deadline).await,
-            Err(_) => Err(NetError::Deadline {
-                addr: addr.to_owned(),
-                what: request.opcode().word(),
-                waited_ms: begun.elapsed().as_millis() as u64,
-                sent: false,
-            }),
-        }
+        self.dialer.call(addr, request, deadline).await
     }
 }
 

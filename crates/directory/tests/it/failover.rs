@@ -279,3 +279,43 @@ async fn measure_commits_and_elections() {
         town.kill(c).await;
     }
 }
+
+/// A clean stop of the leader costs no election: here one would take ten seconds and more.
+async fn hands_over_without_an_election(nodes: usize) {
+    let mut town = Town::new();
+    town.adjust = |options| {
+        options.times.raft_election_min = Duration::from_secs(10);
+        options.times.raft_election_max = Duration::from_secs(11);
+    };
+    let citizens = town.found(nodes).await;
+    let lead = the_leader(&citizens).await;
+    let rest = others(&citizens, &lead);
+    let begun = Instant::now();
+    let left = lead.directory.leave(PATIENCE).await.expect("it leaves");
+    assert_eq!(left, Left::HandedOver);
+    town.kill(&lead).await;
+    commits_again(&rest).await;
+    let took = begun.elapsed();
+    println!("{nodes} nodes: the leader left and another committed within {took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(rest[0].sees_down(lead.id()));
+    for c in &rest {
+        town.kill(c).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_of_three_that_leaves_hands_over() {
+    hands_over_without_an_election(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_of_five_that_leaves_hands_over() {
+    hands_over_without_an_election(5).await;
+}
+
+/// Of two nodes one votes: the other gets the vote, and need not wait to see that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_of_two_that_leaves_hands_over() {
+    hands_over_without_an_election(2).await;
+}

@@ -178,10 +178,6 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
         .stuck(group, g.epoch, vec![slot], PATIENCE)
         .await
         .expect("heard");
-    copy.directory
-        .release(vec![group], PATIENCE)
-        .await
-        .expect("heard");
     for c in &citizens {
         town.kill(c).await;
     }

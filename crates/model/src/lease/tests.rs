@@ -86,17 +86,6 @@ fn an_epoch_opens_when_every_other_holders_lease_ran_out() {
     assert!(!book.may_open(at(1499), group(&map)));
 }
 
-#[test]
-fn a_sealed_holder_may_give_its_lease_back() {
-    let (mut map, mut book) = settled();
-    assert!(ask(&mut book, 1000, &map, 1, 1));
-    let promoted = next_epoch(&map, 1, &[(2, Some(1)), (3, Some(2))]);
-    commit(&mut map, promoted).expect("well formed");
-    assert!(!book.may_open(at(1001), group(&map)));
-    book.release(GroupId(1), NodeId(1), Incarnation(1));
-    assert!(book.may_open(at(1001), group(&map)));
-}
-
 /// Who is retained has sealed before its leader asks to open, and so has let its lease go.
 #[test]
 fn a_holder_that_becomes_a_copy_is_not_waited_for() {

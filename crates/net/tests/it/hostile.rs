@@ -300,3 +300,36 @@ async fn until_greeted(addr: &str) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// A request that waited for its turn longer than its asker waits is not begun.
+#[test]
+fn what_comes_to_its_turn_after_its_deadline_is_refused_and_not_done() {
+    run(async {
+        let options = Options {
+            in_flight_max: 1,
+            ..Options::default()
+        };
+        let (_server, script, addr) = server(options).await;
+        let mut raw = Raw::greeted(&addr).await;
+        let mut bytes = BytesMut::new();
+        let asks = [(11, KEEP, 60_000), (12, 40, 50), (13, 41, 60_000)];
+        for (request, n, deadline_ms) in asks {
+            let envelope = Envelope {
+                request,
+                deadline_ms,
+                ..Envelope::default()
+            };
+            frame::encode(envelope, &ask(n), &mut bytes);
+        }
+        // In one write: the second and the third wait for the answer to the first.
+        raw.bytes(&bytes).await;
+        until(|| script.kept.lock().unwrap().len() == 1).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let first = script.kept.lock().unwrap().pop().expect("just seen");
+        first.send(&status(1));
+        assert_eq!(raw.hear().await, Some((11, status(1))));
+        assert_eq!(raw.hear_error().await, (12, ErrorCode::Busy));
+        assert_eq!(raw.hear().await, Some((13, status(41))));
+        assert_eq!(*script.seen.lock().unwrap(), [KEEP, 41]);
+    });
+}

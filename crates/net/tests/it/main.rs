@@ -4,3 +4,4 @@ mod common;
 mod connection;
 mod hostile;
 mod peers;
+mod stalled;
