@@ -179,8 +179,7 @@ pub fn counts_as_heard(
 ) -> bool {
     let begun = group.last_open.epoch > Epoch(0);
     let gone = map.complete_sources_up(group) < usize::from(group.m);
-    let starts_anew = group.fresh && !group.open;
-    let counts = map.is_up(node, incarnation) && !(begun && (gone || starts_anew));
+    let counts = map.is_up(node, incarnation) && !(begun && gone);
     counts || planted(Mutant::HeardWhileGone)
 }
 

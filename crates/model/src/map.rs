@@ -175,6 +175,11 @@ impl Group {
             .filter_map(|(s, x)| x.as_ref().map(|x| (MemberSlot(s as u8), x)))
     }
 
+    /// Whether the newest epoch starts from nothing and is not open yet.
+    pub fn starts_anew(&self) -> bool {
+        self.fresh && !self.open
+    }
+
     /// Whether the member in this slot is retained from the last open epoch.
     pub fn retained(&self, slot: MemberSlot) -> bool {
         self.kept.get(slot.index()).is_some_and(Option::is_some)

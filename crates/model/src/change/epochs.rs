@@ -123,7 +123,7 @@ impl ClusterMap {
         if n.kept.iter().any(Option::is_some) {
             return refuse("a start from nothing keeps nobody".into());
         }
-        if group.last_open.epoch == Epoch(0) {
+        if group.last_open.epoch == Epoch(0) || group.starts_anew() {
             return Ok(());
         }
         if !self
@@ -145,9 +145,10 @@ impl ClusterMap {
         Ok(())
     }
 
-    /// How many complete members of the last open epoch run.
+    /// How many complete members of the last open epoch run. None, once a start from nothing is
+    /// committed: its members may have let go of what they held.
     pub fn complete_sources_up(&self, group: &Group) -> usize {
-        let members = group.last_open.members.iter().flatten();
+        let members = sources(group).iter().flatten();
         members
             .filter(|x| x.complete && self.is_up(x.node, x.incarnation))
             .count()
@@ -254,9 +255,15 @@ impl ClusterMap {
 
 /// Where retained members come from: the last *open* epoch, and no other (GROUP rule 7). An epoch
 /// that was committed and then abandoned may list joiners that hold nothing, and lack members that do.
+///
+/// A start from nothing has none, and there is no way back from it: whoever it lists may be a source
+/// that came back too late, and lets go of what it held before the epoch opens.
 pub(crate) fn sources(group: &Group) -> &[Option<Member>] {
     if planted(Mutant::SourcesFromCommitted) && group.last_open.epoch != Epoch(0) {
         return &group.members;
+    }
+    if group.starts_anew() {
+        return &[];
     }
     &group.last_open.members
 }

@@ -462,3 +462,38 @@ mod planted {
         plant(None);
     }
 }
+
+/// GROUP rule 13: once a start from nothing is committed there is no way back. The epoch may list a
+/// former member that came back too late, which lets go of what it held before the epoch opens; to keep
+/// it as a source then would bring the group up with nothing, or break it (found by the simulator).
+#[test]
+fn a_start_from_nothing_is_not_taken_back() {
+    let mut map = cluster(3);
+    map.apply(None, &create_pool("cache", "1+1", 1, true))
+        .expect("new");
+    start(&mut map, &[1, 2]);
+    let life = map.nodes[&NodeId(1)].incarnation;
+    for node in [1, 2] {
+        map.apply(None, &node_down(&map, node)).expect("up");
+    }
+    let anew = |map: &ClusterMap, node| NewEpoch {
+        fresh: true,
+        ..next_epoch(map, 1, &[(node, None)])
+    };
+    let new = anew(&map, 3);
+    commit(&mut map, new).expect("all are gone");
+    let back = Change::NodeBack {
+        node: NodeId(1),
+        incarnation: life,
+    };
+    map.apply(None, &back).expect("it lives");
+    let kept = next_epoch(&map, 1, &[(1, Some(0))]);
+    assert!(matches!(
+        refused_epoch(&mut map, kept),
+        Refusal::NotThatSource { .. }
+    ));
+    let again = anew(&map, 1);
+    commit(&mut map, again).expect("another start from nothing, now with the one that is back");
+    let epoch = map.groups[&GroupId(1)].epoch;
+    open(&mut map, 1, epoch.0).expect("the newest");
+}

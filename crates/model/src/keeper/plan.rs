@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::change::{NewEpoch, is_source, sources};
-use crate::ids::{Epoch, Incarnation, MemberSlot, NodeId};
+use crate::ids::{Incarnation, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Pool};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::K_MAX;
@@ -87,9 +87,8 @@ impl View<'_> {
     /// The group was given up, and now enough of its members are there again.
     pub(super) fn found_again(&self) -> bool {
         let group = self.group;
-        let given_up = (group.open && group.lost)
-            || (group.fresh && !group.open && group.last_open.epoch > Epoch(0));
-        given_up && self.map.complete_sources_up(group) >= usize::from(group.m)
+        let enough = self.map.complete_sources_up(group) >= usize::from(group.m);
+        group.open && group.lost && enough
     }
 
     /// Whether a process that was a member of the last open epoch may still run, unheard: its node has
