@@ -129,7 +129,11 @@ pub struct CacheBench {
 }
 
 fn value_size(text: &str) -> Result<Size, String> {
-    let size: Size = text.parse()?;
+    // The size of a value is in bytes where nothing else is said, as everybody writes it.
+    let size = match text.parse() {
+        Ok(bytes) => Size(bytes),
+        Err(_) => text.parse::<Size>()?,
+    };
     match size.0 {
         1.. if size.0 <= VALUE_BYTES_MAX as u64 => Ok(size),
         _ => Err(format!("a value has 1 byte to {VALUE_BYTES_MAX}")),

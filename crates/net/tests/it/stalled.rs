@@ -42,7 +42,7 @@ impl Stalled {
             cluster: CLUSTER,
             node: who(1).node,
             incarnation: who(1).incarnation,
-            format: 1,
+            version: 1,
             features: 0,
             message_bytes_max: Limits::default().message_bytes_max as u64,
             in_flight_max: 100,
