@@ -11,6 +11,22 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 /// Faults that strike only where an epoch is open.
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
+/// What a batch must have met besides.
+const MET: [&str; 12] = [
+    "deposed leader: called in vain",
+    "deposed leader: granted what was confirmed before",
+    "deposed leader: not confirmed",
+    "detector: alive, declared dead",
+    "detector: dead, declared so",
+    "detector: paused, declared dead",
+    "detector: taken in again",
+    "group marked lost",
+    "group started empty",
+    "lost for good",
+    "rule 13: a member is quiet",
+    "woke with its state",
+];
+
 /// Counters.
 #[derive(Clone, Default)]
 pub struct Coverage {
@@ -49,7 +65,7 @@ impl Coverage {
         }
     }
 
-    /// Every fault at every step that stayed at zero.
+    /// Every fault at every step that stayed at zero, and what no run met.
     pub fn blind_spots(&self) -> Vec<(&'static str, &'static str)> {
         let possible = |fault: &&str, step: &&str| {
             !ONLY_OPEN.contains(fault) || matches!(*step, "steady" | "filling")
@@ -58,6 +74,11 @@ impl Coverage {
             .iter()
             .flat_map(|f| STEPS.iter().map(move |s| (*f, *s)))
             .filter(|(f, s)| possible(f, s) && !self.faults.contains_key(&(*f, *s)))
+            .chain(
+                MET.iter()
+                    .map(|what| (*what, "never"))
+                    .filter(|(what, _)| self.of(what) == 0),
+            )
             .collect()
     }
 

@@ -220,7 +220,8 @@ impl World {
     }
 
     fn answer_lease(&mut self, ask: LeaseAsk, granted: Vec<(GroupId, Epoch)>, heard: bool) {
-        let unheard = self.loss == Loss::StartsEmpty && !heard;
+        let listed = self.committed().names(self.nodes[ask.from].id);
+        let unheard = self.loss == Loss::StartsEmpty && listed && !heard;
         if unheard {
             self.cover.count("rule 13: answered, and does not count");
         } else if !granted.is_empty() {

@@ -83,13 +83,13 @@ fn grant(inner: &Inner, ask: &LeaseAsk) -> Answer {
         .leases
         .grant(now, &map, ask.node, ask.incarnation, &ask.wanted);
     let names = map.groups.values().filter(|g| g.names(ask.node));
-    let unheard = names
-        .filter(|g| !counts_as_heard(&map, g, ask.node, ask.incarnation))
+    let heard = names
+        .filter(|g| counts_as_heard(&map, g, ask.node, ask.incarnation))
         .map(|g| g.id)
         .collect();
     Answer::Leased {
         granted,
-        unheard,
+        heard,
         revision: map.revision,
     }
 }

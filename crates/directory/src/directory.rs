@@ -94,9 +94,9 @@ pub struct Granted {
     pub clock: Time,
     /// Of those wanted, what was granted.
     pub granted: Vec<(GroupId, Epoch)>,
-    /// Groups that name this node and for which this answer does not count as having heard the
-    /// directory (GROUP rule 13; `staves_model::lease::counts_as_heard`).
-    pub unheard: Vec<GroupId>,
+    /// Groups for which this answer counts as having heard the directory, ascending (GROUP rule 13;
+    /// `staves_model::lease::counts_as_heard`).
+    pub heard: Vec<GroupId>,
     /// The leader's map: if it is newer than the asker's, a refusal may be explained there.
     pub revision: Revision,
 }
@@ -247,12 +247,12 @@ impl Directory {
         match self.inner.ask(question, deadline).await? {
             Answer::Leased {
                 granted,
-                unheard,
+                heard,
                 revision,
             } => Ok(Granted {
                 clock,
                 granted,
-                unheard,
+                heard,
                 revision,
             }),
             Answer::Over { address } => {

@@ -146,8 +146,8 @@ pub(crate) enum Answer {
     Applied(Applied),
     Leased {
         granted: Vec<(GroupId, Epoch)>,
-        /// Groups of the asker's for which this answer does not count as hearing the directory.
-        unheard: Vec<GroupId>,
+        /// Groups of the asker's for which this answer counts as hearing the directory; ascending.
+        heard: Vec<GroupId>,
         revision: Revision,
     },
     /// Done, or taken note of.

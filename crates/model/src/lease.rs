@@ -168,9 +168,13 @@ fn entitled(
 }
 
 /// Whether the answer of a confirmed leader with this map counts, for this life of a node, as having
-/// heard the directory (GROUP rule 13). Not while the group is without enough members to go on, nor
-/// while it starts from nothing: the directory waits T from when it saw the members gone, and whoever
-/// of them it still answers (it was declared dead, and lives) would otherwise go on beyond T.
+/// heard the directory (GROUP rule 13).
+///
+/// Not while the group is without enough members to go on, nor while it starts from nothing: the
+/// directory waits T from when it saw the members gone, and whoever of them it still answers (it was
+/// declared dead, and lives) would otherwise go on beyond T. And only for a member of the last open
+/// epoch: all of these have been brought to its cut, while one that comes back after the group began
+/// anew may not know yet, and be listed as a joiner already.
 pub fn counts_as_heard(
     map: &ClusterMap,
     group: &Group,
@@ -179,7 +183,8 @@ pub fn counts_as_heard(
 ) -> bool {
     let begun = group.last_open.epoch > Epoch(0);
     let gone = map.complete_sources_up(group) < usize::from(group.m);
-    let counts = map.is_up(node, incarnation) && !(begun && gone);
+    let stands = group.last_open.slot_of(node, incarnation).is_some() && !gone;
+    let counts = map.is_up(node, incarnation) && (stands || !begun);
     counts || planted(Mutant::HeardWhileGone)
 }
 

@@ -371,12 +371,13 @@ impl Host {
     }
 
     /// A directory leader that a majority confirmed answered what we asked at `clock`.
-    /// It counts for all groups but `unheard` (GROUP rule 13).
-    pub(crate) fn heard(&self, clock: Time, unheard: &[GroupId]) {
+    /// It counts for these groups, in ascending order (GROUP rule 13).
+    pub(crate) fn heard(&self, clock: Time, groups: &[GroupId]) {
         self.heard.fetch_max(clock.0, Ordering::Relaxed);
         let now = self.clock.now();
         let routes = self.routes();
-        for cell in routes.cells().filter(|c| !unheard.contains(&c.group)) {
+        let counts = |c: &&Arc<Cell>| groups.binary_search(&c.group).is_ok();
+        for cell in routes.cells().filter(counts) {
             cell.step(self, now, Event::Heard { clock });
         }
         self.peers.flush();

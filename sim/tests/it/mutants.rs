@@ -89,6 +89,8 @@ hunts! {
     m23_part_older_than_gone: PartOlderThanGone, 2 + 1, mixed, 45;
     m25_returning_trusts_prefix: ReturningTrustsPrefix, 1 + 2, mixed, 150;
     a_lease_that_no_quorum_confirmed_is_found: LeaseUnconfirmed, 2 + 1, mixed, 60;
+    a_quiet_member_that_goes_on_is_found: QuietMemberGoesOn, 1 + 1, mixed, 60;
+    a_word_that_counts_though_the_group_is_gone_is_found: HeardWhileGone, 1 + 1, mixed, 130;
     m26_retry_answered_before_stable: RetryAnsweredBeforeStable, 1 + 1, mixed, 25;
 }
 
@@ -107,9 +109,9 @@ fn a_no_op_that_is_not_remembered_is_found() {
         mutant,
         shape: (1, 2),
         hunting: false,
-        seeds: 340,
+        seeds: 1000,
     };
-    hunt.hunt_from(60);
+    hunt.hunt_from(780);
 }
 
 /// Found by a script.

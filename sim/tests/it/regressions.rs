@@ -5,13 +5,30 @@
 use staves_sim::run::{Scenario, run};
 
 /// Seed, m, k, and what was wrong.
-const FAILED: &[(u64, usize, usize, &str)] = &[(
-    745_027_081_586,
-    1,
-    1,
-    "a late copy of a request that changed nothing reached the bucket after its process began \
+const FAILED: &[(u64, usize, usize, &str)] = &[
+    (
+        745_027_081_586,
+        1,
+        1,
+        "a late copy of a request that changed nothing reached the bucket after its process began \
          anew, and the simulator took it for one that the bucket should remember",
-)];
+    ),
+    (
+        147,
+        2,
+        1,
+        "a committed start from nothing was taken back: members that it had listed, and that had let \
+         go of what they held, were kept as sources (also \
+         change::tests::a_start_from_nothing_is_not_taken_back)",
+    ),
+    (
+        27,
+        1,
+        1,
+        "both members of a former life came back after the group had begun anew, heard the \
+         directory, and went on answering until they saw the map",
+    ),
+];
 
 #[test]
 fn seeds_that_failed_once_are_clean() {

@@ -130,3 +130,37 @@ fn the_book_stays_small() {
     }
     assert!(book.until.len() <= 4, "{}", book.until.len());
 }
+
+/// GROUP rule 13: what counts as having heard the directory.
+#[test]
+fn only_members_of_a_group_that_can_go_on_hear_the_directory() {
+    let mut map = cluster(3);
+    map.apply(None, &create_pool("cache", "1+1", 1, true))
+        .expect("new");
+    start(&mut map, &[1, 2]);
+    let life = |map: &ClusterMap, n| map.nodes[&NodeId(n)].incarnation;
+    let hears = |map: &ClusterMap, n| {
+        let group = &map.groups[&GroupId(1)];
+        counts_as_heard(map, group, NodeId(n), life(map, n))
+    };
+    assert!(hears(&map, 1) && hears(&map, 2) && !hears(&map, 3));
+    map.apply(None, &node_down(&map, 1)).expect("up");
+    assert!(!hears(&map, 1), "declared dead, whoever it may reach");
+    assert!(hears(&map, 2), "enough are left");
+    map.apply(None, &node_down(&map, 2)).expect("up");
+    let anew = crate::change::NewEpoch {
+        fresh: true,
+        ..next_epoch(&map, 1, &[(3, None)])
+    };
+    let epoch = anew.epoch.0;
+    commit(&mut map, anew).expect("all are gone");
+    let back = crate::change::Change::NodeBack {
+        node: NodeId(1),
+        incarnation: life(&map, 1),
+    };
+    map.apply(None, &back).expect("it lives");
+    assert!(!hears(&map, 1), "the group is about to begin anew");
+    open(&mut map, 1, epoch).expect("the newest");
+    assert!(!hears(&map, 1), "it is of the life before");
+    assert!(hears(&map, 3));
+}

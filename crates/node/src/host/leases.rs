@@ -53,7 +53,7 @@ async fn ask(host: &Host, directory: &Directory, patience: Duration) {
             return;
         }
     };
-    host.heard(clock, &granted.unheard);
+    host.heard(clock, &granted.heard);
     let routes = host.routes();
     let incarnation = host.life.incarnation;
     for (group, epoch) in granted.granted {
