@@ -54,8 +54,8 @@ use workers::{Target, Workers};
 use crate::args::Args;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use staves_wire::ErrorCode;
 use crate::output::{self, bytes, number};
+use staves_wire::ErrorCode;
 
 /// Most bytes that one connection has under way while keys are set for the first time.
 const FILL_FLIGHT_BYTES: u64 = 4 << 20;

@@ -171,11 +171,12 @@ impl Outbox {
         if !chunk.bytes.is_empty() {
             frames.chunks.push_back(chunk);
         }
-        drop(frames);
         if too_large {
             return Err(NotPut::TooLarge(added));
         }
+        // Before anybody can take them out: less than nothing would look full, and wake nobody.
         self.queued.fetch_add(added, Ordering::Relaxed);
+        drop(frames);
         self.wake.notify_one();
         Ok(())
     }
@@ -199,8 +200,8 @@ impl Outbox {
             return Err(NotPut::Closed);
         }
         frames.bulk.push_back(Waiting::new(bytes));
-        drop(frames);
         self.queued.fetch_add(added, Ordering::Relaxed);
+        drop(frames);
         self.wake.notify_one();
         Ok(())
     }
@@ -301,7 +302,9 @@ impl Outbox {
                 self.take(&mut writing.rest);
             }
             if writing.rest.is_empty() {
-                return Ok(Wrote::All);
+                // Or all that was taken was late, and there is more behind it.
+                let all = self.frames.lock().is_empty();
+                return Ok(if all { Wrote::All } else { Wrote::Enough });
             }
             match socket.try_write_vectored(&writing.slices()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -407,6 +410,10 @@ impl Writing {
 }
 
 impl Frames {
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.bulk.is_empty()
+    }
+
     /// The next frame of the large message whose turn it is. Those whose deadline passed before they
     /// began are let go, and counted.
     fn next_bulk(&mut self, late: &mut usize) -> Option<BytesMut> {

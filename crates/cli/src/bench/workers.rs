@@ -160,7 +160,10 @@ impl Worker {
                 Target::Stream { addresses, .. } => {
                     let address = &addresses[lane as usize % addresses.len()];
                     let socket = stream::connect(address, deadline).await;
-                    Link::Stream(address.clone(), socket.map_err(|text| Failure::Wire(ErrorCode::Unreachable, text))?)
+                    Link::Stream(
+                        address.clone(),
+                        socket.map_err(|text| Failure::Wire(ErrorCode::Unreachable, text))?,
+                    )
                 }
                 Target::Native { addresses, pool } => {
                     let client = native::connect(addresses, pool, deadline).await;

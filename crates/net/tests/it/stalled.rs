@@ -155,7 +155,7 @@ fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
                 client.call(&request, within(ms)).await
             }));
         }
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(800)).await;
         let mut asked = Vec::new();
         let mut sets = std::collections::BTreeSet::from([first.request]);
         while asked.len() < 2 {
