@@ -271,6 +271,11 @@ impl Outbox {
         }
     }
 
+    fn nothing_waits(&self) -> bool {
+        let group = self.group.as_ref();
+        self.frames.lock().is_empty() && group.is_none_or(|group| group.is_empty())
+    }
+
     /// So many bytes wait no longer.
     fn less(&self, bytes: usize) {
         let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
@@ -296,15 +301,16 @@ impl Outbox {
         let mut taken = false;
         loop {
             if writing.rest.is_empty() {
-                if std::mem::replace(&mut taken, true) {
-                    return Ok(Wrote::Enough);
+                if !std::mem::replace(&mut taken, true) {
+                    self.take(&mut writing.rest);
                 }
-                self.take(&mut writing.rest);
-            }
-            if writing.rest.is_empty() {
-                // Or all that was taken was late, and there is more behind it.
-                let all = self.frames.lock().is_empty();
-                return Ok(if all { Wrote::All } else { Wrote::Enough });
+                // Taken before, or all of it was late: there may be more behind it.
+                if writing.rest.is_empty() {
+                    return Ok(match self.nothing_waits() {
+                        true => Wrote::All,
+                        false => Wrote::Enough,
+                    });
+                }
             }
             match socket.try_write_vectored(&writing.slices()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -111,6 +111,11 @@ impl GroupQueue {
         self.unsaid.load(Ordering::Relaxed) && self.unsaid.swap(false, Ordering::Acquire)
     }
 
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.lock().bytes == 0
+    }
+
     /// Lets all of it go: the peer cannot be reached, and by the time that it can, this is old.
     pub(crate) fn clear(&self) {
         let mut blocks = self.blocks.lock();
