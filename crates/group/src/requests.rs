@@ -89,7 +89,8 @@ impl RequestTable {
             ..Client::default()
         });
         client.last_seq = seq;
-        client.floor = client.floor.max(request.floor);
+        // A floor above the number itself would have the client forgotten with more than it ever said.
+        client.floor = client.floor.max(request.floor.min(request.number));
         while client
             .done
             .first_key_value()
@@ -251,6 +252,18 @@ mod tests {
             number,
             floor: 0,
         }
+    }
+
+    /// A floor that a client cannot mean must not shut the others out once it is forgotten.
+    #[test]
+    fn a_floor_counts_no_further_than_its_number() {
+        let mut t = RequestTable::default();
+        t.record(&delta(1, 7, u64::MAX, 1));
+        for client in 2..=CLIENTS_MAX as u64 + 1 {
+            t.record(&delta(client, 5, 5, client));
+        }
+        assert_eq!(t.recall(&id(9_999_999, 7), u64::MAX), Recall::Forgotten);
+        assert_eq!(t.recall(&id(9_999_999, 8), u64::MAX), Recall::New);
     }
 
     #[test]

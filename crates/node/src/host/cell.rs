@@ -267,17 +267,12 @@ impl State {
     fn tell(&mut self) -> Vec<Arc<Batch>> {
         let mut finished = Vec::new();
         for (token, result) in self.out.answers.drain(..) {
-            let Some(waiter) = self.waiting.take(token) else {
+            let Some(mut waiter) = self.waiting.take(token) else {
                 debug_assert!(false, "an answer to nobody: token {token}");
                 continue;
             };
-            if let Waiter::Door {
-                request: Some(request),
-                ..
-            } = &waiter
-                && !matches!(result, Err(Refused::Interrupted))
-            {
-                self.lane.answered(request);
+            if let Some(request) = waiter.release(&result) {
+                self.lane.answered(&request);
             }
             finished.extend(waiter.tell(result));
         }

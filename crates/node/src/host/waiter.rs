@@ -25,6 +25,17 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
+    /// Takes away the number of a write that no retry is to carry: all but those that may have begun. Once
+    /// it is given back to the lane, the bucket may forget it, and a retry under it would be refused.
+    pub(crate) fn release(&mut self, result: &Result<Answer, Refused>) -> Option<RequestId> {
+        match self {
+            Waiter::Door { request, .. } if !matches!(result, Err(Refused::Interrupted)) => {
+                request.take()
+            }
+            _ => None,
+        }
+    }
+
     /// Hands the answer over. Called under the bucket's lock: only notes it down. Returns a batch that
     /// is complete with it; the caller sends its answer once the lock is free.
     pub(crate) fn tell(self, result: Result<Answer, Refused>) -> Option<Arc<Batch>> {
@@ -43,5 +54,36 @@ impl Waiter {
                 batch.put(index as usize, answer).then_some(batch)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::ClientId;
+
+    /// A write that was refused before it began is asked again as a new one: its number is the lane's
+    /// again, and by the time of the retry the bucket may have forgotten it.
+    #[test]
+    fn only_what_may_have_begun_keeps_its_number() {
+        let number = RequestId {
+            client: ClientId(1),
+            number: 5,
+            floor: 5,
+        };
+        let waiter = || Waiter::Door {
+            mailbox: Arc::default(),
+            place: 0,
+            part: 0,
+            request: Some(number),
+        };
+        for refused in [Refused::NotServing, Refused::Busy, Refused::Deadline] {
+            assert_eq!(waiter().release(&Err(refused)), Some(number));
+            let mut twice = waiter();
+            twice.release(&Err(refused));
+            assert_eq!(twice.release(&Err(refused)), None, "it is given back once");
+        }
+        assert_eq!(waiter().release(&Ok(Answer::Ok)), Some(number));
+        assert_eq!(waiter().release(&Err(Refused::Interrupted)), None);
     }
 }
