@@ -321,24 +321,25 @@ fn unexpected(question: &Message, answer: &Message) -> anyhow::Error {
     )
 }
 
-/// A node by its id (`3` or `n3`) or by its name.
+/// A node by its name, or by its id (`3`, or `n3` where no node is called so). Ids are given in the order
+/// in which nodes join, so a node called `n2` may well have the id 3: the name counts.
 pub fn find_node<'a>(map: &'a ClusterMap, wanted: &str) -> anyhow::Result<&'a Node> {
-    let id = wanted
-        .strip_prefix('n')
-        .unwrap_or(wanted)
-        .parse::<u64>()
-        .ok();
-    if let Some(node) = id.and_then(|id| map.nodes.get(&NodeId(id))) {
-        return Ok(node);
-    }
-    let named: Vec<&Node> = map
-        .nodes
-        .values()
-        .filter(|node| node.name == wanted)
-        .collect();
-    match named[..] {
-        [node] => Ok(node),
-        [] => {
+    let digits = wanted.strip_prefix('n').unwrap_or(wanted);
+    let by_id = digits
+        .parse()
+        .ok()
+        .and_then(|id| map.nodes.get(&NodeId(id)));
+    let nodes = map.nodes.values();
+    let named: Vec<&Node> = nodes.filter(|node| node.name == wanted).collect();
+    match (&named[..], by_id) {
+        ([node], Some(other)) if digits == wanted && other.id != node.id => bail!(
+            "'{wanted}' is the id of node '{}' and the name of node {}: give the name of the one or the id of the other",
+            other.name,
+            node.id
+        ),
+        ([node], _) => Ok(*node),
+        ([], Some(node)) => Ok(node),
+        ([], None) => {
             let text =
                 format!("there is no node '{wanted}'; 'staves node list' shows those there are");
             Err(Failure::NotFound(text).into())
@@ -352,5 +353,55 @@ pub fn check(answer: &Answer) -> anyhow::Result<()> {
     match answer {
         Answer::Error(code, text) => Err(Failure::Wire(*code, text.clone()).into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::{Incarnation, NodeState};
+
+    #[test]
+    fn a_node_is_found_by_its_name_before_its_id() {
+        let mut map = ClusterMap::default();
+        let mut join = |id: u64, name: &str| {
+            let node = Node {
+                id: NodeId(id),
+                incarnation: Incarnation(id),
+                name: name.to_owned(),
+                zone: None,
+                native: String::new(),
+                resp: String::new(),
+                admin: String::new(),
+                memory_bytes: 0,
+                durable: true,
+                state: NodeState::Up,
+                draining: false,
+            };
+            map.nodes.insert(node.id, node);
+        };
+        // n3 was quicker to join than n2.
+        [
+            (1, "n1"),
+            (2, "n3"),
+            (3, "n2"),
+            (4, "5"),
+            (5, "twin"),
+            (6, "twin"),
+        ]
+        .into_iter()
+        .for_each(|(id, name)| join(id, name));
+        let found = |wanted: &str| {
+            find_node(&map, wanted)
+                .map(|node| node.id.0)
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!(found("n2"), Ok(3));
+        assert_eq!(found("2"), Ok(2));
+        assert_eq!(found("n6"), Ok(6), "no node is called so");
+        assert_eq!(found("4"), Ok(4));
+        assert!(found("5").is_err_and(|e| e.contains("'twin'") && e.contains("the name of node")));
+        assert!(found("twin").is_err_and(|e| e.contains("give an id")));
+        assert!(found("n7").is_err_and(|e| e.contains("node list")));
     }
 }
