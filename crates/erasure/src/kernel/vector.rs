@@ -120,9 +120,9 @@ unsafe fn step<V: Vector, const N: usize, const U: usize, const ONES: bool>(
             }
             for (u, vector) in vectors.iter().enumerate() {
                 let ready = vector.ready();
-                for r in first..N {
+                for (r, sums) in sums.iter_mut().enumerate().skip(first) {
                     let factor = V::factor(*rows.get_unchecked(r * m + s));
-                    sums[r][u] = sums[r][u].xor(V::times(ready, factor));
+                    sums[u] = sums[u].xor(V::times(ready, factor));
                 }
             }
         }
