@@ -101,8 +101,15 @@ impl Duties {
         }
     }
 
-    /// Nodes that are down for less than this.
-    pub fn just_down(&self, now: Time, less_than: std::time::Duration) -> BTreeSet<NodeId> {
+    /// Nodes of the map that are down for less than this.
+    pub fn just_down(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        less_than: std::time::Duration,
+    ) -> BTreeSet<NodeId> {
+        // The map may have moved on since the last tick: who died with this change died just now.
+        self.watch_down(now, map);
         let fresh = self
             .down_since
             .iter()
@@ -136,4 +143,50 @@ pub(crate) enum JoinState {
     New,
     UnderWay,
     Done(Answer),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use staves_model::{Change, ClusterId};
+
+    use super::*;
+
+    fn map_with_node_2_down() -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let mut apply = |change: Change| map.apply(None, &change).expect("a legal change");
+        apply(Change::Bootstrap {
+            cluster: ClusterId(7),
+        });
+        for _ in 0..3 {
+            apply(Change::NodeUp {
+                id: None,
+                name: "a node".into(),
+                zone: None,
+                native: "127.0.0.1:1600".into(),
+                resp: "127.0.0.1:6379".into(),
+                admin: "127.0.0.1:1680".into(),
+                memory_bytes: 1 << 30,
+                durable: true,
+            });
+        }
+        apply(Change::NodeDown {
+            node: NodeId(2),
+            incarnation: Incarnation(2),
+        });
+        map
+    }
+
+    #[test]
+    fn who_died_with_the_last_change_of_the_map_is_just_down() {
+        let mut duties = Duties::new(1, Time::ZERO, &Times::default());
+        let map = map_with_node_2_down();
+        let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
+        let lately = Duration::from_millis(500);
+        let two = BTreeSet::from([NodeId(2)]);
+        assert_eq!(duties.just_down(at(10), &map, lately), two);
+        assert_eq!(duties.just_down(at(509), &map, lately), two);
+        assert!(duties.just_down(at(510), &map, lately).is_empty());
+    }
 }

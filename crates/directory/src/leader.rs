@@ -60,8 +60,9 @@ async fn look_after(inner: &Arc<Inner>) {
     for probe in findings.probes {
         ask_for_probes(inner, &probe);
     }
-    for (node, incarnation) in findings.verdicts {
-        tracing::warn!(%node, %incarnation, "a node is dead");
+    for verdict in findings.verdicts {
+        let (node, incarnation) = (verdict.node, verdict.incarnation);
+        tracing::warn!(%node, %incarnation, words = ?verdict.words, "a node is dead");
         propose(inner, term, None, Change::NodeDown { node, incarnation }).await;
     }
     for (revision, change) in plan(inner) {
@@ -96,7 +97,10 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let duties = duties.as_mut()?;
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
-    let reports = duties.take_reports();
+    let mut reports = duties.take_reports();
+    // Whom a majority follows lives, whatever some found who pinged it meanwhile.
+    let me = inner.core.get().map(|core| core.me);
+    reports.retain(|report| Some(report.suspect) != me);
     let mut findings = Findings::default();
     duties.detector.step(now, &map, &reports, &mut findings);
     Some(findings)

@@ -91,7 +91,18 @@ pub struct Findings {
     /// Ask these nodes to probe this life of this node now, and to report what they find.
     pub probes: Vec<Probe>,
     /// Dead: to be proposed as `Change::NodeDown`.
-    pub verdicts: Vec<(NodeId, Incarnation)>,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// A node is dead, and who says so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// Who is dead.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// The words on which the verdict rests.
+    pub words: Vec<(NodeId, Finding)>,
 }
 
 /// A request for probes.
@@ -239,7 +250,12 @@ impl Detector {
                 .is_none_or(|at| now.since(at) >= config.verdict_again)
             {
                 case.judged_at = Some(now);
-                out.verdicts.push((suspect, case.incarnation));
+                let words = case.words.iter().filter(|(n, _)| against.contains(n));
+                out.verdicts.push(Verdict {
+                    node: suspect,
+                    incarnation: case.incarnation,
+                    words: words.map(|(n, (_, finding))| (*n, *finding)).collect(),
+                });
             }
             return;
         }
