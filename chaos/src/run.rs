@@ -274,7 +274,9 @@ impl Runner<'_> {
     fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
         let native = format!("{}:1600", self.lab.address(at));
         let nodes = said["nodes"].as_array();
-        let row = nodes.and_then(|all| all.iter().find(|n| n["native"] == native.as_str()));
+        // Who came back without its folder is a new node at the address of one that is down.
+        let here = |n: &&serde_json::Value| n["native"] == native.as_str() && n["up"] == true;
+        let row = nodes.and_then(|all| all.iter().find(here));
         let uptime = row.and_then(|row| row["facts"]["uptime_ms"].as_u64());
         uptime.is_some_and(|ms| Duration::from_millis(ms) <= self.nodes.age(at))
     }
