@@ -38,6 +38,12 @@ pub enum Mutant {
     CopyForgetsIndex = 101,
     LargeNamedBeforeWritten = 102,
     NoOpNotRemembered = 104,
+    // Of groups with m > 1; not in GROUP.md.
+    MixedPageVersions = 401,
+    RecipeOfOtherSources = 402,
+    DeltaAppliedTwice = 403,
+    LaggingSourceTakenAsCurrent = 404,
+    MissingPageTakenAsZero = 405,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotWritten = 302,

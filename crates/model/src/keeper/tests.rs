@@ -132,6 +132,11 @@ impl Town {
                     assert_eq!(nodes[0], plan[0], "the ring's first serves: {group:?}");
                     assert_eq!(as_set(&nodes), as_set(&plan), "{group:?}");
                 } else {
+                    assert!(
+                        group.members[..usize::from(group.m)]
+                            .iter()
+                            .all(Option::is_some)
+                    );
                     assert!(nodes.len() <= pool.scheme.width());
                     let free = ring.nodes().any(|n| !nodes.contains(&n));
                     assert!(nodes.len() == pool.scheme.width() || !free, "{group:?}");
@@ -344,6 +349,56 @@ fn an_epoch_that_does_not_open_is_tried_again_with_another_leader_then_with_surv
             waited(i)
         );
     }
+}
+
+/// Row H10: k raised and lowered with m > 1. The new parity buckets come together, so that one pass over the
+/// data makes them all.
+#[test]
+fn parity_is_raised_at_once_and_lowered() {
+    let mut town = settled(8, "4+1", 4);
+    town.set_scheme("4+3");
+    let said = town.keep(&[]);
+    for new in epochs_of(&said) {
+        assert_eq!(new.members.iter().flatten().count(), 7, "{new:?}");
+    }
+    assert_eq!(epochs_of(&said).len(), 4);
+    town.settle();
+    town.check_at_rest();
+    town.set_scheme("4+0");
+    town.settle();
+    town.check_at_rest();
+}
+
+/// As many nodes as the scheme has members, and one dies: a parity bucket makes room for the data bucket
+/// that has no node, and the group says that it bears one less.
+#[test]
+fn a_data_bucket_without_a_node_takes_that_of_a_parity_bucket() {
+    let mut town = Town::of(cluster(6));
+    town.change(&create_pool("cache", "4+2", 1, false));
+    town.settle();
+    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
+    let data = group(&town).members[1].expect("a data bucket");
+    let last = group(&town).members[5].expect("a parity bucket");
+    town.change(&node_down(&town.map, data.node.0));
+    town.keep(&[]);
+    let vacated = group(&town);
+    assert_eq!((vacated.members[1], vacated.members[5]), (None, None));
+    town.settle();
+    town.check_at_rest();
+    let took = group(&town).members[1].map(|x| x.node);
+    assert_eq!(took, Some(last.node));
+    assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
+
+    // Down to m nodes it goes on, and bears nothing more; one less waits, and is not given up.
+    let more = group(&town).members[4].expect("a parity bucket");
+    town.change(&node_down(&town.map, more.node.0));
+    town.settle();
+    town.check_at_rest();
+    assert_eq!(group(&town).tolerates(|_, _| true), Some(0));
+    let dead = group(&town).members[0].expect("a data bucket");
+    town.change(&node_down(&town.map, dead.node.0));
+    town.settle();
+    assert!(group(&town).lost, "m - 1 cannot say what it held");
 }
 
 fn stuck(town: &Town, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
