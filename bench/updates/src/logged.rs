@@ -21,12 +21,12 @@ use crate::link::{Kind, Link, wait};
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// The member slots' nodes: slot s is node s + 1. Nobody runs the other data buckets: an update does not
-/// concern them.
+/// Slot s is node s + 1's. The other data buckets are vacant: an update does not concern them.
 fn group(open: bool) -> Group {
     let members: Vec<Option<staves_model::Member>> = (0..(M + K) as u64)
         .map(|slot| {
-            Some(staves_model::Member {
+            let listed = slot == STREAM as u64 || slot >= M as u64;
+            listed.then_some(staves_model::Member {
                 node: NodeId(slot + 1),
                 incarnation: Incarnation(1),
                 complete: true,
@@ -119,8 +119,12 @@ impl Driver {
         to: &BTreeMap<NodeId, usize>,
     ) -> anyhow::Result<()> {
         let mut body = BytesMut::new();
-        for (node, envelope) in &out.sends {
-            let Some(link) = to.get(node) else { continue };
+        for (node, envelope) in out.sends {
+            let Some(link) = to.get(&node) else {
+                // The leader of an epoch tells itself, too.
+                self.step(Event::Message(envelope), links, to)?;
+                continue;
+            };
             if self.loss > 0.0 && self.open && self.dice.random::<f64>() < self.loss {
                 continue;
             }
@@ -152,7 +156,7 @@ fn envelopes(body: Bytes) -> anyhow::Result<Vec<GroupEnvelope>> {
 pub fn parity(parity: usize, mut links: [Link; 1]) -> anyhow::Result<()> {
     let to = BTreeMap::from([(NodeId(STREAM as u64 + 1), 0)]);
     let mut driver = Driver::new(M + parity, 0.0)?;
-    driver.step(Event::Map(Arc::new(group(true))), &mut links, &to)?;
+    driver.step(Event::Map(Arc::new(group(false))), &mut links, &to)?;
     let mut ticked = Instant::now();
     loop {
         wait(&links, Some(TICK))?;
@@ -176,11 +180,9 @@ pub fn parity(parity: usize, mut links: [Link; 1]) -> anyhow::Result<()> {
 pub fn data(loss: f64, mut links: Vec<Link>) -> anyhow::Result<()> {
     let to = (0..K).map(|at| (NodeId((M + at) as u64 + 1), at)).collect();
     let mut driver = Driver::new(STREAM, loss)?;
-    driver.step(Event::Map(Arc::new(group(true))), &mut links, &to)?;
-    driver.open = true;
+    driver.step(Event::Map(Arc::new(group(false))), &mut links, &to)?;
     let extents = (BUCKET_BYTES / EXTENT_BYTES) as u32;
-    driver.member.want_extents(extents);
-    let (mut ticked, mut answered) = (Instant::now(), 0);
+    let (mut ticked, mut answered, mut wished) = (Instant::now(), 0, false);
     loop {
         wait(&links, Some(TICK))?;
         for link in &mut links {
@@ -197,6 +199,11 @@ pub fn data(loss: f64, mut links: Vec<Link>) -> anyhow::Result<()> {
         }
         let ready = driver.member.serving() && driver.member.usable_extents() >= extents;
         links[K].held = !ready;
+        if driver.member.serving() && !wished {
+            // All memory is reserved at every member before the first update (GROUP: a seq is never refused).
+            driver.member.want_extents(extents);
+            wished = true;
+        }
         while ready && driver.member.admit(1024).is_ok() {
             let Some(frame) = links[K].next()? else { break };
             if frame.kind == Kind::Ping {
