@@ -299,8 +299,16 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// A process that ends though nobody ended it is a finding.
+    /// A process that ends though nobody ended it is a finding, and so is a thread that panics.
     fn check_alive(&mut self) {
+        match self.nodes.panics() {
+            Ok(panics) => {
+                for (at, panic) in panics {
+                    self.wrong(format!("n{}: {panic}", at + 1));
+                }
+            }
+            Err(why) => self.wrong(format!("{why:#}")),
+        }
         for (at, status) in self.nodes.ended_by_themselves() {
             self.down.insert(at);
             let log = std::fs::read_to_string(self.nodes.log(at)).unwrap_or_default();
