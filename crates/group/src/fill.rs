@@ -68,7 +68,7 @@ type Made = BTreeMap<MemberSlot, Vec<PagePart>>;
 impl State {
     /// Asks for what is lacking, within the window; when nothing is, tells the directory.
     pub fn tick_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
-        if self.table.absent_count() == 0 || planted(Mutant::ServeBeforeCatchUp) {
+        if self.table.absent_count() == 0 {
             self.old = None;
             let listed = self.view.member(self.slot);
             if self.open && listed.is_some_and(|x| !x.complete) {

@@ -118,7 +118,7 @@ impl Member {
         let old = old.map(|s| s.table).or_else(|| self.old.take());
         let (table, old) = match old {
             Some(old) if trusted => (old, None),
-            old if group.fresh => {
+            old if group.fresh || planted(Mutant::ServeBeforeCatchUp) => {
                 drop(old);
                 (PageTable::whole(fresh, shape.columns()), None)
             }

@@ -46,8 +46,9 @@ pub enum Mutant {
     MissingPageTakenAsZero = 405,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
-    DirectoryLogNotWritten = 302,
+    DirectoryLogNotSynced = 302,
     SendErrorTakenAsDone = 303,
+    IncarnationReused = 304,
     ServeBeforeCatchUp = 305,
     InterruptedUnderNewNumber = 306,
     LeaseNotLookedAt = 307,
@@ -99,10 +100,11 @@ impl Mutant {
     ];
 
     /// Those of the glue.
-    pub const GLUE: [Mutant; 6] = [
+    pub const GLUE: [Mutant; 7] = [
         Mutant::VoteNotPersisted,
-        Mutant::DirectoryLogNotWritten,
+        Mutant::DirectoryLogNotSynced,
         Mutant::SendErrorTakenAsDone,
+        Mutant::IncarnationReused,
         Mutant::ServeBeforeCatchUp,
         Mutant::InterruptedUnderNewNumber,
         Mutant::LeaseNotLookedAt,

@@ -25,6 +25,7 @@ fn told(seed: u64) -> Told {
         program: PathBuf::from(env!("CARGO_BIN_EXE_staves")),
         seed,
         mutant: None,
+        wanted: None,
         folder: std::env::temp_dir(),
         keep: false,
     }
@@ -56,12 +57,15 @@ fn is_found(mutant: &str) {
     let Some(_turn) = turn() else {
         return;
     };
-    let (_, scenario) = mutants::HUNTS
-        .into_iter()
-        .find(|(m, _)| *m == mutant)
-        .expect("it is hunted");
-    let found = mutants::hunt(&told(1), mutant, scenario, 3).expect("it can be hunted");
-    assert!(found.is_some(), "{mutant} was not found by {scenario}");
+    let hunt = mutants::HUNTS.into_iter().find(|h| h.mutant == mutant);
+    let hunt = hunt.expect("it is hunted");
+    let hunted = mutants::hunt(&told(1), &hunt).expect("it can be hunted");
+    assert!(
+        hunted.found.is_some(),
+        "{mutant} was not found by {}: {:?}",
+        hunt.scenario,
+        hunted.others
+    );
 }
 
 /// D5, H3: one of each kind of fault, under load.
