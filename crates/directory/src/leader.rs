@@ -61,7 +61,6 @@ async fn look_after(inner: &Arc<Inner>) {
         ask_for_probes(inner, &probe);
     }
     for (node, incarnation) in findings.verdicts {
-        tracing::warn!(%node, %incarnation, "a node is dead");
         propose(inner, term, None, Change::NodeDown { node, incarnation }).await;
     }
     for (revision, change) in plan(inner) {
@@ -86,7 +85,7 @@ async fn take_up(inner: &Inner, term: u64) -> bool {
         return false;
     }
     tracing::info!(term, "this node leads the directory");
-    let duties = Duties::new(term, inner.now(), &inner.options.times);
+    let duties = Duties::new(term, inner.now(), &inner.map(), &inner.options.times);
     *inner.duties.lock() = Some(duties);
     true
 }
@@ -96,9 +95,13 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let duties = duties.as_mut()?;
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
+    duties.keeper.look(now, &map);
     let reports = duties.take_reports();
     let mut findings = Findings::default();
     duties.detector.step(now, &map, &reports, &mut findings);
+    for (node, incarnation) in duties.news(&findings.verdicts) {
+        tracing::warn!(%node, %incarnation, "a node is dead");
+    }
     Some(findings)
 }
 
