@@ -86,6 +86,8 @@ struct Runner<'a> {
     last: Vec<usize>,
     /// Nodes that are not meant to run.
     down: BTreeSet<usize>,
+    /// Nodes whose disks were full since they were started: they may end by themselves, and say so.
+    full: BTreeSet<usize>,
     losses: Vec<u64>,
     verdict: Verdict,
 }
@@ -146,6 +148,7 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
         rng: SmallRng::seed_from_u64(told.seed),
         last: Vec::new(),
         down: BTreeSet::new(),
+        full: BTreeSet::new(),
         losses: Vec::new(),
         verdict: Verdict {
             name: scenario.name.clone(),
@@ -346,6 +349,10 @@ impl Runner<'_> {
             self.down.insert(at);
             let log = std::fs::read_to_string(self.nodes.log(at)).unwrap_or_default();
             let said: Vec<&str> = log.lines().rev().take(3).collect();
+            if self.full.contains(&at) && status.contains("exit status: 1") {
+                self.tell(&format!("   n{} ended, for its disk was full", at + 1));
+                continue;
+            }
             self.wrong(format!(
                 "n{} ended by itself ({status}); it said: {said:?}",
                 at + 1
@@ -456,7 +463,9 @@ impl Runner<'_> {
             }
             Action::Fill(who) => {
                 for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
                     self.nodes.fill_disk(at, true)?;
+                    self.full.insert(at);
                 }
             }
             Action::Join => {
@@ -526,6 +535,7 @@ impl Runner<'_> {
     fn restart(&mut self, at: usize) -> anyhow::Result<()> {
         self.nodes.start(&self.lab, at, false)?;
         self.down.remove(&at);
+        self.full.remove(&at);
         self.shared.excuse(at, self.shared.now());
         Ok(())
     }

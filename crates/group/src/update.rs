@@ -32,8 +32,10 @@ pub(crate) struct Peer {
     pub heard_at: Time,
     /// When deltas were last sent again.
     pub resent_at: Time,
-    /// How often since it was last heard.
+    /// How often, since its prefix last passed what had been sent again.
     pub resends: u32,
+    /// Up to here it had been sent everything when that was sent again.
+    pub resent_to: u64,
     /// It promised that no successor answers before.
     pub promise: Time,
     /// Extents that it has reserved.
@@ -50,6 +52,19 @@ impl Peer {
             heard_at: now,
             ..Peer::default()
         }
+    }
+
+    /// What it has not reported is to be sent again.
+    fn send_again(&mut self, now: Time) {
+        self.resent_to = self.sent;
+        self.sent = self.prefix;
+        self.resent_at = now;
+        self.resends = self.resends.saturating_add(1);
+    }
+
+    /// How long it is given to report what was sent, each time longer.
+    fn patience(&self, resend_after: Duration) -> Duration {
+        resend_after * (1 << self.resends.min(RESEND_DOUBLINGS))
     }
 }
 
@@ -275,11 +290,8 @@ impl State {
             let owed = peer.prefix < peer.sent;
             // Whatever else was sent meanwhile, heartbeats and later deltas, does not put it off.
             let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at));
-            let patience = ctx.options.resend_after * (1 << peer.resends.min(RESEND_DOUBLINGS));
-            if owed && quiet_for >= patience {
-                peer.sent = peer.prefix;
-                peer.resent_at = ctx.now;
-                peer.resends = peer.resends.saturating_add(1);
+            if owed && quiet_for >= peer.patience(ctx.options.resend_after) {
+                peer.send_again(ctx.now);
             }
             let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
@@ -495,16 +507,23 @@ impl State {
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
         peer.heard_at = ctx.now;
-        peer.resends = 0;
         if prefix > peer.prefix {
             peer.prefix = prefix;
             peer.moved_at = ctx.now;
         }
         peer.sent = peer.sent.max(peer.prefix);
-        let again = gap && ctx.now.since(peer.resent_at) >= RESEND_NOT_BEFORE;
-        if again {
-            peer.sent = peer.prefix;
-            peer.resent_at = ctx.now;
+        // That it answers says nothing about what was sent again: over a slow way that is still coming,
+        // and would come ever later if each answer let it be sent once more.
+        let arrived = peer.prefix >= peer.resent_to;
+        if arrived {
+            peer.resends = 0;
+        }
+        let not_before = match arrived {
+            true => RESEND_NOT_BEFORE,
+            false => peer.patience(ctx.options.resend_after),
+        };
+        if gap && ctx.now.since(peer.resent_at) >= not_before {
+            peer.send_again(ctx.now);
             self.send_to(ctx, slot, out);
         }
         self.raise_stable(ctx);

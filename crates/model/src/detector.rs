@@ -150,6 +150,11 @@ impl Detector {
         self.cases.clear();
     }
 
+    /// Whether anybody lately said something against this node.
+    pub fn doubts(&self, node: NodeId) -> bool {
+        self.cases.contains_key(&node)
+    }
+
     /// Takes in reports (none: a tick), and says whom to have probed and who is dead.
     pub fn step(&mut self, now: Time, map: &ClusterMap, reports: &[Report], out: &mut Findings) {
         for report in reports {

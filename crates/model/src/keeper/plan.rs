@@ -91,15 +91,9 @@ impl View<'_> {
         group.open && group.lost && enough
     }
 
-    /// Whether a process that was a member of the last open epoch may still run, unheard: its node has
-    /// not started anew since.
-    pub(super) fn any_source_may_live(&self) -> bool {
-        self.group.last_open.members.iter().flatten().any(|x| {
-            self.map
-                .nodes
-                .get(&x.node)
-                .is_some_and(|n| n.incarnation == x.incarnation)
-        })
+    /// The members of the last open epoch, in whatever state they are.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &Member> {
+        self.group.last_open.members.iter().flatten()
     }
 
     /// Members that the scheme wants and the nodes allow.

@@ -187,6 +187,51 @@ async fn read(
     reading.read_buf(input).await
 }
 
+impl Drop for Desk {
+    /// However the connection ends: what nobody will ask again for gives its number back, or its bucket's
+    /// lane would keep it for ever.
+    fn drop(&mut self) {
+        let letters = self.mailbox.close();
+        let Some(pool) = self.routes.door.and_then(|id| self.routes.pools.get(&id)) else {
+            return;
+        };
+        let (places, detour) = (&mut self.places, &mut self.detour);
+        let bucket_of = |op: &Op<'_>| pool.bucket_of(op.slot());
+        give_up(letters, places, detour, bucket_of, |bucket, request| {
+            if let Some(cell) = pool.cells.get(bucket as usize) {
+                cell.lock().lane.answered(&request);
+            }
+        });
+    }
+}
+
+/// The numbers of interrupted writes that have not set out again, with their buckets.
+fn give_up(
+    letters: Vec<Letter>,
+    places: &mut Places,
+    detour: &mut Detour,
+    bucket_of: impl Fn(&Op<'_>) -> u32,
+    mut back: impl FnMut(u32, RequestId),
+) {
+    for letter in letters {
+        let Letter::Part {
+            place,
+            part,
+            request: Some(request),
+            ..
+        } = letter
+        else {
+            continue;
+        };
+        if let Some((op, _)) = places.send_away(place, part) {
+            back(bucket_of(&op.as_op()), request);
+        }
+    }
+    detour
+        .give_up()
+        .for_each(|(bucket, request)| back(bucket, request));
+}
+
 impl Desk {
     fn has_room(&self) -> bool {
         self.places.len() < PLACES_MAX
@@ -575,4 +620,59 @@ fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) 
 fn speaks_http(args: Args<'_>) -> bool {
     let first = |word: &[u8]| !args.is_empty() && args.at(0).eq_ignore_ascii_case(word);
     first(b"post") || first(b"host:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::ClientId;
+    use staves_wire::cache::OwnedOp;
+
+    /// A connection ends while one interrupted write lies in its mailbox and another waits to set out.
+    #[test]
+    fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
+        let (mut places, mut detour) = (Places::default(), Detour::default());
+        let op = || OwnedOp::Append {
+            key: "k".into(),
+            value: "v".into(),
+        };
+        for _ in 0..3 {
+            places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Waits(op()));
+        }
+        let number = |number| RequestId {
+            client: ClientId(7),
+            number,
+            floor: 1,
+        };
+        let letter = |place, result, request| Letter::Part {
+            place,
+            part: 0,
+            result,
+            request,
+        };
+        let letters = vec![
+            letter(0, Ok(Answer::Int(1)), None),
+            letter(1, Err(Refused::Interrupted), Some(number(12))),
+        ];
+        for (place, request) in [(2, Some(number(13))), (3, None)] {
+            let wanted = Wanted {
+                bucket: 4,
+                op: op(),
+                request,
+                deadline: Time(5),
+            };
+            detour.push(place, 0, wanted);
+        }
+        let mut given_up = Vec::new();
+        give_up(
+            letters,
+            &mut places,
+            &mut detour,
+            |_| 3,
+            |bucket, request| {
+                given_up.push((bucket, request.number));
+            },
+        );
+        assert_eq!(given_up, [(3, 12), (4, 13)]);
+    }
 }
