@@ -32,7 +32,7 @@ const PLACES_MAX: usize = 1024;
 /// Most bytes of answers that wait to be written, of one connection. Beyond, nothing more is read.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Room for one read.
-const READ_BYTES: usize = 16 << 10;
+pub(super) const READ_BYTES: usize = 16 << 10;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
 
@@ -64,12 +64,13 @@ struct Desk {
 }
 
 impl Connection {
-    pub(super) fn new(running: Arc<Running>, id: u64, addr: String, local: String) -> Connection {
-        let limits = Limits {
-            // So that a value which is too large is refused by its name, not by the protocol's.
-            bulk_bytes_max: (running.value_bytes_max + (1 << 20)).min(512 << 20),
-            ..Limits::default()
-        };
+    pub(super) fn new(
+        running: Arc<Running>,
+        limits: Limits,
+        id: u64,
+        addr: String,
+        local: String,
+    ) -> Connection {
         let host = &running.host;
         let session = Session::new(id, addr, local, host.clock.uptime());
         running
@@ -99,12 +100,14 @@ impl Connection {
         }
     }
 
-    /// Serves it until it ends.
+    /// Serves it until it ends, from what has been read of it already.
     pub(super) async fn run(
         mut self,
         mut socket: TcpStream,
+        input: BytesMut,
         mut phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
+        self.input = input;
         let (mut reading, writing) = socket.split();
         loop {
             let short_of_room = self.work();
@@ -617,7 +620,7 @@ fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) 
 
 /// Whether these are the first words of an HTTP request: a page in somebody's browser may send one to a
 /// port of its own machine, and what follows in it must not be taken for commands. As Redis does.
-fn speaks_http(args: Args<'_>) -> bool {
+pub(super) fn speaks_http(args: Args<'_>) -> bool {
     let first = |word: &[u8]| !args.is_empty() && args.at(0).eq_ignore_ascii_case(word);
     first(b"post") || first(b"host:")
 }
