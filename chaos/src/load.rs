@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 
-use crate::resp::{Reply, Resp, nothing_done};
+use crate::resp::{Reply, Resp};
 
 /// How long a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
@@ -385,5 +385,25 @@ fn answered(reply: Reply) -> Answered {
         Reply::Simple(text) if text == "OK" => Answered::Ok,
         // Nothing that is asked for here is answered so; the check will say that nothing explains it.
         Reply::Simple(text) | Reply::Error(text) => Answered::Value(text),
+        list @ Reply::Array(_) => Answered::Value(format!("{list:?}")),
+    }
+}
+
+/// Whether an error says that the command was certainly not done.
+fn nothing_done(error: &str) -> bool {
+    ["TRYAGAIN", "OOM", "CLUSTERDOWN", "MOVED", "LOADING"]
+        .iter()
+        .any(|word| error.starts_with(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_certain_errors_are_taken_for_not_done() {
+        assert!(nothing_done("TRYAGAIN the key's bucket ..."));
+        assert!(!nothing_done("IOERR the deadline passed ..."));
+        assert!(!nothing_done("ERR whatever"));
     }
 }
