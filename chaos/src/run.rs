@@ -16,7 +16,7 @@ use staves_history::record::{self, Answered, Asked};
 
 use crate::judge::{self, Stall};
 use crate::lab::Lab;
-use crate::load::{self, Client, Shared};
+use crate::load::{self, Client, Shared, memory};
 use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
 use crate::watch::Watch;
@@ -157,7 +157,13 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
     };
     runner.begin()?;
     let from = runner.shared.now();
-    let clients = load::start(&runner.shared, told.seed, scenario.clients, scenario.keys);
+    let clients = load::start(
+        &runner.shared,
+        told.seed,
+        scenario.clients,
+        scenario.keys,
+        scenario.memory.is_some(),
+    );
     let steps = runner.steps();
     let to = runner.shared.now();
     runner.end(clients, steps)?;
@@ -209,11 +215,26 @@ impl Runner<'_> {
                 }
             }
         }
+        let mut pools = format!("pool cache {}", self.scenario.scheme);
+        if let Some(scheme) = &self.scenario.memory {
+            let pool = [
+                "pool", "create", "ram", "--kind", "memory", "--memory", "64MiB",
+            ];
+            self.staves(&[&pool[..], &["--scheme", scheme]].concat())?;
+            let size = memory::REGION_BYTES.to_string();
+            let create = [
+                "memory",
+                "create",
+                memory::REGION,
+                "--pool",
+                "ram",
+                "--size",
+            ];
+            self.staves(&[&create[..], &[&size]].concat())?;
+            pools += &format!(", memory {scheme}");
+        }
         self.healthy().map_err(anyhow::Error::msg)?;
-        self.tell(&format!(
-            "{} nodes are up, pool cache {}",
-            self.scenario.nodes, self.scenario.scheme
-        ));
+        self.tell(&format!("{} nodes are up, {pools}", self.scenario.nodes));
         Ok(())
     }
 
@@ -631,11 +652,21 @@ impl Runner<'_> {
         let records = self.shared.records();
         let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
         let mut reader = Client::reader(&self.shared, READER, self.told.seed);
+        let doors = self.shared.native_doors();
+        let region = self.scenario.memory.is_some();
+        let region = region.then(|| memory::Handle::open(&self.shared, READER + 1, &doors));
+        let region = match region.transpose() {
+            Ok(region) => region,
+            Err(error) => return self.wrong(format!("the region cannot be read: {error:#}")),
+        };
         let until = Instant::now() + self.healing();
         let mut silent = Vec::new();
         for key in &keys {
             loop {
-                let answer: Option<Answered> = reader.ask(key, Asked::Get);
+                let answer: Option<Answered> = match &region {
+                    Some(region) if memory::is_ours(key) => region.ask(key, Asked::Get),
+                    _ => reader.ask(key, Asked::Get),
+                };
                 if answer.is_some() {
                     break;
                 }
