@@ -243,7 +243,7 @@ impl Cluster {
                 staves_wire::group::GroupMessage::Parts { .. }
             );
             let lost = self.cut_off.contains(&to) || self.cut_off.contains(&from);
-            if !lost && !(parts && self.no_parts) {
+            if !(lost || parts && self.no_parts) {
                 self.step(to, Event::Message(envelope));
             }
         }
