@@ -60,5 +60,8 @@ pub enum Command {
         history: PathBuf,
     },
     /// Plants each bug of the glue and demands that its scenario finds it.
-    Mutants,
+    Mutants {
+        /// These only (names of staves_model::mutant).
+        names: Vec<String>,
+    },
 }

@@ -6,6 +6,7 @@ use std::process::Command as Process;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use staves_chaos::mutants::Hunt;
 use staves_chaos::run::{self, Told, Verdict};
 use staves_chaos::scenario::{Scenario, parse};
 use staves_chaos::{catalogue, judge, kills, lab, mutants, random, second};
@@ -26,7 +27,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
             .duration_since(UNIX_EPOCH)
             .map_or(1, |t| t.as_millis() as u64)
     };
-    let plants = args.mutant.is_some() || matches!(args.command, Command::Mutants);
+    let plants = args.mutant.is_some() || matches!(args.command, Command::Mutants { .. });
     let told = Told {
         program: match &args.staves {
             Some(program) => program.clone(),
@@ -34,6 +35,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
         },
         seed: args.seed.unwrap_or_else(from_clock),
         mutant: args.mutant.clone(),
+        wanted: None,
         folder: args.folder.clone(),
         keep: args.keep,
     };
@@ -60,7 +62,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
             );
             Ok(kills.lost == 0)
         }
-        Command::Mutants => hunt(&batch.told),
+        Command::Mutants { names } => hunt(&batch.told, names),
         Command::Check { .. } => Ok(true),
     }
 }
@@ -139,15 +141,32 @@ fn built(with_bugs: bool) -> anyhow::Result<PathBuf> {
     Ok(target.join(profile).join("staves"))
 }
 
-fn hunt(told: &Told) -> anyhow::Result<bool> {
+/// Hunts for these bugs, or for all.
+fn hunt(told: &Told, wanted: &[String]) -> anyhow::Result<bool> {
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|w| !mutants::HUNTS.iter().any(|h| h.mutant == **w))
+    {
+        let known = mutants::HUNTS.map(|h| h.mutant).join(", ");
+        bail!("there is no bug '{unknown}' of the glue; there are {known}");
+    }
     let mut all_found = true;
-    for (mutant, scenario) in mutants::HUNTS {
-        let found = mutants::hunt(told, mutant, scenario, 3)?;
-        all_found &= found.is_some();
-        match found {
-            Some((runs, why)) => println!("found   {mutant:<28} by {scenario}, run {runs}: {why}"),
-            None => println!("MISSED  {mutant:<28} by {scenario}"),
-        }
+    let chosen = |h: &Hunt| wanted.is_empty() || wanted.iter().any(|w| w == h.mutant);
+    for one in mutants::HUNTS.into_iter().filter(chosen) {
+        let begun = Instant::now();
+        let hunted = mutants::hunt(told, &one)?;
+        all_found &= hunted.found.is_some();
+        let (word, what) = match &hunted.found {
+            Some(found) => ("found ", found.clone()),
+            None => ("MISSED", format!("seen instead: {:?}", hunted.others)),
+        };
+        println!(
+            "{word} {:<26} by {:<18} run {}, {:>3} s: {what}",
+            one.mutant,
+            one.scenario,
+            hunted.runs,
+            begun.elapsed().as_secs(),
+        );
     }
     Ok(all_found)
 }

@@ -60,6 +60,7 @@ pub fn measure(told: &Told, count: u32, mut tell: impl FnMut(String)) -> anyhow:
     let mut done = 0;
     while done < count {
         let now = KILLS_A_RUN.min(count - done);
+        let watched = told.keep;
         let told = Told {
             seed: told.seed + u64::from(done),
             keep: true,
@@ -67,9 +68,12 @@ pub fn measure(told: &Told, count: u32, mut tell: impl FnMut(String)) -> anyhow:
         };
         let verdict = run(&scenario(now)?, &told, |_: &Path| Vec::new())?;
         done += now;
-        take(&mut kills, &verdict)?;
+        take(&mut kills, &verdict, &mut tell)?;
         tell(format!("{done} of {count}: {kills}"));
-        if let Some(folder) = verdict.folder.filter(|_| verdict.violations.is_empty()) {
+        if let Some(folder) = verdict
+            .folder
+            .filter(|_| !watched && verdict.violations.is_empty())
+        {
             std::fs::remove_dir_all(folder)?;
         }
     }
@@ -90,20 +94,26 @@ fn scenario(kills: u32) -> anyhow::Result<Scenario> {
 }
 
 /// The kills' times are in the story; the writes in the history.
-fn take(kills: &mut Kills, verdict: &Verdict) -> anyhow::Result<()> {
+fn take(kills: &mut Kills, verdict: &Verdict, tell: &mut impl FnMut(String)) -> anyhow::Result<()> {
     kills.lost += verdict.violations.len();
     let folder = verdict.folder.as_deref().unwrap_or(Path::new(""));
     let file = std::fs::File::open(folder.join("history.jsonl"))?;
     let records = staves_history::record::read(std::io::BufReader::new(file))?;
     for at in &verdict.kills {
-        kills.stalls.push(resumed(&records, *at));
+        let (key, stall) = resumed(&records, *at);
+        tell(format!(
+            "{:.3} s: {key} after {} ms",
+            *at as f64 / 1e9,
+            stall.as_millis()
+        ));
+        kills.stalls.push(stall);
     }
     Ok(())
 }
 
 /// How long after `at` the last of the contended keys was written again: the largest, over the keys, of
 /// the gaps between writes that `at` falls into.
-fn resumed(records: &[Record], at: u64) -> Duration {
+fn resumed(records: &[Record], at: u64) -> (String, Duration) {
     let mut next: std::collections::BTreeMap<&str, u64> = Default::default();
     let write = |r: &&Record| r.asked != Asked::Get && !r.key.starts_with('l');
     for record in records.iter().filter(write) {
@@ -113,8 +123,11 @@ fn resumed(records: &[Record], at: u64) -> Duration {
         let first = next.entry(&record.key).or_insert(end);
         *first = (*first).min(end);
     }
-    let latest = next.values().max().map_or(0, |end| end.saturating_sub(at));
-    Duration::from_nanos(latest)
+    let latest = next.iter().max_by_key(|(_, end)| **end);
+    latest.map_or_else(Default::default, |(key, end)| {
+        let stall = Duration::from_nanos(end.saturating_sub(at));
+        ((*key).to_owned(), stall)
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Clients: threads with real connections, few contended keys, and exact records of what they saw.
 //!
-//! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted, and `l<client>-<n>` are written once
+//! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted (a scenario may want these only), and `l<client>-<n>` are written once
 //! each, so that every bucket holds something that must not get lost. Every written text is unique.
 
 mod native;
@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 
-use crate::resp::{Reply, Resp, nothing_done};
+use crate::resp::{Reply, Resp};
 
 /// How long a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
@@ -141,24 +141,55 @@ impl Shared {
     }
 }
 
-/// A contended key's name: of every two, one is a text and one is counted.
-pub fn key(at: usize) -> String {
-    match at % 2 {
-        0 => format!("t{}", at / 2),
-        _ => format!("c{}", at / 2),
+/// The contended keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keys {
+    /// How many.
+    pub count: usize,
+    /// All are counted and none is ever taken away: whatever is done twice shows for good. Otherwise of
+    /// every two, one is a text and one is counted.
+    pub counted: bool,
+}
+
+impl Keys {
+    fn any(self, rng: &mut SmallRng) -> usize {
+        rng.random_range(0..self.count)
+    }
+
+    fn name(self, at: usize) -> String {
+        match at % 2 {
+            _ if self.counted => format!("c{at}"),
+            0 => format!("t{}", at / 2),
+            _ => format!("c{}", at / 2),
+        }
+    }
+
+    /// What to ask of one. The first counted one is never taken away.
+    fn choose(self, rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
+        let dice = rng.random_range(0..100);
+        let (counted, forever) = (at % 2 == 1, at == 1);
+        match dice {
+            0..20 if self.counted => Asked::Get,
+            _ if self.counted => Asked::Incr { by: 1 },
+            0..45 => Asked::Get,
+            _ if forever => Asked::Incr { by: 1 },
+            45..92 if counted => Asked::Incr { by: 1 },
+            92..96 if counted => Asked::Del,
+            96.. if counted => Asked::GetDel,
+            45..65 => Asked::Set { value: text() },
+            65..73 => Asked::SetNx { value: text() },
+            73..79 => Asked::Del,
+            79..85 => Asked::GetDel,
+            _ => Asked::Append { value: text() },
+        }
     }
 }
 
-/// Starts clients: `contended` on `keys` keys, and one that writes keys once. Of the first, one stays at
+/// Starts clients: `contended` on the contended keys, and one that writes keys once. Of the first, one stays at
 /// each node that there is, so that a node that keeps its clients waiting cannot catch them all; the
 /// others go around. At each node there is also one that only reads, and does not wait for long. One
 /// more goes through the native client. The threads are in the namespace of the caller's.
-pub fn start(
-    shared: &Arc<Shared>,
-    seed: u64,
-    contended: usize,
-    keys: usize,
-) -> Vec<JoinHandle<()>> {
+pub fn start(shared: &Arc<Shared>, seed: u64, contended: usize, keys: Keys) -> Vec<JoinHandle<()>> {
     let nodes = shared.doors();
     let spawn = |process: u32| {
         let shared = shared.clone();
@@ -232,23 +263,23 @@ impl Client {
         format!("p{}.{};", self.process, self.written)
     }
 
-    fn contend(&mut self, keys: usize) {
+    fn contend(&mut self, keys: Keys) {
         while !self.shared.stopped() {
-            let at = self.rng.random_range(0..keys);
+            let at = keys.any(&mut self.rng);
             let (process, written) = (self.process, &mut self.written);
-            let asked = choose(&mut self.rng, at, || {
+            let asked = keys.choose(&mut self.rng, at, || {
                 *written += 1;
                 format!("p{process}.{written};")
             });
-            let done = self.ask(&key(at), asked).is_some();
+            let done = self.ask(&keys.name(at), asked).is_some();
             std::thread::sleep(if done { REST } else { PAUSE });
         }
     }
 
-    fn read(&mut self, keys: usize) {
+    fn read(&mut self, keys: Keys) {
         while !self.shared.stopped() {
-            let at = self.rng.random_range(0..keys);
-            self.ask(&key(at), Asked::Get);
+            let at = keys.any(&mut self.rng);
+            self.ask(&keys.name(at), Asked::Get);
             std::thread::sleep(2 * REST);
         }
     }
@@ -327,25 +358,6 @@ impl Client {
     }
 }
 
-/// What to ask of a contended key. The first counted key is never taken away, so that an increment
-/// that was done twice shows for good.
-fn choose(rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
-    let dice = rng.random_range(0..100);
-    let (counted, forever) = (at % 2 == 1, at == 1);
-    match dice {
-        0..45 => Asked::Get,
-        _ if forever => Asked::Incr { by: 1 },
-        45..92 if counted => Asked::Incr { by: 1 },
-        92..96 if counted => Asked::Del,
-        96.. if counted => Asked::GetDel,
-        45..65 => Asked::Set { value: text() },
-        65..73 => Asked::SetNx { value: text() },
-        73..79 => Asked::Del,
-        79..85 => Asked::GetDel,
-        _ => Asked::Append { value: text() },
-    }
-}
-
 fn is_late(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     matches!(error.kind(), TimedOut | WouldBlock)
@@ -373,5 +385,25 @@ fn answered(reply: Reply) -> Answered {
         Reply::Simple(text) if text == "OK" => Answered::Ok,
         // Nothing that is asked for here is answered so; the check will say that nothing explains it.
         Reply::Simple(text) | Reply::Error(text) => Answered::Value(text),
+        list @ Reply::Array(_) => Answered::Value(format!("{list:?}")),
+    }
+}
+
+/// Whether an error says that the command was certainly not done.
+fn nothing_done(error: &str) -> bool {
+    ["TRYAGAIN", "OOM", "CLUSTERDOWN", "MOVED", "LOADING"]
+        .iter()
+        .any(|word| error.starts_with(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_certain_errors_are_taken_for_not_done() {
+        assert!(nothing_done("TRYAGAIN the key's bucket ..."));
+        assert!(!nothing_done("IOERR the deadline passed ..."));
+        assert!(!nothing_done("ERR whatever"));
     }
 }

@@ -1,7 +1,7 @@
 //! The nodes: `staves up` processes, each in its namespace, with its folder and its log.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -40,6 +40,8 @@ struct Node {
     child: Option<Child>,
     started: Instant,
     paused: bool,
+    /// Bytes of its log that were looked through.
+    looked_through: u64,
 }
 
 /// All nodes of a run. They are killed when this is dropped.
@@ -104,6 +106,7 @@ impl Nodes {
             child: None,
             started: Instant::now(),
             paused: false,
+            looked_through: 0,
         });
         Ok(at)
     }
@@ -231,6 +234,26 @@ impl Nodes {
         ended
     }
 
+    /// What nodes' threads died of since this was asked last, whether or not the process outlived it.
+    pub fn panics(&mut self) -> anyhow::Result<Vec<(usize, String)>> {
+        let mut all = Vec::new();
+        for at in 0..self.nodes.len() {
+            let path = self.log(at);
+            let Ok(mut log) = File::open(&path) else {
+                continue; // it was never started
+            };
+            let mut text = Vec::new();
+            let node = &mut self.nodes[at];
+            log.seek(SeekFrom::Start(node.looked_through))
+                .and_then(|_| log.read_to_end(&mut text))
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let (read, panics) = panics_in(&String::from_utf8_lossy(&text));
+            node.looked_through += read;
+            all.extend(panics.into_iter().map(|panic| (at, panic)));
+        }
+        Ok(all)
+    }
+
     /// Empties a node's folder.
     pub fn forget(&self, at: usize) -> anyhow::Result<()> {
         let data = self.data(at);
@@ -271,6 +294,25 @@ impl Drop for Nodes {
     }
 }
 
+/// The panics that a piece of a log tells of, each with its reason, which is on the next line; and how
+/// many bytes need not be looked at again.
+fn panics_in(text: &str) -> (u64, Vec<String>) {
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let mut panics = Vec::new();
+    let mut read = 0;
+    let mut lines = text[..whole].split_inclusive('\n').peekable();
+    while let Some(line) = lines.next() {
+        if line.starts_with("thread ") && line.contains(" panicked at ") {
+            let Some(reason) = lines.peek() else {
+                break; // the rest of it is still being written
+            };
+            panics.push(format!("{} {}", line.trim_end(), reason.trim_end()));
+        }
+        read += line.len() as u64;
+    }
+    (read, panics)
+}
+
 /// What a node's HTTP door says of the cluster.
 pub fn status(address: &str) -> anyhow::Result<Value> {
     let to: SocketAddr = format!("{address}:1680").parse().context("an address")?;
@@ -286,4 +328,35 @@ pub fn status(address: &str) -> anyhow::Result<Value> {
         bail!("{}", head.lines().next().unwrap_or_default());
     }
     serde_json::from_str(body).context("no JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_are_told_once_and_whole() {
+        let before = "INFO up\n";
+        let panic = "thread 'tokio-rt-worker' (7) panicked at a.rs:1:2:\nwhy\nstack backtrace:\n";
+        let text = format!("{before}{panic}WARN half a li");
+        let (read, panics) = panics_in(&text);
+        assert_eq!(
+            panics,
+            ["thread 'tokio-rt-worker' (7) panicked at a.rs:1:2: why"]
+        );
+        assert_eq!(read as usize, before.len() + panic.len());
+        let (first, rest) = text.split_at(text.find("why").expect("it is there"));
+        let (read, panics) = panics_in(first);
+        assert_eq!(
+            (read as usize, panics.len()),
+            (before.len(), 0),
+            "not whole yet"
+        );
+        assert_eq!(
+            panics_in(&format!("{}{rest}", &first[read as usize..]))
+                .1
+                .len(),
+            1
+        );
+    }
 }

@@ -23,6 +23,8 @@ use crate::watch::Watch;
 
 /// How long the cluster may take to be whole again.
 const HEALING: Duration = Duration::from_secs(90);
+/// The same, where a planted bug may be what it takes so long for.
+const HEALING_HUNTED: Duration = Duration::from_secs(20);
 /// How long a node may take to end when it is asked to.
 const STOPPING: Duration = Duration::from_secs(25);
 /// The process number of the reader at the end.
@@ -37,6 +39,8 @@ pub struct Told {
     pub seed: u64,
     /// A planted bug.
     pub mutant: Option<String>,
+    /// Words of the violation that is hunted for, any of these: once it is seen, the run need not go on.
+    pub wanted: Option<&'static [&'static str]>,
     /// Where the folders of runs go.
     pub folder: PathBuf,
     /// Leave the folder behind in any case.
@@ -82,6 +86,8 @@ struct Runner<'a> {
     last: Vec<usize>,
     /// Nodes that are not meant to run.
     down: BTreeSet<usize>,
+    /// Nodes whose disks were full since they were started: they may end by themselves, and say so.
+    full: BTreeSet<usize>,
     losses: Vec<u64>,
     verdict: Verdict,
 }
@@ -142,6 +148,7 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
         rng: SmallRng::seed_from_u64(told.seed),
         last: Vec::new(),
         down: BTreeSet::new(),
+        full: BTreeSet::new(),
         losses: Vec::new(),
         verdict: Verdict {
             name: scenario.name.clone(),
@@ -161,6 +168,22 @@ impl Runner<'_> {
     fn tell(&mut self, text: &str) {
         let at = self.shared.now() as f64 / 1e9;
         let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
+    }
+
+    fn healing(&self) -> Duration {
+        match self.told.wanted {
+            Some(_) => HEALING_HUNTED,
+            None => HEALING,
+        }
+    }
+
+    /// Whether a violation that is hunted for has been seen.
+    fn is_found(&self) -> bool {
+        self.told.wanted.is_some_and(|words| {
+            let seen = self.watch.violations();
+            let mut all = self.verdict.violations.iter().chain(&seen);
+            all.any(|violation| words.iter().any(|word| violation.contains(word)))
+        })
     }
 
     fn wrong(&mut self, text: String) {
@@ -209,7 +232,7 @@ impl Runner<'_> {
         wanted: impl Fn(&serde_json::Value) -> bool,
         what: &str,
     ) -> anyhow::Result<()> {
-        let until = Instant::now() + HEALING;
+        let until = Instant::now() + self.healing();
         let mut last = "no node answered".to_owned();
         while Instant::now() < until {
             for at in self.nodes.running() {
@@ -221,7 +244,10 @@ impl Runner<'_> {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        bail!("after {HEALING:?} still waiting until {what}; last heard: {last}")
+        bail!(
+            "after {:?} still waiting until {what}; last heard: {last}",
+            self.healing()
+        )
     }
 
     /// Waits until `staves status --check` is content with the nodes that are meant to run. `Err` says
@@ -237,8 +263,13 @@ impl Runner<'_> {
                 .collect::<Vec<_>>()
                 .join(",")
         };
-        let until = Instant::now() + HEALING;
+        let healing = self.healing();
+        let until = Instant::now() + healing;
         loop {
+            self.check_alive();
+            if self.is_found() {
+                return Err("no need to wait any longer".into());
+            }
             let doors = doors(&self.nodes, &self.lab);
             let args = ["--cluster", &doors, "status", "--check", "-o", "json"];
             let out = std::process::Command::new(&self.told.program)
@@ -261,7 +292,7 @@ impl Runner<'_> {
             if Instant::now() >= until {
                 let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
                 return Err(format!(
-                    "not healthy after {HEALING:?} ({up} up of {} that run): {} {stderr}",
+                    "not healthy after {healing:?} ({up} up of {} that run): {} {stderr}",
                     self.nodes.running().len(),
                     said["sentence"]
                 ));
@@ -274,7 +305,9 @@ impl Runner<'_> {
     fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
         let native = format!("{}:1600", self.lab.address(at));
         let nodes = said["nodes"].as_array();
-        let row = nodes.and_then(|all| all.iter().find(|n| n["native"] == native.as_str()));
+        // Who came back without its folder is a new node at the address of one that is down.
+        let here = |n: &&serde_json::Value| n["native"] == native.as_str() && n["up"] == true;
+        let row = nodes.and_then(|all| all.iter().find(here));
         let uptime = row.and_then(|row| row["facts"]["uptime_ms"].as_u64());
         uptime.is_some_and(|ms| Duration::from_millis(ms) <= self.nodes.age(at))
     }
@@ -284,6 +317,9 @@ impl Runner<'_> {
         for step in &self.scenario.steps {
             std::thread::sleep(step.after);
             self.check_alive();
+            if self.is_found() {
+                return Ok(());
+            }
             let resolved = self
                 .act(step)
                 .with_context(|| format!("step '{}'", step.text))?;
@@ -299,12 +335,24 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// A process that ends though nobody ended it is a finding.
+    /// A process that ends though nobody ended it is a finding, and so is a thread that panics.
     fn check_alive(&mut self) {
+        match self.nodes.panics() {
+            Ok(panics) => {
+                for (at, panic) in panics {
+                    self.wrong(format!("n{}: {panic}", at + 1));
+                }
+            }
+            Err(why) => self.wrong(format!("{why:#}")),
+        }
         for (at, status) in self.nodes.ended_by_themselves() {
             self.down.insert(at);
             let log = std::fs::read_to_string(self.nodes.log(at)).unwrap_or_default();
             let said: Vec<&str> = log.lines().rev().take(3).collect();
+            if self.full.contains(&at) && status.contains("exit status: 1") {
+                self.tell(&format!("   n{} ended, for its disk was full", at + 1));
+                continue;
+            }
             self.wrong(format!(
                 "n{} ended by itself ({status}); it said: {said:?}",
                 at + 1
@@ -337,7 +385,7 @@ impl Runner<'_> {
 
     /// Who leads the directory, as soon as it can be told.
     fn leader(&self) -> anyhow::Result<usize> {
-        let until = Instant::now() + HEALING;
+        let until = Instant::now() + self.healing();
         while Instant::now() < until {
             for at in self.nodes.running() {
                 let Ok(said) = status(&self.lab.address(at)) else {
@@ -358,7 +406,7 @@ impl Runner<'_> {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("nobody led the directory for {HEALING:?}")
+        bail!("nobody led the directory for {:?}", self.healing())
     }
 
     fn act(&mut self, step: &Step) -> anyhow::Result<String> {
@@ -415,7 +463,9 @@ impl Runner<'_> {
             }
             Action::Fill(who) => {
                 for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
                     self.nodes.fill_disk(at, true)?;
+                    self.full.insert(at);
                 }
             }
             Action::Join => {
@@ -485,6 +535,7 @@ impl Runner<'_> {
     fn restart(&mut self, at: usize) -> anyhow::Result<()> {
         self.nodes.start(&self.lab, at, false)?;
         self.down.remove(&at);
+        self.full.remove(&at);
         self.shared.excuse(at, self.shared.now());
         Ok(())
     }
@@ -551,7 +602,8 @@ impl Runner<'_> {
     ) -> anyhow::Result<()> {
         self.heal()?;
         self.check_alive();
-        for at in self.down.clone() {
+        let found = self.is_found();
+        for at in self.down.clone().into_iter().filter(|_| !found) {
             self.restart(at)?;
         }
         let healthy = self.healthy();
@@ -569,7 +621,9 @@ impl Runner<'_> {
             Ok(()) => self.tell("healthy again"),
             Err(why) => self.wrong(why),
         }
-        self.read_all();
+        if !self.is_found() {
+            self.read_all();
+        }
         Ok(())
     }
 
@@ -577,7 +631,7 @@ impl Runner<'_> {
         let records = self.shared.records();
         let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
         let mut reader = Client::reader(&self.shared, READER, self.told.seed);
-        let until = Instant::now() + HEALING;
+        let until = Instant::now() + self.healing();
         let mut silent = Vec::new();
         for key in &keys {
             loop {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! # What it is about.
-//! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'clocks apart'
+//! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
+//!                                  'clocks apart'
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
 //! after 2s kill the directory's leader
@@ -18,6 +19,7 @@
 use std::time::Duration;
 
 use crate::lab::NODES_MAX;
+use crate::load::Keys;
 
 /// Who a step is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,8 +105,8 @@ pub struct Scenario {
     pub scheme: String,
     /// How many clients work on contended keys; three more than nodes if the file does not say.
     pub clients: usize,
-    /// How many such keys.
-    pub keys: usize,
+    /// Such keys.
+    pub keys: Keys,
     /// Nodes' clocks begin days apart.
     pub clocks_apart: bool,
     /// More is lost than the scheme bears.
@@ -138,7 +140,10 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
         nodes: 0,
         scheme: "1+2".to_owned(),
         clients: 0,
-        keys: 10,
+        keys: Keys {
+            count: 10,
+            counted: false,
+        },
         clocks_apart: false,
         losses: false,
         stall_max: Duration::from_secs(12),
@@ -185,12 +190,13 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
         match words[..] {
             [n, "nodes" | "node"] => scenario.nodes = count(n, NODES_MAX)?,
             [n, "clients" | "client"] => scenario.clients = count(n, 64)?,
-            [n, "keys" | "key"] => scenario.keys = count(n, 1000)?,
+            ["counted", "keys"] => scenario.keys.counted = true,
+            [n, "keys" | "key"] => scenario.keys.count = count(n, 1000)?,
             ["pool", "cache", scheme] => scenario.scheme = scheme.to_owned(),
             ["clocks", "apart"] => scenario.clocks_apart = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, clocks apart'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, clocks apart'"
                 ));
             }
         }

@@ -114,19 +114,19 @@ impl Watch {
             .forget(at);
     }
 
+    /// What was wrong so far.
+    pub fn violations(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.violations.clone()
+    }
+
     /// Ends it; what was wrong.
     pub fn end(mut self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        std::mem::take(
-            &mut self
-                .seen
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .violations,
-        )
+        self.violations()
     }
 }
 

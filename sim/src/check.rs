@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use staves_erasure::field;
 use staves_group::Member;
 use staves_model::{Epoch, Group, Label, MemberSlot, PAGE_BYTES};
 use staves_wire::group::{RequestId, Run, RunKind};
@@ -310,21 +311,26 @@ impl World {
         let mut expected = vec![0u8; PAGE_BYTES];
         for (column, stream) in streams.iter().enumerate() {
             let applied = member.stream(*stream)?.applied;
+            let label = table.label(page, column);
+            let content = self.ghost.page(*stream, page, label);
+            // One that changed nothing on this page leaves no label there.
             let newest = self.ghost.newest_of(*stream, page, applied);
-            if newest.is_some_and(|l| l > table.label(page, column) && l.epoch <= member.epoch()) {
+            let changed = |l: &Label| self.ghost.page(*stream, page, *l) != content;
+            let due = newest.filter(|l| *l > label && l.epoch <= member.epoch());
+            if due.filter(changed).is_some() {
                 return Some(format!(
-                    "I6 page {page} of node {node} (slot {slot}) is at {:?}, but {newest:?} of stream {stream} was applied",
-                    table.label(page, column)
+                    "I6 page {page} of node {node} (slot {slot}) is at {label:?}, but {newest:?} of stream {stream} was applied"
                 ));
             }
-            if let Some(what) =
-                self.bad_label(node, member, *stream, page, table.label(page, column))
-            {
+            if let Some(what) = self.bad_label(node, member, *stream, page, label) {
                 return Some(what);
             }
-            let content = self.ghost.page(*stream, page, table.label(page, column))?;
-            for (e, c) in expected.iter_mut().zip(&content) {
-                *e ^= c;
+            let coefficient = match slot.checked_sub(self.m) {
+                Some(parity) => self.code.coefficient(parity, *stream),
+                None => 1,
+            };
+            for (e, c) in expected.iter_mut().zip(&content?) {
+                *e ^= field::mul(coefficient, *c);
             }
         }
         let held = table

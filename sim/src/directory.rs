@@ -455,7 +455,7 @@ impl World {
 
     // k raised and lowered while it serves; as wanted once it heals.
     fn wanted_parity(&mut self) -> usize {
-        if self.healing || self.m > 1 || self.rng.chance(700) {
+        if self.healing || self.rng.chance(700) {
             return self.k;
         }
         self.cover.count("k changed");

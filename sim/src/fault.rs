@@ -270,11 +270,7 @@ impl World {
         if self.rng.chance(500) {
             return self.drain(node);
         }
-        let k = if self.m > 1 {
-            1
-        } else {
-            self.rng.below(self.k as u64 + 2) as usize
-        };
+        let k = self.rng.below(self.k as u64 + 2) as usize;
         self.change_k(k);
     }
 

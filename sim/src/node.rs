@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use staves_group::{Event, Member, Recall};
 use staves_model::detector::Finding;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Label, PAGE_BYTES};
+use staves_model::{Label, PAGE_BYTES, Time};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{GroupMessage, RequestId, Run, RunKind};
 
@@ -78,12 +78,12 @@ fn runs_of(register: usize, frees: bool) -> Vec<Run> {
     vec![free, put]
 }
 
-fn read_register(member: &Member, register: usize) -> u64 {
+// The value, and the seq that must be stable before it is given out; none if it cannot be read now.
+fn read_register(member: &Member, now: Time, register: usize) -> Option<(u64, u64)> {
     let mut bytes = Vec::with_capacity(8);
-    if let Some(pages) = member.pages() {
-        pages.read_into(offset(register), 8, &mut bytes);
-    }
-    bytes.try_into().map_or(0, u64::from_le_bytes)
+    let seq = member.read(now, offset(register), 8, &mut bytes).ok()?;
+    let value = bytes.try_into().map_or(0, u64::from_le_bytes);
+    Some((value, seq))
 }
 
 impl World {
@@ -303,7 +303,7 @@ impl World {
     }
 
     fn new_write(&mut self, node: usize, r: &ClientRequest, value: u64) {
-        let frees = self.m == 1 && r.register == 2 && self.rng.chance(300);
+        let frees = r.register == 2 && self.rng.chance(300);
         if self.demand_absent(node, r.register, frees) {
             return;
         }
@@ -319,7 +319,10 @@ impl World {
             }
             return;
         }
-        if member.admit(120).is_err() {
+        if member
+            .admit(120 + if frees && self.m > 1 { PAGE_BYTES } else { 0 })
+            .is_err()
+        {
             return self.cover.count("write pushed back: log full");
         }
         let id: RequestId = r.id;
@@ -375,12 +378,8 @@ impl World {
         let mut still = Waiting::default();
         let mut reads = Vec::new();
         for mut read in waiting.reads {
-            let here = member.absent_in(&runs_of(read.register, false)).is_none();
-            if read.seen.is_none() && leased && here {
-                read.seen = Some((
-                    read_register(member, read.register),
-                    self.newest_seq(node, read.register),
-                ));
+            if read.seen.is_none() {
+                read.seen = read_register(member, now, read.register);
             }
             match read.seen {
                 Some((value, seq)) if (leased || lax) && member.releases(seq) => {
@@ -414,18 +413,6 @@ impl World {
                 },
             );
         }
-    }
-
-    fn newest_seq(&self, node: usize, register: usize) -> u64 {
-        let Some(table) = self.nodes[node].member.as_deref().and_then(Member::table) else {
-            return 0;
-        };
-        let first = (offset(register) / PAGE_BYTES as u64) as u32;
-        let last = ((offset(register) + 7) / PAGE_BYTES as u64) as u32;
-        (first..=last)
-            .map(|p| table.label(p, 0).seq)
-            .max()
-            .unwrap_or(0)
     }
 
     fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {

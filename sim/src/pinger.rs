@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::detector::{Finding, Findings, Report, whom_to_ping};
+use staves_model::detector::{Finding, Findings, Report, Verdict, whom_to_ping};
 use staves_model::{Change, ClusterMap, Detector, DetectorConfig, Incarnation, NodeId, NodeState};
 
 use crate::event::{Packet, Place};
@@ -319,7 +319,10 @@ impl World {
                 );
             }
         }
-        for (node, incarnation) in findings.verdicts {
+        for Verdict {
+            node, incarnation, ..
+        } in findings.verdicts
+        {
             let Some(n) = self.node_of(node).map(|n| &self.nodes[n]) else {
                 continue;
             };

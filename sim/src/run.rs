@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use staves_model::GroupId;
+use staves_erasure::Code;
 use staves_model::mutant::{Mutant, plant};
+use staves_model::{GroupId, K_MAX, PAGE_BYTES};
 
 use crate::check::Ghost;
 use crate::client::SimClient;
@@ -28,6 +29,8 @@ const ROUGH_MS: u64 = 6000;
 const ROUGH_MS_MAX: u64 = 60_000;
 /// Clients go on for so long while it heals.
 const HEALING_CLIENTS_MS: u64 = 1500;
+/// Most parity buckets of a group, those counted that are being exchanged.
+const PARITY_MAX: usize = 2 * K_MAX as usize;
 /// It must have converged by then.
 const HEALING_MS_MAX: u64 = 20_000;
 
@@ -64,9 +67,25 @@ pub struct Report {
     pub cover: Coverage,
 }
 
-/// The shape that a seed of a batch is run with.
+/// The shape that a seed of a batch is run with: each of the small ones often, wide and odd ones too.
 pub fn shape_of(seed: u64) -> (usize, usize) {
-    [(1, 2), (1, 1), (2, 1), (1, 2), (1, 3)][(seed % 5) as usize]
+    const OFTEN: [(usize, usize); 5] = [(1, 2), (1, 1), (2, 1), (1, 2), (1, 3)];
+    match seed / 5 % 4 {
+        0 | 1 => OFTEN[(seed % 5) as usize],
+        _ => wide_shape_of(seed),
+    }
+}
+
+/// A shape with m > 1, by seed.
+pub fn wide_shape_of(seed: u64) -> (usize, usize) {
+    let mut rng = Rng::new(seed);
+    match rng.below(20) {
+        0..4 => (2, 1),
+        4..10 => (2, 2),
+        10..14 => (4, 2),
+        14..15 => (8, 3),
+        _ => (2 + rng.below(5) as usize, 1 + rng.below(4) as usize),
+    }
 }
 
 /// Whether a run serves keys and values: every second seed of each shape with m = 1, each run with a
@@ -156,6 +175,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         hash: EventHash::default(),
         m: s.m,
         k: s.k,
+        code: Code::new(s.m, PARITY_MAX).expect("a group's members are fewer than 256"),
         group: GroupId(0),
         purged: vec![vec![Default::default(); s.m]; nodes.len()],
         nodes,
@@ -299,6 +319,9 @@ fn at_rest(w: &mut World) {
             }
         }
     }
+    if !w.doomed() {
+        bad.extend(w.bad_parity());
+    }
     for what in bad {
         w.violation(what);
     }
@@ -351,6 +374,36 @@ impl World {
         let x = self.committed().members.get(stream).copied().flatten()?;
         self.node_of(x.node)
             .and_then(|n| self.nodes[n].member.as_deref())
+    }
+
+    // I4, literally: every page of every parity bucket against the code of the data buckets' pages.
+    fn bad_parity(&self) -> Option<String> {
+        let group = self.committed();
+        let member = |slot: usize| {
+            let x = group.members.get(slot).copied().flatten()?;
+            self.nodes[self.node_of(x.node)?].member.as_deref()
+        };
+        let page_of = |slot: usize, page: u32| {
+            let there = member(slot).and_then(|m| m.pages()?.page(page));
+            there.map_or_else(|| vec![0; PAGE_BYTES], <[u8]>::to_vec)
+        };
+        let table = |slot| member(slot).and_then(|m| m.table());
+        let end = (0..group.members.len()).filter_map(table).map(|t| t.end());
+        for page in 0..end.max().unwrap_or(0) {
+            let data: Vec<Vec<u8>> = (0..self.m).map(|d| page_of(d, page)).collect();
+            for slot in group.parity_slots() {
+                let mut coded = vec![0; PAGE_BYTES];
+                for (d, bytes) in data.iter().enumerate() {
+                    self.code.apply(slot.index() - self.m, d, bytes, &mut coded);
+                }
+                if page_of(slot.index(), page) != coded {
+                    return Some(format!(
+                        "I4 page {page} of slot {slot} is not the code of the data"
+                    ));
+                }
+            }
+        }
+        None
     }
 
     fn data_label(&self, stream: usize, page: u32) -> Option<staves_model::Label> {

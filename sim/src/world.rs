@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use staves_erasure::Code;
 use staves_group::{Applied, Effects, Member, Options};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, GroupId, Incarnation, NodeId, Time};
@@ -101,6 +102,8 @@ pub struct World {
     pub m: usize,
     /// Wanted parity buckets of the group.
     pub k: usize,
+    /// The code of its m, with all parity that it may have; for the judges alone.
+    pub code: Code,
     /// The group.
     pub group: GroupId,
     /// The nodes.

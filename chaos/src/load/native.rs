@@ -5,21 +5,21 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context;
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use staves_client::{Client, ClientOptions};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 use staves_wire::cache::{Answer, Condition, OwnedOp};
 
-use super::{PATIENCE, PAUSE, REST, Shared, choose, key};
+use super::{Keys, PATIENCE, PAUSE, REST, Shared};
 
 /// Starts one on its own thread, in the caller's namespace. It knows all doors, and goes around.
 pub fn start(
     shared: &Arc<Shared>,
     process: u32,
     seed: u64,
-    keys: usize,
+    keys: Keys,
     doors: Vec<String>,
 ) -> JoinHandle<()> {
     let shared = shared.clone();
@@ -34,7 +34,7 @@ fn contend(
     shared: &Shared,
     process: u32,
     seed: u64,
-    keys: usize,
+    keys: Keys,
     doors: &[String],
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -47,12 +47,12 @@ fn contend(
             .await
             .context("cannot connect")?;
         while !shared.stopped() {
-            let at = rng.random_range(0..keys);
-            let asked = choose(&mut rng, at, || {
+            let at = keys.any(&mut rng);
+            let asked = keys.choose(&mut rng, at, || {
                 written += 1;
                 format!("p{process}.{written};")
             });
-            let done = ask(shared, &client, process, key(at), asked).await;
+            let done = ask(shared, &client, process, keys.name(at), asked).await;
             tokio::time::sleep(if done { REST } else { PAUSE }).await;
         }
         Ok(())

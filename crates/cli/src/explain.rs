@@ -313,9 +313,9 @@ fn of_own(code: Own) -> Text {
             "Run the newer version.",
         ),
         Own::OtherCluster => (
-            "The data folder belongs to one cluster, the node at --join to another.",
+            "The data folder belongs to one cluster, the node at --join to another; or the nodes at --join belong to two.",
             "Folders or addresses were mixed up.",
-            "Join a node of the folder's cluster, or start with an empty folder.",
+            "Join nodes of one cluster, the folder's; or start with an empty folder.",
         ),
         Own::NodeRemoved => (
             "The cluster no longer knows this node.",

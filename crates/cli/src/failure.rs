@@ -93,6 +93,7 @@ fn of_start(error: &StartError) -> Code {
         StartError::Config(_) => Own::BadConfiguration,
         StartError::Memory { .. } => Own::NoMemory,
         StartError::Join { reason, .. } => return of_directory(reason),
+        StartError::TwoClusters { .. } => Own::OtherCluster,
         StartError::Folder(error) => of_folder(error),
         StartError::Directory(error) => return of_directory(error),
         StartError::Over(error) => return of_directory(error),

@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
     pub leaving: AtomicBool,
-    /// Set when the leader said that this life is over.
+    /// Set when this life is over.
     pub over: watch::Sender<Option<Arc<DirectoryError>>>,
     /// Who had the data folder before this process.
     pub former: Option<Holder>,
@@ -261,19 +261,16 @@ impl Directory {
                     None => DirectoryError::Removed { node },
                 };
                 let reason = why.to_string();
-                self.inner.over.send_if_modified(|over| {
-                    let first = over.is_none();
-                    over.get_or_insert(Arc::new(why));
-                    first
-                });
+                self.inner.is_over(why);
                 Err(DirectoryError::NotRunning { reason })
             }
             other => Err(unexpected("leases", &other)),
         }
     }
 
-    /// Why this life is over, once the leader has said so: [`DirectoryError::Displaced`] or
-    /// [`DirectoryError::Removed`]. The process must stop then; it is told by its requests for leases.
+    /// Why this life is over, once it is. The leader has said so, in answer to a request for leases
+    /// ([`DirectoryError::Displaced`], [`DirectoryError::Removed`]), or Raft has ended on this node
+    /// ([`DirectoryError::NotRunning`]). The process must stop then.
     pub fn over(&self) -> watch::Receiver<Option<Arc<DirectoryError>>> {
         self.inner.over.subscribe()
     }
@@ -471,6 +468,15 @@ impl Inner {
             0 => Err(not_running("the cluster has not given it a life yet")),
             i => Ok((me, Incarnation(i))),
         }
+    }
+
+    /// This life is over; the first reason stands.
+    pub fn is_over(&self, why: DirectoryError) {
+        self.over.send_if_modified(|over| {
+            let first = over.is_none();
+            over.get_or_insert(Arc::new(why));
+            first
+        });
     }
 
     /// Runs a task until [`Directory::stop`].

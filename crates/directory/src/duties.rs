@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use staves_model::detector::Report;
+use staves_model::detector::{Report, Verdict};
 use staves_model::{
     ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, NodeId,
     NodeState, StuckReport, Time,
@@ -30,24 +30,29 @@ pub(crate) struct Duties {
     /// Who said that they leave, in which life.
     leaving: BTreeMap<NodeId, Incarnation>,
     down_since: BTreeMap<NodeId, Time>,
+    /// Verdicts that were told to the log and stand.
+    told: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
     joins: VecDeque<(u64, Option<Answer>)>,
 }
 
 impl Duties {
-    /// For a node that has just come to lead, and knows all that was committed before.
-    pub fn new(term: u64, now: Time, times: &Times) -> Duties {
+    /// For a node that has just come to lead; the map is all that was committed before.
+    pub fn new(term: u64, now: Time, map: &ClusterMap, times: &Times) -> Duties {
         let mut leases = Leases::new(times.lease);
         leases.become_leader(now);
+        let mut keeper = Keeper::new(KeeperConfig::default());
+        keeper.look(now, map);
         Duties {
             term,
             leases,
-            keeper: Keeper::new(KeeperConfig::default()),
+            keeper,
             detector: Detector::new(DetectorConfig::default()),
             reports: Vec::new(),
             stuck: Vec::new(),
             leaving: BTreeMap::new(),
             down_since: BTreeMap::new(),
+            told: BTreeMap::new(),
             joins: VecDeque::new(),
         }
     }
@@ -101,8 +106,26 @@ impl Duties {
         }
     }
 
-    /// Nodes that are down for less than this.
-    pub fn just_down(&self, now: Time, less_than: std::time::Duration) -> BTreeSet<NodeId> {
+    /// Of these verdicts, those that are news. Without a majority none reaches the map, and the detector
+    /// gives them again and again.
+    pub fn news(&mut self, verdicts: &[Verdict]) -> Vec<Verdict> {
+        self.told.retain(|node, _| self.detector.doubts(*node));
+        let told = &mut self.told;
+        let news = verdicts.iter();
+        news.filter(|v| told.insert(v.node, v.incarnation) != Some(v.incarnation))
+            .cloned()
+            .collect()
+    }
+
+    /// Nodes of the map that are down for less than this.
+    pub fn just_down(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        less_than: std::time::Duration,
+    ) -> BTreeSet<NodeId> {
+        // The map may have moved on since the last tick: who died with this change died just now.
+        self.watch_down(now, map);
         let fresh = self
             .down_since
             .iter()
@@ -136,4 +159,85 @@ pub(crate) enum JoinState {
     New,
     UnderWay,
     Done(Answer),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::detector::{Finding, Findings};
+    use staves_model::{Change, ClusterId};
+    use std::time::Duration;
+
+    fn map(nodes: u64) -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let cluster = ClusterId(1);
+        map.apply(None, &Change::Bootstrap { cluster })
+            .expect("the first");
+        for node in 1..=nodes {
+            let up = Change::NodeUp {
+                id: None,
+                name: format!("n{node}"),
+                zone: None,
+                native: format!("n{node}:1600"),
+                resp: format!("n{node}:6379"),
+                admin: format!("n{node}:1680"),
+                memory_bytes: 1,
+                durable: true,
+            };
+            map.apply(None, &up).expect("a new one");
+        }
+        map
+    }
+
+    /// Regression: a leader that no majority follows wrote the same death to its log four times a second.
+    #[test]
+    fn a_verdict_is_told_once_until_it_changes() {
+        let map = map(3);
+        let mut now = Time::from_millis(1000);
+        let mut duties = Duties::new(1, now, &map, &Times::default());
+        let suspect = NodeId(2);
+        let incarnation = map.nodes[&suspect].incarnation;
+        let mut pass = |duties: &mut Duties, ticks: u32, finding: Finding| {
+            let (mut given, mut told) = (0, 0);
+            for _ in 0..ticks {
+                now = now + Duration::from_millis(50);
+                let reports = [NodeId(1), NodeId(3)].map(|reporter| Report {
+                    reporter,
+                    suspect,
+                    incarnation,
+                    finding,
+                });
+                let mut findings = Findings::default();
+                duties.detector.step(now, &map, &reports, &mut findings);
+                given += findings.verdicts.len();
+                told += duties.news(&findings.verdicts).len();
+            }
+            (given, told)
+        };
+        let (given, told) = pass(&mut duties, 60, Finding::Silent);
+        assert!(given > 5 && told == 1, "{given} given, {told} told");
+        assert_eq!(pass(&mut duties, 4, Finding::Alive), (0, 0));
+        let (given, told) = pass(&mut duties, 60, Finding::Silent);
+        assert!(
+            given > 5 && told == 1,
+            "it lived: {given} given, {told} told"
+        );
+    }
+
+    #[test]
+    fn who_died_with_the_last_change_of_the_map_is_just_down() {
+        let mut map = map(3);
+        let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
+        let down = Change::NodeDown {
+            node: NodeId(2),
+            incarnation: Incarnation(2),
+        };
+        map.apply(None, &down).expect("it was up");
+        let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
+        let lately = Duration::from_millis(500);
+        let two = BTreeSet::from([NodeId(2)]);
+        assert_eq!(duties.just_down(at(10), &map, lately), two);
+        assert_eq!(duties.just_down(at(509), &map, lately), two);
+        assert!(duties.just_down(at(510), &map, lately).is_empty());
+    }
 }

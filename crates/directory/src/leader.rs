@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::detector::{Findings, Probe, Report};
+use staves_model::detector::{Findings, Probe, Report, Verdict};
 use staves_model::{Change, Revision};
 
 use crate::desk::confirm;
@@ -60,8 +60,10 @@ async fn look_after(inner: &Arc<Inner>) {
     for probe in findings.probes {
         ask_for_probes(inner, &probe);
     }
-    for (node, incarnation) in findings.verdicts {
-        tracing::warn!(%node, %incarnation, "a node is dead");
+    for Verdict {
+        node, incarnation, ..
+    } in findings.verdicts
+    {
         propose(inner, term, None, Change::NodeDown { node, incarnation }).await;
     }
     for (revision, change) in plan(inner) {
@@ -86,7 +88,7 @@ async fn take_up(inner: &Inner, term: u64) -> bool {
         return false;
     }
     tracing::info!(term, "this node leads the directory");
-    let duties = Duties::new(term, inner.now(), &inner.options.times);
+    let duties = Duties::new(term, inner.now(), &inner.map(), &inner.options.times);
     *inner.duties.lock() = Some(duties);
     true
 }
@@ -96,9 +98,17 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let duties = duties.as_mut()?;
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
-    let reports = duties.take_reports();
+    duties.keeper.look(now, &map);
+    let mut reports = duties.take_reports();
+    // Whom a majority follows lives, whatever some found who pinged it meanwhile.
+    let me = inner.core.get().map(|core| core.me);
+    reports.retain(|report| Some(report.suspect) != me);
     let mut findings = Findings::default();
     duties.detector.step(now, &map, &reports, &mut findings);
+    for verdict in duties.news(&findings.verdicts) {
+        let (node, incarnation) = (verdict.node, verdict.incarnation);
+        tracing::warn!(%node, %incarnation, words = ?verdict.words, "a node is dead");
+    }
     Some(findings)
 }
 

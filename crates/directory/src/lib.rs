@@ -42,6 +42,7 @@ mod directory;
 mod duties;
 mod error;
 mod evidence;
+mod fatal;
 mod holder;
 mod join;
 mod lead;

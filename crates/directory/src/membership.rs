@@ -63,17 +63,18 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 fn next_step(inner: &Inner) -> Option<Step> {
     inner.leads()?;
     let metrics = inner.metrics()?;
-    let duties = inner.duties.lock();
-    let duties = duties.as_ref()?;
+    let mut duties = inner.duties.lock();
+    let duties = duties.as_mut()?;
     let map = inner.map();
     let membership = metrics.membership_config.membership();
     let known = membership
         .nodes()
         .map(|(id, n)| (*id, n.addr.clone()))
         .collect();
-    let just_down = duties.just_down(inner.now(), inner.options.times.replace_voter_after);
+    let just_down = duties.just_down(inner.now(), &map, inner.options.times.replace_voter_after);
     let view = View {
         map: &map,
+        leader: metrics.id,
         voters: membership.get_joint_config(),
         known: &known,
         caught_up: &caught_up(&metrics),

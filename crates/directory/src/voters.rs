@@ -20,6 +20,8 @@ use crate::options::Options;
 /// What a step is decided on.
 pub(crate) struct View<'a> {
     pub map: &'a ClusterMap,
+    /// Who decides: a leader that loses its seat costs an election.
+    pub leader: NodeId,
     /// Raft's voter sets: one, or two while a change is unfinished.
     pub voters: &'a [BTreeSet<NodeId>],
     /// All nodes that Raft replicates to, voters included, with the addresses it has for them.
@@ -165,7 +167,7 @@ impl View<'_> {
         present.iter().filter(returns).copied().collect()
     }
 
-    /// Fills the seats: who sits and does not drain first, then by zone, then by id.
+    /// Fills the seats: who sits and does not drain first, the leader before all of them, then by zone, then by id.
     fn elect(&self, present: &BTreeSet<NodeId>, mut able: Vec<&Node>) -> BTreeSet<NodeId> {
         let seats = seats(able.len(), self.voters_max);
         let mut elected = BTreeSet::new();
@@ -173,7 +175,13 @@ impl View<'_> {
         while elected.len() < seats {
             let rank = |n: &&Node| {
                 let zone_has_one = n.zone.as_deref().is_some_and(|z| zones.contains(z));
-                (n.draining, !present.contains(&n.id), zone_has_one, n.id)
+                (
+                    n.draining,
+                    !present.contains(&n.id),
+                    n.id != self.leader,
+                    zone_has_one,
+                    n.id,
+                )
             };
             let Some(best) = (0..able.len()).min_by_key(|i| rank(&able[*i])) else {
                 break;
@@ -198,6 +206,7 @@ mod tests {
         leaving: BTreeSet<NodeId>,
         just_down: BTreeSet<NodeId>,
         behind: BTreeSet<NodeId>,
+        leader: u64,
     }
 
     fn ids(ids: &[u64]) -> BTreeSet<NodeId> {
@@ -230,6 +239,7 @@ mod tests {
                 leaving: BTreeSet::new(),
                 just_down: BTreeSet::new(),
                 behind: BTreeSet::new(),
+                leader: 1,
             }
         }
 
@@ -261,6 +271,7 @@ mod tests {
                 .collect();
             let view = View {
                 map: &self.map,
+                leader: NodeId(self.leader),
                 voters: &self.voters,
                 known: &known,
                 caught_up: &caught_up,
@@ -325,6 +336,14 @@ mod tests {
         assert_eq!(case.step(), None);
         case.just_down.clear();
         assert_eq!(case.settle(), ids(&[1, 3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn the_leader_keeps_its_seat_when_there_are_fewer() {
+        let mut case = Case::new(5, &[1, 2, 3, 4, 5]);
+        case.down(1);
+        case.leader = 5;
+        assert_eq!(case.settle(), ids(&[2, 3, 5]));
     }
 
     /// Row X7: ten nodes, seven killed one by one; at each step a majority of the voters lives.
@@ -414,6 +433,7 @@ mod tests {
             let none = BTreeSet::new();
             let view = View {
                 map: &case.map,
+                leader: NodeId(1),
                 voters: &case.voters,
                 known,
                 caught_up: &everyone,

@@ -1,53 +1,98 @@
-//! The linear code over a group's members, as far as this version has it: m = 1 (every coefficient is
-//! 1, a parity bucket is a copy) and m > 1 with one parity bucket (the plain XOR). The general code
-//! over GF(2^8) has these as its first parity; nothing outside this file knows which one is at work.
+//! The linear code over a group's members, between the protocol and the arithmetic of `staves-erasure`.
+//!
+//! A group's code is that of its m with as many parity buckets as a group can ever have: the coefficients
+//! of a parity bucket do not depend on how many there are, so k is raised and lowered without touching a
+//! byte that is there. With m = 1 every coefficient is 1, and a parity bucket is a copy.
+
+use std::sync::OnceLock;
 
 use bytes::Bytes;
-use staves_model::{MemberSlot, PAGE_BYTES};
+use staves_erasure::{Code, Recipe};
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{K_MAX, M_MAX, MemberSlot, PAGE_BYTES};
 use staves_store::{Full, Pages};
 
-/// Whether this version has a code for the shape.
+/// Most parity slots: twice k, because members that are exchanged stand beside each other for a while.
+const PARITY_MAX: usize = 2 * K_MAX as usize;
+
+/// Whether there is a code for the shape.
 pub fn supported(m: usize, k: usize) -> bool {
-    m == 1 || k <= 1
+    (1..=usize::from(M_MAX)).contains(&m) && k <= PARITY_MAX
 }
 
-/// What a member multiplies a stream's bytes by.
-pub fn coefficient(m: usize, slot: MemberSlot, stream: usize) -> u8 {
-    let own_or_parity = slot.index() >= m || slot.index() == stream;
-    u8::from(own_or_parity)
+fn code(m: usize) -> &'static Code {
+    static CODES: [OnceLock<Code>; M_MAX as usize + 1] =
+        [const { OnceLock::new() }; M_MAX as usize + 1];
+    CODES[m].get_or_init(|| Code::new(m, PARITY_MAX).expect("M_MAX + PARITY_MAX is below 256"))
 }
 
-/// Adds `coefficient` times `bytes` to what is at `offset`.
-pub fn multiply_add(
+/// Adds a stream's delta to what a member has at `offset`, times the member's coefficient (m > 1).
+pub fn add_delta(
     pages: &mut Pages,
+    m: usize,
+    slot: MemberSlot,
+    stream: usize,
     offset: u64,
-    bytes: &[u8],
-    coefficient: u8,
+    delta: &[u8],
 ) -> Result<(), Full> {
-    match coefficient {
-        0 => Ok(()),
-        _ => pages.xor(offset, bytes),
+    match slot.index().checked_sub(m) {
+        None => pages.xor(offset, delta),
+        Some(parity) => pages.add(offset, delta, |there, delta| {
+            code(m).apply(parity, stream, delta, there);
+        }),
     }
 }
 
-/// Which of the members in `have` rebuild the page of `slot`: m of them, or none if they do not suffice.
-pub fn sources(m: usize, slot: MemberSlot, have: &[MemberSlot]) -> Option<Vec<MemberSlot>> {
-    let mut others: Vec<MemberSlot> = have.iter().copied().filter(|s| *s != slot).collect();
-    others.sort();
-    others.truncate(m);
-    (others.len() == m).then_some(others)
+/// The same for the bytes of one page at hand.
+pub fn add_delta_to(m: usize, parity: MemberSlot, stream: usize, delta: &[u8], there: &mut [u8]) {
+    code(m).apply(parity.index() - m, stream, delta, there);
 }
 
-/// The page that m parts give; `None` where it is all zero.
-pub fn rebuild(m: usize, parts: &[Option<Bytes>]) -> Option<Bytes> {
-    if m == 1 {
-        return parts.first().cloned().flatten();
-    }
-    let mut page = vec![0u8; PAGE_BYTES];
-    for bytes in parts.iter().flatten() {
-        for (p, b) in page.iter_mut().zip(bytes.iter()) {
-            *p ^= b;
+/// The last recipe, kept because the same one serves page after page: an inverted matrix.
+#[derive(Default)]
+pub struct Recipes {
+    last: Option<(Vec<MemberSlot>, Vec<MemberSlot>, Recipe)>,
+}
+
+impl Recipes {
+    /// The pages of the members `wanted`, made of those of m others in one pass; `None` where a page is all
+    /// zero. Parts that are all zero add nothing and cost nothing.
+    pub fn make(
+        &mut self,
+        m: usize,
+        sources: &[MemberSlot],
+        parts: &[Option<Bytes>],
+        wanted: &[MemberSlot],
+    ) -> Vec<Option<Bytes>> {
+        if m == 1 {
+            return vec![parts.first().cloned().flatten(); wanted.len()];
         }
+        let recipe = self.recipe(m, sources, wanted);
+        let mut made = vec![vec![0u8; PAGE_BYTES]; wanted.len()];
+        let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
+        for (source, bytes) in parts.iter().enumerate() {
+            if let Some(bytes) = bytes {
+                recipe.add(source, bytes, &mut outputs);
+            }
+        }
+        made.into_iter()
+            .map(|page| page.iter().any(|b| *b != 0).then(|| Bytes::from(page)))
+            .collect()
     }
-    page.iter().any(|b| *b != 0).then(|| Bytes::from(page))
+
+    fn recipe(&mut self, m: usize, sources: &[MemberSlot], wanted: &[MemberSlot]) -> &Recipe {
+        let known = self.last.as_ref().is_some_and(|(s, w, _)| {
+            (s == sources || (s.len() == sources.len() && planted(Mutant::RecipeOfOtherSources)))
+                && w == wanted
+        });
+        if !known {
+            let index = |slots: &[MemberSlot]| slots.iter().map(|s| s.index()).collect::<Vec<_>>();
+            let recipe = code(m)
+                .recipe(&index(sources), &index(wanted))
+                .expect("m different members of the group, none beyond its parity slots");
+            self.last = Some((sources.to_vec(), wanted.to_vec(), recipe));
+        }
+        let (_, _, recipe) = self.last.as_ref().expect("made above where it was missing");
+        recipe
+    }
 }

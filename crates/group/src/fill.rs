@@ -1,16 +1,20 @@
 //! Rules 14 to 17: a joiner fetches the pages that it lacks, from members whose labels agree, while
 //! updates go on; pages that a client waits for come first.
+//!
+//! With m > 1 a page is made of the parts of m others. Where several members were lost at once, one of them,
+//! the first in slot order, makes one pass over m sources and sends the others their pages along with
+//! its own (row H5); they fetch by themselves only what a client waits for, or if nothing comes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::{Epoch, Label, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
-use staves_wire::group::{GroupMessage, PageContent, PagePart};
+use staves_wire::group::{Delta, GroupMessage, PageContent, PagePart};
 
-use crate::code;
+use crate::code::{self, Recipes};
 use crate::member::{Ctx, DirectoryCall, Effects, State};
-use crate::table::Rebuilt;
+use crate::table::{Rebuilt, bytes_in, is_zero, touched};
 
 /// Most pages that one request may name; a bound on what a peer can make us send.
 const GET_PAGES_MAX: u32 = 1024;
@@ -19,20 +23,33 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A page at hand that has waited so long for the streams is asked for again, of another member where
 /// there is one.
 const WAITS_FOR_STREAMS: Duration = Duration::from_secs(1);
+/// A joiner that has had nothing for so long from the one who makes the pass fetches by itself.
+const WAITS_FOR_THE_PASS: Duration = Duration::from_millis(300);
 /// Most pages of which some parts are at hand (m > 1); others are asked for again.
 const PARTS_PAGES_MAX: usize = 4096;
 
 /// A joiner's requests under way.
 #[derive(Default)]
 pub(crate) struct Fill {
-    /// Runs of pages asked for: first page, count, when.
-    asked: BTreeMap<u32, (u32, Time)>,
+    /// Runs of pages asked for, by first page.
+    asked: BTreeMap<u32, Asked>,
     /// Parts at hand of pages that need more than one (m > 1).
     parts: BTreeMap<u32, BTreeMap<MemberSlot, PagePart>>,
     /// Where the sweep over the table stands.
     next: u32,
-    /// How often a request was made again: turns to another source.
+    /// How often a request was made again: turns to other sources.
     turns: u32,
+    /// When the one who makes the pass last sent a page; at first, when this member began to wait.
+    passed: Option<Time>,
+    recipes: Recipes,
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    count: u32,
+    at: Time,
+    /// Of so many members.
+    of: usize,
 }
 
 impl Fill {
@@ -45,10 +62,13 @@ impl Fill {
     }
 }
 
+/// Pages made for other joiners in the pass, by slot.
+type Made = BTreeMap<MemberSlot, Vec<PagePart>>;
+
 impl State {
     /// Asks for what is lacking, within the window; when nothing is, tells the directory.
     pub fn tick_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
-        if self.table.absent_count() == 0 || planted(Mutant::ServeBeforeCatchUp) {
+        if self.table.absent_count() == 0 {
             self.old = None;
             let listed = self.view.member(self.slot);
             if self.open && listed.is_some_and(|x| !x.complete) {
@@ -64,10 +84,13 @@ impl State {
         let before = self.fill.asked.len();
         self.fill
             .asked
-            .retain(|_, (_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
+            .retain(|_, asked| ctx.now.since(asked.at) < ASK_AGAIN_AFTER);
         let waited = self.table.drop_waiting(ctx.now - WAITS_FOR_STREAMS);
         if self.fill.asked.len() < before || waited {
             self.fill.turns = self.fill.turns.wrapping_add(1);
+        }
+        if self.another_makes_the_pass(ctx.now) {
+            return;
         }
         while self.fill.asked.len() < ctx.options.fetch_window {
             let Some((page, count)) = self.next_run(ctx.options.fetch_pages) else {
@@ -75,6 +98,26 @@ impl State {
             };
             self.ask(ctx, page, count, false, out);
         }
+    }
+
+    // The joiners of this epoch, as far as is known.
+    fn joiners(&self) -> impl Iterator<Item = MemberSlot> + '_ {
+        self.view
+            .listed()
+            .filter(|(_, x)| !x.complete)
+            .map(|(slot, _)| slot)
+    }
+
+    fn makes_the_pass(&self) -> bool {
+        self.shape().m > 1 && self.joiners().next() == Some(self.slot)
+    }
+
+    fn another_makes_the_pass(&mut self, now: Time) -> bool {
+        if self.shape().m == 1 || self.joiners().next().is_none_or(|s| s >= self.slot) {
+            return false;
+        }
+        let passed = *self.fill.passed.get_or_insert(now);
+        now.since(passed) < WAITS_FOR_THE_PASS
     }
 
     // The next run of absent pages that nobody was asked for and that is not at hand.
@@ -90,10 +133,10 @@ impl State {
                 continue;
             };
             let asked = self.fill.asked.range(..=first).next_back();
-            if let Some((start, (count, _))) = asked
-                && first < start + count
+            if let Some((start, asked)) = asked
+                && first < start + asked.count
             {
-                self.fill.next = start + count;
+                self.fill.next = start + asked.count;
                 continue;
             }
             if self.table.is_waiting(first) {
@@ -122,19 +165,25 @@ impl State {
             .fill
             .asked
             .get(&page)
-            .is_some_and(|(_, at)| ctx.now.since(*at) < ASK_AGAIN_AFTER);
+            .is_some_and(|asked| ctx.now.since(asked.at) < ASK_AGAIN_AFTER);
         if !self.table.is_here(page) && !lately {
             self.ask(ctx, page, 1, true, out);
         }
     }
 
     fn ask(&mut self, ctx: &Ctx<'_>, page: u32, count: u32, urgent: bool, out: &mut Effects) {
-        self.fill.asked.insert(page, (count, ctx.now));
+        let sources = self.sources(urgent);
+        let asked = Asked {
+            count,
+            at: ctx.now,
+            of: sources.len(),
+        };
+        self.fill.asked.insert(page, asked);
         let held: Vec<Label> = match &self.old {
             Some(old) => (page..page + count).map(|p| old.label(p, 0)).collect(),
             None => vec![],
         };
-        for node in self.sources() {
+        for node in sources {
             let message = GroupMessage::Get {
                 page,
                 count,
@@ -145,19 +194,23 @@ impl State {
         }
     }
 
-    // m = 1: one member, the data bucket first, another after each request without an answer.
-    // m > 1: all others; any m whose labels agree will do.
-    fn sources(&self) -> Vec<NodeId> {
-        let listed: Vec<NodeId> = self
+    // m = 1: one member, the data bucket first. m > 1: m members, data buckets first; for a client that
+    // waits, all, since any m whose labels agree will do. After each request without an answer, others.
+    fn sources(&self, urgent: bool) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self
             .view
             .listed()
-            .filter(|(slot, x)| *slot != self.slot && (x.complete || self.shape().m > 1))
+            .filter(|(slot, x)| *slot != self.slot && x.complete)
             .map(|(_, x)| x.node)
             .collect();
-        if self.shape().m > 1 || listed.is_empty() {
-            return listed;
+        let m = self.shape().m;
+        if nodes.is_empty() || (urgent && m > 1) {
+            return nodes;
         }
-        vec![listed[self.fill.turns as usize % listed.len()]]
+        let turns = self.fill.turns as usize % nodes.len();
+        nodes.rotate_left(turns);
+        nodes.truncate(m);
+        nodes
     }
 
     /// Gives the pages that are here to a joiner of the same open epoch.
@@ -177,15 +230,72 @@ impl State {
             return;
         }
         let count = count.min(GET_PAGES_MAX);
-        let parts: Vec<PagePart> = (page..page.saturating_add(count))
+        let last = page.saturating_add(count);
+        let logged = self.logged(page, last);
+        let parts: Vec<PagePart> = (page..last)
             .filter(|p| self.table.is_here(*p))
-            .map(|p| self.part(p, held.get((p - page) as usize)))
+            .map(|p| match logged.get(&p) {
+                Some(deltas) => self.part_rolled_forward(p, deltas),
+                None => self.part(p, held.get((p - page) as usize)),
+            })
             .collect();
         let message = GroupMessage::Parts {
             slot: self.slot,
             parts,
         };
         out.sends.push((to, ctx.envelope(self.epoch, message)));
+    }
+
+    // Parity applies what is stable, so its pages lag behind those of data buckets; what it lacks is in its
+    // log. By page of a range: the deltas received and not applied, with their streams (rule 14).
+    fn logged(&self, first: u32, end: u32) -> BTreeMap<u32, Vec<(usize, &Delta)>> {
+        let mut logged: BTreeMap<u32, Vec<(usize, &Delta)>> = BTreeMap::new();
+        if self.shape().m == 1 || self.shape().is_data() {
+            return logged;
+        }
+        for (stream, s) in self.streams.iter().enumerate() {
+            for delta in s.log.from(s.applied + 1) {
+                for page in touched(&delta.runs).filter(|p| (first..end).contains(p)) {
+                    let deltas = logged.entry(page).or_default();
+                    if deltas.last().is_none_or(|(_, d)| d.label != delta.label) {
+                        deltas.push((stream, delta));
+                    }
+                }
+            }
+        }
+        logged
+    }
+
+    fn part_rolled_forward(&self, page: u32, deltas: &[(usize, &Delta)]) -> PagePart {
+        let shape = self.shape();
+        let mut labels = self.table.labels(page);
+        let mut bytes = self
+            .table
+            .pages()
+            .page(page)
+            .map_or_else(|| vec![0; staves_model::PAGE_BYTES], <[u8]>::to_vec);
+        for (stream, delta) in deltas {
+            if labels[*stream] >= delta.label {
+                continue;
+            }
+            labels[*stream] = delta.label;
+            if planted(Mutant::LaggingSourceTakenAsCurrent) {
+                continue;
+            }
+            for (at, part) in bytes_in(delta, page) {
+                let there = &mut bytes[at..at + part.len()];
+                code::add_delta_to(shape.m, self.slot, *stream, part, there);
+            }
+        }
+        let content = match is_zero(&bytes) {
+            true => PageContent::Zero,
+            false => PageContent::Bytes(Bytes::from(bytes)),
+        };
+        PagePart {
+            page,
+            labels: labels.into_iter().map(Some).collect(),
+            content,
+        }
     }
 
     fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
@@ -233,6 +343,7 @@ impl State {
         let Some(first) = parts.first().map(|p| p.page) else {
             return;
         };
+        let mut made = Made::new();
         for part in parts {
             if part.labels.len() != m || self.table.is_here(part.page) {
                 continue;
@@ -243,16 +354,17 @@ impl State {
             }
             let entry = self.fill.parts.entry(page).or_default();
             entry.insert(from, part);
-            if self.try_rebuild(ctx.now, page) {
+            if self.try_rebuild(ctx.now, page, &mut made) {
                 self.fill.parts.remove(&page);
             }
         }
+        self.send_made(ctx, made, out);
         // The request that these answer is done, unless other members' parts are still awaited.
         let awaited = self.fill.parts.range(first..).next().is_some_and(|(p, _)| {
             self.fill
                 .asked
                 .get(&first)
-                .is_some_and(|(count, _)| *p < first + count)
+                .is_some_and(|asked| *p < first + asked.count)
         });
         if !awaited {
             self.fill.asked.remove(&first);
@@ -261,48 +373,76 @@ impl State {
         self.tick_fill(ctx, out);
     }
 
-    // Any m parts whose labels agree for every stream (I6). True: the page is here, or at hand, or its
-    // parts are of no use and must be asked for again.
-    fn try_rebuild(&mut self, now: Time, page: u32) -> bool {
-        let shape = self.shape();
-        let Some(parts) = self.fill.parts.get(&page) else {
-            return true;
-        };
-        let have: Vec<MemberSlot> = parts.keys().copied().collect();
-        let Some(sources) = code::sources(shape.m, self.slot, &have) else {
-            return false;
-        };
-        let chosen: Vec<&PagePart> = sources.iter().filter_map(|s| parts.get(s)).collect();
-        let mut agreed: Vec<Option<Label>> = vec![None; shape.m];
-        for part in &chosen {
-            for (known, label) in agreed.iter_mut().zip(&part.labels) {
-                match (*known, label) {
-                    (None, label) => *known = *label,
-                    (Some(k), Some(l)) if k != *l => return true,
-                    _ => {}
-                }
+    fn send_made(&self, ctx: &Ctx<'_>, made: Made, out: &mut Effects) {
+        for (slot, parts) in made {
+            if let Some(x) = self.view.member(slot) {
+                let message = GroupMessage::Parts { slot, parts };
+                out.sends.push((x.node, ctx.envelope(self.epoch, message)));
             }
         }
-        let Some(streams) = agreed.into_iter().collect::<Option<Vec<Label>>>() else {
-            return true;
-        };
-        let Some(bytes) = chosen
-            .iter()
-            .map(|p| self.bytes_of(p))
-            .collect::<Option<Vec<_>>>()
-        else {
-            return true;
-        };
-        let labels: Vec<Label> = (0..shape.columns())
-            .map(|c| streams[shape.stream(c)])
-            .collect();
+    }
+
+    /// Pages of this member came, made by the joiner that makes the pass.
+    pub fn take_made(&mut self, ctx: &Ctx<'_>, parts: Vec<PagePart>, out: &mut Effects) {
+        let shape = self.shape();
+        for part in parts {
+            let streams: Option<Vec<Label>> = part.labels.iter().copied().collect();
+            let Some(streams) = streams.filter(|s| s.len() == shape.m) else {
+                continue;
+            };
+            if let Some(bytes) = self.bytes_of(&part).filter(|_| shape.m > 1) {
+                self.offer(ctx.now, part.page, &streams, bytes);
+            }
+        }
+        self.fill.passed = Some(ctx.now);
+        self.tick_fill(ctx, out);
+    }
+
+    fn offer(&mut self, now: Time, page: u32, streams: &[Label], bytes: Option<Bytes>) {
+        let shape = self.shape();
         let rebuilt = Rebuilt {
-            labels,
-            bytes: code::rebuild(shape.m, &bytes),
+            labels: (0..shape.columns())
+                .map(|c| streams[shape.stream(c)])
+                .collect(),
+            bytes,
             since: now,
         };
         let applied = self.applied();
         self.table.offer(page, rebuilt, &applied);
+    }
+
+    // Any m parts whose labels agree for every stream (I6). True: the page is here, or at hand, or its
+    // parts are of no use and must be asked for again.
+    fn try_rebuild(&mut self, now: Time, page: u32, made: &mut Made) -> bool {
+        let m = self.shape().m;
+        let Some(parts) = self.fill.parts.get(&page) else {
+            return true;
+        };
+        let Some((sources, streams)) = agreeing(parts, m, self.slot) else {
+            let asked = self.fill.asked.range(..=page).next_back();
+            let of = asked.map_or(m, |(_, a)| a.of.max(m));
+            return parts.len() >= of;
+        };
+        let chosen = sources.iter().filter_map(|s| parts.get(s));
+        let Some(bytes) = chosen.map(|p| self.bytes_of(p)).collect::<Option<Vec<_>>>() else {
+            return true;
+        };
+        let mut wanted = vec![self.slot];
+        if self.makes_the_pass() {
+            wanted.extend(self.joiners().filter(|s| *s != self.slot));
+        }
+        let pages = self.fill.recipes.make(m, &sources, &bytes, &wanted);
+        for (slot, bytes) in wanted.into_iter().zip(pages) {
+            if slot == self.slot {
+                self.offer(now, page, &streams, bytes);
+                continue;
+            }
+            made.entry(slot).or_default().push(PagePart {
+                page,
+                labels: streams.iter().copied().map(Some).collect(),
+                content: bytes.map_or(PageContent::Zero, PageContent::Bytes),
+            });
+        }
         true
     }
 
@@ -319,4 +459,38 @@ impl State {
             }
         }
     }
+}
+
+/// m of the parts whose labels agree, and what they agree on for each stream. All data buckets agree with one
+/// another, since each knows its own stream only; any other m have a parity bucket among them, which knows
+/// all streams, and it is enough to look for those that agree with it.
+fn agreeing(
+    parts: &BTreeMap<MemberSlot, PagePart>,
+    m: usize,
+    slot: MemberSlot,
+) -> Option<(Vec<MemberSlot>, Vec<Label>)> {
+    let knows_all = |part: &PagePart| part.labels.iter().copied().collect::<Option<Vec<Label>>>();
+    let others = || parts.iter().filter(|(s, _)| **s != slot);
+    let data: Vec<MemberSlot> = others()
+        .map(|(s, _)| *s)
+        .filter(|s| s.index() < m)
+        .collect();
+    if data.len() == m && m > 1 {
+        let own = |s: &MemberSlot| parts[s].labels[s.index()];
+        let streams = data.iter().map(own).collect::<Option<Vec<Label>>>()?;
+        return Some((data, streams));
+    }
+    others().find_map(|(_, anchor)| {
+        let streams = knows_all(anchor)?;
+        let agrees = |part: &PagePart| {
+            let same = |(known, label): (&Option<Label>, &Label)| known.is_none_or(|l| l == *label);
+            planted(Mutant::MixedPageVersions) || part.labels.iter().zip(&streams).all(same)
+        };
+        let mut sources: Vec<MemberSlot> = others()
+            .filter(|(_, part)| agrees(part))
+            .map(|(s, _)| *s)
+            .collect();
+        sources.truncate(m);
+        (sources.len() == m).then_some((sources, streams))
+    })
 }

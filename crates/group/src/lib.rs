@@ -35,7 +35,7 @@ mod table;
 mod update;
 
 pub use code::supported;
-pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused};
+pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use stream::{Log, Stream};
 pub use table::{PageTable, Rebuilt, Shape};

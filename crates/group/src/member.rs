@@ -9,7 +9,7 @@ use staves_model::{
     mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
-use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run};
+use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::fill::Fill;
 use crate::lead::Leading;
@@ -132,6 +132,24 @@ pub enum Refused {
     NotServing,
     /// The log is full until the parity buckets catch up: try again in a moment.
     Busy,
+}
+
+/// Why a range cannot be read now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unread {
+    /// This member is not the data bucket of an open epoch: ask the directory's map again.
+    NotServing,
+    /// No lease holds, so that a successor may have answered: ask again after a step; it comes with an
+    /// acknowledgement or from the directory.
+    NoLease,
+    /// This page is still to be rebuilt: give it to [`Member::demand`], and ask again after a step.
+    Missing {
+        /// The first such page of the range.
+        page: u32,
+    },
+    /// The group has lost more members than its scheme bears, and what the range needs may be among it.
+    /// It comes back only if enough of those members do.
+    Lost,
 }
 
 /// What a member of a group keeps.
@@ -349,9 +367,12 @@ impl Member {
     /// It is answered once [`Member::stable`] has reached the seq that this returns; a group without
     /// parity is stable at once. Call [`Member::flush`] after the last of a batch.
     ///
+    /// With m > 1, runs that put bytes must not overlap each other unless the update also makes something
+    /// zero, and an update that makes pages zero weighs what their bytes do: parity needs them.
+    ///
     /// # Panics
-    /// If the member is not serving, or a page is not here: ask [`Member::admit`] and
-    /// [`Member::absent_in`] first.
+    /// If the member is not serving, a page is not here, or the update needs more than
+    /// [`Member::usable_extents`]: ask [`Member::admit`] and [`Member::absent_in`] first.
     pub fn update(
         &mut self,
         request: Option<RequestId>,
@@ -424,13 +445,58 @@ impl Member {
         !self.is_quiet(now)
     }
 
+    /// Reads a range of a data bucket: appends its bytes to `into`, and gives the seq that must be stable
+    /// ([`Member::releases`]) before they may be answered. Ask at or after the arrival of the request.
+    ///
+    /// # Errors
+    /// All but [`Unread::NotServing`] are for a while: the service keeps the request, asks again after the
+    /// member's next step, and gives up at the request's deadline. Never are bytes guessed.
+    pub fn read(
+        &self,
+        now: Time,
+        offset: u64,
+        len: u32,
+        into: &mut Vec<u8>,
+    ) -> Result<u64, Unread> {
+        let state = self
+            .state
+            .as_ref()
+            .filter(|s| s.serving())
+            .ok_or(Unread::NotServing)?;
+        let run = [Run {
+            offset,
+            len,
+            kind: RunKind::Bytes,
+        }];
+        let unless_lost = |why| if state.view.lost { Unread::Lost } else { why };
+        if let Some(page) = self.absent_in(&run) {
+            return Err(unless_lost(Unread::Missing { page }));
+        }
+        if !self.may_read(now) {
+            return Err(unless_lost(Unread::NoLease));
+        }
+        state.table.pages().read_into(offset, len as usize, into);
+        let seqs = crate::table::touched(&run).map(|p| state.table.label(p, 0).seq);
+        Ok(seqs.max().unwrap_or(0))
+    }
+
+    /// Whether the directory says that the group has lost more than its scheme bears: writes will not be
+    /// answered, and what is missing cannot be rebuilt.
+    pub fn is_lost(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.view.lost)
+    }
+
     /// The bytes. Empty if this is no member.
     pub fn pages(&self) -> Option<&Pages> {
         self.state.as_ref().map(|s| s.table.pages())
     }
 
-    /// The first page of a range that is not here yet (m > 1). Ask for it with [`Member::demand`].
+    /// The first page of a range that is not here yet (m > 1). Ask for it with [`Member::demand`]; a write
+    /// to it waits, as a read does.
     pub fn absent_in(&self, runs: &[Run]) -> Option<u32> {
+        if planted(Mutant::MissingPageTakenAsZero) {
+            return None;
+        }
         let state = self.state.as_ref()?;
         crate::table::touched(runs).find(|p| !state.table.is_here(*p))
     }
@@ -451,7 +517,8 @@ impl Member {
         }
     }
 
-    /// How many extents every listed member has reserved: no update may need more.
+    /// How many extents every listed member has reserved: no update may need more. With m > 1 it bounds
+    /// offsets too: parity has the extents of all data buckets at the same places.
     pub fn usable_extents(&self) -> u32 {
         self.state
             .as_ref()

@@ -21,8 +21,8 @@ pub const CLIENTS_MAX: usize = 1024;
 /// Requests of one client that one bucket remembers. A client keeps fewer than this unanswered.
 pub const REQUESTS_PER_CLIENT_MAX: usize = 4096;
 
-/// Bytes of answers that one bucket remembers. Clients raise their floors long before; one that never
-/// does loses its oldest answers.
+/// Bytes of answers that one bucket remembers. Clients raise their floors long before; where they do
+/// not, the oldest answers go first, whoever's they are. A client's newest stays as long as it can.
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 /// What the table knows of a request.
@@ -59,6 +59,28 @@ struct Client {
     floor: u64,
     last_seq: u64,
     done: BTreeMap<u64, (u64, Bytes)>,
+    /// Bytes of the answers in `done`.
+    answer_bytes: usize,
+}
+
+impl Client {
+    /// Forgets the request with the lowest number, and all below it. The bytes of its answer.
+    fn forget_first(&mut self) -> usize {
+        let Some((number, (_, answer))) = self.done.pop_first() else {
+            return 0;
+        };
+        self.floor = self.floor.max(number.saturating_add(1));
+        self.answer_bytes -= answer.len();
+        answer.len()
+    }
+
+    /// The seq of the oldest request that may be forgotten for the sake of its bytes, or of those behind
+    /// it: all but the newest.
+    fn oldest_to_spare(&self) -> Option<u64> {
+        let newest = self.done.last_key_value()?.1.1.len();
+        let (_, (seq, _)) = self.done.first_key_value()?;
+        (self.answer_bytes > newest).then_some(*seq)
+    }
 }
 
 /// The requests done by the deltas of one stream, up to its prefix.
@@ -91,28 +113,42 @@ impl RequestTable {
         client.last_seq = seq;
         // A floor above the number itself would have the client forgotten with more than it ever said.
         client.floor = client.floor.max(request.floor.min(request.number));
+        let bytes_before = client.answer_bytes;
         while client
             .done
             .first_key_value()
             .is_some_and(|(n, _)| *n < client.floor)
         {
-            let released = client.done.pop_first();
-            self.answer_bytes -= released.map_or(0, |(_, (_, answer))| answer.len());
+            client.forget_first();
         }
-        self.answer_bytes += answer.len();
+        client.answer_bytes += answer.len();
         if let Some((_, before)) = client.done.insert(request.number, (seq, answer)) {
-            self.answer_bytes -= before.len();
+            client.answer_bytes -= before.len();
         }
-        let over = |client: &Client, bytes: usize| {
-            client.done.len() > REQUESTS_PER_CLIENT_MAX
-                || (bytes > ANSWER_BYTES_MAX && client.done.len() > 1)
-        };
-        while over(client, self.answer_bytes) {
-            if let Some((number, (_, answer))) = client.done.pop_first() {
-                self.answer_bytes -= answer.len();
-                client.floor = client.floor.max(number.saturating_add(1));
-            }
+        while client.done.len() > REQUESTS_PER_CLIENT_MAX {
+            client.forget_first();
         }
+        self.answer_bytes = self.answer_bytes - bytes_before + client.answer_bytes;
+        while self.answer_bytes > ANSWER_BYTES_MAX && self.forget_oldest_answer() {}
+    }
+
+    /// Makes room for answers: one that is the oldest, of whichever client. If all have but their newest,
+    /// the client who was here longest ago goes with it, but for the last. Looks at every client: only
+    /// tables of clients that do not raise their floors come here.
+    fn forget_oldest_answer(&mut self) -> bool {
+        let clients = self.clients.values_mut();
+        let oldest = clients
+            .filter_map(|client| Some((client.oldest_to_spare()?, client)))
+            .min_by_key(|(seq, _)| *seq);
+        if let Some((_, client)) = oldest {
+            self.answer_bytes -= client.forget_first();
+            return true;
+        }
+        if self.clients.len() > 1 {
+            self.forget_oldest();
+            return true;
+        }
+        false
     }
 
     // The client whose last request is the longest ago: the same one at every member.
@@ -124,8 +160,7 @@ impl RequestTable {
             .map(|(id, _)| *id);
         if let Some(id) = oldest {
             let forgotten = self.clients.remove(&id).unwrap_or_default();
-            let answers = forgotten.done.values().map(|(_, answer)| answer.len());
-            self.answer_bytes -= answers.sum::<usize>();
+            self.answer_bytes -= forgotten.answer_bytes;
             let highest = forgotten.done.last_key_value().map_or(0, |(n, _)| *n);
             let reaches = highest
                 .max(forgotten.floor.saturating_sub(1))
@@ -377,6 +412,50 @@ mod tests {
             (1, 1),
             "what is released counts no more"
         );
+    }
+
+    /// One that reads large values as it writes them must not lose what it was just told because others'
+    /// old answers fill the table.
+    #[test]
+    fn the_oldest_answers_are_forgotten_first_whoever_s_they_are() {
+        let mut t = RequestTable::default();
+        let large = Bytes::from(vec![0; ANSWER_BYTES_MAX / 4]);
+        // Later clients' numbers lie above earlier ones'.
+        let with_answer = |client: u64, number, seq| Delta {
+            answer: large.clone(),
+            ..delta(client, 100 * client + number, 0, seq)
+        };
+        for n in 1..=4 {
+            t.record(&with_answer(1, n, n));
+        }
+        for n in 1..=3 {
+            t.record(&with_answer(2, n, 4 + n));
+        }
+        let known = |t: &RequestTable, client, number| {
+            let recalled = t.recall(&id(client, 100 * client + number), 99);
+            matches!(recalled, Recall::Done { .. })
+        };
+        for number in 1..=3 {
+            assert!(known(&t, 2, number), "of the active client: {number}");
+            assert!(!known(&t, 1, number), "of the other: {number}");
+        }
+        assert!(known(&t, 1, 4), "the newest of the other");
+        // A third: nobody has more than its newest but the second.
+        t.record(&with_answer(3, 1, 8));
+        assert!(known(&t, 1, 4) && known(&t, 3, 1) && !known(&t, 2, 1) && known(&t, 2, 2));
+        // With more clients than answers fit, the one who was here longest ago goes.
+        for client in 4..=6 {
+            t.record(&with_answer(client, 1, 5 + client));
+        }
+        assert_eq!(t.recall(&id(1, 104), 99), Recall::Forgotten);
+        assert!((3..=6).all(|client| known(&t, client, 1)));
+        assert_eq!(t.answer_bytes, ANSWER_BYTES_MAX);
+        let again = RequestTable::load(&t.dump());
+        assert!(
+            again.dump() == t.dump(),
+            "it is the same at whoever takes it over"
+        );
+        assert_eq!(again.answer_bytes, t.answer_bytes);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::plan
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
 use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
+use crate::code::supported;
 use crate::fill::Fill;
 use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
@@ -39,7 +40,9 @@ impl Member {
             .is_some_and(|x| x.is(self.me, self.incarnation));
         let led =
             group.id == self.id && group.member(group.leader).is_some_and(|x| x.node == leader);
+        let parity = group.members.len().checked_sub(usize::from(group.m));
         let sound = streams.len() == usize::from(group.m)
+            && parity.is_some_and(|k| supported(streams.len(), k))
             && want_extents <= BUCKET_EXTENTS_MAX
             && pages <= PAGES_MAX
             && streams.iter().enumerate().all(|(i, s)| {
@@ -115,7 +118,7 @@ impl Member {
         let old = old.map(|s| s.table).or_else(|| self.old.take());
         let (table, old) = match old {
             Some(old) if trusted => (old, None),
-            old if group.fresh => {
+            old if group.fresh || planted(Mutant::ServeBeforeCatchUp) => {
                 drop(old);
                 (PageTable::whole(fresh, shape.columns()), None)
             }

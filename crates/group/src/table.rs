@@ -204,7 +204,7 @@ impl PageTable {
     }
 
     /// Applies a delta's runs to the pages that are here and do not have it yet (I2), and remembers for
-    /// the others that it was let go (rule 4). `slot` and `m` choose put, XOR or XOR by a coefficient.
+    /// the others that it was let go (rule 4). `shape` says whether they are put, added, or added times a coefficient.
     ///
     /// # Errors
     /// `Full` if the memory was not reserved, which rule "a seq is never refused" excludes.
@@ -225,7 +225,6 @@ impl PageTable {
                 self.meet_absent(page, column, seq, prefixes);
             }
         }
-        let coefficient = code::coefficient(shape.m, shape.slot, stream);
         let mut at = 0;
         for run in &delta.runs {
             match run.kind {
@@ -233,7 +232,7 @@ impl PageTable {
                 RunKind::Bytes => {
                     let bytes = &delta.bytes[at..at + run.len as usize];
                     at += run.len as usize;
-                    self.put(run.offset, bytes, shape.m, coefficient, column, delta.label)?;
+                    self.put(run.offset, bytes, shape, stream, delta.label)?;
                 }
             }
         }
@@ -278,21 +277,28 @@ impl PageTable {
         &mut self,
         offset: u64,
         bytes: &[u8],
-        m: usize,
-        coefficient: u8,
-        column: usize,
+        shape: Shape,
+        stream: usize,
         label: Label,
     ) -> Result<(), Full> {
+        let column = shape.column(stream);
         let (mut offset, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             let page = (offset / PAGE_BYTES as u64) as u32;
             let within = (offset % PAGE_BYTES as u64) as usize;
             let (part, tail) = rest.split_at(rest.len().min(PAGE_BYTES - within));
-            if self.is_here(page) && self.label(page, column) < label {
-                if m == 1 {
+            let lacks = self.label(page, column) < label
+                || (shape.m > 1 && planted(Mutant::DeltaAppliedTwice));
+            if self.is_here(page) && lacks {
+                if shape.m == 1 {
                     self.pages.write(offset, part)?;
                 } else {
-                    code::multiply_add(&mut self.pages, offset, part, coefficient)?;
+                    let pages = &mut self.pages;
+                    code::add_delta(pages, shape.m, shape.slot, stream, offset, part)?;
+                    // The last bytes of an extent were freed; at parity, those of the whole rank.
+                    if self.pages.page(page).is_some_and(is_zero) {
+                        self.pages.release_if_zero(offset);
+                    }
                 }
             }
             offset += part.len() as u64;
@@ -413,11 +419,14 @@ impl PageTable {
     /// A copy of a page's bytes for a message; `None` when it is all zero.
     pub fn copy_out(&self, page: u32) -> Option<Bytes> {
         let bytes = self.pages.page(page)?;
-        if bytes.iter().all(|b| *b == 0) {
-            return None;
-        }
-        Some(Bytes::copy_from_slice(bytes))
+        (!is_zero(bytes)).then(|| Bytes::copy_from_slice(bytes))
     }
+}
+
+/// Whether a page's bytes are all zero, in steps wide enough for vector instructions.
+pub(crate) fn is_zero(page: &[u8]) -> bool {
+    let mut steps = page.chunks(64);
+    steps.all(|step| step.iter().fold(0, |any, b| any | b) == 0)
 }
 
 /// Which member a table belongs to: what decides its columns and its arithmetic.
@@ -466,6 +475,25 @@ pub fn touched(runs: &[Run]) -> impl Iterator<Item = u32> + Clone + '_ {
     runs.iter()
         .filter(|r| r.len > 0)
         .flat_map(move |r| page(r.offset)..=page(r.offset + u64::from(r.len) - 1))
+}
+
+/// What a delta brings to one page: where in the page, and the bytes.
+pub(crate) fn bytes_in(delta: &Delta, page: u32) -> impl Iterator<Item = (usize, &[u8])> {
+    let (start, mut at) = (u64::from(page) * PAGE_BYTES as u64, 0);
+    let end = start + PAGE_BYTES as u64;
+    let runs = delta.runs.iter().filter(|r| r.kind == RunKind::Bytes);
+    runs.filter_map(move |run| {
+        let (first, last) = (
+            run.offset.max(start),
+            (run.offset + u64::from(run.len)).min(end),
+        );
+        let bytes = &delta.bytes[at..at + run.len as usize];
+        at += run.len as usize;
+        (first < last).then(|| {
+            let within = (first - run.offset) as usize..(last - run.offset) as usize;
+            ((first - start) as usize, &bytes[within])
+        })
+    })
 }
 
 /// Most pages of one bucket.

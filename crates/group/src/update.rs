@@ -1,16 +1,19 @@
 //! Normal operation, rules 1 to 6: the data bucket makes and sends, parity receives, acknowledges and
 //! applies, and the low watermark lets both forget.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    Epoch, Incarnation, Label, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted,
+    Epoch, Incarnation, Label, MemberSlot, NodeId, PAGE_BYTES, Time, mutant::Mutant,
+    mutant::planted,
 };
+use staves_store::EXTENT_BYTES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run, RunKind};
 
 use crate::member::{Applied, Ctx, DirectoryCall, Effects, State};
-use crate::table::well_formed;
+use crate::table::{touched, well_formed};
 
 /// What a data bucket knows of one of its parity buckets.
 #[derive(Clone, Default)]
@@ -29,8 +32,10 @@ pub(crate) struct Peer {
     pub heard_at: Time,
     /// When deltas were last sent again.
     pub resent_at: Time,
-    /// How often since it was last heard.
+    /// How often, since its prefix last passed what had been sent again.
     pub resends: u32,
+    /// Up to here it had been sent everything when that was sent again.
+    pub resent_to: u64,
     /// It promised that no successor answers before.
     pub promise: Time,
     /// Extents that it has reserved.
@@ -47,6 +52,19 @@ impl Peer {
             heard_at: now,
             ..Peer::default()
         }
+    }
+
+    /// What it has not reported is to be sent again.
+    fn send_again(&mut self, now: Time) {
+        self.resent_to = self.sent;
+        self.sent = self.prefix;
+        self.resent_at = now;
+        self.resends = self.resends.saturating_add(1);
+    }
+
+    /// How long it is given to report what was sent, each time longer.
+    fn patience(&self, resend_after: Duration) -> Duration {
+        resend_after * (1 << self.resends.min(RESEND_DOUBLINGS))
     }
 }
 
@@ -86,10 +104,10 @@ impl State {
         );
         let shape = self.shape();
         let own = self.slot.index();
-        let bytes = if shape.m == 1 {
-            bytes
+        let (runs, bytes) = if shape.m == 1 {
+            (runs, bytes)
         } else {
-            self.xor_with_old(&runs, &bytes)
+            self.as_sums(runs, bytes)
         };
         let label = Label {
             epoch: self.epoch,
@@ -117,21 +135,86 @@ impl State {
         label.seq
     }
 
-    fn xor_with_old(&self, runs: &[Run], new: &Bytes) -> Bytes {
-        let mut xored = BytesMut::from(&new[..]);
-        let mut at = 0;
-        let mut old = Vec::new();
-        for run in runs.iter().filter(|r| r.kind == RunKind::Bytes) {
+    // m > 1: a delta is the XOR of old and new bytes (row H2).
+    fn as_sums(&self, runs: Vec<Run>, new: Bytes) -> (Vec<Run>, Bytes) {
+        let pages = self.table.pages();
+        let end = u64::from(self.granted()) * EXTENT_BYTES as u64;
+        assert!(
+            runs.iter().all(|r| r.offset + u64::from(r.len) <= end),
+            "with m > 1 an update ends below usable_extents(), here {end} bytes: parity has the extents of \
+             all data buckets at the same places"
+        );
+        if runs.iter().any(|r| r.kind == RunKind::Zero) {
+            return self.as_sums_of_pages(&runs, &new);
+        }
+        let untouched = |r: &Run| {
+            let page = PAGE_BYTES as u64;
+            touched(std::slice::from_ref(r)).all(|p| !pages.exists(u64::from(p) * page))
+        };
+        if runs.iter().all(untouched) {
+            return (runs, new);
+        }
+        let mut sums = BytesMut::from(&new[..]);
+        let (mut at, mut old) = (0, Vec::new());
+        for run in &runs {
+            let len = run.len as usize;
             old.clear();
-            self.table
-                .pages()
-                .read_into(run.offset, run.len as usize, &mut old);
-            for (x, o) in xored[at..at + run.len as usize].iter_mut().zip(&old) {
+            pages.read_into(run.offset, len, &mut old);
+            for (x, o) in sums[at..at + len].iter_mut().zip(&old) {
                 *x ^= o;
             }
-            at += run.len as usize;
+            at += len;
         }
-        xored.freeze()
+        (runs, sums.freeze())
+    }
+
+    // An update that frees: page by page, what differs between what the page is and what it becomes. Pages
+    // that stay as they are, free ones above all, need no bytes.
+    fn as_sums_of_pages(&self, runs: &[Run], new: &[u8]) -> (Vec<Run>, Bytes) {
+        let page_bytes = PAGE_BYTES as u64;
+        let old = |page: u32| {
+            let there = self.table.pages().page(page);
+            there.map_or_else(|| vec![0; PAGE_BYTES], <[u8]>::to_vec)
+        };
+        let (mut changed, mut at) = (BTreeMap::<u32, Vec<u8>>::new(), 0);
+        for run in runs {
+            let (mut offset, end) = (run.offset, run.offset + u64::from(run.len));
+            while offset < end {
+                let page = (offset / page_bytes) as u32;
+                let within = (offset % page_bytes) as usize;
+                let part = (PAGE_BYTES - within).min((end - offset) as usize);
+                let free = run.kind == RunKind::Zero;
+                if !free || self.table.pages().page(page).is_some() || changed.contains_key(&page) {
+                    let bytes = changed.entry(page).or_insert_with(|| old(page));
+                    let there = &mut bytes[within..within + part];
+                    if free {
+                        there.fill(0);
+                    } else {
+                        there.copy_from_slice(&new[at..at + part]);
+                    }
+                }
+                at += if free { 0 } else { part };
+                offset += part as u64;
+            }
+        }
+        let (mut sums, mut runs) = (BytesMut::new(), Vec::new());
+        for (page, mut bytes) in changed {
+            for (x, o) in bytes.iter_mut().zip(&old(page)) {
+                *x ^= o;
+            }
+            let differs = |b: &u8| *b != 0;
+            let first = bytes.iter().position(differs);
+            let last = bytes.iter().rposition(differs);
+            if let (Some(first), Some(last)) = (first, last) {
+                runs.push(Run {
+                    offset: u64::from(page) * page_bytes + first as u64,
+                    len: (last + 1 - first) as u32,
+                    kind: RunKind::Bytes,
+                });
+                sums.extend_from_slice(&bytes[first..=last]);
+            }
+        }
+        (runs, sums.freeze())
     }
 
     /// Sends every parity bucket, joiners included, what it was not sent yet.
@@ -207,11 +290,8 @@ impl State {
             let owed = peer.prefix < peer.sent;
             // Whatever else was sent meanwhile, heartbeats and later deltas, does not put it off.
             let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at));
-            let patience = ctx.options.resend_after * (1 << peer.resends.min(RESEND_DOUBLINGS));
-            if owed && quiet_for >= patience {
-                peer.sent = peer.prefix;
-                peer.resent_at = ctx.now;
-                peer.resends = peer.resends.saturating_add(1);
+            if owed && quiet_for >= peer.patience(ctx.options.resend_after) {
+                peer.send_again(ctx.now);
             }
             let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
@@ -303,9 +383,13 @@ impl State {
                 }
             }
             GroupMessage::Parts { slot, parts } => {
-                let giver = self.view.member(slot);
-                let listed = giver.is_some_and(|x| x.is(from, incarnation));
-                if epoch == self.epoch && self.open && listed {
+                let giver = self.view.slot_of(from, incarnation);
+                if epoch != self.epoch || !self.open || giver.is_none() {
+                    return;
+                }
+                if slot == self.slot {
+                    self.take_made(ctx, parts, out);
+                } else if giver == Some(slot) {
                     self.take_parts(ctx, slot, parts, out);
                 }
             }
@@ -423,16 +507,23 @@ impl State {
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
         peer.heard_at = ctx.now;
-        peer.resends = 0;
         if prefix > peer.prefix {
             peer.prefix = prefix;
             peer.moved_at = ctx.now;
         }
         peer.sent = peer.sent.max(peer.prefix);
-        let again = gap && ctx.now.since(peer.resent_at) >= RESEND_NOT_BEFORE;
-        if again {
-            peer.sent = peer.prefix;
-            peer.resent_at = ctx.now;
+        // That it answers says nothing about what was sent again: over a slow way that is still coming,
+        // and would come ever later if each answer let it be sent once more.
+        let arrived = peer.prefix >= peer.resent_to;
+        if arrived {
+            peer.resends = 0;
+        }
+        let not_before = match arrived {
+            true => RESEND_NOT_BEFORE,
+            false => peer.patience(ctx.options.resend_after),
+        };
+        if gap && ctx.now.since(peer.resent_at) >= not_before {
+            peer.send_again(ctx.now);
             self.send_to(ctx, slot, out);
         }
         self.raise_stable(ctx);

@@ -91,7 +91,18 @@ pub struct Findings {
     /// Ask these nodes to probe this life of this node now, and to report what they find.
     pub probes: Vec<Probe>,
     /// Dead: to be proposed as `Change::NodeDown`.
-    pub verdicts: Vec<(NodeId, Incarnation)>,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// A node is dead, and who says so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// Who is dead.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// The words on which the verdict rests.
+    pub words: Vec<(NodeId, Finding)>,
 }
 
 /// A request for probes.
@@ -137,6 +148,11 @@ impl Detector {
     /// Forgets everything: this directory node has just become leader, or is leader no longer.
     pub fn reset(&mut self) {
         self.cases.clear();
+    }
+
+    /// Whether anybody lately said something against this node.
+    pub fn doubts(&self, node: NodeId) -> bool {
+        self.cases.contains_key(&node)
     }
 
     /// Takes in reports (none: a tick), and says whom to have probed and who is dead.
@@ -239,7 +255,12 @@ impl Detector {
                 .is_none_or(|at| now.since(at) >= config.verdict_again)
             {
                 case.judged_at = Some(now);
-                out.verdicts.push((suspect, case.incarnation));
+                let words = case.words.iter().filter(|(n, _)| against.contains(n));
+                out.verdicts.push(Verdict {
+                    node: suspect,
+                    incarnation: case.incarnation,
+                    words: words.map(|(n, (_, finding))| (*n, *finding)).collect(),
+                });
             }
             return;
         }

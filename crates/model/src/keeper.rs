@@ -89,6 +89,8 @@ pub struct Keeper {
     down_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
     lives: Vec<(NodeId, Incarnation, NodeState)>,
+    /// Where every node is reached, and the first of its lives that was seen there.
+    homes: BTreeMap<NodeId, Home>,
     ring: Ring,
     plans: BTreeMap<PoolId, PoolPlan>,
 }
@@ -113,6 +115,13 @@ struct Watch {
     gone_since: Option<Time>,
     /// The group's revision for which a proposal was made, and when.
     proposed: Option<(Revision, Time)>,
+}
+
+/// A node's address, and since which of its lives, as far as this keeper has seen, it has had that one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Home {
+    native: String,
+    since: Incarnation,
 }
 
 /// One life of a node that could not follow a group.
@@ -141,6 +150,7 @@ impl Keeper {
             unable: BTreeMap::new(),
             down_since: BTreeMap::new(),
             lives: Vec::new(),
+            homes: BTreeMap::new(),
             ring: Ring::default(),
             plans: BTreeMap::new(),
         }
@@ -211,8 +221,11 @@ impl Keeper {
         out
     }
 
-    /// Brings what is remembered in line with the map.
-    fn look(&mut self, now: Time, map: &ClusterMap) {
+    /// Brings what is remembered in line with the map, without planning anything. The caller MUST call it
+    /// with the map with which its lead began, before a node can join, and before it proposes a death: a
+    /// node that was back for a moment has heard the directory again, and the time after which its groups
+    /// start empty begins anew.
+    pub fn look(&mut self, now: Time, map: &ClusterMap) {
         let lives: Vec<_> = map
             .nodes
             .values()
@@ -221,6 +234,14 @@ impl Keeper {
         if lives != self.lives {
             self.lives = lives;
             self.refused();
+        }
+        self.homes.retain(|node, _| map.nodes.contains_key(node));
+        for node in map.nodes.values() {
+            let home = self.homes.get(&node.id);
+            if home.is_none_or(|home| home.native != node.native) {
+                let (native, since) = (node.native.clone(), node.incarnation);
+                self.homes.insert(node.id, Home { native, since });
+            }
         }
         self.unable.retain(|(group, node, incarnation), unable| {
             unable.known_until > now
@@ -366,11 +387,24 @@ impl Keeper {
         let due = if begun {
             self.disturbed(now, view, watch)
         } else {
-            now.since(since) >= self.config.start_empty_after || !view.any_source_may_live()
+            let may_live = view.sources().any(|x| self.may_live(view.map, x));
+            now.since(since) >= self.config.start_empty_after || !may_live
         };
         match plan::start(view).filter(|_| due) {
             Some(new) => Need::Epoch(Kind::Urgent, new),
             None => Need::Nothing,
+        }
+    }
+
+    /// Whether this life of a node may still run, unheard. Not if the node has started anew at the same
+    /// address, which has one owner. A later life at another address proves nothing: the data folder may
+    /// have been copied, and the process that it was copied from be cut off and serve on.
+    fn may_live(&self, map: &ClusterMap, x: &Member) -> bool {
+        let later = |home: &Home| home.since > x.incarnation;
+        match map.nodes.get(&x.node) {
+            None => false, // removed, which is refused while it runs
+            Some(node) if node.incarnation == x.incarnation => true,
+            Some(_) => self.homes.get(&x.node).is_none_or(later),
         }
     }
 

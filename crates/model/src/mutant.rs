@@ -38,10 +38,17 @@ pub enum Mutant {
     CopyForgetsIndex = 101,
     LargeNamedBeforeWritten = 102,
     NoOpNotRemembered = 104,
+    // Of groups with m > 1; not in GROUP.md.
+    MixedPageVersions = 401,
+    RecipeOfOtherSources = 402,
+    DeltaAppliedTwice = 403,
+    LaggingSourceTakenAsCurrent = 404,
+    MissingPageTakenAsZero = 405,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
-    DirectoryLogNotWritten = 302,
+    DirectoryLogNotSynced = 302,
     SendErrorTakenAsDone = 303,
+    IncarnationReused = 304,
     ServeBeforeCatchUp = 305,
     InterruptedUnderNewNumber = 306,
     LeaseNotLookedAt = 307,
@@ -93,10 +100,11 @@ impl Mutant {
     ];
 
     /// Those of the glue.
-    pub const GLUE: [Mutant; 6] = [
+    pub const GLUE: [Mutant; 7] = [
         Mutant::VoteNotPersisted,
-        Mutant::DirectoryLogNotWritten,
+        Mutant::DirectoryLogNotSynced,
         Mutant::SendErrorTakenAsDone,
+        Mutant::IncarnationReused,
         Mutant::ServeBeforeCatchUp,
         Mutant::InterruptedUnderNewNumber,
         Mutant::LeaseNotLookedAt,

@@ -90,6 +90,8 @@ struct Writing {
     rest: VecDeque<Piece>,
     /// Bytes of the first piece that the kernel has.
     done: usize,
+    /// Bytes that the kernel has taken since the beginning, whoever gave them to it.
+    written: u64,
 }
 
 /// How a round of writing ended.
@@ -98,8 +100,8 @@ enum Wrote {
     All,
     /// As much as is written in one go; there may be more.
     Enough,
-    /// The kernel takes no more for now; whether it took anything.
-    Blocked(bool),
+    /// The kernel takes no more for now; what it had taken by then, since the beginning.
+    Blocked(u64),
 }
 
 /// The queue before a connection's writer.
@@ -297,7 +299,6 @@ impl Outbox {
 
     /// Writes what was put in, as far as the kernel takes it at once.
     fn write_some(&self, writing: &mut Writing, socket: &OwnedWriteHalf) -> io::Result<Wrote> {
-        let mut moved = false;
         let mut taken = false;
         loop {
             if writing.rest.is_empty() {
@@ -314,12 +315,9 @@ impl Outbox {
             }
             match socket.try_write_vectored(&writing.slices()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => {
-                    moved = true;
-                    writing.advance(bytes, |piece| self.written(piece));
-                }
+                Ok(bytes) => writing.advance(bytes, |piece| self.written(piece)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Wrote::Blocked(moved));
+                    return Ok(Wrote::Blocked(writing.written));
                 }
                 Err(error) => return Err(error),
             }
@@ -340,30 +338,33 @@ impl Outbox {
         }
     }
 
-    /// Writes whatever is put in, until writing fails or no progress is made for `stall_max`.
+    /// Writes whatever is put in, until writing fails or no progress is made for `stall_max`: neither
+    /// here nor by whoever writes on a thread of its own.
     pub(crate) async fn run(&self, socket: &OwnedWriteHalf, stall_max: Duration) -> io::Error {
-        let mut stalled_since = None;
+        // How many bytes the kernel had taken when it took no more, and since when.
+        let mut stalled_at = None;
         loop {
             let wrote = self.write_some(&mut self.writing.lock(), socket);
             match wrote {
                 Ok(Wrote::All) => {
-                    stalled_since = None;
+                    stalled_at = None;
                     self.wake.notified().await;
                 }
                 Ok(Wrote::Enough) => {
-                    stalled_since = None;
+                    stalled_at = None;
                     // Others have a turn before the next megabytes.
                     tokio::task::yield_now().await;
                 }
-                Ok(Wrote::Blocked(moved)) => {
-                    let since = match stalled_since {
-                        Some(since) if !moved => since,
-                        _ => *stalled_since.insert(Instant::now()),
+                Ok(Wrote::Blocked(written)) => {
+                    let since = match stalled_at {
+                        Some((before, since)) if before == written => since,
+                        _ => stalled_at.insert((written, Instant::now())).1,
                     };
                     let left = stall_max.saturating_sub(since.elapsed());
                     match tokio::time::timeout(left, socket.writable()).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => return error,
+                        Err(_) if self.writing.lock().written > written => {}
                         Err(_) => return stalled(stall_max),
                     }
                 }
@@ -403,6 +404,7 @@ impl Writing {
 
     fn advance(&mut self, bytes: usize, mut written: impl FnMut(Piece)) {
         self.done += bytes;
+        self.written += bytes as u64;
         while let Some(first) = self.rest.front() {
             if self.done < first.len() {
                 return;
@@ -523,5 +525,79 @@ impl Piece {
 
     pub(crate) fn len(&self) -> usize {
         self.header.map_or(0, |h| h.len()) + self.body.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use staves_model::Revision;
+    use staves_wire::cache::CacheAnswers;
+    use std::io::Read;
+    use tokio::net::{TcpListener, TcpStream};
+
+    const STALL_MAX: Duration = Duration::from_millis(400);
+
+    fn large() -> Message {
+        Message::CacheAnswers(CacheAnswers {
+            revision: Revision(1),
+            answers: vec![Answer::Value(Bytes::from(vec![7; 32 << 20]))],
+            moved: Vec::new(),
+            draw_above: 0,
+        })
+    }
+
+    async fn pair() -> (OwnedWriteHalf, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("its address");
+        let (ours, theirs) = tokio::join!(TcpStream::connect(addr), listener.accept());
+        let theirs = theirs.expect("it comes").0.into_std().expect("a socket");
+        theirs.set_nonblocking(true).expect("it may");
+        let (_, writing) = ours.expect("it is taken").into_split();
+        (writing, theirs)
+    }
+
+    /// Regression: the writer counted only what it wrote itself. A connection that was emptied by those
+    /// who write at once, as fast as the other side took it, was cut as stalled.
+    #[tokio::test]
+    async fn what_others_write_at_once_is_progress_too() {
+        let (socket, mut theirs) = pair().await;
+        let socket = Arc::new(socket);
+        let outbox = Arc::new(Outbox::new(1 << 30, None));
+        let envelope = Envelope {
+            request: 1,
+            answer: true,
+            deadline_ms: 0,
+        };
+        for _ in 0..3 {
+            let put = outbox.put(envelope, &large(), usize::MAX);
+            assert_eq!(put, Ok(()));
+        }
+        let writer = {
+            let (outbox, socket) = (outbox.clone(), socket.clone());
+            tokio::spawn(async move { outbox.run(&socket, STALL_MAX).await })
+        };
+        let mut buffer = vec![0; 256 << 10];
+        let begun = Instant::now();
+        while begun.elapsed() < 4 * STALL_MAX {
+            // One thread, on which this comes before the writer: that finds the room used up.
+            let read = theirs.read(&mut buffer);
+            assert!(read.is_ok() || !outbox.is_empty(), "{read:?}");
+            (0..8).for_each(|_| outbox.write_now(&socket));
+            std::thread::sleep(Duration::from_millis(5));
+            tokio::task::yield_now().await;
+            if writer.is_finished() {
+                let error = writer.await.expect("no panic");
+                panic!("cut after {:?}: {error}", begun.elapsed());
+            }
+        }
+        assert!(
+            !outbox.is_empty(),
+            "there was something to write all the time"
+        );
+        // And now nobody takes anything.
+        let error = writer.await.expect("no panic");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -5,7 +5,7 @@
 //! the directory's majority for so long that it answers for no key), `/metrics` has
 //! Prometheus's text, `/api/v1/status` the cluster's state as JSON.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -15,15 +15,10 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::entry::Entry;
 use crate::metrics;
-use crate::node::Running;
 
-type Shared = Arc<OnceLock<Arc<Running>>>;
-
-const JOINING: (StatusCode, &str) = (
-    StatusCode::SERVICE_UNAVAILABLE,
-    "the node has not joined its cluster yet\n",
-);
+type Shared = Arc<Entry>;
 
 /// Serves the door until the task is aborted.
 pub(crate) fn serve(listener: TcpListener, running: Shared) -> JoinHandle<()> {
@@ -41,10 +36,10 @@ pub(crate) fn serve(listener: TcpListener, running: Shared) -> JoinHandle<()> {
 }
 
 async fn readyz(State(running): State<Shared>) -> (StatusCode, String) {
-    let Some(running) = running.get() else {
-        return (JOINING.0, JOINING.1.to_owned());
+    let Some(now) = running.get() else {
+        return joining(&running);
     };
-    match running.is_ready() {
+    match now.is_ready() {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
@@ -62,6 +57,11 @@ async fn status(State(running): State<Shared>) -> axum::response::Response {
             let headers = [(header::CONTENT_TYPE, "application/json")];
             (headers, running.status_json()).into_response()
         }
-        None => JOINING.into_response(),
+        None => joining(&running).into_response(),
     }
+}
+
+fn joining(entry: &Entry) -> (StatusCode, String) {
+    let text = format!("{}\n", entry.not_yet());
+    (StatusCode::SERVICE_UNAVAILABLE, text)
 }

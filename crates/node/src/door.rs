@@ -3,14 +3,17 @@
 //! A connection's task reads what has come, takes it apart, and asks this node's buckets right there:
 //! if they answer, all of it happens without a task switch, and all answers to what came in one read
 //! leave in one write. What must wait, for copies or for another node, comes back by the connection's
-//! mailbox and finds its place in the order of the commands.
+//! mailbox and finds its place in the order of the commands. Until the node has joined its cluster, a
+//! connection waits in the [`lobby`].
 
 mod connection;
 mod detour;
+mod lobby;
 mod mailbox;
 mod places;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,8 +26,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub(crate) use self::mailbox::Mailbox;
-use crate::node::Running;
-use crate::resp::ClientFacts;
+use crate::config::Config;
+use crate::entry::Entry;
+use crate::resp::{ClientFacts, Limits};
 
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -32,6 +36,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How far the door is from its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
+    /// It takes connections, and tells them that the node has not joined its cluster yet.
+    Joining,
     /// It takes connections.
     Open,
     /// It takes no new ones.
@@ -55,10 +61,34 @@ pub(crate) struct DoorState {
     pub(crate) clients: Mutex<BTreeMap<u64, ClientFacts>>,
 }
 
+/// What the door needs to know from the start.
+pub(crate) struct Door {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) state: Arc<DoorState>,
+    clients_max: u32,
+    limits: Limits,
+}
+
+impl Door {
+    pub(crate) fn new(config: &Config, entry: Arc<Entry>) -> Arc<Door> {
+        let value_bytes_max = config.value_bytes_max.0 as usize;
+        Arc::new(Door {
+            entry,
+            state: Arc::default(),
+            clients_max: config.clients_max,
+            limits: Limits {
+                // So that a value which is too large is refused by its name, not by the protocol's.
+                bulk_bytes_max: (value_bytes_max + (1 << 20)).min(512 << 20),
+                ..Limits::default()
+            },
+        })
+    }
+}
+
 /// Accepts until told to stop; then ends once the connections have.
 pub(crate) async fn accept(
     listener: TcpListener,
-    running: Arc<Running>,
+    door: Arc<Door>,
     mut phase: watch::Receiver<Phase>,
 ) {
     let mut connections = JoinSet::new();
@@ -70,8 +100,8 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((socket, addr)) => {
-                let (running, phase) = (running.clone(), phase.clone());
-                connections.spawn(serve(socket, addr, running, phase));
+                let (door, phase) = (door.clone(), phase.clone());
+                connections.spawn(serve(socket, addr, door, phase));
             }
             Err(error) => {
                 tracing::warn!(%error, "a RESP connection could not be accepted");
@@ -86,34 +116,44 @@ pub(crate) async fn accept(
 async fn serve(
     mut socket: TcpStream,
     addr: SocketAddr,
-    running: Arc<Running>,
-    phase: watch::Receiver<Phase>,
+    door: Arc<Door>,
+    mut phase: watch::Receiver<Phase>,
 ) {
-    let door = &running.door;
-    let open = door.connections.fetch_add(1, Ordering::Relaxed);
-    let _leave = Leave(running.clone());
-    if open >= running.clients_max {
-        door.rejected_total.fetch_add(1, Ordering::Relaxed);
+    let state = &door.state;
+    let open = state.connections.fetch_add(1, Ordering::Relaxed);
+    let _leave = Leave(state.clone());
+    if open >= door.clients_max {
+        state.rejected_total.fetch_add(1, Ordering::Relaxed);
         let _ = socket
             .write_all(b"-ERR max number of clients reached\r\n")
             .await;
         return;
     }
-    let id = door.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
+    let id = state.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
     let _ = socket.set_nodelay(true);
+    let ended = |error: io::Error| tracing::debug!(%addr, %error, "RESP connection ended");
+    let input = match lobby::wait(&mut socket, &door.entry, door.limits, &mut phase).await {
+        Ok(Some(input)) => input,
+        Ok(None) => return,
+        Err(error) => return ended(error),
+    };
+    let Some(running) = door.entry.get() else {
+        return;
+    };
     let local = socket.local_addr().map_or(String::new(), |a| a.to_string());
-    let connection = connection::Connection::new(running.clone(), id, addr.to_string(), local);
-    if let Err(error) = connection.run(socket, phase).await {
-        tracing::debug!(%addr, %error, "RESP connection ended");
+    let (running, limits, addr) = (running.clone(), door.limits, addr.to_string());
+    let connection = connection::Connection::new(running, limits, id, addr, local);
+    if let Err(error) = connection.run(socket, input, phase).await {
+        ended(error);
     }
-    running.door.clients.lock().remove(&id);
+    state.clients.lock().remove(&id);
 }
 
 /// Counts a connection out, however it ends.
-struct Leave(Arc<Running>);
+struct Leave(Arc<DoorState>);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.0.door.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

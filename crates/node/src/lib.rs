@@ -32,7 +32,7 @@
 //! `staves-cache`'s. Flags and signals are the program's (`crates/cli`), but for [`serve`].
 //!
 //! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
-//! `start`: doors and options. `links`: the directory's connections. `witness`: reports of failures.
+//! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
 //! `admin`, `metrics`, [`status`]: what is told. [`config`], [`resp`]: pure, by themselves.
 //! [`cpu`]: processor time.
 
@@ -41,6 +41,7 @@ mod clock;
 pub mod config;
 pub mod cpu;
 mod door;
+mod entry;
 mod forward;
 mod host;
 mod leave;

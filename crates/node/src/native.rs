@@ -7,7 +7,7 @@
 mod batch;
 mod memory;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use staves_wire::{ErrorCode, Message};
 use self::batch::Asker;
 pub(crate) use self::batch::{Batch, serve_and_wait};
 pub(crate) use self::memory::serve_and_wait as serve_memory_and_wait;
+use crate::entry::Entry;
 use crate::node::Running;
 
 /// How long a question may take whose asker did not say.
@@ -39,7 +40,7 @@ const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
 /// while it joins. All else comes with `running`.
 pub(crate) struct NativeDoor {
     pub(crate) directory: Directory,
-    pub(crate) running: Arc<OnceLock<Arc<Running>>>,
+    pub(crate) running: Arc<Entry>,
 }
 
 impl Handler for NativeDoor {
@@ -62,8 +63,7 @@ impl Handler for NativeDoor {
             return;
         }
         let Some(running) = self.running.get() else {
-            let text = "this node has not joined its cluster yet: ask again in a moment";
-            return reply.error(ErrorCode::NotServing, text);
+            return reply.error(ErrorCode::NotServing, self.running.not_yet());
         };
         answer(running, peer, request, reply);
     }

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use staves_directory::{Directory, DirectoryError, Life};
@@ -17,9 +17,10 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Endpoint};
 use crate::cpu::CpuTime;
-use crate::door::{self, DoorState, Phase};
+use crate::door::{self, Door, DoorState, Phase};
+use crate::entry::Entry;
 use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
@@ -46,7 +47,7 @@ pub(crate) struct Running {
     pub(crate) directory: Directory,
     pub(crate) identity: Identity,
     pub(crate) witness: Witness,
-    pub(crate) door: DoorState,
+    pub(crate) door: Arc<DoorState>,
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
     pub(crate) redirect: Redirect,
@@ -106,15 +107,18 @@ impl Node {
         let options = start::directory_options(&config, &told);
         let directory = Directory::open(options, Arc::new(DirectoryWay(links.clone())))
             .map_err(|error| start::start_error(&config, error))?;
-        let running: Arc<OnceLock<Arc<Running>>> = Arc::default();
+        let entry = Entry::new(&config, directory.cluster_of_folder().is_some());
         let handler = NativeDoor {
             directory: directory.clone(),
-            running: running.clone(),
+            running: entry.clone(),
         };
         let net = staves_net::Options::default();
         let server = Server::on(listeners.native, identity.clone(), net, handler)
             .map_err(StartError::Runtime)?;
-        let mut tasks = vec![admin::serve(listeners.admin, running.clone())];
+        let mut tasks = vec![admin::serve(listeners.admin, entry.clone())];
+        let door = Door::new(&config, entry.clone());
+        let (phase, at) = watch::channel(Phase::Joining);
+        let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at));
         let life = match enter(&config, &links, &directory).await {
             Ok(life) => life,
             Err(error) => {
@@ -147,7 +151,7 @@ impl Node {
             directory: directory.clone(),
             identity,
             witness,
-            door: DoorState::default(),
+            door: door.state.clone(),
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,
             redirect: config.resp_redirect,
@@ -160,13 +164,12 @@ impl Node {
         });
         let first = directory.map().borrow().clone();
         host.follow(first);
-        let _ = running.set(now.clone());
+        entry.set(now.clone());
         tasks.push(tokio::spawn(follow_map(host.clone(), directory.map())));
         tasks.push(tokio::spawn(witness::run(directory.clone(), said)));
         tasks.push(tokio::spawn(leave::came_back(now.clone())));
         tasks.extend(host::drivers(host, directory));
-        let (phase, at) = watch::channel(Phase::Open);
-        let door = tokio::spawn(door::accept(listeners.resp, now.clone(), at));
+        phase.send_replace(Phase::Open);
         tracing::info!(
             node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
             "serving"
@@ -176,7 +179,7 @@ impl Node {
             addresses,
             server: Some(server),
             phase,
-            door: Some(door),
+            door: Some(accepting),
             tasks,
             stopped: false,
         })
@@ -329,39 +332,48 @@ pub fn serve(config: Config) -> Result<(), StartError> {
 }
 
 /// Makes, joins or comes back to the cluster. A data folder takes its node back to its own cluster,
-/// whatever it was told to join, so that is compared before anything is done.
+/// whatever it was told to join, and a new node joins the first that answers: so all are compared before
+/// anything is done.
 async fn enter(
     config: &Config,
-    links: &DirectoryLinks,
+    links: &Arc<DirectoryLinks>,
     directory: &Directory,
 ) -> Result<Life, StartError> {
-    let folder = directory.cluster_of_folder();
-    if let Some(ours) = folder {
-        same_cluster(config, links, ours).await?;
-    }
+    same_cluster(config, links, directory.cluster_of_folder()).await?;
     let life = directory.start().await;
-    let life = life.map_err(|error| start::start_error(config, error))?;
-    if folder.is_none() {
-        same_cluster(config, links, life.cluster).await?;
-    }
-    Ok(life)
+    life.map_err(|error| start::start_error(config, error))
 }
 
-/// If a node that is to be joined is of another cluster, somebody has mixed up folders or addresses.
+/// If the nodes that are to be joined, or the data folder, are of two clusters, somebody has mixed up folders
+/// or addresses. Who does not answer now is not compared.
 async fn same_cluster(
     config: &Config,
-    links: &DirectoryLinks,
-    ours: ClusterId,
+    links: &Arc<DirectoryLinks>,
+    folder: Option<ClusterId>,
 ) -> Result<(), StartError> {
-    for address in &config.join {
-        match links.cluster_at(&address.to_string()).await {
-            Some(theirs) if theirs != ours => {
-                return Err(StartError::Join {
-                    addresses: address.to_string(),
-                    reason: DirectoryError::OtherCluster { ours, theirs },
-                });
-            }
-            _ => {}
+    let ask = |address: &Endpoint| {
+        let (links, address) = (links.clone(), address.to_string());
+        tokio::spawn(async move { links.cluster_at(&address).await })
+    };
+    let asked: Vec<_> = config.join.iter().map(ask).collect();
+    let mut first: Option<(&Endpoint, ClusterId)> = None;
+    for (address, answer) in config.join.iter().zip(asked) {
+        let Ok(Some(theirs)) = answer.await else {
+            continue;
+        };
+        let ours = folder.filter(|ours| *ours != theirs);
+        if let Some(ours) = ours {
+            return Err(StartError::Join {
+                addresses: address.to_string(),
+                reason: DirectoryError::OtherCluster { ours, theirs },
+            });
+        }
+        let (other, other_cluster) = *first.get_or_insert((address, theirs));
+        if other_cluster != theirs {
+            return Err(StartError::TwoClusters {
+                nodes: [other, address].map(Endpoint::to_string),
+                clusters: [other_cluster, theirs],
+            });
         }
     }
     Ok(())

@@ -61,6 +61,18 @@ pub enum StartError {
         /// What came last.
         reason: DirectoryError,
     },
+    /// The nodes to join are not of one cluster.
+    #[error(
+        "--join names nodes of two clusters: {} is of cluster {}, {} of cluster {}; nothing was joined: name \
+         nodes of one cluster",
+        nodes[0], clusters[0], nodes[1], clusters[1]
+    )]
+    TwoClusters {
+        /// Where they are.
+        nodes: [String; 2],
+        /// Whose they are, in the same order.
+        clusters: [ClusterId; 2],
+    },
     /// The data folder.
     #[error("the data folder cannot be used: {0}")]
     Folder(StoreError),

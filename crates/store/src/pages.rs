@@ -120,11 +120,41 @@ impl Pages {
 
     /// XORs bytes into those at an offset.
     pub fn xor(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Full> {
-        self.change(offset, bytes, |old, new| {
+        self.add(offset, bytes, |old, new| {
             for (o, n) in old.iter_mut().zip(new) {
                 *o ^= n;
             }
         })
+    }
+
+    /// Adds bytes to those at an offset, by a sum to which zeroes add nothing: where no extent exists
+    /// they make none. `sum` is given the bytes there and those to add, extent by extent.
+    pub fn add(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        sum: impl Fn(&mut [u8], &[u8]),
+    ) -> Result<(), Full> {
+        let one = split(offset).1 + bytes.len() <= EXTENT_BYTES;
+        if one && !self.exists(offset) && bytes.iter().all(|b| *b == 0) {
+            return Ok(());
+        }
+        self.change(offset, bytes, sum)
+    }
+
+    /// Lets go of the extent that holds this offset if all of it is zero; its memory goes back to this
+    /// bucket's own reservation.
+    pub fn release_if_zero(&mut self, offset: u64) {
+        let zero = |x: &Extent| {
+            x.chunks_exact(64)
+                .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
+        };
+        if self.extent(offset).is_some_and(zero) {
+            self.release(split(offset).0);
+            while self.table.last().is_some_and(Option::is_none) {
+                self.table.pop();
+            }
+        }
     }
 
     /// Makes a range zero. Extents that it covers whole cease to exist, and their memory goes back to
@@ -401,6 +431,7 @@ mod tests {
         Xor(u64, Vec<u8>),
         Zero(u64, u64),
         SetPage(u32, Option<u8>),
+        Release(u64),
         Reserve(u32),
         Clear,
     }
@@ -420,6 +451,8 @@ mod tests {
         prop_oneof![
             4 => (offset(), bytes()).prop_map(|(o, b)| Op::Write(o, b)),
             2 => (offset(), bytes()).prop_map(|(o, b)| Op::Xor(o, b)),
+            1 => (offset(), 0..64usize).prop_map(|(o, n)| Op::Xor(o, vec![0; n])),
+            2 => offset().prop_map(Op::Release),
             2 => (offset(), 0..3 * EXTENT).prop_map(|(o, l)| Op::Zero(o, l)),
             2 => (0..6u64, 1..3u64).prop_map(|(e, n)| Op::Zero(e * EXTENT, n * EXTENT)),
             2 => (0..6 * EXTENT_PAGES, any::<Option<u8>>()).prop_map(|(p, b)| Op::SetPage(p, b)),
@@ -439,10 +472,11 @@ mod tests {
             let range = at as usize..at as usize + new.len();
             let touched = range.start / EXTENT_BYTES..range.end.div_ceil(EXTENT_BYTES);
             let mut exists = self.exists;
-            exists[touched].fill(!new.is_empty());
-            if new.is_empty() {
+            let nothing = xor && touched.len() == 1 && new.iter().all(|b| *b == 0);
+            if new.is_empty() || (nothing && !exists[touched.start]) {
                 return true;
             }
+            exists[touched].fill(true);
             if exists.iter().filter(|e| **e).count() as u32 > reserved {
                 return false;
             }
@@ -489,6 +523,12 @@ mod tests {
             Op::SetPage(page, None) => {
                 pages.set_page(*page, None).unwrap();
                 model.zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
+            }
+            Op::Release(at) => {
+                pages.release_if_zero(*at);
+                let extent = *at as usize / EXTENT_BYTES;
+                let mut bytes = model.bytes[extent * EXTENT_BYTES..][..EXTENT_BYTES].iter();
+                model.exists[extent] &= bytes.any(|b| *b != 0);
             }
             Op::Reserve(n) => {
                 pages.reserve(*n);

@@ -65,7 +65,7 @@ impl ServerCpu {
 }
 
 fn of_resp(address: &str, timeout: Duration) -> Option<Duration> {
-    let mut resp = Resp::connect(address, timeout).ok()?;
+    let mut resp = Resp::connect(address, timeout, timeout).ok()?;
     match resp.call(&[b"INFO", b"cpu"]).ok()? {
         Reply::Bulk(Some(text)) => seconds(
             &String::from_utf8(text).ok()?,

@@ -179,7 +179,7 @@ impl Writer {
         while !self.shared.stop.load(Ordering::SeqCst) {
             let Some(open) = &mut connection else {
                 let address = &self.shared.doors[door % self.shared.doors.len()];
-                connection = Resp::connect(address, ANSWER).ok();
+                connection = Resp::connect(address, ANSWER, ANSWER).ok();
                 if connection.is_none() {
                     door += 1;
                     std::thread::sleep(REST);
@@ -237,7 +237,7 @@ fn value(key: &str, generation: u32) -> String {
 /// Reads every key through one node.
 pub fn check(door: &str, written: &Written, patience: Duration) -> anyhow::Result<Checked> {
     let until = Instant::now() + patience;
-    let mut connection = Resp::connect(door, ANSWER)?;
+    let mut connection = Resp::connect(door, ANSWER, ANSWER)?;
     let mut checked = Checked::default();
     let all = written.keys.iter().enumerate();
     let all = all.flat_map(|(writer, keys)| {
@@ -255,7 +255,7 @@ pub fn check(door: &str, written: &Written, patience: Duration) -> anyhow::Resul
                 }
                 Err(_) => {
                     std::thread::sleep(REST);
-                    connection = Resp::connect(door, ANSWER)?;
+                    connection = Resp::connect(door, ANSWER, ANSWER)?;
                 }
             }
         };

@@ -1,5 +1,8 @@
 //! The smallest client of Redis's protocol that the demo can do with: blocking, one connection.
+//!
+//! The chaos runs do with it too, and take this file as it is: the program is no library to link.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -30,16 +33,20 @@ const BULK_BYTES_MAX: usize = 512 << 20;
 const ITEMS_MAX: usize = 1 << 20;
 
 impl Resp {
-    /// Connects; each later step may take as long as connecting may.
-    pub fn connect(address: &str, timeout: Duration) -> io::Result<Resp> {
+    /// Connects within `timeout`; each later step may take as long as `patience`.
+    pub fn connect(
+        address: impl ToSocketAddrs + Display,
+        timeout: Duration,
+        patience: Duration,
+    ) -> io::Result<Resp> {
         let addresses = address.to_socket_addrs()?;
         let mut last = io::Error::new(ErrorKind::NotFound, format!("{address} has no address"));
         for address in addresses {
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(timeout))?;
-                    stream.set_write_timeout(Some(timeout))?;
+                    stream.set_read_timeout(Some(patience))?;
+                    stream.set_write_timeout(Some(patience))?;
                     return Ok(Resp {
                         stream: BufReader::new(stream),
                     });
@@ -50,8 +57,8 @@ impl Resp {
         Err(last)
     }
 
-    /// Sends one command and waits for its answer. After an error the connection is of no more use: an
-    /// answer may still be under way.
+    /// Sends one command and waits for its answer. After an error the connection is of no more use, for
+    /// an answer may still be under way, and nobody knows what became of the command.
     pub fn call(&mut self, args: &[&[u8]]) -> io::Result<Reply> {
         let mut command = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
@@ -93,7 +100,7 @@ fn reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
             None => Ok(Reply::Bulk(None)),
             Some(len) => bulk(from, len),
         },
-        // Nothing that the demo asks for is nested.
+        // Nothing that is asked for is nested.
         b'*' if depth == 0 => {
             let len = length(ITEMS_MAX)?.unwrap_or(0);
             (0..len)

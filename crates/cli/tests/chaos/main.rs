@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use staves_chaos::run::{Told, run};
 use staves_chaos::{catalogue, lab, mutants, second};
+use staves_model::mutant::Mutant;
 
 /// One lab at a time. `None`, with the reason said, where there can be none.
 fn turn() -> Option<MutexGuard<'static, ()>> {
@@ -25,6 +26,7 @@ fn told(seed: u64) -> Told {
         program: PathBuf::from(env!("CARGO_BIN_EXE_staves")),
         seed,
         mutant: None,
+        wanted: None,
         folder: std::env::temp_dir(),
         keep: false,
     }
@@ -56,12 +58,15 @@ fn is_found(mutant: &str) {
     let Some(_turn) = turn() else {
         return;
     };
-    let (_, scenario) = mutants::HUNTS
-        .into_iter()
-        .find(|(m, _)| *m == mutant)
-        .expect("it is hunted");
-    let found = mutants::hunt(&told(1), mutant, scenario, 3).expect("it can be hunted");
-    assert!(found.is_some(), "{mutant} was not found by {scenario}");
+    let hunt = mutants::HUNTS.into_iter().find(|h| h.mutant == mutant);
+    let hunt = hunt.expect("it is hunted");
+    let hunted = mutants::hunt(&told(1), &hunt).expect("it can be hunted");
+    assert!(
+        hunted.found.is_some(),
+        "{mutant} was not found by {}: {:?}",
+        hunt.scenario,
+        hunted.others
+    );
 }
 
 /// D5, H3: one of each kind of fault, under load.
@@ -76,13 +81,56 @@ fn all_die_at_once() {
     passes("all-restart");
 }
 
-/// The glue's planted bugs that show soonest; the others are for `staves-chaos mutants`.
+/// As many as the scheme bears, at one instant.
+#[test]
+fn two_die_at_once() {
+    passes("kill-two-at-once");
+}
+
+#[test]
+fn every_planted_bug_of_the_glue_is_hunted() {
+    for mutant in Mutant::GLUE {
+        let name = format!("{mutant:?}");
+        assert!(mutants::HUNTS.iter().any(|h| h.mutant == name), "{name}");
+    }
+}
+
+#[test]
+fn a_vote_that_is_forgotten_is_found() {
+    is_found("VoteNotPersisted");
+}
+
+#[test]
+fn a_directory_log_that_is_not_synced_is_found() {
+    is_found("DirectoryLogNotSynced");
+}
+
+#[test]
+fn a_send_error_that_is_taken_for_done_is_found() {
+    is_found("SendErrorTakenAsDone");
+}
+
+#[test]
+fn a_life_that_passes_for_the_one_before_is_found() {
+    is_found("IncarnationReused");
+}
+
+#[test]
+fn a_member_that_serves_before_it_caught_up_is_found() {
+    is_found("ServeBeforeCatchUp");
+}
+
+#[test]
+fn an_interrupted_write_under_a_new_number_is_found() {
+    is_found("InterruptedUnderNewNumber");
+}
+
 #[test]
 fn a_lease_that_is_not_looked_at_is_found() {
     is_found("LeaseNotLookedAt");
 }
 
 #[test]
-fn a_send_error_that_is_taken_for_done_is_found() {
-    is_found("SendErrorTakenAsDone");
+fn a_request_table_that_does_not_come_along_is_found() {
+    is_found("RequestTableNotRebuilt");
 }

@@ -132,8 +132,14 @@ fn run(db: Database, rx: Receiver<Job>) {
 fn write(db: &Database, batch: &[Job]) -> io::Result<()> {
     let other = |e: redb::Error| io::Error::other(e);
     let mut tx = db.begin_write().map_err(|e| other(e.into()))?;
-    tx.set_durability(Durability::Immediate)
-        .map_err(|e| other(e.into()))?;
+    // The planted bug: entries count as durable before they are.
+    let append = |job: &Job| matches!(job, Job::Append { .. });
+    let durability = if planted(Mutant::DirectoryLogNotSynced) && batch.iter().all(append) {
+        Durability::None
+    } else {
+        Durability::Immediate
+    };
+    tx.set_durability(durability).map_err(|e| other(e.into()))?;
     for job in batch {
         apply(&tx, job)?;
     }
@@ -154,7 +160,6 @@ fn apply(tx: &redb::WriteTransaction, job: &Job) -> io::Result<()> {
             tx.open_table(META)?.insert(*key, value.as_slice())?;
         }
         match job {
-            Job::Append { .. } if planted(Mutant::DirectoryLogNotWritten) => {}
             Job::Append { entries, .. } => {
                 let mut log = tx.open_table(LOG)?;
                 for (index, bytes) in entries {

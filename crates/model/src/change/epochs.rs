@@ -17,8 +17,8 @@ pub struct NewEpoch {
     pub group: GroupId,
     /// The epoch: one above the group's newest.
     pub epoch: Epoch,
-    /// Members by member slot: a node and its life; `None` is vacant. At least m slots; data slots
-    /// are never vacant.
+    /// Members by member slot: a node and its life; `None` is vacant. At least m slots. A data slot may be
+    /// vacant where m others keep what it held (m > 1, and no node is there for it).
     pub members: Vec<Option<(NodeId, Incarnation)>>,
     /// For each slot of `members`: where that member stands in the last open epoch, if it is
     /// retained; `None` for a joiner and for a vacant slot.
@@ -299,7 +299,9 @@ fn check_shape(group: &Group, n: &NewEpoch) -> Result<(), Refusal> {
             n.members.len(),
             n.kept.len()
         )
-    } else if let Some(s) = n.members[..m].iter().position(Option::is_none) {
+    } else if let Some(s) = n.members[..m].iter().position(Option::is_none)
+        && (n.fresh || m == 1)
+    {
         format!("data slot {s} is vacant; list a member there")
     } else {
         return Ok(());

@@ -3,6 +3,7 @@
 use super::{Change, NODES_MAX, Outcome, Refusal, check_text};
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, Node, NodeState};
+use crate::mutant::{Mutant, planted};
 
 impl ClusterMap {
     pub(super) fn node_up(&mut self, change: &Change) -> Result<Outcome, Refusal> {
@@ -44,7 +45,9 @@ impl ClusterMap {
         };
         let node = Node {
             id: known.map_or(self.next_node, |n| n.id),
-            incarnation: self.next_incarnation,
+            incarnation: known
+                .filter(|_| planted(Mutant::IncarnationReused))
+                .map_or(self.next_incarnation, |n| n.incarnation),
             name: name.clone(),
             zone: zone.clone(),
             native: native.clone(),

@@ -397,6 +397,25 @@ fn with_more_data_buckets_members_keep_their_slots() {
     ));
 }
 
+/// With m > 1 the others keep what a lost data bucket held, so its slot may wait for a node; a start from
+/// nothing has all of them.
+#[test]
+fn a_data_slot_is_vacant_only_where_others_keep_what_it_held() {
+    let mut map = cluster_with_pool(4, "2+1", 1);
+    let fresh = NewEpoch {
+        fresh: true,
+        ..next_epoch(&map, 1, &[(1, None), (0, None), (3, None)])
+    };
+    let refusal = refused_epoch(&mut map, fresh).to_string();
+    assert!(refusal.contains("data slot 1 is vacant"), "{refusal}");
+    start(&mut map, &[1, 2, 3]);
+    let without = next_epoch(&map, 1, &[(1, Some(0)), (0, None), (3, Some(2))]);
+    commit(&mut map, without).expect("2 of 3 kept");
+    open(&mut map, 1, 2).expect("newest");
+    let group = &map.groups[&GroupId(1)];
+    assert_eq!(group.tolerates(|_, _| true), Some(0));
+}
+
 /// GROUP rule 13 and DESIGN section 9: only a pool that may starts empty, and only when all is gone.
 #[test]
 fn starting_empty_and_being_lost_are_last_resorts() {

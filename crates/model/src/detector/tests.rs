@@ -38,7 +38,7 @@ impl Court {
         self.detector.step(self.now, &self.map, &reports, &mut out);
         let by = |p: &Probe| (p.suspect.0, p.by.iter().map(|n| n.0).collect());
         (
-            out.verdicts.iter().map(|v| v.0.0).collect(),
+            out.verdicts.iter().map(|v| v.node.0).collect(),
             out.probes.iter().map(by).collect(),
         )
     }

@@ -91,15 +91,9 @@ impl View<'_> {
         group.open && group.lost && enough
     }
 
-    /// Whether a process that was a member of the last open epoch may still run, unheard: its node has
-    /// not started anew since.
-    pub(super) fn any_source_may_live(&self) -> bool {
-        self.group.last_open.members.iter().flatten().any(|x| {
-            self.map
-                .nodes
-                .get(&x.node)
-                .is_some_and(|n| n.incarnation == x.incarnation)
-        })
+    /// The members of the last open epoch, in whatever state they are.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &Member> {
+        self.group.last_open.members.iter().flatten()
     }
 
     /// Members that the scheme wants and the nodes allow.
@@ -192,7 +186,7 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     let seats = if m == 1 {
         seats_of_copies(view, &kept, joiners)
     } else {
-        seats_in_place(view, &kept, joiners)?
+        seats_in_place(view, &kept, joiners)
     };
     let leader = choose_leader(view, &seats)?;
     Some(view.epoch(seats, leader))
@@ -252,30 +246,23 @@ fn seats_of_copies(
     seats.into_iter().map(Some).collect()
 }
 
-/// m > 1: members keep their slots; a lost data bucket must be replaced, a parity bucket may be.
+/// m > 1: members keep their slots. Lost data buckets are replaced first, then parity buckets; what nobody is
+/// there for stays vacant.
 fn seats_in_place(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
     joiners: bool,
-) -> Option<Vec<Option<Seat>>> {
-    let m = usize::from(view.group.m);
+) -> Vec<Option<Seat>> {
     let end = kept.iter().map(|(s, _)| s.index() + 1).max().unwrap_or(0);
     let mut seats: Vec<Option<Seat>> = vec![None; end.max(view.width())];
     for x in kept {
         seats[x.0.index()] = Some(seat(x));
     }
-    let taken: Vec<Seat> = kept.iter().map(seat).collect();
-    let mut free = view.joiners(&taken);
-    for (slot, seat) in seats.iter_mut().enumerate().take(view.width()) {
-        if seat.is_some() || (slot >= m && !joiners) {
-            continue;
-        }
-        *seat = free.next().map(|member| (member, None));
-        if seat.is_none() && slot < m {
-            return None;
-        }
+    if joiners {
+        view.fill_vacant(&mut seats);
+        view.free_a_node(&mut seats);
     }
-    Some(seats)
+    seats
 }
 
 /// Who leads: the present leader if it is at work and told what is in its way; else the next in turn
@@ -408,47 +395,72 @@ impl View<'_> {
         ))
     }
 
-    /// m > 1: a bucket's bytes are those of its slot, so there is no joining beside it. Vacant parity
-    /// slots are filled, surplus ones (k lowered) given up, and members of draining nodes replaced one by
-    /// one while the others bear it.
+    /// m > 1: a bucket's bytes are those of its slot, so there is no joining beside it. Vacant slots are
+    /// filled, surplus ones (k lowered) given up, and members of draining nodes replaced one by one while
+    /// the others bear it.
     fn move_in_place(&self) -> Option<(Kind, NewEpoch)> {
         let members = self.members();
-        let filling = members.iter().any(|(_, x)| !x.complete);
-        let within = |s: MemberSlot| s.index() < self.width();
-        let vacant = (0..self.width()).find(|s| !members.iter().any(|(t, _)| t.index() == *s));
-        let surplus = members.iter().any(|(s, _)| !within(*s));
-        let drained = members.iter().find(|(s, x)| within(*s) && self.drains(x));
-
-        let taken: Vec<Seat> = members.iter().map(seat).collect();
-        let free = self.joiners(&taken).next();
-        let (kind, left_out, joins) = match (vacant, free, drained) {
-            (Some(slot), Some(member), _) => (Kind::Repair, None, Some((slot, member))),
-            _ if filling => return None,
-            _ if surplus => (Kind::Finish, None, None),
-            (None, Some(member), Some((slot, _))) if members.len() > usize::from(self.group.m) => {
-                (Kind::Drain, Some(*slot), Some((slot.index(), member)))
-            }
-            _ => return None,
-        };
-        let keep_surplus = kind != Kind::Finish;
-        let end = self.width().max(if keep_surplus {
-            self.group.members.len()
-        } else {
-            0
-        });
+        let end = self.width().max(self.group.members.len());
         let mut seats: Vec<Option<Seat>> = vec![None; end];
-        for x in members
-            .iter()
-            .filter(|(s, _)| s.index() < end && Some(*s) != left_out)
-        {
+        for x in &members {
             seats[x.0.index()] = Some(seat(x));
         }
-        if let Some((slot, member)) = joins {
-            seats[slot] = Some((member, None));
-        }
+        let filling = members.iter().any(|(_, x)| !x.complete);
+        let kind = if self.fill_vacant(&mut seats) || (!filling && self.free_a_node(&mut seats)) {
+            Kind::Repair
+        } else if filling
+            || seats[..usize::from(self.group.m)]
+                .iter()
+                .any(Option::is_none)
+        {
+            return None;
+        } else if seats[self.width()..].iter().any(Option::is_some) {
+            seats.truncate(self.width());
+            Kind::Finish
+        } else {
+            let drained = members.iter().find(|(_, x)| self.drains(x));
+            let (slot, _) = drained.filter(|_| members.len() > usize::from(self.group.m))?;
+            let taken: Vec<Seat> = members.iter().map(seat).collect();
+            let member = self.joiners(&taken).next()?;
+            seats[slot.index()] = Some((member, None));
+            Kind::Drain
+        };
         let leader = seats
             .iter()
             .position(|s| s.is_some_and(|(_, kept)| kept.is_some()))?;
         Some((kind, self.epoch(seats, MemberSlot(leader as u8))))
+    }
+
+    /// Puts joiners into vacant slots, data buckets first, all at once: one pass then makes the pages of all.
+    /// Whether there was one.
+    fn fill_vacant(&self, seats: &mut [Option<Seat>]) -> bool {
+        let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
+        let vacant = seats.iter_mut().take(self.width()).filter(|s| s.is_none());
+        let mut any = false;
+        for (seat, member) in vacant.zip(self.joiners(&taken)) {
+            *seat = Some((member, None));
+            any = true;
+        }
+        any
+    }
+
+    /// A data bucket without a node is worth more than a parity bucket: where no node is left, the last
+    /// parity bucket that the group can do without is given up, so that its node can take the data
+    /// bucket's place in the epoch after. Whether it was.
+    fn free_a_node(&self, seats: &mut [Option<Seat>]) -> bool {
+        let m = usize::from(self.group.m);
+        let complete = |s: &Option<Seat>| {
+            let from = s.and_then(|(_, kept)| kept);
+            let source = from.and_then(|f| sources(self.group).get(f.index()).copied().flatten());
+            source.is_some_and(|x| x.complete)
+        };
+        let spare = seats.iter().filter(|s| complete(s)).count() > m;
+        let homeless = seats[..m].iter().any(Option::is_none);
+        let parity = seats[m..].iter_mut().rfind(|s| s.is_some());
+        match parity.filter(|s| homeless && (spare || !complete(s))) {
+            Some(seat) => *seat = None,
+            None => return false,
+        }
+        true
     }
 }

@@ -132,6 +132,11 @@ impl Town {
                     assert_eq!(nodes[0], plan[0], "the ring's first serves: {group:?}");
                     assert_eq!(as_set(&nodes), as_set(&plan), "{group:?}");
                 } else {
+                    assert!(
+                        group.members[..usize::from(group.m)]
+                            .iter()
+                            .all(Option::is_some)
+                    );
                     assert!(nodes.len() <= pool.scheme.width());
                     let free = ring.nodes().any(|n| !nodes.contains(&n));
                     assert!(nodes.len() == pool.scheme.width() || !free, "{group:?}");
@@ -346,6 +351,56 @@ fn an_epoch_that_does_not_open_is_tried_again_with_another_leader_then_with_surv
     }
 }
 
+/// Row H10: k raised and lowered with m > 1. The new parity buckets come together, so that one pass over the
+/// data makes them all.
+#[test]
+fn parity_is_raised_at_once_and_lowered() {
+    let mut town = settled(8, "4+1", 4);
+    town.set_scheme("4+3");
+    let said = town.keep(&[]);
+    for new in epochs_of(&said) {
+        assert_eq!(new.members.iter().flatten().count(), 7, "{new:?}");
+    }
+    assert_eq!(epochs_of(&said).len(), 4);
+    town.settle();
+    town.check_at_rest();
+    town.set_scheme("4+0");
+    town.settle();
+    town.check_at_rest();
+}
+
+/// As many nodes as the scheme has members, and one dies: a parity bucket makes room for the data bucket
+/// that has no node, and the group says that it bears one less.
+#[test]
+fn a_data_bucket_without_a_node_takes_that_of_a_parity_bucket() {
+    let mut town = Town::of(cluster(6));
+    town.change(&create_pool("cache", "4+2", 1, false));
+    town.settle();
+    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
+    let data = group(&town).members[1].expect("a data bucket");
+    let last = group(&town).members[5].expect("a parity bucket");
+    town.change(&node_down(&town.map, data.node.0));
+    town.keep(&[]);
+    let vacated = group(&town);
+    assert_eq!((vacated.members[1], vacated.members[5]), (None, None));
+    town.settle();
+    town.check_at_rest();
+    let took = group(&town).members[1].map(|x| x.node);
+    assert_eq!(took, Some(last.node));
+    assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
+
+    // Down to m nodes it goes on, and bears nothing more; one less waits, and is not given up.
+    let more = group(&town).members[4].expect("a parity bucket");
+    town.change(&node_down(&town.map, more.node.0));
+    town.settle();
+    town.check_at_rest();
+    assert_eq!(group(&town).tolerates(|_, _| true), Some(0));
+    let dead = group(&town).members[0].expect("a data bucket");
+    town.change(&node_down(&town.map, dead.node.0));
+    town.settle();
+    assert!(group(&town).lost, "m - 1 cannot say what it held");
+}
+
 fn stuck(town: &Town, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
     let epoch = town.map.groups[&GroupId(group)].epoch;
     let slots = slots.iter().map(|s| MemberSlot(*s)).collect();
@@ -472,6 +527,64 @@ fn a_cache_whose_processes_all_started_anew_need_not_wait() {
     town.change(&node_up(Some(1)));
     let said = town.keep(&[]);
     assert!(epochs_of(&said).iter().all(|n| n.fresh) && epochs_of(&said).len() == 4);
+}
+
+/// The folder was copied, and started elsewhere while the first process was cut off: that one may answer
+/// for its buckets as long as it may go unheard.
+#[test]
+fn a_cache_whose_process_started_anew_elsewhere_waits_for_the_former() {
+    let mut town = settled(1, "1+0", 4);
+    town.change(&node_up(Some(1)));
+    town.map.nodes.get_mut(&NodeId(1)).expect("it").native = "elsewhere:1600".into();
+    assert!(town.keep(&[]).is_empty());
+    town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
+    // At the new address it has started anew since; the first process is not there.
+    let mut there = town.map.nodes[&NodeId(1)].clone();
+    there.incarnation = town.map.next_incarnation;
+    town.map.next_incarnation.0 += 1;
+    town.map.nodes.insert(NodeId(1), there);
+    assert!(town.keep(&[]).is_empty());
+    town.wait(1);
+    assert_eq!(epochs_of(&town.keep(&[])).len(), 4);
+}
+
+/// Who comes to lead does not know when the members were last heard, nor whether a life that it has not
+/// seen had the same address.
+#[test]
+fn a_new_leader_waits_the_whole_time_before_a_group_starts_empty() {
+    let mut town = settled(1, "1+0", 4);
+    let (node, incarnation) = (NodeId(1), town.map.nodes[&NodeId(1)].incarnation);
+    town.change(&Change::NodeDown { node, incarnation });
+    assert!(town.keep(&[]).is_empty());
+    town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
+    assert!(town.keep(&[]).is_empty());
+    town.change(&node_up(Some(1)));
+    town.keeper = Keeper::new(KeeperConfig::default());
+    assert!(town.keep(&[]).is_empty());
+    town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
+    assert!(town.keep(&[]).is_empty());
+    town.wait(1);
+    assert_eq!(epochs_of(&town.keep(&[])).len(), 4);
+}
+
+/// It was taken for dead, was back, was answered, and is taken for dead again: it may go on unheard from
+/// then, not from the first time.
+#[test]
+fn a_node_that_was_back_for_a_moment_is_waited_for_anew() {
+    let mut town = settled(2, "1+0", 1);
+    let group = town.map.groups[&GroupId(1)].clone();
+    let (_, x) = group.listed().next().expect("one");
+    let (node, incarnation) = (x.node, x.incarnation);
+    town.change(&Change::NodeDown { node, incarnation });
+    assert!(town.keep(&[]).is_empty());
+    town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
+    town.change(&Change::NodeBack { node, incarnation });
+    town.keeper.look(town.now, &town.map);
+    town.change(&Change::NodeDown { node, incarnation });
+    town.wait(2);
+    assert!(town.keep(&[]).is_empty(), "it was heard a moment ago");
+    town.wait(START_EMPTY_AFTER.as_millis() as u64);
+    assert_eq!(epochs_of(&town.keep(&[])).len(), 1);
 }
 
 #[test]

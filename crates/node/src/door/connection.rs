@@ -32,7 +32,7 @@ const PLACES_MAX: usize = 1024;
 /// Most bytes of answers that wait to be written, of one connection. Beyond, nothing more is read.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Room for one read.
-const READ_BYTES: usize = 16 << 10;
+pub(super) const READ_BYTES: usize = 16 << 10;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
 
@@ -64,12 +64,13 @@ struct Desk {
 }
 
 impl Connection {
-    pub(super) fn new(running: Arc<Running>, id: u64, addr: String, local: String) -> Connection {
-        let limits = Limits {
-            // So that a value which is too large is refused by its name, not by the protocol's.
-            bulk_bytes_max: (running.value_bytes_max + (1 << 20)).min(512 << 20),
-            ..Limits::default()
-        };
+    pub(super) fn new(
+        running: Arc<Running>,
+        limits: Limits,
+        id: u64,
+        addr: String,
+        local: String,
+    ) -> Connection {
         let host = &running.host;
         let session = Session::new(id, addr, local, host.clock.uptime());
         running
@@ -99,12 +100,14 @@ impl Connection {
         }
     }
 
-    /// Serves it until it ends.
+    /// Serves it until it ends, from what has been read of it already.
     pub(super) async fn run(
         mut self,
         mut socket: TcpStream,
+        input: BytesMut,
         mut phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
+        self.input = input;
         let (mut reading, writing) = socket.split();
         loop {
             let short_of_room = self.work();
@@ -185,6 +188,51 @@ async fn read(
     let wanted = parser.wanted(input.len()).min(1 << 20);
     input.reserve(wanted.max(READ_BYTES));
     reading.read_buf(input).await
+}
+
+impl Drop for Desk {
+    /// However the connection ends: what nobody will ask again for gives its number back, or its bucket's
+    /// lane would keep it for ever.
+    fn drop(&mut self) {
+        let letters = self.mailbox.close();
+        let Some(pool) = self.routes.door.and_then(|id| self.routes.pools.get(&id)) else {
+            return;
+        };
+        let (places, detour) = (&mut self.places, &mut self.detour);
+        let bucket_of = |op: &Op<'_>| pool.bucket_of(op.slot());
+        give_up(letters, places, detour, bucket_of, |bucket, request| {
+            if let Some(cell) = pool.cells.get(bucket as usize) {
+                cell.lock().lane.answered(&request);
+            }
+        });
+    }
+}
+
+/// The numbers of interrupted writes that have not set out again, with their buckets.
+fn give_up(
+    letters: Vec<Letter>,
+    places: &mut Places,
+    detour: &mut Detour,
+    bucket_of: impl Fn(&Op<'_>) -> u32,
+    mut back: impl FnMut(u32, RequestId),
+) {
+    for letter in letters {
+        let Letter::Part {
+            place,
+            part,
+            request: Some(request),
+            ..
+        } = letter
+        else {
+            continue;
+        };
+        if let Some((op, _)) = places.send_away(place, part) {
+            back(bucket_of(&op.as_op()), request);
+        }
+    }
+    detour
+        .give_up()
+        .for_each(|(bucket, request)| back(bucket, request));
 }
 
 impl Desk {
@@ -572,7 +620,62 @@ fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) 
 
 /// Whether these are the first words of an HTTP request: a page in somebody's browser may send one to a
 /// port of its own machine, and what follows in it must not be taken for commands. As Redis does.
-fn speaks_http(args: Args<'_>) -> bool {
+pub(super) fn speaks_http(args: Args<'_>) -> bool {
     let first = |word: &[u8]| !args.is_empty() && args.at(0).eq_ignore_ascii_case(word);
     first(b"post") || first(b"host:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::ClientId;
+    use staves_wire::cache::OwnedOp;
+
+    /// A connection ends while one interrupted write lies in its mailbox and another waits to set out.
+    #[test]
+    fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
+        let (mut places, mut detour) = (Places::default(), Detour::default());
+        let op = || OwnedOp::Append {
+            key: "k".into(),
+            value: "v".into(),
+        };
+        for _ in 0..3 {
+            places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Waits(op()));
+        }
+        let number = |number| RequestId {
+            client: ClientId(7),
+            number,
+            floor: 1,
+        };
+        let letter = |place, result, request| Letter::Part {
+            place,
+            part: 0,
+            result,
+            request,
+        };
+        let letters = vec![
+            letter(0, Ok(Answer::Int(1)), None),
+            letter(1, Err(Refused::Interrupted), Some(number(12))),
+        ];
+        for (place, request) in [(2, Some(number(13))), (3, None)] {
+            let wanted = Wanted {
+                bucket: 4,
+                op: op(),
+                request,
+                deadline: Time(5),
+            };
+            detour.push(place, 0, wanted);
+        }
+        let mut given_up = Vec::new();
+        give_up(
+            letters,
+            &mut places,
+            &mut detour,
+            |_| 3,
+            |bucket, request| {
+                given_up.push((bucket, request.number));
+            },
+        );
+        assert_eq!(given_up, [(3, 12), (4, 13)]);
+    }
 }

@@ -94,6 +94,12 @@ impl Detour {
         });
     }
 
+    /// Nobody waits any more: what has not set out does not. The numbers under which it would have asked.
+    pub(super) fn give_up(&mut self) -> impl Iterator<Item = (u32, RequestId)> {
+        let queued = std::mem::take(&mut self.queued).into_values();
+        queued.filter_map(|wanted| Some((wanted.bucket, wanted.request?)))
+    }
+
     fn next_batch(&mut self, waiting: &BTreeSet<u32>) -> Vec<((u64, u32), Wanted)> {
         let free = |(_, wanted): &(&(u64, u32), &Wanted)| !waiting.contains(&wanted.bucket);
         let homes = self.queued.iter().filter(free).map(|(home, _)| *home);

@@ -26,26 +26,38 @@ pub(crate) enum Letter {
 }
 
 /// A connection's mailbox. Bounded by what the connection has under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
+    /// `None` once the connection has ended.
+    letters: Mutex<Option<Vec<Letter>>>,
     wake: Notify,
     /// A bucket refused an operation that had waited. Set under that bucket's lock and looked at under
     /// it, so that no later operation for it overtakes the one that was refused.
     disturbed: AtomicBool,
 }
 
+impl Default for Mailbox {
+    fn default() -> Mailbox {
+        Mailbox {
+            letters: Mutex::new(Some(Vec::new())),
+            wake: Notify::new(),
+            disturbed: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Mailbox {
-    /// Notes down a bucket's answer. Called under the bucket's lock.
+    /// Notes down a bucket's answer. Called under the bucket's lock. Gives the number back if nobody is
+    /// left to ask again under it.
     pub(crate) fn answer(
         &self,
         place: u64,
         part: u32,
         result: Result<Answer, Refused>,
         request: Option<RequestId>,
-    ) {
+    ) -> Option<RequestId> {
         let refused = result.is_err();
-        self.put(Letter::Part {
+        let taken = self.put(Letter::Part {
             place,
             part,
             result,
@@ -54,11 +66,25 @@ impl Mailbox {
         if refused {
             self.disturbed.store(true, Ordering::Release);
         }
+        request.filter(|_| !taken)
     }
 
-    pub(crate) fn put(&self, letter: Letter) {
-        self.letters.lock().push(letter);
+    /// Whether it is taken: not once the connection has ended.
+    pub(crate) fn put(&self, letter: Letter) -> bool {
+        let taken = match &mut *self.letters.lock() {
+            Some(letters) => {
+                letters.push(letter);
+                true
+            }
+            None => false,
+        };
         self.wake.notify_one();
+        taken
+    }
+
+    /// The connection has ended: takes what lies here, and nothing more is put in.
+    pub(crate) fn close(&self) -> Vec<Letter> {
+        self.letters.lock().take().unwrap_or_default()
     }
 
     /// Whether a refusal lies here.
@@ -71,7 +97,8 @@ impl Mailbox {
     pub(crate) fn take(&self) -> Vec<Letter> {
         // First: a refusal that comes in between is then seen again, which does no harm.
         self.disturbed.store(false, Ordering::Release);
-        std::mem::take(&mut *self.letters.lock())
+        let mut letters = self.letters.lock();
+        letters.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Waits until something lies here.
@@ -93,5 +120,20 @@ mod tests {
         assert!(mailbox.disturbed());
         assert_eq!(mailbox.take().len(), 2);
         assert!(!mailbox.disturbed() && mailbox.take().is_empty());
+    }
+
+    #[test]
+    fn what_comes_for_a_connection_that_has_ended_is_given_back() {
+        let mailbox = Mailbox::default();
+        let number = RequestId {
+            client: staves_model::ClientId(1),
+            number: 5,
+            floor: 5,
+        };
+        let interrupted = || mailbox.answer(0, 0, Err(Refused::Interrupted), Some(number));
+        assert_eq!(interrupted(), None, "it lies here");
+        assert_eq!(mailbox.close().len(), 1);
+        assert_eq!(interrupted(), Some(number));
+        assert!(mailbox.close().is_empty() && mailbox.take().is_empty());
     }
 }

@@ -17,7 +17,7 @@ use super::Host;
 use super::bucket::Bucket;
 use super::lane::Lane;
 use super::slab::Slab;
-use super::waiter::Waiter;
+use super::waiter::{Told, Waiter};
 use crate::native::Batch;
 
 /// Most messages from a bucket to itself that one event may lead to. A leader that is also a member
@@ -125,16 +125,17 @@ impl Cell {
 
     /// Gives the bucket up, with its memory; who waits at it is sent elsewhere.
     pub(crate) fn clear(&self) {
-        let waiting = {
+        let finished = {
             let mut state = self.lock();
             state.bucket = None;
             state.parity = false;
-            state.waiting.drain()
+            let State { waiting, lane, .. } = &mut *state;
+            let waiting = waiting.drain().into_iter();
+            waiting
+                .filter_map(|waiter| note(lane, waiter.tell(Err(Refused::Interrupted))))
+                .collect()
         };
-        let told = waiting
-            .into_iter()
-            .filter_map(|w| w.tell(Err(Refused::Interrupted)));
-        Batch::finish_all(told.collect());
+        Batch::finish_all(finished);
     }
 }
 
@@ -228,8 +229,7 @@ impl State {
                     Err(refused) => Submitted::Refused(refused),
                     // No bucket does this today: an answer that comes at once comes lent.
                     Ok(answer) => {
-                        let waiter = waiter(None);
-                        drop(waiter.tell(Ok(answer)));
+                        drop(waiter(None).tell(Ok(answer)));
                         Submitted::Waits
                     }
                 }
@@ -304,17 +304,67 @@ impl State {
 
     /// Hands answers to who waits for them.
     fn tell(&mut self) -> Vec<Arc<Batch>> {
+        let State {
+            out, waiting, lane, ..
+        } = self;
         let mut finished = Vec::new();
-        for (token, result) in self.out.answers.drain(..) {
-            let Some(mut waiter) = self.waiting.take(token) else {
+        for (token, result) in out.answers.drain(..) {
+            let Some(mut waiter) = waiting.take(token) else {
                 debug_assert!(false, "an answer to nobody: token {token}");
                 continue;
             };
             if let Some(request) = waiter.release(&result) {
-                self.lane.answered(&request);
+                lane.answered(&request);
             }
-            finished.extend(waiter.tell(result));
+            finished.extend(note(lane, waiter.tell(result)));
         }
         finished
+    }
+}
+
+/// Takes back a number that nobody will use; returns a batch that is complete.
+fn note(lane: &mut Lane, told: Told) -> Option<Arc<Batch>> {
+    match told {
+        Told::Heard => None,
+        Told::Complete(batch) => Some(batch),
+        Told::Unheard(request) => {
+            lane.answered(&request);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::door::Mailbox;
+    use staves_model::ClientId;
+
+    /// A client leaves while its write waits, and a takeover comes: nobody asks again for the write, and
+    /// its number must not keep the lane's floor, nor a place in the lane's window, for ever.
+    #[test]
+    fn a_write_whose_connection_has_ended_gives_its_number_back() {
+        let cell = Cell::new(GroupId(1), Lane::new(ClientId(7), 1));
+        let mailboxes = [(); 2].map(|()| Arc::new(Mailbox::default()));
+        let mut numbers = Vec::new();
+        for mailbox in &mailboxes {
+            let mut state = cell.lock();
+            let request = state.lane.take(Time::ZERO, 0).expect("room");
+            numbers.push(request.number);
+            state.waiting.insert(Waiter::Door {
+                mailbox: mailbox.clone(),
+                place: 0,
+                part: 0,
+                request: Some(request),
+            });
+        }
+        mailboxes[0].close();
+        cell.clear();
+        assert_eq!(mailboxes[1].take().len(), 1);
+        assert_eq!(
+            cell.lock().lane.floor(),
+            numbers[1],
+            "the other's may be asked again"
+        );
     }
 }

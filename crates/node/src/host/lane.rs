@@ -59,6 +59,9 @@ impl Lane {
     /// Whoever waited for it has an answer: no retry will carry it.
     #[inline]
     pub(crate) fn answered(&mut self, request: &RequestId) {
+        if request.client != self.client {
+            return; // of a pool that is gone
+        }
         let found = self
             .taken
             .binary_search_by_key(&request.number, |(n, _)| *n);

@@ -36,25 +36,38 @@ impl Waiter {
         }
     }
 
-    /// Hands the answer over. Called under the bucket's lock: only notes it down. Returns a batch that
-    /// is complete with it; the caller sends its answer once the lock is free.
-    pub(crate) fn tell(self, result: Result<Answer, Refused>) -> Option<Arc<Batch>> {
+    /// Hands the answer over. Called under the bucket's lock: only notes it down.
+    pub(crate) fn tell(self, result: Result<Answer, Refused>) -> Told {
         match self {
             Waiter::Door {
                 mailbox,
                 place,
                 part,
                 request,
-            } => {
-                mailbox.answer(place, part, result, request);
-                None
-            }
+            } => match mailbox.answer(place, part, result, request) {
+                Some(request) => Told::Unheard(request),
+                None => Told::Heard,
+            },
             Waiter::Batch { batch, index } => {
                 let answer = result.unwrap_or_else(|refused| batch.refuse(refused));
-                batch.put(index as usize, answer).then_some(batch)
+                match batch.put(index as usize, answer) {
+                    true => Told::Complete(batch),
+                    false => Told::Heard,
+                }
             }
         }
     }
+}
+
+/// What came of telling who waited.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// There is nothing more to do.
+    Heard,
+    /// This batch is complete with it: its answer is to be sent once the bucket's lock is free.
+    Complete(Arc<Batch>),
+    /// Its connection has ended, so that no retry will carry this number: it is the lane's again.
+    Unheard(RequestId),
 }
 
 #[cfg(test)]

@@ -93,6 +93,24 @@ fn d6_a_node_of_another_cluster_is_refused() {
     assert_eq!(founder.map().nodes.len(), 1);
 }
 
+#[test]
+fn d6_nodes_of_two_clusters_cannot_be_joined_at_once() {
+    let (one, two) = (
+        Citizen::start(config(None, &[])),
+        Citizen::start(config(None, &[])),
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let error = Citizen::try_start(config(Some(&folder), &[&one, &two]));
+    let text = error.err().expect("it is refused").to_string();
+    for cluster in [one.map().cluster, two.map().cluster] {
+        assert!(text.contains(&cluster.to_string()), "{cluster}: {text}");
+    }
+    assert_eq!((one.map().nodes.len(), two.map().nodes.len()), (1, 1));
+    // Nothing was written: the folder is free for either.
+    let joined = Citizen::start(config(Some(&folder), &[&two]));
+    assert_eq!(joined.map().cluster, two.map().cluster);
+}
+
 /// Increments one counter after the other through a door until told to stop; all must be acknowledged.
 fn count(door: std::net::SocketAddr, stop: &AtomicBool, done: &AtomicU64) -> Duration {
     let mut client = Client::connect(door);

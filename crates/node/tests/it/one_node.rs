@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use staves_node::StartError;
 use staves_node::status::State;
 
-use crate::client::Reply;
+use crate::client::{Client, Reply};
 use crate::town::{Citizen, config, eventually};
 
 #[test]
@@ -54,6 +55,55 @@ fn commands_are_answered_as_redis_does() {
             other => panic!("{line}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
+    let free = || {
+        let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        held.local_addr().expect("an address")
+    };
+    let (resp, founder) = (free(), free());
+    let at = |addr: std::net::SocketAddr| addr.to_string().parse().expect("an address");
+    let waiting = config(None, &[]);
+    let waiting = staves_node::config::Config {
+        resp: at(resp),
+        join: vec![at(founder)],
+        ..waiting
+    };
+    let starting = std::thread::spawn(move || Citizen::start(waiting));
+    let mut client = None;
+    eventually("the door is open", || {
+        client = Client::try_connect(resp).ok();
+        client.is_some()
+    });
+    let mut client = client.expect("just seen");
+    for line in ["PING", "GET a", "HELLO 3", "INFO"] {
+        let begun = Instant::now();
+        let answer = client.ask(line);
+        let said =
+            format!("this node has not joined its cluster yet: it looks for one at {founder}");
+        let text = answer.is_error().unwrap_or_default();
+        assert!(
+            text.starts_with("LOADING ") && text.contains(&said),
+            "{line}: {text}"
+        );
+        assert!(begun.elapsed() < Duration::from_secs(2), "{line}");
+    }
+    let many: Vec<String> = (0..5000).map(|i| format!("GET k{i}")).collect();
+    let refused = |answer: &Reply| answer.is_error().is_some_and(|e| e.starts_with("LOADING "));
+    assert!(client.pipeline(&many).iter().all(refused), "each by itself");
+
+    let listen = at(founder);
+    let _founder = Citizen::start(staves_node::config::Config {
+        listen,
+        ..config(None, &[])
+    });
+    let _joined = starting.join().expect("it joins");
+    eventually("what comes on the connection is done", || {
+        client.ask("SET a 1") == Reply::Ok
+    });
+    assert_eq!(client.ask("GET a"), Reply::text("1"));
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! Raft's own end: a data folder that cannot be written any more, or a fault of its core.
+//!
+//! A node whose Raft has ended answers nobody's question to the directory, and hears no new map. It must
+//! not stay like that, up for all others and of no use: its process is told to end, so that whoever
+//! looks after it starts it again ([`crate::Directory::over`]).
+
+use std::sync::Arc;
+
+use openraft::error::Fatal;
+
+use crate::directory::Inner;
+use crate::error::DirectoryError;
+use crate::types::Raft;
+
+/// Waits until Raft ends by itself, and then says that this life is over, and why.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let Some(core) = inner.core.get() else { return };
+    let Some(reason) = ended(&core.raft).await else {
+        return;
+    };
+    inner.is_over(DirectoryError::NotRunning {
+        reason: format!("{reason}; look at the disk of the data folder, then start the node again"),
+    });
+}
+
+/// Why it ended; `None` if it was asked to.
+async fn ended(raft: &Raft) -> Option<String> {
+    let mut metrics = raft.metrics();
+    loop {
+        let state = metrics.borrow_and_update().running_state.clone();
+        match state {
+            Err(Fatal::Stopped) => return None,
+            Err(fatal) => return Some(format!("its Raft has failed: {fatal}")),
+            Ok(()) => {}
+        }
+        // Whoever sends them says why it ends, unless it panics.
+        if metrics.changed().await.is_err() && metrics.borrow().running_state.is_ok() {
+            return Some("its Raft has panicked".to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use staves_model::{Change, NodeId};
+
+    use super::*;
+    use crate::Directory;
+    use crate::options::{NodeFacts, Options};
+    use crate::transport::{CallFuture, Transport, TransportError};
+    use crate::types::Proposal;
+
+    /// There is nobody else.
+    struct Alone;
+
+    impl Transport for Alone {
+        fn call(&self, _: Option<NodeId>, addr: &str, _: Bytes, _: Duration) -> CallFuture {
+            let (addr, reason) = (addr.to_owned(), "nobody listens".to_owned());
+            Box::pin(async move { Err(TransportError::Refused { addr, reason }) })
+        }
+    }
+
+    async fn alone() -> Directory {
+        let options = Options::new(NodeFacts {
+            name: "a".into(),
+            zone: None,
+            native: "a:1600".into(),
+            resp: "a:6379".into(),
+            admin: "a:1680".into(),
+            memory_bytes: 1,
+        });
+        let directory = Directory::open(options, Arc::new(Alone)).expect("in memory");
+        directory.start().await.expect("it founds a cluster");
+        directory
+    }
+
+    /// Regression: a node whose disk was full stayed up, led nothing, and its clients waited.
+    #[tokio::test]
+    async fn a_store_that_cannot_be_written_ends_the_node_and_says_why() {
+        let directory = alone().await;
+        let mut over = directory.over();
+        assert!(over.borrow().is_none());
+        // Whatever is written from here on fails.
+        directory.inner.store.close().await;
+        let change = Change::Drain {
+            node: NodeId(1),
+            on: true,
+        };
+        let proposed = directory
+            .propose(Proposal::unconditional(change), Duration::from_millis(200))
+            .await;
+        assert!(proposed.is_err(), "{proposed:?}");
+        let told = tokio::time::timeout(Duration::from_secs(20), over.wait_for(Option::is_some));
+        let why = told.await.expect("in time").expect("it is there").clone();
+        let text = why.map(|why| why.to_string()).unwrap_or_default();
+        assert!(text.contains("the directory's store is closed"), "{text}");
+        assert!(text.contains("start the node again"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_asked_to_stop_is_no_failure() {
+        let directory = alone().await;
+        let inner = directory.inner.clone();
+        let raft = &inner.core.get().expect("it runs").raft;
+        raft.shutdown().await.expect("it stops");
+        assert_eq!(ended(raft).await, None);
+        directory.stop().await;
+        assert!(directory.over().borrow().is_none());
+    }
+}
