@@ -212,8 +212,12 @@ impl Client {
             .await
     }
 
-    fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.options.deadline
+    }
+
+    pub(crate) fn router(&self) -> &Router<Arc<Links>> {
+        &self.router
     }
 }
 

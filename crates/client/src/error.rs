@@ -36,7 +36,7 @@ pub enum ClientError {
         late: bool,
     },
     /// The cluster has no such pool.
-    #[error("there is no pool '{name}'; there are: {have}")]
+    #[error("there is no key-value pool '{name}'; there are: {have}")]
     NoSuchPool {
         /// The name.
         name: String,

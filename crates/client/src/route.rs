@@ -26,12 +26,14 @@ pub(crate) fn pool_of(map: &ClusterMap, pool: &PoolRef) -> Result<PoolId, Client
         PoolRef::Id(id) => map.pools.get(id),
         PoolRef::Name(name) => map.pool_named(name),
     };
+    let found = found.filter(|pool| pool.is_cache());
     found.map(|pool| pool.id).ok_or_else(|| {
         let name = match pool {
             PoolRef::Id(id) => id.to_string(),
             PoolRef::Name(name) => name.clone(),
         };
-        let have: Vec<&str> = map.pools.values().map(|pool| pool.name.as_str()).collect();
+        let pools = map.pools.values().filter(|pool| pool.is_cache());
+        let have: Vec<&str> = pools.map(|pool| pool.name.as_str()).collect();
         let have = if have.is_empty() {
             "none yet".to_owned()
         } else {
@@ -52,21 +54,31 @@ pub(crate) fn target(
     let Some(group) = map.group_of(pool, slot) else {
         return Target::Wait;
     };
+    data_bucket(map, group, MemberSlot(0), avoid)
+}
+
+/// The same for one of a group's data buckets.
+pub(crate) fn data_bucket(
+    map: &ClusterMap,
+    group: &Group,
+    slot: MemberSlot,
+    avoid: &BTreeSet<NodeId>,
+) -> Target {
     if group.lost {
         return Target::Lost;
     }
-    match owner(map, group) {
+    match owner(map, group, slot) {
         None => Target::Wait,
         Some(node) if !avoid.contains(&node) => Target::Node(node),
         Some(node) => next_up(map, node, avoid).map_or(Target::Wait, Target::Node),
     }
 }
 
-/// The node that answers for a group's data.
-pub(crate) fn owner(map: &ClusterMap, group: &Group) -> Option<NodeId> {
+/// The node that answers for a data bucket.
+fn owner(map: &ClusterMap, group: &Group, slot: MemberSlot) -> Option<NodeId> {
     let member = group
-        .member(MemberSlot(0))
-        .filter(|_| group.open && group.m == 1)?;
+        .member(slot)
+        .filter(|_| group.open && slot.0 < group.m)?;
     map.is_up(member.node, member.incarnation)
         .then_some(member.node)
 }

@@ -1,12 +1,14 @@
 //! Routing: operations go, in one batch per node, to the nodes that answer for them, and again, with
 //! the same numbers, until each has its answer or the deadline has passed.
 
+mod memory;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use staves_model::{ClientId, ClusterMap, HashSlot, Node, NodeId, PoolId, Revision};
+use staves_model::{ClientId, ClusterMap, Group, HashSlot, Node, NodeId, PoolId, Revision};
 use staves_net::NetError;
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, OwnedOp, PoolRef};
 use staves_wire::directory::Evidence;
@@ -371,14 +373,18 @@ impl<T: Transport> Router<T> {
 
     /// Learns what an answer says about the map (row D1: the same mistake is not made twice).
     fn hear(&self, routed_by: &ClusterMap, answers: &CacheAnswers) {
-        if !answers.moved.is_empty() {
+        self.hear_of(routed_by, answers.revision, &answers.moved);
+    }
+
+    fn hear_of(&self, routed_by: &ClusterMap, newest: Revision, moved: &[Arc<Group>]) {
+        if !moved.is_empty() {
             let mut map = self.inner.map.write();
-            if let Some(newer) = with_moved(&map, &answers.moved) {
+            if let Some(newer) = with_moved(&map, moved) {
                 *map = newer;
             }
         }
-        if answers.revision > routed_by.revision && answers.revision > self.map().revision {
-            self.inner.transport.behind(self, answers.revision);
+        if newest > routed_by.revision && newest > self.map().revision {
+            self.inner.transport.behind(self, newest);
         }
     }
 }

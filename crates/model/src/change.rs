@@ -9,6 +9,7 @@ mod epochs;
 mod nodes;
 mod pools;
 mod refusal;
+mod regions;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,9 @@ pub use self::epochs::NewEpoch;
 pub(crate) use self::epochs::{is_source, sources};
 pub use self::refusal::Refusal;
 
-use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::ids::{
+    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
+};
 use crate::map::{ClusterMap, Group, Medium, NodeState, PoolKind};
 use crate::scheme::Scheme;
 
@@ -148,6 +151,27 @@ pub enum Change {
         /// The groups.
         groups: Vec<GroupId>,
     },
+    /// Makes a region of a memory pool, with its groups. It takes up memory only where it is written.
+    CreateRegion {
+        /// The pool.
+        pool: String,
+        /// Its name, unique among the regions of all pools.
+        name: String,
+        /// Where it ends.
+        size_bytes: u64,
+    },
+    /// Lets a region end further on, with further groups where those it has are too few.
+    GrowRegion {
+        /// The region.
+        name: String,
+        /// Where it ends then; not before where it ends now.
+        size_bytes: u64,
+    },
+    /// Deletes a region with all that it holds.
+    DeleteRegion {
+        /// The region.
+        name: String,
+    },
 }
 
 /// What a change came to.
@@ -168,6 +192,11 @@ pub enum Outcome {
     Pool {
         /// Its id.
         id: PoolId,
+    },
+    /// A new region.
+    Region {
+        /// Its id.
+        id: RegionId,
     },
 }
 
@@ -216,6 +245,13 @@ impl ClusterMap {
                 incarnation,
             } => self.complete(*group, *epoch, *slot, *incarnation),
             Change::MarkLost { groups } => self.mark_lost(groups),
+            Change::CreateRegion {
+                pool,
+                name,
+                size_bytes,
+            } => self.create_region(pool, name, *size_bytes),
+            Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
+            Change::DeleteRegion { name } => self.delete_region(name),
         }
     }
 

@@ -42,6 +42,10 @@ id!(
     PoolId(u32), "p"
 );
 id!(
+    /// A region of a memory pool: flat bytes with a name.
+    RegionId(u32), "m"
+);
+id!(
     /// A group of m data and k parity buckets.
     GroupId(u32), "g"
 );

@@ -28,6 +28,7 @@ pub mod keeper;
 pub mod lease;
 mod map;
 pub mod mutant;
+mod region;
 pub mod ring;
 mod scheme;
 #[cfg(test)]
@@ -38,11 +39,14 @@ pub use change::{Change, NewEpoch, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
 pub use ids::{
     ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,
-    Revision,
+    RegionId, Revision,
 };
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::Leases;
 pub use map::{ClusterMap, Group, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind};
+pub use region::{
+    BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, stretch_unit,
+};
 pub use ring::Ring;
 pub use scheme::{HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, Scheme, hash_slot};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{
-    ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, Revision,
+    ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, RegionId,
+    Revision,
 };
+use crate::region::Region;
 use crate::scheme::{HASH_SLOTS, Scheme};
 
 /// Is the node's process believed to run?
@@ -46,10 +48,25 @@ pub struct Node {
 }
 
 /// What a pool's bytes mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PoolKind {
     /// Key-value records in hash slots.
     Cache,
+    /// Flat bytes in regions. Each of its groups belongs to one region.
+    Memory {
+        /// They come and go while the pool serves.
+        regions: Vec<Region>,
+    },
+}
+
+impl PoolKind {
+    /// A word for people.
+    pub fn word(&self) -> &'static str {
+        match self {
+            PoolKind::Cache => "cache",
+            PoolKind::Memory { .. } => "memory",
+        }
+    }
 }
 
 /// Where a pool's pages lie.
@@ -82,6 +99,19 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Whether it holds key-value records.
+    pub fn is_cache(&self) -> bool {
+        matches!(self.kind, PoolKind::Cache)
+    }
+
+    /// Its regions; none if it is no memory pool.
+    pub fn regions(&self) -> &[Region] {
+        match &self.kind {
+            PoolKind::Memory { regions } => regions,
+            PoolKind::Cache => &[],
+        }
+    }
+
     /// The bucket (index into `groups`) of a hash slot.
     pub fn bucket_of(&self, slot: HashSlot) -> usize {
         usize::from(slot.0) * self.groups.len() / usize::from(HASH_SLOTS)
@@ -247,6 +277,20 @@ impl ClusterMap {
     /// A pool by name.
     pub fn pool_named(&self, name: &str) -> Option<&Pool> {
         self.pools.values().find(|p| p.name == name)
+    }
+
+    /// A region by name, with its pool.
+    pub fn region_named(&self, name: &str) -> Option<(&Pool, &Region)> {
+        let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
+        let mut all = self.pools.values().flat_map(in_pool);
+        all.find(|(_, region)| region.name == name)
+    }
+
+    /// A region by id, with its pool.
+    pub fn region(&self, id: RegionId) -> Option<(&Pool, &Region)> {
+        let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
+        let mut all = self.pools.values().flat_map(in_pool);
+        all.find(|(_, region)| region.id == id)
     }
 
     /// Whether this life of this node is believed to run.

@@ -88,6 +88,12 @@ impl Ring {
         let mut all = Loads::new(self, buckets * width as u64);
         (0..buckets as u32)
             .map(|bucket| {
+                if !pool.is_cache() {
+                    // As if it were the last: groups that come later move none that are there.
+                    let so_far = u64::from(bucket) + 1;
+                    first.expect(self, so_far);
+                    all.expect(self, so_far * width as u64);
+                }
                 let order = self.order(pool, bucket);
                 let mut chosen: Vec<usize> = Vec::with_capacity(width);
                 while chosen.len() < width {
@@ -181,6 +187,11 @@ impl Loads {
         }
     }
 
+    /// So many buckets there will be in all.
+    fn expect(&mut self, ring: &Ring, buckets: u64) {
+        self.ceiling = Loads::new(ring, buckets).ceiling;
+    }
+
     fn full(&self, i: usize) -> bool {
         self.count[i] >= self.ceiling[i]
     }
@@ -197,8 +208,14 @@ fn node_position(node: NodeId, point: u64) -> u64 {
     mix(mix(node.0 ^ 0x4E4F_4445) ^ point)
 }
 
-/// Buckets stand at even distances from each other, each pool's from a point of its own.
+/// Buckets of a cache stand at even distances from each other, each pool's from a point of its own. A memory
+/// pool's groups come and go: each stands where its id puts it, a golden section from the one before.
 fn bucket_position(pool: &Pool, bucket: u32) -> u64 {
+    if !pool.is_cache() {
+        let group = pool.groups.get(bucket as usize).map_or(0, |id| id.0);
+        return mix(u64::from(pool.id.0) ^ 0x504F_4F4C)
+            .wrapping_add(u64::from(group).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    }
     let step = (u128::from(u64::MAX) + 1) / pool.groups.len().max(1) as u128;
     let along = (step * u128::from(bucket)) as u64;
     mix(u64::from(pool.id.0) ^ 0x504F_4F4C).wrapping_add(along)
@@ -227,6 +244,37 @@ mod tests {
 
     fn plan(map: &ClusterMap) -> Vec<Vec<NodeId>> {
         Ring::of(map).plan(pool(map))
+    }
+
+    /// A region that is made moves no group of those that are there, and shares stay even.
+    #[test]
+    fn groups_of_new_regions_move_none_that_are_there() {
+        let mut map = cluster(5);
+        map.apply(None, &create_memory_pool("memory", "2+1"))
+            .expect("new");
+        let mut before: Vec<Vec<NodeId>> = Vec::new();
+        for region in 0..6 {
+            let size_bytes = (region + 1) * 2 * crate::region::stretch_unit(2);
+            let change = Change::CreateRegion {
+                pool: "memory".into(),
+                name: format!("r{region}"),
+                size_bytes,
+            };
+            map.apply(None, &change).expect("new");
+            let after = Ring::of(&map).plan(map.pool_named("memory").expect("made"));
+            assert_eq!(after[..before.len()], before);
+            before = after;
+        }
+        let mut all = BTreeMap::new();
+        before
+            .iter()
+            .flatten()
+            .for_each(|n| *all.entry(*n).or_insert(0) += 1);
+        let fair = before.len() * 3 / 5;
+        assert!(
+            all.values().all(|n| (fair / 2..=fair * 3 / 2).contains(n)),
+            "{all:?}"
+        );
     }
 
     /// How many (bucket, node) pairs of `after` are not in `before`.

@@ -133,3 +133,17 @@ impl Dice {
         (!of.is_empty()).then(|| of[self.below(of.len() as u64) as usize])
     }
 }
+
+pub(crate) fn create_memory_pool(name: &str, scheme: &str) -> Change {
+    Change::CreatePool {
+        name: name.into(),
+        kind: PoolKind::Memory {
+            regions: Vec::new(),
+        },
+        scheme: scheme.parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 29,
+        buckets: 0,
+        may_start_empty: false,
+    }
+}

@@ -13,7 +13,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
 
 use crate::host::Host;
-use crate::native::serve_and_wait;
+use crate::native::{serve_and_wait, serve_memory_and_wait};
 use crate::witness::Witness;
 
 /// The router of a node.
@@ -61,11 +61,17 @@ impl Transport for Ways {
                 _ => result,
             };
         }
-        let Message::Cache(request) = request else {
-            return Err(NetError::NoAddress { node: node.id });
-        };
-        let answers = serve_and_wait(&self.host, request, deadline).await;
-        Ok(Message::CacheAnswers(answers))
+        match request {
+            Message::Cache(request) => {
+                let answers = serve_and_wait(&self.host, request, deadline).await;
+                Ok(Message::CacheAnswers(answers))
+            }
+            Message::Memory(request) => {
+                let answers = serve_memory_and_wait(&self.host, request, deadline).await;
+                Ok(Message::MemoryAnswers(answers))
+            }
+            _ => Err(NetError::NoAddress { node: node.id }),
+        }
     }
 
     async fn newer_map(

@@ -6,6 +6,7 @@
 //! messages, from the clock ([`Host::tick`]), from the map ([`Host::follow`]) and from the directory's
 //! leader ([`Host::heard`]); what the machines want done leaves through `peers` and `calls`.
 
+pub(crate) mod bucket;
 mod calls;
 mod cell;
 pub(crate) mod figures;
@@ -21,16 +22,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
-use staves_cache::Bucket;
 use staves_directory::Life;
 use staves_group::{Event, Member};
-use staves_model::{ClientId, ClusterMap, Group, GroupId, HashSlot, NodeState, Pool, PoolId, Time};
+use staves_model::{
+    ClientId, ClusterMap, Group, GroupId, HashSlot, NodeState, Pool, PoolId, PoolKind, Time,
+};
 use staves_net::Peers;
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::cache::PoolRef;
 use staves_wire::group::{GroupEnvelope, GroupMessage};
 use tokio::sync::Notify;
 
+use self::bucket::Bucket;
 pub(crate) use self::calls::Calls;
 pub(crate) use self::cell::{Cell, Naming, Submitted};
 use self::lane::Lane;
@@ -73,6 +76,7 @@ pub(crate) struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) cache: staves_cache::Options,
+    pub(crate) memory: staves_memory::Options,
     pub(crate) group: staves_group::Options,
     /// The pool that the RESP door serves.
     pub(crate) pool: String,
@@ -120,13 +124,14 @@ impl Routes {
         self.cells.values()
     }
 
-    /// A pool by id or name.
+    /// A key-value pool by id or name.
     pub(crate) fn pool(&self, pool: &PoolRef) -> Option<&PoolRoutes> {
         let id = match pool {
             PoolRef::Id(id) => *id,
             PoolRef::Name(name) => self.map.pool_named(name)?.id,
         };
-        self.pools.get(&id)
+        let pool = self.map.pools.get(&id).filter(|pool| pool.is_cache())?;
+        self.pools.get(&pool.id)
     }
 }
 
@@ -248,7 +253,10 @@ impl Host {
         let cells = pools.values().flat_map(|p| &p.cells);
         let cells = cells.map(|cell| (cell.group, cell.clone())).collect();
         Routes {
-            door: map.pool_named(&self.options.pool).map(|p| p.id),
+            door: map
+                .pool_named(&self.options.pool)
+                .filter(|pool| pool.is_cache())
+                .map(|pool| pool.id),
             pools: Arc::new(pools),
             cells: Arc::new(cells),
             map,
@@ -308,7 +316,16 @@ impl Host {
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
         let (me, incarnation) = (self.life.node, self.life.incarnation);
         let member = Member::new(options, group, me, incarnation, self.arena.clone(), budget);
-        let mut bucket = Bucket::new(self.options.cache.clone(), member, me, incarnation);
+        let mut bucket = match pool.kind {
+            PoolKind::Cache => {
+                let options = self.options.cache.clone();
+                Bucket::Cache(staves_cache::Bucket::new(options, member, me, incarnation))
+            }
+            PoolKind::Memory { .. } => {
+                let options = self.options.memory.clone();
+                Bucket::Memory(staves_memory::Bucket::new(options, member, me, incarnation))
+            }
+        };
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let mut nothing = staves_cache::BucketEffects::default();
         bucket.step(now, Event::Heard { clock }, &mut nothing);

@@ -5,13 +5,14 @@
 //! asker's deadline.
 
 mod batch;
+mod memory;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
-use staves_model::{Change, ClusterMap, NodeId, PoolKind};
+use staves_model::{Change, ClusterMap, NodeId, NodeState, PoolKind};
 use staves_net::{Connection, Handler, PeerInfo, Reply};
 use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
@@ -25,6 +26,7 @@ use staves_wire::{ErrorCode, Message};
 
 use self::batch::Asker;
 pub(crate) use self::batch::{Batch, serve_and_wait};
+pub(crate) use self::memory::serve_and_wait as serve_memory_and_wait;
 use crate::entry::Entry;
 use crate::node::Running;
 
@@ -87,6 +89,22 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
                 Asker::Wire(reply),
             );
         }
+        Message::Memory(request) => {
+            if running.is_stopping() && !request.forwarded {
+                let text = "this node is stopping: ask another";
+                return reply.error(ErrorCode::Stopping, text);
+            }
+            let until = Instant::now() + running.host.options().request;
+            let deadline = reply.deadline().map_or(until, |d| d.min(until));
+            let pass_on = !request.forwarded;
+            memory::serve(
+                &running.host,
+                request,
+                deadline,
+                pass_on,
+                Asker::Wire(reply),
+            );
+        }
         Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
         Message::GetMap(ask) => get_map(running, ask, reply),
         Message::Status => {
@@ -130,7 +148,9 @@ fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
             };
             reply.error(
                 ErrorCode::NotFound,
-                format!("there is no pool '{name}'; 'staves pool list' shows those there are"),
+                format!(
+                    "there is no key-value pool '{name}'; 'staves pool list' shows those there are"
+                ),
             );
         }
     }
@@ -164,7 +184,7 @@ fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
     };
     let slots = usize::from(staves_model::HASH_SLOTS);
     let mut spans: Vec<KeySpan> = Vec::new();
-    for pool in map.pools.values() {
+    for pool in map.pools.values().filter(|pool| pool.is_cache()) {
         for (bucket, group) in pool.groups.iter().enumerate() {
             let Some(held) = map
                 .groups
@@ -286,7 +306,13 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::Drain { .. }
             | Change::ForgetNode { .. }
     );
+    // What an application may make for itself, it may make through any door.
+    let regions = matches!(
+        change,
+        Change::CreateRegion { .. } | Change::GrowRegion { .. } | Change::DeleteRegion { .. }
+    );
     match role {
+        _ if regions => Ok(()),
         _ if !peoples => Err(
             "only pools may be changed, and nodes drained, resumed or forgotten: all else the \
              directory decides",
@@ -298,19 +324,23 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
 
 /// What a pool may be in this version.
 fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
-    let (name, scheme, budget) = match change {
+    let (name, kind, scheme, budget) = match change {
         Change::CreatePool {
             name,
-            kind: PoolKind::Cache,
+            kind,
             scheme,
             node_budget_bytes,
             ..
-        } => (name, Some(*scheme), Some(*node_budget_bytes)),
+        } => (name, kind, Some(*scheme), Some(*node_budget_bytes)),
         Change::SetPool {
             name,
             scheme,
             node_budget_bytes,
-        } => (name, *scheme, *node_budget_bytes),
+        } => {
+            let kind = map.pool_named(name).map_or(&PoolKind::Cache, |p| &p.kind);
+            (name, kind, *scheme, *node_budget_bytes)
+        }
+        Change::CreateRegion { pool, name, .. } => return check_region(map, pool, name),
         _ => return Ok(()),
     };
     let largest = map
@@ -324,14 +354,21 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
             "pool '{name}' cannot have {budget} bytes of each node: the largest node has {largest}"
         ));
     }
-    if let Some(budget) = budget {
+    if let (PoolKind::Cache, Some(budget)) = (kind, budget) {
         holds_its_buckets(map, change, name, budget)?;
     }
-    match scheme {
-        Some(scheme) if scheme.m != 1 => Err(format!(
+    match (kind, scheme) {
+        (PoolKind::Cache, Some(scheme)) if scheme.m != 1 => Err(format!(
             "pool '{name}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so \
              give it 1+k, for example 1+2"
         )),
+        (PoolKind::Memory { .. }, Some(scheme))
+            if !staves_group::supported(scheme.m.into(), scheme.k.into()) =>
+        {
+            Err(format!(
+                "pool '{name}' cannot have the scheme {scheme}: there is no code for it; give it one like 4+2, with up to 32+8"
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -369,6 +406,25 @@ fn holds_its_buckets(
          {nodes} nodes and take {} KiB each from the start; give it {least} bytes or more{fewer}",
         EXTENT_BYTES >> 10
     ))
+}
+
+/// A region whose groups could not begin is refused at once, not when it is first used.
+fn check_region(map: &ClusterMap, pool: &str, region: &str) -> Result<(), String> {
+    let Some(pool) = map.pool_named(pool) else {
+        return Ok(()); // the directory says so
+    };
+    let able = map
+        .nodes
+        .values()
+        .filter(|n| n.state == NodeState::Up && !n.draining);
+    let (able, scheme) = (able.count(), pool.scheme);
+    if able < usize::from(scheme.m) {
+        return Err(format!(
+            "region '{region}' cannot begin: pool '{}' with its scheme {scheme} needs {} nodes, and {able} take buckets",
+            pool.name, scheme.m
+        ));
+    }
+    Ok(())
 }
 
 fn directory_error(reply: Reply, error: &DirectoryError) {

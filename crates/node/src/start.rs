@@ -272,6 +272,7 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
     };
     crate::host::Options {
         cache,
+        memory: staves_memory::Options::default(),
         group,
         pool: config.pool.clone(),
         tick: config.tick_ms.duration().max(Duration::from_millis(1)),

@@ -18,7 +18,7 @@ mod sentence;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use staves_model::{ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool, PoolKind};
+use staves_model::{ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool};
 
 /// Whether somebody should look.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -120,7 +120,7 @@ pub struct NodeStatus {
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
-    /// `cache`.
+    /// `cache` or `memory`.
     pub kind: String,
     /// m+k, as asked.
     pub scheme: String,
@@ -360,11 +360,10 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     let homes = map.nodes.values().filter(|node| !node.draining).count();
     let parity_possible = homes.saturating_sub(usize::from(pool.scheme.m));
     let parity_possible = usize::from(pool.scheme.k).min(parity_possible) as u8;
-    let PoolKind::Cache = pool.kind;
     let Medium::Ram = pool.medium;
     let mut status = PoolStatus {
         name: pool.name.clone(),
-        kind: "cache".into(),
+        kind: pool.kind.word().into(),
         scheme: pool.scheme.to_string(),
         parity_possible,
         medium: "ram".into(),
@@ -396,6 +395,8 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     // A bucket that has not begun has nothing to lose.
     tolerated.remove(&Condition::Starting);
     status.tolerates = match tolerated.into_values().min() {
+        // Nor has a pool without any.
+        None if pool.groups.is_empty() => Some(parity_possible.into()),
         None => Some(0),
         Some(least) => least.map(u32::from),
     };

@@ -341,7 +341,7 @@ wire_struct!(CacheOp { number, slot, op });
 
 /// A list of at most [`OPS_MAX`]: an item is far larger in memory than the least that it takes on
 /// the wire, so a hostile batch is refused by its count.
-fn take_ops<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
+pub(crate) fn take_ops<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
     let mut count = [0; 4];
     from.peek(&mut count);
     let len = u32::from_le_bytes(count) as usize;

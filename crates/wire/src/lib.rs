@@ -13,7 +13,7 @@
 //! and pages are slices of the bytes that were read, not copies.
 //!
 //! **Layout.** [`message`]: all messages and their opcodes in one table; read it first. One file for
-//! each part that has something to say: [`hello`], [`group`], [`cache`], [`directory`], [`admin`],
+//! each part that has something to say: [`hello`], [`group`], [`cache`], [`memory`], [`directory`], [`admin`],
 //! [`error`], with the structs and, at the file's end, how they are written. [`frame`]: headers, large
 //! messages in pieces, limits. `codec`: the rules of encoding, and the macros that apply them.
 //!
@@ -28,6 +28,7 @@ pub mod error;
 pub mod frame;
 pub mod group;
 pub mod hello;
+pub mod memory;
 pub mod message;
 
 pub use codec::{DecodeError, TEXT_BYTES_MAX};

@@ -13,6 +13,7 @@ use crate::directory::{
 use crate::error::ErrorPacket;
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
+use crate::memory::{MemoryAnswers, MemoryRequest};
 
 /// What a message is in a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,6 +142,12 @@ messages! {
     /// The figures.
     35 CacheStatsAnswer(CacheStatsAnswer) "cache-stats-answer" Answer Frame since 1;
 
+    // The memory service.
+    /// A batch of operations.
+    40 Memory(MemoryRequest) "memory" Request Frames since 1;
+    /// Their answers.
+    41 MemoryAnswers(MemoryAnswers) "memory-answers" Answer Frames since 1;
+
     // The directory.
     /// Between voters.
     48 Raft(Raft) "raft" Request Frames since 1;
@@ -197,6 +204,8 @@ impl Message {
         match self {
             Message::Cache(CacheRequest { revision, .. })
             | Message::CacheAnswers(CacheAnswers { revision, .. })
+            | Message::Memory(MemoryRequest { revision, .. })
+            | Message::MemoryAnswers(MemoryAnswers { revision, .. })
             | Message::MapAnswer(MapAnswer { revision, .. })
             | Message::Lease(Lease { revision, .. }) => revision.0,
             _ => 0,
@@ -209,6 +218,8 @@ impl Message {
         match &mut message {
             Message::Cache(CacheRequest { revision, .. })
             | Message::CacheAnswers(CacheAnswers { revision, .. })
+            | Message::Memory(MemoryRequest { revision, .. })
+            | Message::MemoryAnswers(MemoryAnswers { revision, .. })
             | Message::MapAnswer(MapAnswer { revision, .. })
             | Message::Lease(Lease { revision, .. }) => *revision = Revision(epoch),
             Message::Hello(hello) if hello.credentials.len() > CREDENTIALS_BYTES_MAX => {

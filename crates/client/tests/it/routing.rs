@@ -173,7 +173,7 @@ fn errors_name_what_is_wrong() {
         let error = client.get("k").await.expect_err("no such pool");
         assert_eq!(
             error.to_string(),
-            "there is no pool 'catch'; there are: cache"
+            "there is no key-value pool 'catch'; there are: cache"
         );
         assert_eq!(error.code(), ErrorCode::NotFound);
     });

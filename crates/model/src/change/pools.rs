@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{BUCKETS_MAX, Change, GROUPS_MAX, Outcome, POOLS_MAX, Refusal, check_text};
 use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision};
-use crate::map::{ClusterMap, Group, LastOpen, Pool};
+use crate::map::{ClusterMap, Group, LastOpen, Pool, PoolKind};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 
 impl ClusterMap {
@@ -21,7 +21,7 @@ impl ClusterMap {
         else {
             unreachable!("called for CreatePool only");
         };
-        check_pool_name(name)?;
+        check_name("pool name", name)?;
         if self.pool_named(name).is_some() {
             return Err(Refusal::PoolExists { name: name.clone() });
         }
@@ -31,12 +31,7 @@ impl ClusterMap {
                 max: POOLS_MAX,
             });
         }
-        if !buckets.is_power_of_two() || *buckets > BUCKETS_MAX {
-            return Err(Refusal::BadBuckets {
-                name: name.clone(),
-                buckets: *buckets,
-            });
-        }
+        check_kind(name, kind, *buckets, *may_start_empty)?;
         if self.groups.len() + *buckets as usize > GROUPS_MAX {
             return Err(Refusal::TooMany {
                 what: "groups of all pools".into(),
@@ -58,7 +53,7 @@ impl ClusterMap {
         let pool = Pool {
             id,
             name: name.clone(),
-            kind: *kind,
+            kind: kind.clone(),
             scheme: *scheme,
             medium: *medium,
             node_budget_bytes: *node_budget_bytes,
@@ -120,8 +115,31 @@ impl ClusterMap {
     }
 }
 
+/// Groups of a cache pool are all made with it, those of a memory pool with each region. Only a cache may
+/// forget what it held.
+fn check_kind(
+    name: &str,
+    kind: &PoolKind,
+    buckets: u32,
+    may_start_empty: bool,
+) -> Result<(), Refusal> {
+    match kind {
+        PoolKind::Cache if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
+        PoolKind::Cache => Err(Refusal::BadBuckets {
+            name: name.to_owned(),
+            buckets,
+        }),
+        PoolKind::Memory { regions } if regions.is_empty() && buckets == 0 && !may_start_empty => {
+            Ok(())
+        }
+        PoolKind::Memory { .. } => Err(Refusal::BadMemoryPool {
+            name: name.to_owned(),
+        }),
+    }
+}
+
 /// A group before its first epoch.
-fn unborn(id: GroupId, pool: PoolId, bucket: u32, m: u8, revision: Revision) -> Group {
+pub(super) fn unborn(id: GroupId, pool: PoolId, bucket: u32, m: u8, revision: Revision) -> Group {
     Group {
         id,
         pool,
@@ -139,14 +157,14 @@ fn unborn(id: GroupId, pool: PoolId, bucket: u32, m: u8, revision: Revision) -> 
     }
 }
 
-fn check_pool_name(name: &str) -> Result<(), Refusal> {
-    check_text("pool name", name)?;
+pub(super) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+    check_text(what, name)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.chars().all(plain) {
         return Ok(());
     }
     Err(Refusal::BadName {
-        what: "pool name".into(),
+        what: what.into(),
         name: name.chars().take(64).collect(),
         reason: "only letters, digits, '-', '_' and '.' may stand in it".into(),
     })

@@ -78,6 +78,10 @@ pub enum Refusal {
         "pool '{name}' cannot have a budget of {bytes} bytes a node: give it at least one page ({PAGE_BYTES} bytes)"
     )]
     BadBudget { name: String, bytes: u64 },
+    #[error(
+        "pool '{name}' of kind memory is made without buckets and regions, and never starts empty: make its regions with `staves memory create`"
+    )]
+    BadMemoryPool { name: String },
 
     // Epochs.
     #[error("group {group} does not exist: its pool was deleted; drop the proposal")]
@@ -161,4 +165,22 @@ pub enum Refusal {
         "group {group} is not lost: {kept} complete members run and {m} are enough; commit an epoch with them"
     )]
     NotLost { group: GroupId, kept: usize, m: u8 },
+
+    // Regions.
+    #[error(
+        "pool '{name}' holds keys, not regions: make a pool with `staves pool create --kind memory`"
+    )]
+    NoMemoryPool { name: String },
+    #[error("region '{name}' does not exist: `staves memory list` shows those that do")]
+    UnknownRegion { name: String },
+    #[error(
+        "region '{name}' exists already: choose another name, or let it grow with `staves memory grow`"
+    )]
+    RegionExists { name: String },
+    #[error("region '{name}' cannot have {bytes} bytes more: choose a size from 1 to {max} bytes")]
+    BadRegionSize { name: String, bytes: u64, max: u64 },
+    #[error(
+        "region '{name}' has {from} bytes and cannot shrink to {to}: make a smaller one and copy what is to stay"
+    )]
+    RegionShrinks { name: String, from: u64, to: u64 },
 }

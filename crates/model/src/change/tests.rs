@@ -516,3 +516,147 @@ fn a_start_from_nothing_is_not_taken_back() {
     let epoch = map.groups[&GroupId(1)].epoch;
     open(&mut map, 1, epoch.0).expect("the newest");
 }
+
+/// Regions of memory pools.
+mod regions {
+    use super::*;
+    use crate::map::{ClusterMap, PoolKind};
+    use crate::region::stretch_unit;
+
+    fn make(map: &mut ClusterMap, name: &str, size_bytes: u64) -> Result<Outcome, Refusal> {
+        let (pool, name) = ("memory".into(), name.into());
+        map.apply(
+            None,
+            &Change::CreateRegion {
+                pool,
+                name,
+                size_bytes,
+            },
+        )
+    }
+
+    fn grow(map: &mut ClusterMap, name: &str, size_bytes: u64) -> Result<Outcome, Refusal> {
+        let name = name.into();
+        map.apply(None, &Change::GrowRegion { name, size_bytes })
+    }
+
+    fn memory(scheme: &str) -> ClusterMap {
+        let mut map = cluster(3);
+        map.apply(None, &create_memory_pool("memory", scheme))
+            .expect("new");
+        map
+    }
+
+    /// Every group of the pool belongs to one region and stands in its place.
+    fn check(map: &ClusterMap) {
+        let pool = map.pool_named("memory").expect("made");
+        let mut of_regions: Vec<GroupId> = pool.regions().iter().flat_map(|r| r.groups()).collect();
+        of_regions.sort();
+        let mut of_pool = pool.groups.clone();
+        of_pool.sort();
+        assert_eq!(of_regions, of_pool);
+        for (bucket, id) in pool.groups.iter().enumerate() {
+            assert_eq!(map.groups[id].bucket as usize, bucket);
+        }
+        let of_map = map.groups.values().filter(|g| g.pool == pool.id);
+        assert_eq!(of_map.count(), pool.groups.len());
+    }
+
+    #[test]
+    fn a_region_is_made_grows_by_whole_groups_and_goes_with_them() {
+        let mut map = memory("2+1");
+        let unit = stretch_unit(2);
+        assert!(matches!(make(&mut map, "a", 1), Ok(Outcome::Region { .. })));
+        make(&mut map, "b", 2 * unit + 1).expect("new");
+        let groups = |map: &ClusterMap, name: &str| {
+            let (_, region) = map.region_named(name).expect("there");
+            (region.size_bytes, region.groups().count())
+        };
+        assert_eq!(groups(&map, "a"), (1, 1));
+        assert_eq!(groups(&map, "b"), (2 * unit + 1, 3));
+        check(&map);
+
+        grow(&mut map, "a", unit).expect("room enough in its group");
+        assert_eq!(groups(&map, "a"), (unit, 1));
+        grow(&mut map, "a", 4 * unit).expect("three groups more");
+        assert_eq!(groups(&map, "a"), (4 * unit, 4));
+        assert_eq!(grow(&mut map, "a", 4 * unit), Ok(Outcome::Unchanged));
+        check(&map);
+
+        let before = map.next_group;
+        let name = "b".into();
+        map.apply(None, &Change::DeleteRegion { name })
+            .expect("there");
+        assert!(map.region_named("b").is_none());
+        assert_eq!(map.groups.len(), 4);
+        check(&map);
+        make(&mut map, "b", 1).expect("the name is free again");
+        let (_, region) = map.region_named("b").expect("made");
+        assert_eq!(region.id.0, before.0, "ids of groups are not used again");
+        check(&map);
+        let name = "memory".into();
+        map.apply(None, &Change::DeletePool { name })
+            .expect("there");
+        assert!(map.groups.is_empty() && map.region_named("a").is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_region_is_said_and_changes_nothing() {
+        let mut map = memory("1+1");
+        map.apply(None, &create_pool("cache", "1+1", 4, true))
+            .expect("new");
+        make(&mut map, "a", 1 << 20).expect("new");
+        let before = map.clone();
+        for size in [0, u64::MAX, 16_385 * stretch_unit(1)] {
+            let refusal = make(&mut map, "b", size).expect_err("no such size");
+            assert!(
+                matches!(refusal, Refusal::BadRegionSize { .. }),
+                "{refusal}"
+            );
+        }
+        assert!(matches!(
+            make(&mut map, "b", 16_384 * stretch_unit(1)),
+            Err(Refusal::TooMany { .. })
+        ));
+        assert!(matches!(
+            make(&mut map, "a", 1),
+            Err(Refusal::RegionExists { .. })
+        ));
+        assert!(matches!(
+            make(&mut map, "b b", 1),
+            Err(Refusal::BadName { .. })
+        ));
+        assert!(matches!(
+            grow(&mut map, "b", 1),
+            Err(Refusal::UnknownRegion { .. })
+        ));
+        assert!(matches!(
+            grow(&mut map, "a", 1),
+            Err(Refusal::RegionShrinks { .. })
+        ));
+        let in_pool = |pool: &str| Change::CreateRegion {
+            pool: pool.into(),
+            name: "b".into(),
+            size_bytes: 1,
+        };
+        assert!(matches!(
+            map.apply(None, &in_pool("cache")),
+            Err(Refusal::NoMemoryPool { .. })
+        ));
+        assert!(matches!(
+            map.apply(None, &in_pool("nobody")),
+            Err(Refusal::UnknownPool { .. })
+        ));
+        let mut wrong = create_memory_pool("m2", "1+1");
+        if let Change::CreatePool { buckets, .. } = &mut wrong {
+            *buckets = 4;
+        }
+        assert!(matches!(
+            map.apply(None, &wrong),
+            Err(Refusal::BadMemoryPool { .. })
+        ));
+        assert_eq!(map, before);
+        let pool = map.pool_named("memory").expect("made");
+        assert!(matches!(&pool.kind, PoolKind::Memory { regions } if regions.len() == 1));
+    }
+}

@@ -6,13 +6,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Refused};
+use staves_cache::{AnswerRef, Ask, BucketEffects, Refused};
 use staves_group::Event;
-use staves_model::{GroupId, Time};
-use staves_wire::cache::Op;
+use staves_model::{GroupId, MemberSlot, Time};
+use staves_wire::cache::{Answer, Op};
 use staves_wire::group::{GroupEnvelope, RequestId};
+use staves_wire::memory::MemoryOp;
 
 use super::Host;
+use super::bucket::Bucket;
 use super::lane::Lane;
 use super::slab::Slab;
 use super::waiter::{Told, Waiter};
@@ -184,7 +186,7 @@ impl State {
             dirty,
             ..
         } = self;
-        let Some(bucket) = bucket else {
+        let Some(Bucket::Cache(bucket)) = bucket else {
             return Submitted::Refused(Refused::NotServing);
         };
         let replicated = *parity && op.is_write();
@@ -233,6 +235,43 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Whether requests for this data bucket of a memory pool are for this node.
+    pub(crate) fn answers_for(&self, slot: MemberSlot) -> bool {
+        match &self.bucket {
+            Some(Bucket::Memory(bucket)) => bucket.answers_for(slot),
+            _ => false,
+        }
+    }
+
+    /// Tries an operation on a memory pool's bucket. `None`: the waiter will be told. Writes want a flush
+    /// after the batch.
+    pub(crate) fn submit_memory(
+        &mut self,
+        now: Time,
+        request: Option<RequestId>,
+        deadline: Time,
+        op: &MemoryOp,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Option<Answer> {
+        let Some(Bucket::Memory(bucket)) = &mut self.bucket else {
+            let refused = Refused::NotServing;
+            return Some(Answer::error(refused.code(), refused.to_string()));
+        };
+        self.dirty |= op.action.is_write();
+        let ask = staves_memory::Ask {
+            token: self.waiting.next_token(),
+            request,
+            deadline,
+        };
+        let (effects, mut answers) = (&mut self.out.effects, staves_memory::Answers::new());
+        let answer = bucket.submit(now, ask, op.slot, &op.action, effects, &mut answers);
+        let answer = answer.or_else(|| answers.pop().map(|(_, answer)| answer));
+        if answer.is_none() {
+            self.waiting.insert(waiter());
+        }
+        answer
     }
 
     /// Does what the bucket wants done: messages to itself first, until there are none.

@@ -57,7 +57,7 @@ impl Host {
             let Some(bucket) = &state.bucket else {
                 continue;
             };
-            let (member, stats) = (bucket.member(), bucket.stats());
+            let (member, stats) = (bucket.member(), bucket.counts());
             sum.reads += stats.reads;
             sum.hits += stats.hits;
             sum.writes += stats.writes;
@@ -68,8 +68,8 @@ impl Host {
             }
             if bucket.serving() {
                 sum.serving += 1;
-                sum.keys += bucket.count();
-                sum.live_bytes += bucket.bytes();
+                sum.keys += stats.keys;
+                sum.live_bytes += stats.live_bytes;
                 sum.unstable += member.last().saturating_sub(member.stable());
             } else if member.is_data() {
                 sum.waiting_to_serve += 1;

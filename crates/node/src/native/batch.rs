@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use staves_cache::Refused;
-use staves_model::{Group, HashSlot, NodeId, PoolId, Revision, Time};
+use staves_model::{Group, GroupId, HashSlot, NodeId, PoolId, Revision, Time};
 use staves_net::Reply;
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, PoolRef};
 use staves_wire::group::RequestId;
+use staves_wire::memory::MemoryAnswers;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
@@ -30,6 +31,8 @@ pub(crate) struct Batch {
     pool: PoolId,
     asked_by: Revision,
     slots: Vec<HashSlot>,
+    /// For a memory pool: the group of each operation, instead of the two above.
+    groups: Option<Vec<GroupId>>,
     /// An operation was refused after it had waited: later ones of its bucket must not overtake it.
     disturbed: AtomicBool,
     state: Mutex<State>,
@@ -64,6 +67,7 @@ impl Batch {
             pool,
             asked_by,
             slots: ops.iter().map(|op| op.slot).collect(),
+            groups: None,
             disturbed: AtomicBool::new(false),
             state: Mutex::new(State {
                 answers: vec![None; ops.len()],
@@ -72,6 +76,34 @@ impl Batch {
                 asker: Some(asker),
             }),
         }
+    }
+
+    /// A batch of operations on data buckets of memory pools.
+    pub(crate) fn of_groups(
+        host: Arc<Host>,
+        asked_by: Revision,
+        groups: Vec<GroupId>,
+        asker: Asker,
+    ) -> Batch {
+        let batch = Batch::new(host, PoolId(0), asked_by, &[], asker);
+        {
+            let mut state = batch.state.lock();
+            state.answers = vec![None; groups.len()];
+            state.missing = groups.len() + 1;
+        }
+        Batch {
+            groups: Some(groups),
+            ..batch
+        }
+    }
+
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Further entries for the asker.
+    pub(crate) fn also_moved(&self, moved: Vec<Arc<Group>>) {
+        self.state.lock().moved.extend(moved);
     }
 
     /// An operation's answer; true if it was the last.
@@ -86,7 +118,8 @@ impl Batch {
         state.missing == 0
     }
 
-    fn end_of_ops(&self) -> bool {
+    /// All operations were handed in; true if all have their answers.
+    pub(crate) fn end_of_ops(&self) -> bool {
         let mut state = self.state.lock();
         state.missing -= 1;
         state.missing == 0
@@ -105,7 +138,8 @@ impl Batch {
         }
     }
 
-    fn finish(&self) {
+    /// Answers, once.
+    pub(crate) fn finish(&self) {
         let (answers, mut moved, asker) = {
             let mut state = self.state.lock();
             let Some(asker) = state.asker.take() else {
@@ -127,6 +161,13 @@ impl Batch {
             moved,
         };
         match asker {
+            Asker::Wire(reply) if self.groups.is_some() => {
+                reply.send(&Message::MemoryAnswers(MemoryAnswers {
+                    revision: answers.revision,
+                    answers: answers.answers,
+                    moved: answers.moved,
+                }));
+            }
             Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
             // Who asked may have given up.
             Asker::Here(reply) => drop(reply.send(answers)),
@@ -135,16 +176,20 @@ impl Batch {
 
     /// The newest entries of the groups that the asker took us for wrongly (row D1).
     fn moved(&self, routes: &Routes, answers: &[Answer]) -> Vec<Arc<Group>> {
-        let wrong = answers.iter().zip(&self.slots).filter(|(answer, _)| {
+        let is_wrong = |answer: &Answer| {
             matches!(
                 answer,
                 Answer::Error(ErrorCode::NotServing | ErrorCode::Unreachable, _)
             )
-        });
+        };
+        let wrong = answers.iter().zip(&self.slots).filter(|(a, _)| is_wrong(a));
         let slots: BTreeSet<HashSlot> = wrong.map(|(_, slot)| *slot).collect();
+        let named = answers.iter().zip(self.groups.iter().flatten());
+        let named = named.filter(|(a, _)| is_wrong(a)).map(|(_, id)| id);
         let groups = slots
             .iter()
-            .filter_map(|slot| routes.map.group_of(self.pool, *slot));
+            .filter_map(|slot| routes.map.group_of(self.pool, *slot))
+            .chain(named.filter_map(|id| routes.map.groups.get(id)));
         let news: BTreeMap<_, _> = groups
             .filter(|g| g.revision > self.asked_by)
             .map(|g| (g.id, g))
@@ -241,7 +286,8 @@ fn refuse_all(routes: &Routes, request: &CacheRequest, asker: Asker) {
         PoolRef::Id(id) => id.to_string(),
         PoolRef::Name(name) => name.clone(),
     };
-    let text = format!("there is no pool '{name}'; 'staves pool list' shows those there are");
+    let text =
+        format!("there is no key-value pool '{name}'; 'staves pool list' shows those there are");
     let answer = Answer::error(ErrorCode::NotFound, text);
     let answers = CacheAnswers {
         revision: routes.map.revision,

@@ -7,6 +7,7 @@ mod failover;
 mod fuzz;
 mod lives;
 mod membership;
+mod memory;
 mod one_node;
 mod redirects;
 mod redis_tools;

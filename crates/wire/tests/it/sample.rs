@@ -19,6 +19,7 @@ use staves_wire::group::{
     RunKind, SealedStream, SyncStream,
 };
 use staves_wire::hello::{Hello, Ping, Pong, Role, Welcome};
+use staves_wire::memory::{Action, MemoryAnswers, MemoryOp, MemoryRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
 
 /// SplitMix64: small, and ours, so that no update of a crate changes golden bytes.
@@ -110,6 +111,7 @@ pub fn kinds(opcode: Opcode) -> u64 {
         Opcode::Error => ErrorCode::ALL.len() as u64,
         Opcode::Group | Opcode::Cache => 8,
         Opcode::CacheAnswers => 5,
+        Opcode::Memory => 4,
         Opcode::ProbeAnswer => 4,
         Opcode::Calls => 3,
         _ => 1,
@@ -143,6 +145,15 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::Done => Message::Done,
         Opcode::Group => Message::Group(batch(rng, kind)),
         Opcode::Cache => Message::Cache(cache(rng, kind)),
+        Opcode::Memory => Message::Memory(memory(rng, kind)),
+        Opcode::MemoryAnswers => Message::MemoryAnswers(MemoryAnswers {
+            revision: Revision(rng.next()),
+            answers: rng.list(3, |r| {
+                let kind = r.below(4);
+                answer(r, kind)
+            }),
+            moved: vec![group(rng)],
+        }),
         Opcode::CacheAnswers => Message::CacheAnswers(CacheAnswers {
             revision: Revision(rng.next()),
             answers: std::iter::once(answer(rng, kind))
@@ -383,6 +394,52 @@ fn cache_op(rng: &mut Rng, kind: u64) -> CacheOp {
         number: rng.next(),
         slot: rng.hash_slot(),
         op,
+    }
+}
+
+fn memory(rng: &mut Rng, kind: u64) -> MemoryRequest {
+    let first = memory_op(rng, kind);
+    let mut ops = rng.list(3, |r| {
+        let kind = r.below(4);
+        memory_op(r, kind)
+    });
+    ops.insert(0, first);
+    MemoryRequest {
+        revision: Revision(rng.next()),
+        client: ClientId(rng.next()),
+        floor: rng.next(),
+        retry: rng.yes(),
+        forwarded: rng.yes(),
+        ops,
+    }
+}
+
+fn memory_op(rng: &mut Rng, kind: u64) -> MemoryOp {
+    let offset = rng.next();
+    let action = match kind {
+        0 => Action::Read {
+            offset,
+            len: rng.u32(),
+        },
+        1 => Action::Write {
+            offset,
+            bytes: rng.bytes(60),
+        },
+        2 => Action::CompareSwap {
+            offset,
+            expected: rng.next(),
+            new: rng.next(),
+        },
+        _ => Action::FetchAdd {
+            offset,
+            by: rng.next(),
+        },
+    };
+    MemoryOp {
+        number: rng.next(),
+        group: GroupId(rng.u32()),
+        slot: rng.slot(),
+        action,
     }
 }
 

@@ -1,0 +1,455 @@
+//! Regions: flat bytes spread over the cluster (DESIGN section 8, "memory").
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use staves_model::{
+    Change, ClusterMap, GroupId, MemberSlot, NodeState, Pool, Region as Entry, RegionId, Revision,
+};
+use staves_net::NetError;
+use staves_wire::cache::Answer;
+use staves_wire::directory::{Propose, Proposed};
+use staves_wire::memory::Action;
+use staves_wire::{ErrorCode, Message};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+/// Most bytes of one read or write: what a caller holds in memory anyway.
+pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+
+/// One region, to read and to write. Clones are the same region. A handle lives through replaced nodes and
+/// growth by itself; it ends with its region.
+#[derive(Clone)]
+pub struct Region {
+    client: Client,
+    id: RegionId,
+    name: Arc<str>,
+}
+
+/// What is known of a region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionStat {
+    /// Its name.
+    pub name: String,
+    /// Its pool's name.
+    pub pool: String,
+    /// The pool's scheme, as `2+1`.
+    pub scheme: String,
+    /// Where it ends.
+    pub size_bytes: u64,
+    /// How far it can grow without further groups.
+    pub capacity_bytes: u64,
+    /// Its groups, in order.
+    pub groups: Vec<GroupId>,
+}
+
+/// A piece of a request that lies in one chunk.
+struct Piece {
+    group: GroupId,
+    slot: MemberSlot,
+    offset: u64,
+    len: usize,
+}
+
+impl Client {
+    /// Makes a region in a memory pool. It reads as zeroes, and takes up memory only where it is written.
+    pub async fn create_region(
+        &self,
+        pool: &str,
+        name: &str,
+        size_bytes: u64,
+    ) -> Result<Region, ClientError> {
+        let (pool, name) = (pool.to_owned(), name.to_owned());
+        let change = Change::CreateRegion {
+            pool,
+            name: name.clone(),
+            size_bytes,
+        };
+        self.propose(&change).await?;
+        self.region(&name).await
+    }
+
+    /// A region by name.
+    pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
+        let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
+        let id = match known(&self.map()) {
+            Some(id) => id,
+            None => known(&*self.refresh().await?).ok_or_else(|| {
+                let text = format!(
+                    "there is no region '{name}'; 'staves memory list' shows those there are"
+                );
+                not_found(text)
+            })?,
+        };
+        Ok(Region {
+            client: self.clone(),
+            id,
+            name: name.into(),
+        })
+    }
+
+    /// All regions, by pool and in the order in which they were made.
+    pub async fn regions(&self) -> Result<Vec<RegionStat>, ClientError> {
+        let map = self.refresh().await?;
+        let in_pool = |pool: &Pool| {
+            let stats = pool.regions().iter().map(|region| stat(pool, region));
+            stats.collect::<Vec<_>>()
+        };
+        Ok(map.pools.values().flat_map(in_pool).collect())
+    }
+
+    /// Makes a change of the cluster's map, through any node. The map of this client has it then.
+    async fn propose(&self, change: &Change) -> Result<(), ClientError> {
+        let change = postcard::to_allocvec(change).map_err(|error| ClientError::Operation {
+            code: ErrorCode::Internal,
+            text: format!("the change does not encode: {error}"),
+        })?;
+        let request = Message::Propose(Propose {
+            expected: None,
+            change: change.into(),
+        });
+        let deadline = self.deadline();
+        let map = self.map();
+        let mut last = None;
+        for node in map.nodes.values().filter(|n| n.state == NodeState::Up) {
+            match self.ask(node.id, request.clone(), deadline).await {
+                Ok(Message::Proposed(Proposed::Applied { revision, .. })) => {
+                    return self.follow(revision, deadline).await;
+                }
+                Ok(Message::Proposed(Proposed::Refused { reason, .. })) => {
+                    let code = ErrorCode::Refused;
+                    return Err(ClientError::Operation { code, text: reason });
+                }
+                Ok(other) => last = Some(refused_otherwise(&other)),
+                // Another node may do it, if this one certainly did not.
+                Err(error) if !error.is_uncertain() => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or(ClientError::NoAddress))
+    }
+
+    /// Until the map at hand is at least this new.
+    async fn follow(&self, revision: Revision, deadline: Instant) -> Result<(), ClientError> {
+        while self.refresh().await?.revision < revision {
+            if Instant::now() >= deadline {
+                let text = "the change was made; no node that has it was found in time".into();
+                let code = ErrorCode::Deadline;
+                return Err(ClientError::Operation { code, text });
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+fn refused_otherwise(answer: &Message) -> ClientError {
+    ClientError::Net(NetError::Unexpected {
+        addr: "a node".to_owned(),
+        what: "propose",
+        got: answer.opcode().word(),
+    })
+}
+
+fn not_found(text: String) -> ClientError {
+    let code = ErrorCode::NotFound;
+    ClientError::Operation { code, text }
+}
+
+fn stat(pool: &Pool, region: &Entry) -> RegionStat {
+    RegionStat {
+        name: region.name.clone(),
+        pool: pool.name.clone(),
+        scheme: pool.scheme.to_string(),
+        size_bytes: region.size_bytes,
+        capacity_bytes: region.capacity_bytes(pool.scheme.m),
+        groups: region.groups().collect(),
+    }
+}
+
+impl Region {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is known of it, by the newest map.
+    pub async fn stat(&self) -> Result<RegionStat, ClientError> {
+        let map = self.client.refresh().await?;
+        let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
+        Ok(stat(pool, region))
+    }
+
+    /// Lets it end at `size_bytes`. Nothing moves, and whoever uses it goes on.
+    pub async fn grow(&self, size_bytes: u64) -> Result<(), ClientError> {
+        let name = self.name.to_string();
+        let change = Change::GrowRegion { name, size_bytes };
+        self.client.propose(&change).await
+    }
+
+    /// Deletes it, with all that it holds. Whoever still uses it gets an error that says so.
+    pub async fn delete(self) -> Result<(), ClientError> {
+        let name = self.name.to_string();
+        self.client.propose(&Change::DeleteRegion { name }).await
+    }
+
+    /// The bytes from `offset` on. What was acknowledged before this was called is seen. Each page is read
+    /// at one moment, pages that lie in different chunks perhaps at different ones.
+    pub async fn read(&self, offset: u64, len: u64) -> Result<Bytes, ClientError> {
+        let mut all = self.read_many(&[(offset, len)]).await?;
+        Ok(all.pop().unwrap_or_default())
+    }
+
+    /// Several ranges at once, which may overlap; in their order.
+    pub async fn read_many(&self, ranges: &[(u64, u64)]) -> Result<Vec<Bytes>, ClientError> {
+        let pieces = self.pieces(ranges).await?;
+        let read = |piece: &Piece| Action::Read {
+            offset: piece.offset,
+            len: piece.len as u32,
+        };
+        let answers = self.execute(&pieces, pieces.iter().map(read)).await?;
+        let mut answers = answers.into_iter().zip(&pieces);
+        let mut all = Vec::with_capacity(ranges.len());
+        for (_, len) in ranges {
+            all.push(join(&mut answers, *len)?);
+        }
+        Ok(all)
+    }
+
+    /// Puts bytes at `offset`. Once this returns, they are safe. Each page is written at one moment; a write
+    /// over several pages is not one moment, and a reader may see some of it before the rest. An error may leave open
+    /// whether it was done, and where it names a part of it, the rest may have been done all the same.
+    pub async fn write(&self, offset: u64, bytes: impl Into<Bytes>) -> Result<(), ClientError> {
+        self.write_many(vec![(offset, bytes.into())]).await
+    }
+
+    /// Several writes at once, which must not overlap: they may take effect in any order.
+    pub async fn write_many(&self, writes: Vec<(u64, Bytes)>) -> Result<(), ClientError> {
+        let ranges: Vec<_> = writes.iter().map(|(o, b)| (*o, b.len() as u64)).collect();
+        check_apart(&ranges)?;
+        let pieces = self.pieces(&ranges).await?;
+        let mut sources = writes.into_iter().map(|(_, bytes)| bytes);
+        let mut source = Bytes::new();
+        let actions: Vec<Action> = pieces
+            .iter()
+            .map(|piece| {
+                if source.is_empty() {
+                    source = sources.next().unwrap_or_default();
+                }
+                Action::Write {
+                    offset: piece.offset,
+                    bytes: source.split_to(piece.len),
+                }
+            })
+            .collect();
+        let answers = self.execute(&pieces, actions.into_iter()).await?;
+        answers.iter().try_for_each(|answer| match answer {
+            Answer::Ok => Ok(()),
+            other => Err(senseless("write", other)),
+        })
+    }
+
+    /// Puts `new` into the word at `offset`, a multiple of 8, if it is `expected`; in either case gives what
+    /// was there. Words are little-endian.
+    pub async fn compare_and_swap(
+        &self,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, ClientError> {
+        self.word(offset, |offset| Action::CompareSwap {
+            offset,
+            expected,
+            new,
+        })
+        .await
+    }
+
+    /// Adds to the word at `offset`, a multiple of 8, wrapping around past 64 bits; gives what was there.
+    pub async fn fetch_add(&self, offset: u64, by: u64) -> Result<u64, ClientError> {
+        self.word(offset, |offset| Action::FetchAdd { offset, by })
+            .await
+    }
+
+    async fn word(
+        &self,
+        offset: u64,
+        action: impl FnOnce(u64) -> Action,
+    ) -> Result<u64, ClientError> {
+        if !offset.is_multiple_of(8) {
+            let text = format!("a word begins at a multiple of 8, and {offset} is none");
+            return Err(wrong(text));
+        }
+        let pieces = self.pieces(&[(offset, 8)]).await?;
+        let action = action(pieces[0].offset);
+        match self.execute(&pieces, [action].into_iter()).await?.pop() {
+            Some(Answer::Int(old)) => Ok(old as u64),
+            other => Err(senseless("a word", &other.unwrap_or(Answer::Nil))),
+        }
+    }
+
+    /// The pieces of these ranges, in order: by the map at hand, or a newer one if that is too small.
+    async fn pieces(&self, ranges: &[(u64, u64)]) -> Result<Vec<Piece>, ClientError> {
+        match self.pieces_by(&self.client.map(), ranges) {
+            Ok(pieces) => Ok(pieces),
+            Err(_) => {
+                let map = self.client.refresh().await?;
+                self.pieces_by(&map, ranges)
+            }
+        }
+    }
+
+    fn pieces_by(
+        &self,
+        map: &ClusterMap,
+        ranges: &[(u64, u64)],
+    ) -> Result<Vec<Piece>, ClientError> {
+        let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
+        let total = ranges
+            .iter()
+            .try_fold(0u64, |sum, (_, len)| sum.checked_add(*len));
+        if total.is_none_or(|total| total > TRANSFER_BYTES_MAX) {
+            let text =
+                format!("one request takes at most {TRANSFER_BYTES_MAX} bytes: make several");
+            let code = ErrorCode::TooLarge;
+            return Err(ClientError::Operation { code, text });
+        }
+        let mut pieces = Vec::new();
+        for (offset, len) in ranges {
+            self.check_range(region, *offset, *len)?;
+            let (mut at, end) = (*offset, offset + len);
+            while at < end {
+                let place = region.place(at, pool.scheme.m).ok_or_else(|| {
+                    wrong(format!(
+                        "region '{}' has no group for offset {at}",
+                        self.name
+                    ))
+                })?;
+                let part = place.left.min(end - at);
+                pieces.push(Piece {
+                    group: place.group,
+                    slot: place.slot,
+                    offset: place.offset,
+                    len: part as usize,
+                });
+                at += part;
+            }
+        }
+        Ok(pieces)
+    }
+
+    fn check_range(&self, region: &Entry, offset: u64, len: u64) -> Result<(), ClientError> {
+        let (name, size) = (&self.name, region.size_bytes);
+        if len == 0 {
+            return Err(wrong(format!(
+                "0 bytes at offset {offset} of region '{name}': give at least one"
+            )));
+        }
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(wrong(format!(
+                "region '{name}' ends at {size} bytes: there are no {len} bytes at offset {offset}; let it grow with 'staves memory grow'"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Answers to the pieces' operations, none of them an error.
+    async fn execute(
+        &self,
+        pieces: &[Piece],
+        actions: impl Iterator<Item = Action>,
+    ) -> Result<Vec<Answer>, ClientError> {
+        let ops = pieces.iter().zip(actions);
+        let ops = ops.map(|(piece, action)| (piece.group, piece.slot, action));
+        let deadline = self.client.deadline();
+        let answers = self.client.router().memory(ops.collect(), deadline).await;
+        let errors = || {
+            answers.iter().filter_map(|answer| match answer {
+                Answer::Error(code, text) => Some((*code, text)),
+                _ => None,
+            })
+        };
+        // One whose outcome is not known first: the whole is then not known either.
+        let first = errors()
+            .find(|(code, _)| !code.nothing_done())
+            .or(errors().next());
+        match first {
+            None => Ok(answers),
+            Some((ErrorCode::NotFound, _)) => Err(self.deleted()),
+            Some((code, text)) => {
+                let done = pieces.len() - errors().count();
+                let text = match done {
+                    0 => text.clone(),
+                    done => format!(
+                        "{text}; {done} of {} parts of the request were done",
+                        pieces.len()
+                    ),
+                };
+                Err(ClientError::Operation { code, text })
+            }
+        }
+    }
+
+    fn deleted(&self) -> ClientError {
+        not_found(format!("region '{}' was deleted", self.name))
+    }
+}
+
+/// The next answers, put together to so many bytes.
+fn join<'a>(
+    answers: &mut impl Iterator<Item = (Answer, &'a Piece)>,
+    len: u64,
+) -> Result<Bytes, ClientError> {
+    let mut whole = BytesMut::new();
+    loop {
+        let part = match answers.next() {
+            Some((Answer::Value(part), piece)) if part.len() == piece.len => part,
+            other => {
+                let answer = other.map_or(Answer::Nil, |(answer, _)| answer);
+                return Err(senseless("read", &answer));
+            }
+        };
+        if part.len() as u64 == len {
+            return Ok(part);
+        }
+        if whole.is_empty() {
+            whole.reserve(len as usize);
+        }
+        whole.extend_from_slice(&part);
+        if whole.len() as u64 == len {
+            return Ok(whole.freeze());
+        }
+    }
+}
+
+fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
+    let sorted: BTreeSet<(u64, u64)> = ranges.iter().copied().collect();
+    if sorted.len() < ranges.len() {
+        return Err(wrong(
+            "two writes of one request are to the same bytes: make two requests".into(),
+        ));
+    }
+    let pairs = sorted.iter().zip(sorted.iter().skip(1));
+    for ((first, len), (second, _)) in pairs {
+        if first.saturating_add(*len) > *second {
+            return Err(wrong(format!(
+                "the writes at offsets {first} and {second} of one request overlap: make two requests"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn wrong(text: String) -> ClientError {
+    let code = ErrorCode::Malformed;
+    ClientError::Operation { code, text }
+}
+
+fn senseless(what: &str, got: &Answer) -> ClientError {
+    let text = format!("{what} was answered with {got:?}, which makes no sense");
+    let code = ErrorCode::Internal;
+    ClientError::Operation { code, text }
+}

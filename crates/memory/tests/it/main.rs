@@ -1,0 +1,5 @@
+//! Buckets of whole groups, joined by a queue of messages.
+
+mod cluster;
+mod machine;
+mod recovery;

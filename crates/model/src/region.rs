@@ -1,0 +1,177 @@
+//! Regions of a memory pool: flat bytes spread over groups.
+//!
+//! A region's bytes lie in **stretches**: runs of whole groups, one from when it was made and one for each
+//! time that it grew. Within a stretch its **chunks** go round over all data buckets of all its groups,
+//! so that a long read or write keeps every node busy, and chunks that follow each other lie on different
+//! nodes.
+//!
+//! ```text
+//!   stretch of 2 groups, 2+1        chunk   0   1   2   3   4   5 ...
+//!   group 7: data buckets 0, 1       7.0 ---+       +---- 7.0
+//!   group 8: data buckets 0, 1           7.1-+ 8.0-+ 8.1-+
+//! ```
+//!
+//! Where a byte lies never changes: a region that grows gets further groups and moves nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{GroupId, MemberSlot, RegionId};
+
+/// Bytes of a chunk: what goes to one data bucket before the next one's turn, and the unit in which a
+/// bucket takes memory for bytes that were never written before.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+/// Bytes of a region that one data bucket holds. They take up memory only where they were written.
+pub const REGION_BUCKET_BYTES: u64 = 64 << 20;
+/// Chunks of one data bucket.
+pub const BUCKET_CHUNKS: u32 = (REGION_BUCKET_BYTES / CHUNK_BYTES) as u32;
+
+/// A run of groups, with ids that follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stretch {
+    /// The first of them.
+    pub first: GroupId,
+    /// How many they are; at least one.
+    pub count: u32,
+}
+
+impl Stretch {
+    /// Its groups.
+    pub fn groups(self) -> impl Iterator<Item = GroupId> {
+        (self.first.0..self.first.0.saturating_add(self.count)).map(GroupId)
+    }
+
+    fn bytes(self, m: u8) -> u64 {
+        u64::from(self.count) * stretch_unit(m)
+    }
+}
+
+/// Bytes of a region that one group with `m` data buckets holds.
+pub fn stretch_unit(m: u8) -> u64 {
+    u64::from(m) * REGION_BUCKET_BYTES
+}
+
+/// Flat bytes with a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Region {
+    /// Its id, never used again: the number of its first group.
+    pub id: RegionId,
+    /// Its name, unique among the regions of all pools.
+    pub name: String,
+    /// Where it ends. Its groups may hold more; growth up to there costs nothing.
+    pub size_bytes: u64,
+    /// Its groups, in order of offset.
+    pub stretches: Vec<Stretch>,
+}
+
+/// Where a byte of a region lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The group.
+    pub group: GroupId,
+    /// The data bucket.
+    pub slot: MemberSlot,
+    /// The byte in the bucket's part of the region.
+    pub offset: u64,
+    /// Bytes from there to the chunk's end.
+    pub left: u64,
+}
+
+impl Region {
+    /// Bytes that its groups can hold.
+    pub fn capacity_bytes(&self, m: u8) -> u64 {
+        self.stretches.iter().map(|s| s.bytes(m)).sum()
+    }
+
+    /// All its groups.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.stretches.iter().flat_map(|s| s.groups())
+    }
+
+    /// Where the byte at `offset` lies; `None` beyond the groups there are.
+    pub fn place(&self, offset: u64, m: u8) -> Option<Place> {
+        let mut within = offset;
+        for stretch in &self.stretches {
+            let bytes = stretch.bytes(m);
+            if within < bytes {
+                return Some(stretch.place(within, m));
+            }
+            within -= bytes;
+        }
+        None
+    }
+}
+
+impl Stretch {
+    fn place(self, within: u64, m: u8) -> Place {
+        let buckets = u64::from(self.count) * u64::from(m);
+        let (chunk, rest) = (within / CHUNK_BYTES, within % CHUNK_BYTES);
+        let (row, bucket) = (chunk / buckets, chunk % buckets);
+        Place {
+            group: GroupId(self.first.0 + (bucket / u64::from(m)) as u32),
+            slot: MemberSlot((bucket % u64::from(m)) as u8),
+            offset: row * CHUNK_BYTES + rest,
+            left: CHUNK_BYTES - rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn region(stretches: &[(u32, u32)]) -> Region {
+        Region {
+            id: RegionId(stretches[0].0),
+            name: "r".into(),
+            size_bytes: 0,
+            stretches: stretches
+                .iter()
+                .map(|(first, count)| Stretch {
+                    first: GroupId(*first),
+                    count: *count,
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn every_chunk_has_a_place_of_its_own_within_its_bucket() {
+        for m in [1, 2, 3] {
+            let region = region(&[(7, 2), (20, 1)]);
+            let chunks = region.capacity_bytes(m) / CHUNK_BYTES;
+            assert_eq!(chunks, 3 * u64::from(m) * u64::from(BUCKET_CHUNKS));
+            let mut seen = BTreeSet::new();
+            for chunk in 0..chunks {
+                let place = region.place(chunk * CHUNK_BYTES, m).expect("within");
+                assert!(place.slot.0 < m && place.offset < REGION_BUCKET_BYTES);
+                assert_eq!(place.left, CHUNK_BYTES);
+                assert!(seen.insert((place.group, place.slot, place.offset)));
+            }
+            assert_eq!(region.place(chunks * CHUNK_BYTES, m), None);
+        }
+    }
+
+    #[test]
+    fn chunks_go_round_over_the_buckets_and_growth_moves_nothing() {
+        let small = region(&[(7, 2)]);
+        let grown = region(&[(7, 2), (9, 4)]);
+        let place = |region: &Region, offset| region.place(offset, 2).expect("within");
+        let buckets: Vec<(u32, u8)> = (0..5)
+            .map(|chunk| place(&small, chunk * CHUNK_BYTES))
+            .map(|p| (p.group.0, p.slot.0))
+            .collect();
+        assert_eq!(buckets, [(7, 0), (7, 1), (8, 0), (8, 1), (7, 0)]);
+        let end = small.capacity_bytes(2);
+        for offset in (0..end).step_by(999_983) {
+            assert_eq!(place(&small, offset), place(&grown, offset));
+        }
+        assert_eq!(place(&grown, end).group, GroupId(9));
+        let last = place(&small, 5 * CHUNK_BYTES - 1);
+        assert_eq!(
+            (last.group, last.offset, last.left),
+            (GroupId(7), 2 * CHUNK_BYTES - 1, 1)
+        );
+    }
+}

@@ -1,0 +1,378 @@
+//! Regions against real nodes: bytes spread over all of them, and nodes that die meanwhile.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_client::{Client, ClientError, ClientOptions, ErrorCode, Region};
+use staves_model::{CHUNK_BYTES, Change, Medium, PoolKind, stretch_unit};
+
+use crate::town::{Town, eventually};
+
+const POOL: &str = "memory";
+
+fn town_with_pool(nodes: usize, scheme: &str) -> (Town, Client) {
+    let town = Town::found(nodes);
+    make_pool(&town, POOL, scheme, 24 << 20);
+    let client = client(&town);
+    (town, client)
+}
+
+fn make_pool(town: &Town, name: &str, scheme: &str, node_budget_bytes: u64) {
+    let change = Change::CreatePool {
+        name: name.into(),
+        kind: PoolKind::Memory {
+            regions: Vec::new(),
+        },
+        scheme: scheme.parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes,
+        buckets: 0,
+        may_start_empty: false,
+    };
+    town.citizens[0].propose(&change).expect("a pool");
+}
+
+fn client(town: &Town) -> Client {
+    let addresses = town.citizens.iter().map(|c| c.addresses.native.to_string());
+    let addresses: Vec<String> = addresses.collect();
+    let options = ClientOptions {
+        deadline: Duration::from_secs(20),
+        ..ClientOptions::default()
+    };
+    let connecting = Client::connect(&addresses, options);
+    let runtime = town.citizens[0].runtime();
+    runtime.block_on(connecting).expect("a client")
+}
+
+/// Bytes that tell where they come from.
+fn pattern(seed: u64, len: usize) -> Bytes {
+    let byte = |i: u64| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8;
+    (0..len as u64).map(byte).collect()
+}
+
+fn code(result: Result<impl std::fmt::Debug, ClientError>) -> (ErrorCode, String) {
+    match result {
+        Err(error) => (error.code(), error.to_string()),
+        Ok(done) => panic!("it was done: {done:?}"),
+    }
+}
+
+/// Rows H1 and H2: flat memory over groups m+k, written and read at any place and length.
+fn any_alignment(scheme: &str, m: u8) {
+    let (town, client) = town_with_pool(3, scheme);
+    town.citizens[0].runtime().block_on(async {
+        let size = 2 * stretch_unit(m) + 12_345;
+        let region = client
+            .create_region(POOL, "r", size)
+            .await
+            .expect("a region");
+        let groups = region.stat().await.expect("its entry").groups;
+        assert_eq!(groups.len(), 3, "whole groups");
+        assert!(
+            region
+                .read(size - 5000, 5000)
+                .await
+                .expect("zeroes")
+                .iter()
+                .all(|b| *b == 0)
+        );
+
+        let ranges = [
+            (0, 1),
+            (CHUNK_BYTES - 3, 7),
+            (3 * CHUNK_BYTES + 100, 300_000),
+            (2 * stretch_unit(m) - 4097, 10_000),
+            (size - 1, 1),
+        ];
+        for (seed, (offset, len)) in (0..).zip(ranges) {
+            region
+                .write(offset, pattern(seed, len))
+                .await
+                .expect("a write");
+        }
+        for (seed, (offset, len)) in (0..).zip(ranges) {
+            let got = region.read(offset, len as u64).await.expect("a read");
+            assert!(got == pattern(seed, len), "{len} bytes at {offset}");
+        }
+        let around = region.read(3 * CHUNK_BYTES, 200).await.expect("a read");
+        assert!(around[..100].iter().all(|b| *b == 0) && around[100..] == pattern(2, 100));
+
+        // Many at once, in any order of offsets.
+        let writes = vec![(9_000_000, pattern(8, 70_000)), (1 << 20, pattern(9, 3))];
+        region.write_many(writes).await.expect("both");
+        let got = region
+            .read_many(&[(1 << 20, 3), (9_000_000, 70_000), (0, 1)])
+            .await;
+        let expected = [pattern(9, 3), pattern(8, 70_000), pattern(0, 1)];
+        assert_eq!(got.expect("all"), expected);
+
+        assert_eq!(region.fetch_add(4096, 5).await.expect("a word"), 0);
+        assert_eq!(
+            region.compare_and_swap(4096, 5, 7).await.expect("a word"),
+            5
+        );
+        assert_eq!(
+            region.compare_and_swap(4096, 5, 9).await.expect("a word"),
+            7,
+            "not done"
+        );
+        assert_eq!(
+            region.read(4096, 8).await.expect("a word")[..],
+            7u64.to_le_bytes()
+        );
+    });
+}
+
+#[test]
+fn h1_h2_a_region_of_two_and_one_is_read_and_written_at_any_place() {
+    any_alignment("2+1", 2);
+}
+
+#[test]
+fn a_region_of_copies_is_read_and_written_at_any_place() {
+    any_alignment("1+1", 1);
+}
+
+/// Each wrong request gets one clear error, and nothing else changes.
+#[test]
+fn what_is_wrong_with_a_request_is_said() {
+    let (town, client) = town_with_pool(3, "2+1");
+    town.citizens[0].runtime().block_on(async {
+        let region = client
+            .create_region(POOL, "r", 100_000)
+            .await
+            .expect("a region");
+        let r = &region;
+        for (result, says) in [
+            (r.read(0, 0).await.map(drop), "0 bytes"),
+            (r.write(5, Bytes::new()).await, "0 bytes"),
+            (r.read(99_999, 2).await.map(drop), "ends at 100000"),
+            (r.read(u64::MAX, 2).await.map(drop), "ends at 100000"),
+            (r.write(100_000, "x").await, "ends at 100000"),
+            (r.fetch_add(12, 1).await.map(drop), "multiple of 8"),
+            (
+                r.compare_and_swap(99_996, 0, 1).await.map(drop),
+                "multiple of 8",
+            ),
+            (
+                r.write_many(vec![(10, pattern(1, 20)), (0, pattern(2, 11))])
+                    .await,
+                "overlap",
+            ),
+        ] {
+            let (code, text) = code(result);
+            assert_eq!(code, ErrorCode::Malformed, "{text}");
+            assert!(text.contains(says), "{text}");
+        }
+        let again = client.create_region(POOL, "r", 1).await.map(drop);
+        assert_eq!(code(again).0, ErrorCode::Refused);
+        assert_eq!(
+            code(client.region("x").await.map(drop)).0,
+            ErrorCode::NotFound
+        );
+        let shrink = code(r.grow(10).await);
+        assert!(shrink.1.contains("cannot shrink"), "{shrink:?}");
+        let of_keys = code(client.create_region("cache", "s", 1).await.map(drop));
+        assert!(of_keys.1.contains("holds keys"), "{of_keys:?}");
+        assert!(
+            r.read(0, 100_000)
+                .await
+                .expect("still there")
+                .iter()
+                .all(|b| *b == 0)
+        );
+
+        // Who uses it goes on while it grows, and is told when it is gone.
+        let other = client.region("r").await.expect("the same");
+        r.grow(3 * stretch_unit(2)).await.expect("more");
+        other
+            .write(2 * stretch_unit(2), "far")
+            .await
+            .expect("it has grown");
+        region.delete().await.expect("deleted");
+        let (code, text) = code(other.read(0, 1).await);
+        assert_eq!(code, ErrorCode::NotFound);
+        assert!(text.contains("'r' was deleted"), "{text}");
+    });
+    let change = Change::CreatePool {
+        name: "wide".into(),
+        kind: PoolKind::Memory { regions: vec![] },
+        scheme: "4+1".parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 20,
+        buckets: 0,
+        may_start_empty: false,
+    };
+    town.citizens[0].propose(&change).expect("a pool");
+    let region = Change::CreateRegion {
+        pool: "wide".into(),
+        name: "w".into(),
+        size_bytes: 1,
+    };
+    let refusal = town.citizens[0].propose(&region).expect_err("three nodes");
+    assert!(refusal.contains("needs 4 nodes, and 3"), "{refusal}");
+}
+
+#[test]
+fn a_full_pool_refuses_and_goes_on_with_what_it_holds() {
+    let town = Town::found(3);
+    make_pool(&town, POOL, "2+1", 2 << 20);
+    let client = client(&town);
+    town.citizens[0].runtime().block_on(async {
+        let region = client
+            .create_region(POOL, "r", 64 << 20)
+            .await
+            .expect("a region");
+        let mut done = 0;
+        let (code, text) = loop {
+            match region.write(done * CHUNK_BYTES, pattern(done, 1000)).await {
+                Ok(()) => done += 1,
+                Err(error) => break (error.code(), error.to_string()),
+            }
+            assert!(done < 200, "2 MiB of each of two nodes hold no more");
+        };
+        assert_eq!(code, ErrorCode::OutOfMemory, "{text}");
+        assert!(text.contains("staves pool set"), "{text}");
+        for chunk in 0..done {
+            let got = region
+                .read(chunk * CHUNK_BYTES, 1000)
+                .await
+                .expect("it is there");
+            assert!(got == pattern(chunk, 1000));
+        }
+        region
+            .write(7, "still")
+            .await
+            .expect("its chunk has its place");
+    });
+}
+
+/// One writer's part of a region: whole pages, each with the number of its last write.
+async fn write_on(
+    region: Region,
+    writer: u64,
+    stop: tokio::sync::watch::Receiver<bool>,
+) -> Vec<u64> {
+    const PAGES: u64 = 64;
+    let mut last = vec![0; PAGES as usize];
+    let mut number = 0;
+    while !*stop.borrow() {
+        number += 1;
+        let page = number * 37 % PAGES;
+        let offset = page_of(writer, page);
+        let bytes = pattern(number, 4096);
+        region
+            .write(offset, bytes)
+            .await
+            .expect("the deadline is long");
+        last[page as usize] = number;
+        let other = (number * 11 + 5) % PAGES;
+        let got = region
+            .read(page_of(writer, other), 4096)
+            .await
+            .expect("a read");
+        check_page(&got, last[other as usize]);
+    }
+    last
+}
+
+/// Pages of one writer, spread over chunks, so that no two writers share one.
+fn page_of(writer: u64, page: u64) -> u64 {
+    page * CHUNK_BYTES + writer * 4096
+}
+
+fn check_page(got: &Bytes, number: u64) {
+    match number {
+        0 => assert!(got.iter().all(|b| *b == 0)),
+        number => assert!(*got == pattern(number, 4096), "write {number}"),
+    }
+}
+
+/// Kills a node that holds data buckets while four writers write and read; they go on, and nothing that was
+/// acknowledged is lost. Then the dead node's bytes are rebuilt elsewhere, and another may die.
+fn kills_under_load(scheme: &str, nodes: usize) {
+    let (mut town, client) = town_with_pool(nodes, scheme);
+    let mut adds = 0;
+    for round in 0..2 {
+        let region = town.citizens[0].runtime().block_on(async {
+            match round {
+                0 => client.create_region(POOL, "r", 16 << 20).await,
+                _ => client.region("r").await,
+            }
+        });
+        let region = region.expect("a region");
+        let entry = town.citizens[0].map();
+        let group = entry.region_named("r").expect("made").1.stretches[0].first;
+        eventually("its group is open", || {
+            town.citizens[0].map().groups[&group].open
+        });
+        // Not the first citizen: the clients run there.
+        let members = town.citizens[0].map().groups[&group].members.clone();
+        let data = members.iter().flatten().map(|x| town.position(x.node));
+        let victim = data
+            .into_iter()
+            .find(|at| *at != 0)
+            .expect("members are apart");
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let runtime = town.citizens[0].runtime().handle().clone();
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                runtime.spawn(write_on(
+                    region.clone(),
+                    round * 4 + writer,
+                    stopped.clone(),
+                ))
+            })
+            .collect();
+        let counter = region.clone();
+        let mut stopped = stopped.clone();
+        let adder = runtime.spawn(async move {
+            let mut done = 0u64;
+            while !*stopped.borrow_and_update() {
+                counter
+                    .fetch_add(8 << 20, 1)
+                    .await
+                    .expect("the deadline is long");
+                done += 1;
+            }
+            done
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        town.citizens[victim].kill();
+        std::thread::sleep(Duration::from_secs(3));
+        stop.send(true).expect("somebody listens");
+        runtime.block_on(async {
+            for (writer, task) in (0..).zip(writers) {
+                let last = task.await.expect("a writer");
+                assert!(last.iter().sum::<u64>() > 0, "it wrote");
+                for (page, number) in (0..).zip(last) {
+                    let offset = page_of(round * 4 + writer, page);
+                    let got = region.read(offset, 4096).await.expect("a read");
+                    check_page(&got, number);
+                }
+            }
+            adds += adder.await.expect("the counter");
+            let count = region.fetch_add(8 << 20, 0).await.expect("a word");
+            assert_eq!(count, adds, "each took effect once");
+        });
+        let rebuilt = || {
+            let map = town.citizens[0].map();
+            let group = &map.groups[&group];
+            let whole = |x: &staves_model::Member| x.complete && map.is_up(x.node, x.incarnation);
+            let width = members.len();
+            group.open && group.members.iter().flatten().filter(|x| whole(x)).count() == width
+        };
+        eventually("what it held is whole again", rebuilt);
+    }
+}
+
+/// Rows H5, H6 and H7: 2+1 survives a death, answers while it rebuilds, and then survives another.
+#[test]
+fn h5_h6_h7_nodes_die_under_load_and_a_coded_region_goes_on() {
+    kills_under_load("2+1", 5);
+}
+
+#[test]
+fn d4_h7_nodes_die_under_load_and_a_region_of_copies_goes_on() {
+    kills_under_load("1+1", 4);
+}
