@@ -223,7 +223,7 @@ pub struct Up {
 #[derive(clap::Args, Debug)]
 pub struct Demo {
     /// How many nodes
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=15))]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=15))]
     pub nodes: u32,
 
     /// End when it is shown, instead of leaving the cluster running
