@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use staves_erasure::field;
 use staves_group::Member;
-use staves_model::{Epoch, Group, Label, MemberSlot, PAGE_BYTES};
+use staves_model::{Epoch, Group, Incarnation, Label, MemberSlot, PAGE_BYTES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
@@ -19,6 +19,13 @@ pub struct Ghost {
     acked: BTreeMap<usize, u64>,
     cuts: BTreeMap<Epoch, BTreeMap<usize, u64>>,
     life: Epoch,
+}
+
+/// What a member had of the registers' pages when it was last looked at.
+#[derive(Clone, Default)]
+pub struct Done {
+    life: Option<(Incarnation, MemberSlot)>,
+    pages: BTreeMap<u32, Vec<Label>>,
 }
 
 struct Made {
@@ -200,12 +207,42 @@ impl World {
             }
         }
         bad.extend(self.bad_promise(node));
+        bad.extend(self.bad_reset(node));
         for what in bad {
             self.violation(what);
         }
         if self.steps.is_multiple_of(16) {
             self.check_page(node);
         }
+    }
+
+    // Rule 16: a page that was done stays done while its member lives, unless it carries what was cut off.
+    fn bad_reset(&mut self, node: usize) -> Option<String> {
+        let member = self.nodes[node].member.as_deref()?;
+        let (table, slot) = (member.table()?, member.slot()?);
+        let life = Some((self.nodes[node].incarnation, slot));
+        let here = PAGES.iter().filter(|p| table.is_here(**p));
+        let pages: BTreeMap<u32, Vec<Label>> = here.map(|p| (*p, table.labels(*p))).collect();
+        let before = &self.done[node];
+        let stays = before.life == life && member.view().is_some_and(|g| g.retained(slot));
+        let cut_off = |labels: &[Label]| {
+            let beyond = |(column, label): (usize, &Label)| {
+                let stream = if labels.len() == 1 {
+                    slot.index().min(self.m - 1)
+                } else {
+                    column
+                };
+                member.stream(stream).is_none_or(|s| label.seq > s.prefix)
+            };
+            labels.iter().enumerate().any(beyond)
+        };
+        let mut gone = before.pages.iter().filter(|(p, _)| !pages.contains_key(p));
+        let gone = gone.find(|(_, labels)| stays && !cut_off(labels));
+        let what = gone.map(|(page, labels)| {
+            format!("R16 page {page} of node {node} ({slot}), done at {labels:?}, is missing again")
+        });
+        self.done[node] = Done { life, pages };
+        what
     }
 
     // What I7 rests on: a promise that a data bucket counts was made, and by that very member.

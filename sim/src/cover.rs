@@ -12,7 +12,8 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 12] = [
+const MET: [&str; 14] = [
+    "crash for good, and no node to spare",
     "deposed leader: called in vain",
     "deposed leader: granted what was confirmed before",
     "deposed leader: not confirmed",
@@ -24,6 +25,7 @@ const MET: [&str; 12] = [
     "group started empty",
     "lost for good",
     "rule 13: a member is quiet",
+    "vacant data bucket taken",
     "woke with its state",
 ];
 

@@ -473,16 +473,27 @@ impl World {
             if plan.members[slot].is_some() {
                 continue;
             }
-            let data = slot < self.m;
-            if !data && !self.healing && self.rng.chance(150) {
+            // With m > 1 a lost data bucket may wait for its node, but none is there at the start.
+            let may_wait = slot >= self.m || (self.m > 1 && !fresh);
+            let waits = if slot >= self.m { 150 } else { 60 };
+            if may_wait && !self.healing && self.rng.chance(waits) {
                 continue;
             }
             let Some(node) = self.choose_joiner(plan, group, suspects) else {
-                if data {
+                if !may_wait {
                     return None;
                 }
                 continue;
             };
+            if slot < self.m
+                && group
+                    .last_open
+                    .members
+                    .get(slot)
+                    .is_some_and(Option::is_none)
+            {
+                self.cover.count("vacant data bucket taken");
+            }
             let n = &self.nodes[node];
             plan.members[slot] = Some(Member {
                 node: n.id,

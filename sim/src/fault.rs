@@ -125,8 +125,13 @@ impl World {
         }
         self.fault_at("crash");
         self.stop(node);
-        if self.keeping && self.rng.chance(30) && self.nodes.iter().all(|n| !n.gone) {
-            self.cover.count("crash for good");
+        let cramped = self.nodes.len() <= self.m + self.k;
+        let for_good = if cramped { 150 } else { 30 };
+        if self.keeping && self.rng.chance(for_good) && self.nodes.iter().all(|n| !n.gone) {
+            self.cover.count(match cramped {
+                true => "crash for good, and no node to spare",
+                false => "crash for good",
+            });
             self.nodes[node].gone = true;
             return;
         }
@@ -321,8 +326,10 @@ impl World {
         if self.doomed() {
             return group.lost && self.detected_all();
         }
+        let nodes = self.nodes.iter().filter(|n| !n.gone).count();
         let whole = group.open
-            && group.listed().count() == self.m + self.k
+            && group.listed().count() == (self.m + self.k).min(nodes)
+            && group.members[..self.m].iter().all(Option::is_some)
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole
             && self.detected_all()

@@ -25,6 +25,12 @@ impl World {
                 self.entry_changed();
             } else if self.committed().epoch != before {
                 self.cover.count("keeper's epoch");
+                let group = self.committed();
+                let was = |s: usize| group.last_open.members.get(s).copied().flatten();
+                let vacant = |s: &usize| group.last_open.epoch.0 > 0 && was(*s).is_none();
+                if (0..self.m).any(|s| vacant(&s) && group.members[s].is_some()) {
+                    self.cover.count("vacant data bucket taken");
+                }
                 self.note(|| {
                     format!(
                         "KEEPER {:?} {:?} kept {:?}",

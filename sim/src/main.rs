@@ -1,4 +1,4 @@
-//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--hunting] [--trace] [--cover]`.
+//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--mutant NAME] [--hunting] [--trace] [--cover]`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,20 +7,21 @@ use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
 use staves_sim::kv::KEYS;
-use staves_sim::run::{Scenario, run, serves_keys, shape_of};
+use staves_sim::run::{Scenario, run, serves_keys, shape_of, wide_shape_of};
 
 struct Arguments {
     seed: u64,
     runs: u64,
     seconds: Option<u64>,
     shape: Option<Scheme>,
+    wide: bool,
     mutant: Option<Mutant>,
     trace: bool,
     hunting: bool,
     cover: bool,
 }
 
-const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K] [--mutant NAME] [--hunting] [--trace] [--cover]";
+const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--mutant NAME] [--hunting] [--trace] [--cover]";
 
 fn arguments() -> Result<Arguments, String> {
     let fresh = SystemTime::now()
@@ -31,6 +32,7 @@ fn arguments() -> Result<Arguments, String> {
         runs: 100,
         seconds: None,
         shape: None,
+        wide: false,
         mutant: None,
         trace: false,
         hunting: false,
@@ -48,12 +50,14 @@ fn arguments() -> Result<Arguments, String> {
             "--runs" => a.runs = number(value()?)?,
             "--seconds" => a.seconds = Some(number(value()?)?),
             "--shape" => a.shape = Some(value()?.parse()?),
+            "--wide" => a.wide = true,
             "--mutant" => {
                 let name = value()?;
                 let found = Mutant::ALL
                     .iter()
                     .chain(&Mutant::SERVICE)
                     .chain(&Mutant::ADDED)
+                    .chain(&Mutant::CODED)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }
@@ -88,9 +92,14 @@ fn main() -> ExitCode {
     println!("first seed {}", a.seed);
     while in_time(runs) {
         let seed = a.seed + runs;
+        let any = if a.wide {
+            wide_shape_of(seed)
+        } else {
+            shape_of(seed)
+        };
         let (m, k) = a
             .shape
-            .map_or(shape_of(seed), |s| (usize::from(s.m), usize::from(s.k)));
+            .map_or(any, |s| (usize::from(s.m), usize::from(s.k)));
         let scenario = Scenario {
             seed,
             m,
@@ -116,7 +125,7 @@ fn main() -> ExitCode {
         println!("{}", cover.table());
     }
     let blind = cover.blind_spots();
-    if runs >= 200 && a.shape.is_none() && !blind.is_empty() {
+    if runs >= 200 && a.shape.is_none() && !a.wide && !blind.is_empty() {
         println!("blind spots: {blind:?}");
         bad += 1;
     }

@@ -10,7 +10,7 @@ use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, GroupId, Incarnation, NodeId, Time};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 
-use crate::check::Ghost;
+use crate::check::{Done, Ghost};
 use crate::client::SimClient;
 use crate::cover::Coverage;
 use crate::directory::Directory;
@@ -144,6 +144,8 @@ pub struct World {
     pub calm_until: u64,
     /// How far each node has purged each stream: the epoch of its cut, and the seq.
     pub purged: Vec<Vec<(Epoch, u64)>>,
+    /// By node: which life in which slot, and the labels of the registers' pages that were there.
+    pub done: Vec<Done>,
     /// Print what happens.
     pub trace: bool,
     /// Events so far.

@@ -13,7 +13,7 @@
 //! **Path of the data.** `args` makes a list of plans. For each, `workers` starts threads, each with a runtime of
 //! its own; every connection is a task of one thread (`stream`, or `native`) that draws requests (`work`,
 //! `draw`) when their time has come (`pace`), and counts answers into its thread's `tally`, latencies into a
-//! `histogram`. `dialect` is the bytes; `cpu` what the servers used; `report` what is told of it.
+//! `histogram`. At the end the keys are deleted. `dialect` is the bytes; `cpu` what the servers used; `report` what is told of it.
 
 mod args;
 mod cpu;
@@ -42,13 +42,13 @@ use staves_node::cpu::CpuTime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use args::Bench;
-use args::{CacheBench, Mix, Plan, Protocol};
+use args::{CacheBench, Plan, Protocol};
 use cpu::ServerCpu;
 use dialect::Dialect;
 use draw::Draw;
 use pace::Window;
 use report::{Measured, Report, Run};
-use tally::Tally;
+use tally::{Kind, Tally};
 use work::Job;
 use workers::{Target, Workers};
 
@@ -88,6 +88,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
             deadline,
             interrupt,
             interrupted: false,
+            touched: false,
         };
         let mut report = Report {
             protocol: cache.protocol.to_string(),
@@ -97,12 +98,17 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
             interrupted: false,
         };
         let outcome = desk.runs(&plans, &mut report.runs).await;
+        let cleared = match cache.keep {
+            true => Ok(()),
+            false => desk.clear(&plans).await, // of all plans the keys are the same
+        };
         report.interrupted = desk.interrupted;
         // What was measured is told, whatever ended it.
         if outcome.is_ok() || !report.runs.is_empty() {
             output::answer(args.output, &report, Report::table)?;
         }
         outcome?;
+        cleared?;
         match report.interrupted {
             true => bail!("interrupted; what is told was measured until then"),
             false => Ok(()),
@@ -122,7 +128,7 @@ fn find_servers(args: &Args, cache: &CacheBench) -> anyhow::Result<(Target, Serv
     let target = match cache.protocol {
         Protocol::Native => Target::Native {
             addresses: args.cluster.iter().map(ToString::to_string).collect(),
-            pool: cache.pool.clone(),
+            pool: cache.pool.clone().unwrap_or_else(|| "cache".to_owned()),
         },
         Protocol::Resp => Target::Stream {
             dialect: Dialect::Resp,
@@ -173,6 +179,8 @@ struct Desk<'a> {
     deadline: Duration,
     interrupt: Signal,
     interrupted: bool,
+    /// Requests were sent, so that there may be keys to delete.
+    touched: bool,
 }
 
 impl Desk<'_> {
@@ -200,7 +208,7 @@ impl Desk<'_> {
             }
             let (warm_up, duration) = (self.cache.warm_up, self.cache.duration);
             eprintln!("run {} of {}: {plan}", at + 1, plans.len());
-            let job = self.job(*plan, false);
+            let job = self.job(*plan, None);
             let (tally, measured) = self
                 .phase(job, warm_up.duration(), duration.duration())
                 .await?;
@@ -221,21 +229,7 @@ impl Desk<'_> {
     async fn fill(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let (keys, size) = (number(plan.keys), bytes(plan.value_bytes));
         eprintln!("setting {keys} keys of {size}");
-        let threads = self.cache.threads;
-        let plan = Plan {
-            mix: Mix {
-                reads: 0,
-                writes: 100,
-            },
-            draw: Draw::Uniform,
-            connections: threads * FILL_CONNECTIONS,
-            pipeline: (FILL_FLIGHT_BYTES / plan.value_bytes).clamp(1, 64) as u32,
-            batch: 1,
-            rate: None,
-            ..*plan
-        };
-        let job = self.job(plan, true);
-        let (tally, _) = self.phase(job, Duration::ZERO, FILL_MAX).await?;
+        let tally = self.sweep(plan, Kind::Write).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
             let remedy = match ["OOM", "memory"].iter().any(|word| text.contains(word)) {
@@ -247,13 +241,43 @@ impl Desk<'_> {
         Ok(())
     }
 
-    fn job(&self, plan: Plan, fill: bool) -> Arc<Job> {
+    /// Deletes every key. A second Ctrl-C ends it.
+    async fn clear(&mut self, plans: &[Plan]) -> anyhow::Result<()> {
+        let Some(plan) = plans.first().filter(|_| self.touched) else {
+            return Ok(());
+        };
+        let keys = number(plan.keys);
+        eprintln!("deleting {keys} keys (--keep leaves them)");
+        let tally = self.sweep(plan, Kind::Delete).await?;
+        if let Some((_, text)) = tally.errors.values().next() {
+            let done = number(tally.operations());
+            bail!("after deleting {done} of {keys} keys: {text}; the rest is left there");
+        }
+        Ok(())
+    }
+
+    /// Does one thing with every key, as fast as a few connections can.
+    async fn sweep(&mut self, plan: &Plan, kind: Kind) -> anyhow::Result<Tally> {
+        let plan = Plan {
+            draw: Draw::Uniform,
+            connections: self.cache.threads * FILL_CONNECTIONS,
+            pipeline: (FILL_FLIGHT_BYTES / plan.value_bytes).clamp(1, 64) as u32,
+            batch: 1,
+            rate: None,
+            ..*plan
+        };
+        let job = self.job(plan, Some(kind));
+        let (tally, _) = self.phase(job, Duration::ZERO, FILL_MAX).await?;
+        Ok(tally)
+    }
+
+    fn job(&self, plan: Plan, sweep: Option<Kind>) -> Arc<Job> {
         // Random bytes, so that nothing on the way can make less of them.
         let mut value = vec![0; plan.value_bytes as usize];
         rand::rng().fill_bytes(&mut value);
         Arc::new(Job {
             plan,
-            fill,
+            sweep,
             value: Bytes::from(value),
             deadline: self.deadline,
             seed: self.cache.seed,
@@ -269,6 +293,7 @@ impl Desk<'_> {
     ) -> anyhow::Result<(Tally, Option<Measured>)> {
         let threads = self.cache.threads;
         let workers = Workers::connect(&self.target, &job, threads)?;
+        self.touched = true;
         let window = Arc::new(Window::new(Instant::now(), warm_up, duration));
         workers.go(&window);
         let mut progress = Progress::new(&job);
@@ -359,7 +384,7 @@ impl Progress {
         let began = Instant::now();
         Progress {
             terminal: std::io::stderr().is_terminal(),
-            of: job.fill.then_some(job.plan.keys),
+            of: job.sweep.map(|_| job.plan.keys),
             began,
             last: (began, 0),
         }

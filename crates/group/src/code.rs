@@ -37,15 +37,20 @@ pub fn add_delta(
 ) -> Result<(), Full> {
     match slot.index().checked_sub(m) {
         None => pages.xor(offset, delta),
-        Some(parity) => pages.add(offset, delta, |there, delta| {
-            code(m).apply(parity, stream, delta, there);
+        Some(_) => pages.add(offset, delta, |there, delta| {
+            add_delta_to(m, slot, stream, delta, there);
         }),
     }
 }
 
 /// The same for the bytes of one page at hand.
 pub fn add_delta_to(m: usize, parity: MemberSlot, stream: usize, delta: &[u8], there: &mut [u8]) {
-    code(m).apply(parity.index() - m, stream, delta, there);
+    let row = if planted(Mutant::ParityTakenAsXor) {
+        0
+    } else {
+        parity.index() - m
+    };
+    code(m).apply(row, stream, delta, there);
 }
 
 /// The last recipe, kept because the same one serves page after page: an inverted matrix.

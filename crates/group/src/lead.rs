@@ -180,7 +180,11 @@ impl Leading {
                 *held = delta;
             }
         }
-        let best = reports.iter().max_by_key(|r| r.prefix);
+        let mut best = reports.iter().max_by_key(|r| r.prefix);
+        let was = self.group.last_open.members.get(usize::from(stream));
+        if planted(Mutant::VacantStreamForgotten) && was.is_none_or(Option::is_none) {
+            best = None;
+        }
         let prefix = best.map_or(0, |r| r.prefix);
         let mut cut = prefix;
         while union.contains_key(&(cut + 1)) {

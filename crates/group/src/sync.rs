@@ -238,7 +238,9 @@ impl State {
         }
         if !planted(Mutant::PageAheadTakenAsDone) {
             let shape = self.shape();
-            self.table.revert_above(shape, stream, sync.cut);
+            let reset = planted(Mutant::DonePagesReset) && self.table.absent_count() > 0;
+            let cut = if reset && shape.m > 1 { 0 } else { sync.cut };
+            self.table.revert_above(shape, stream, cut);
         }
         true
     }

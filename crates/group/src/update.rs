@@ -559,13 +559,14 @@ impl State {
             return;
         }
         for stream in 0..self.streams.len() {
+            if shape.m > 1 && planted(Mutant::ParityPurgesUnstable) {
+                self.streams[stream].stable = self.streams[stream].prefix;
+            }
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
             self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
-                let upto = self.streams[stream]
-                    .applied
-                    .min(self.streams[stream].stable);
-                self.streams[stream].purge(upto);
+                let s = &mut self.streams[stream];
+                s.purge(s.applied.min(s.stable));
             }
         }
         let at = self.applied();

@@ -44,6 +44,10 @@ pub enum Mutant {
     DeltaAppliedTwice = 403,
     LaggingSourceTakenAsCurrent = 404,
     MissingPageTakenAsZero = 405,
+    ParityTakenAsXor = 406,
+    ParityPurgesUnstable = 407,
+    DonePagesReset = 408,
+    VacantStreamForgotten = 409,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotSynced = 302,
@@ -97,6 +101,19 @@ impl Mutant {
         Mutant::CopyForgetsIndex,
         Mutant::LargeNamedBeforeWritten,
         Mutant::NoOpNotRemembered,
+    ];
+
+    /// Those of groups with m > 1.
+    pub const CODED: [Mutant; 9] = [
+        Mutant::MixedPageVersions,
+        Mutant::RecipeOfOtherSources,
+        Mutant::DeltaAppliedTwice,
+        Mutant::LaggingSourceTakenAsCurrent,
+        Mutant::MissingPageTakenAsZero,
+        Mutant::ParityTakenAsXor,
+        Mutant::ParityPurgesUnstable,
+        Mutant::DonePagesReset,
+        Mutant::VacantStreamForgotten,
     ];
 
     /// Those of the glue.

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::{Change, ClusterMap, NodeId, NodeState, PoolKind};
 use staves_net::{Connection, Handler, PeerInfo, Reply};
+use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
 use staves_wire::cache::PoolRef;
 use staves_wire::directory::{
@@ -356,6 +357,9 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
             "pool '{name}' cannot have {budget} bytes of each node: the largest node has {largest}"
         ));
     }
+    if let (PoolKind::Cache, Some(budget)) = (kind, budget) {
+        holds_its_buckets(map, change, name, budget)?;
+    }
     match (kind, scheme) {
         (PoolKind::Cache, Some(scheme)) if scheme.m != 1 => Err(format!(
             "pool '{name}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so \
@@ -365,11 +369,46 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
             if !staves_group::supported(scheme.m.into(), scheme.k.into()) =>
         {
             Err(format!(
-                "pool '{name}' cannot have the scheme {scheme}: this version has no code for it; give it m+1 or 1+k"
+                "pool '{name}' cannot have the scheme {scheme}: there is no code for it; give it one like 4+2, with up to 32+8"
             ))
         }
         _ => Ok(()),
     }
+}
+
+/// Each bucket takes an extent from the start: a budget below that could never be written to.
+fn holds_its_buckets(
+    map: &ClusterMap,
+    change: &Change,
+    name: &str,
+    budget: u64,
+) -> Result<(), String> {
+    let known = map.pool_named(name);
+    let (buckets, scheme) = match change {
+        Change::CreatePool {
+            buckets, scheme, ..
+        } => (*buckets as usize, *scheme),
+        Change::SetPool { scheme, .. } => match known {
+            Some(pool) => (pool.groups.len(), scheme.unwrap_or(pool.scheme)),
+            None => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
+    let nodes = map.nodes.len().max(1);
+    let of_each = (buckets * scheme.width().min(nodes)).div_ceil(nodes);
+    let least = of_each as u64 * EXTENT_BYTES as u64;
+    if budget >= least {
+        return Ok(());
+    }
+    let fewer = match known {
+        None => ", or fewer buckets",
+        Some(_) => "",
+    };
+    Err(format!(
+        "pool '{name}' cannot do with {budget} bytes of each node: {of_each} of its members lie on each of \
+         {nodes} nodes and take {} KiB each from the start; give it {least} bytes or more{fewer}",
+        EXTENT_BYTES >> 10
+    ))
 }
 
 /// A region whose groups could not begin is refused at once, not when it is first used.
@@ -463,6 +502,51 @@ mod tests {
             refusal.contains("'cache'") && refusal.contains("1+k"),
             "{refusal}"
         );
+    }
+
+    #[test]
+    fn a_pool_has_room_for_an_extent_of_each_bucket() {
+        let node = |n: u64| Change::NodeUp {
+            id: None,
+            name: format!("n{n}"),
+            zone: None,
+            native: format!("10.0.0.{n}:1600"),
+            resp: format!("10.0.0.{n}:6379"),
+            admin: format!("10.0.0.{n}:1680"),
+            memory_bytes: 1 << 30,
+            durable: true,
+        };
+        let mut map = ClusterMap::default();
+        let cluster = staves_model::ClusterId(1);
+        map.apply(None, &Change::Bootstrap { cluster })
+            .expect("a cluster");
+        let create = |budget: u64| Change::CreatePool {
+            name: "p".into(),
+            kind: PoolKind::Cache,
+            scheme: "1+1".parse().expect("a scheme"),
+            medium: staves_model::Medium::Ram,
+            node_budget_bytes: budget,
+            buckets: 64,
+            may_start_empty: true,
+        };
+        // 64 buckets with two members each, or with one while there is one node.
+        for (nodes, of_each) in [(1, 64), (2, 64), (3, 43), (4, 32)] {
+            map.apply(None, &node(nodes)).expect("a node");
+            let least = of_each * EXTENT_BYTES as u64;
+            assert_eq!(check_pool(&map, &create(least)), Ok(()), "{nodes} nodes");
+            let refusal = check_pool(&map, &create(least - 1)).expect_err("too small");
+            let named = refusal.contains(&format!("{least} bytes or more, or fewer buckets"));
+            assert!(named && refusal.contains("'p'"), "{refusal}");
+        }
+        map.apply(None, &create(1 << 29)).expect("a pool");
+        let set = |budget: u64| Change::SetPool {
+            name: "p".into(),
+            scheme: None,
+            node_budget_bytes: Some(budget),
+        };
+        assert_eq!(check_pool(&map, &set(32 * EXTENT_BYTES as u64)), Ok(()));
+        let refusal = check_pool(&map, &set(4096)).expect_err("too small");
+        assert!(refusal.ends_with("8388608 bytes or more"), "{refusal}");
     }
 
     #[test]

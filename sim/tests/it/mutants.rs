@@ -5,7 +5,7 @@
 //! not make them miss. Each runs the seeds that it needed without the bug too: they must be clean.
 //!
 //! Rows: **H3** (watermark: states merged, logs purged behind it, gaps sent again) falls with m01, m16 and
-//! m20; **D4** (every holder has a write before it is acknowledged, one that is just being added
+//! m20; **H5**, **H6** (lost pages are made of parts of one version, once, on demand) with those of `CODED`; **D4** (every holder has a write before it is acknowledged, one that is just being added
 //! included) with m17; **H7** (a replaced site is fenced) with m03 to m10.
 
 use staves_model::mutant::Mutant;
@@ -101,6 +101,20 @@ hunts! {
     a_large_value_named_before_its_chunks_is_found: LargeNamedBeforeWritten, 1 + 2, mixed, 8;
 }
 
+// Bugs of groups with m > 1.
+hunts! {
+    CODED_HUNTED:
+    parts_of_different_versions_are_found: MixedPageVersions, 2 + 2, mixed, 40;
+    a_recipe_for_other_sources_is_found: RecipeOfOtherSources, 2 + 2, mixed, 80;
+    a_delta_applied_twice_is_found: DeltaAppliedTwice, 2 + 2, mixed, 500;
+    a_lagging_source_taken_as_current_is_found: LaggingSourceTakenAsCurrent, 2 + 2, mixed, 40;
+    a_missing_page_taken_as_zero_is_found: MissingPageTakenAsZero, 2 + 2, mixed, 20;
+    parity_taken_as_the_plain_sum_is_found: ParityTakenAsXor, 2 + 2, mixed, 5;
+    parity_that_purges_what_is_not_stable_is_found: ParityPurgesUnstable, 2 + 2, mixed, 5;
+    done_pages_that_are_reset_are_found: DonePagesReset, 2 + 2, mixed, 10;
+    the_stream_of_a_vacant_bucket_forgotten_is_found: VacantStreamForgotten, 2 + 2, mixed, 20;
+}
+
 /// Rare: a late copy of a request that changed nothing must meet the very bucket that answered it.
 #[test]
 fn a_no_op_that_is_not_remembered_is_found() {
@@ -138,6 +152,9 @@ fn no_planted_bug_is_left_out() {
             known.iter().any(|list| list.contains(&mutant)),
             "{mutant:?} has no test"
         );
+    }
+    for mutant in Mutant::CODED {
+        assert!(CODED_HUNTED.contains(&mutant), "{mutant:?} has no test");
     }
     for mutant in Mutant::SERVICE {
         let known = SERVICE_HUNTED.contains(&mutant) || mutant == Mutant::NoOpNotRemembered;

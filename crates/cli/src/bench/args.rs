@@ -7,6 +7,7 @@ use clap::{Subcommand, ValueEnum, value_parser};
 use staves_node::config::{Endpoint, Millis, Size};
 use staves_wire::cache::VALUE_BYTES_MAX;
 
+use super::dialect::KEYS_MAX;
 use super::draw::Draw;
 use crate::explain::Own;
 use crate::failure::Failure;
@@ -66,9 +67,9 @@ pub struct CacheBench {
     )]
     pub server: Vec<Endpoint>,
 
-    /// The pool (native only)
-    #[arg(long, default_value = "cache")]
-    pub pool: String,
+    /// The pool, 'cache' without it (native only: over RESP a node serves the pool of its configuration)
+    #[arg(long)]
+    pub pool: Option<String>,
 
     /// Bytes of a value; a list
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "512", value_parser = value_size)]
@@ -83,9 +84,13 @@ pub struct CacheBench {
     )]
     pub mix: Vec<Mix>,
 
-    /// How many keys; all are set before a run that reads
-    #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=1_000_000_000_000))]
+    /// How many keys ('bench:0000000000' and so on); all are set before a run that reads
+    #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=KEYS_MAX))]
     pub keys: u64,
+
+    /// Leave the keys there, instead of deleting them at the end
+    #[arg(long)]
+    pub keep: bool,
 
     /// How keys are drawn: uniform, or the exponent of Zipf's law; a list
     #[arg(
@@ -266,6 +271,9 @@ impl CacheBench {
                 bytes(FLIGHT_BYTES_MAX),
             ));
         }
+        if self.protocol != Protocol::Native && self.pool.is_some() {
+            return wrong("--pool needs --protocol native: over RESP a node serves the pool of its configuration ('staves up --pool')".into());
+        }
         if self.protocol == Protocol::Native && !self.server.is_empty() {
             return wrong("--server is for RESP and memcached; the native protocol finds its nodes through --cluster".into());
         }
@@ -340,6 +348,7 @@ mod tests {
             ("--sizes 512MiB --pipeline 16", "under way"),
             ("--protocol memcached", "--server"),
             ("--protocol native --server 127.0.0.1:1", "--cluster"),
+            ("--pool other", "--protocol native"),
         ] {
             let error = parse(line).expect(line).plans().expect_err(line);
             assert!(error.to_string().contains(said), "{line}: {error}");

@@ -5,16 +5,21 @@
 
 use super::tally::Kind;
 
-/// Bytes of a key's name.
+/// Bytes of a key's name: as many as redis-benchmark's have.
 pub const KEY_BYTES: usize = 16;
+/// What all names begin with, so that nobody's own keys are overwritten, or deleted at the end.
+const PREFIX: &[u8; 6] = b"bench:";
+/// Most keys that have a name of their own.
+pub const KEYS_MAX: u64 = 10_000_000_000;
 /// Longest line of an answer that is waited for.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// The name of a key: as redis-benchmark has it.
+/// The name of a key.
 pub fn key_name(key: u64) -> [u8; KEY_BYTES] {
-    let mut name = *b"key:000000000000";
+    let mut name = [0; KEY_BYTES];
+    name[..PREFIX.len()].copy_from_slice(PREFIX);
     let mut rest = key;
-    for digit in name[4..].iter_mut().rev() {
+    for digit in name[PREFIX.len()..].iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
@@ -81,7 +86,9 @@ impl Dialect {
         let whole = match (self, kind) {
             (Dialect::Resp, Kind::Write) => scan.resp_ok()?,
             (Dialect::Resp, Kind::Read) => scan.resp_values(keys)?,
-            (Dialect::Memcached, Kind::Write) => scan.stored(keys)?,
+            (Dialect::Resp, Kind::Delete) => scan.resp_count()?,
+            (Dialect::Memcached, Kind::Write) => scan.each(keys, &[b"STORED"])?,
+            (Dialect::Memcached, Kind::Delete) => scan.each(keys, &[b"DELETED", b"NOT_FOUND"])?,
             (Dialect::Memcached, Kind::Read) => scan.memcached_values(keys)?,
         };
         let misses = scan.misses;
@@ -103,6 +110,7 @@ fn ask_resp(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
         (Kind::Read, _) => (b"MGET", 1),
         (Kind::Write, 1) => (b"SET", 2),
         (Kind::Write, _) => (b"MSET", 2),
+        (Kind::Delete, _) => (b"DEL", 1),
     };
     out.push(b'*');
     number(1 + keys.len() * each, out);
@@ -125,6 +133,13 @@ fn ask_memcached(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
                 out.extend_from_slice(&key_name(*key));
             }
             out.extend_from_slice(b"\r\n");
+        }
+        Kind::Delete => {
+            for key in keys {
+                out.extend_from_slice(b"delete ");
+                out.extend_from_slice(&key_name(*key));
+                out.extend_from_slice(b"\r\n");
+            }
         }
         // There is no command that sets several: so many commands, written as one.
         Kind::Write => {
@@ -213,6 +228,16 @@ impl<'a> Scan<'a> {
         Ok(Some(()))
     }
 
+    fn resp_count(&mut self) -> Step<()> {
+        match self.line()? {
+            None => return Ok(None),
+            Some([b':', count @ ..]) if decimal(count).is_some() => {}
+            Some([b'-', text @ ..]) => self.refuse(&String::from_utf8_lossy(text)),
+            Some(other) => return Err(Malformed::new(other)),
+        }
+        Ok(Some(()))
+    }
+
     fn resp_values(&mut self, keys: u64) -> Step<()> {
         if keys == 1 {
             return self.resp_value();
@@ -250,11 +275,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn stored(&mut self, keys: u64) -> Step<()> {
+    /// A line for each key: one of these, or an error.
+    fn each(&mut self, keys: u64, good: &[&[u8]]) -> Step<()> {
         for _ in 0..keys {
             match self.line()? {
                 None => return Ok(None),
-                Some(b"STORED") => {}
+                Some(line) if good.contains(&line) => {}
                 Some(line) if is_memcached_error(line) => {
                     self.refuse(&String::from_utf8_lossy(line));
                 }
@@ -319,9 +345,8 @@ mod tests {
     #[test]
     fn requests_are_what_the_servers_expect() {
         use Dialect::{Memcached, Resp};
-        use Kind::{Read, Write};
-        let long = u64::MAX / 10_000_000;
-        assert_eq!(&key_name(long), b"key:844674407370");
+        use Kind::{Delete, Read, Write};
+        assert_eq!(&key_name(KEYS_MAX - 1), b"bench:9999999999");
         assert_eq!(
             [
                 asked(Resp, Read, &[7]),
@@ -329,13 +354,17 @@ mod tests {
                 asked(Resp, Read, &[7, 10]),
                 asked(Memcached, Read, &[7, 10]),
                 asked(Memcached, Write, &[7, 10]),
+                asked(Resp, Delete, &[7]),
+                asked(Memcached, Delete, &[7, 10]),
             ],
             [
-                "*2|$3|GET|$16|key:000000000007|",
-                "*3|$3|SET|$16|key:000000000007|$3|vvv|",
-                "*3|$4|MGET|$16|key:000000000007|$16|key:000000000010|",
-                "get key:000000000007 key:000000000010|",
-                "set key:000000000007 0 0 3|vvv|set key:000000000010 0 0 3|vvv|",
+                "*2|$3|GET|$16|bench:0000000007|",
+                "*3|$3|SET|$16|bench:0000000007|$3|vvv|",
+                "*3|$4|MGET|$16|bench:0000000007|$16|bench:0000000010|",
+                "get bench:0000000007 bench:0000000010|",
+                "set bench:0000000007 0 0 3|vvv|set bench:0000000010 0 0 3|vvv|",
+                "*2|$3|DEL|$16|bench:0000000007|",
+                "delete bench:0000000007|delete bench:0000000010|",
             ]
         );
         assert!(asked(Resp, Write, &[1, 2]).starts_with("*5|$4|MSET|"));
@@ -344,7 +373,7 @@ mod tests {
     #[test]
     fn answers_are_counted_and_wait_until_they_are_whole() {
         use Dialect::{Memcached, Resp};
-        use Kind::{Read, Write};
+        use Kind::{Delete, Read, Write};
         let done = |misses| Reply::Done { misses };
         let refused = |text: &str| Reply::Refused(text.to_owned());
         for (dialect, kind, keys, text, expected) in [
@@ -381,6 +410,9 @@ mod tests {
                 done(1),
             ),
             (Memcached, Read, 1, "ERROR|", refused("ERROR")),
+            (Resp, Delete, 1, ":1|", done(0)),
+            (Resp, Delete, 1, "-TRYAGAIN x|", refused("TRYAGAIN x")),
+            (Memcached, Delete, 2, "DELETED|NOT_FOUND|", done(0)),
         ] {
             // "a|b" and "END" stand for values of three bytes that look like something else.
             let text = text
@@ -403,7 +435,7 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_an_error() {
         use Dialect::{Memcached, Resp};
-        use Kind::{Read, Write};
+        use Kind::{Delete, Read, Write};
         let long = "x".repeat(LINE_BYTES_MAX + 1);
         for (dialect, kind, keys, text) in [
             (Resp, Write, 1, "+QUEUED|"),
@@ -413,6 +445,8 @@ mod tests {
             (Resp, Read, 1, "$3|abcd|"),
             (Resp, Read, 2, "*3|"),
             (Memcached, Write, 1, "+OK|"),
+            (Resp, Delete, 1, "+OK|"),
+            (Memcached, Delete, 1, "STORED|"),
             (Memcached, Read, 1, "VALUE key|"),
             (Memcached, Read, 1, "HTTP/1.1 400 Bad|"),
             (Resp, Write, 1, &long),

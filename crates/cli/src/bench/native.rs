@@ -78,6 +78,7 @@ fn op(kind: Kind, key: u64, value: &Bytes) -> OwnedOp {
     let key = Bytes::copy_from_slice(&key_name(key));
     match kind {
         Kind::Read => OwnedOp::Get { key },
+        Kind::Delete => OwnedOp::Del { key },
         Kind::Write => OwnedOp::Set {
             key,
             value: value.clone(),
@@ -111,7 +112,7 @@ fn judge(asked: &Asked, answers: &[Answer], value_bytes: usize) -> Result<u64, S
     let mut misses = 0;
     for answer in answers {
         match (asked.kind, answer) {
-            (Kind::Write, Answer::Ok) => {}
+            (Kind::Write, Answer::Ok) | (Kind::Delete, Answer::Int(_)) => {}
             (Kind::Read, Answer::Nil) => misses += 1,
             (Kind::Read, Answer::Value(value)) if value.len() == value_bytes => {}
             (Kind::Read, Answer::Value(value)) => {
@@ -150,6 +151,7 @@ mod tests {
         let read = asked(Kind::Read, 2);
         assert_eq!(judge(&read, &[value("abc"), Answer::Nil], 3), Ok(1));
         assert_eq!(judge(&asked(Kind::Write, 1), &[Answer::Ok], 3), Ok(0));
+        assert_eq!(judge(&asked(Kind::Delete, 1), &[Answer::Int(0)], 3), Ok(0));
         let refused = Answer::error(ErrorCode::Busy, "later");
         for (answers, said) in [
             (vec![value("abc")], "1 answers"),

@@ -13,6 +13,7 @@ const KINDS_MAX: usize = 20;
 pub enum Kind {
     Read,
     Write,
+    Delete,
 }
 
 /// Requests of one kind that were answered without an error.
@@ -50,7 +51,7 @@ impl Tally {
     ) {
         let side = match kind {
             Kind::Read => &mut self.reads,
-            Kind::Write => &mut self.writes,
+            Kind::Write | Kind::Delete => &mut self.writes,
         };
         side.operations += operations;
         side.latency

@@ -20,8 +20,8 @@ use super::tally::{Kind, Tally};
 #[derive(Clone, Debug)]
 pub struct Job {
     pub plan: Plan,
-    /// Set every key once, instead of drawing by the plan. The first error ends it.
-    pub fill: bool,
+    /// Do this with every key once, instead of drawing by the plan. The first error ends it.
+    pub sweep: Option<Kind>,
     pub value: Bytes,
     /// How long a connection may take to be made, and a request to be answered.
     pub deadline: Duration,
@@ -65,7 +65,7 @@ impl Shared {
 
     fn fail(&self, text: &str) {
         self.tally.borrow_mut().failed(text);
-        if self.job.fill {
+        if self.job.sweep.is_some() {
             self.window.stop();
         }
     }
@@ -92,7 +92,7 @@ pub struct Lane {
 
 enum Supply {
     /// These keys, each once.
-    Fill(Range<u64>),
+    Sweep(Kind, Range<u64>),
     Draw {
         keys: Keys,
         reads: u32,
@@ -103,10 +103,10 @@ enum Supply {
 impl Lane {
     pub fn new(job: &Job, index: u32, window: &Window) -> Lane {
         let plan = &job.plan;
-        let supply = if job.fill {
+        let supply = if let Some(kind) = job.sweep {
             let (index, lanes) = (u128::from(index), u128::from(plan.connections));
             let part = |index: u128| (u128::from(plan.keys) * index / lanes) as u64;
-            Supply::Fill(part(index)..part(index + 1))
+            Supply::Sweep(kind, part(index)..part(index + 1))
         } else {
             Supply::Draw {
                 keys: Keys::new(plan.draw, plan.keys),
@@ -133,9 +133,9 @@ impl Lane {
         let since = self.pace.take(now, end)?;
         self.keys.clear();
         let kind = match &mut self.supply {
-            Supply::Fill(range) => {
+            Supply::Sweep(kind, range) => {
                 self.keys.extend(range.by_ref().take(self.batch));
-                Kind::Write
+                *kind
             }
             Supply::Draw { keys, reads, rng } => {
                 let drawn = std::iter::repeat_with(|| keys.draw(rng));
@@ -157,8 +157,8 @@ impl Lane {
 
     /// Whether there is nothing to send any more.
     pub fn over(&self, now: Instant, end: Instant) -> bool {
-        let filled = matches!(&self.supply, Supply::Fill(range) if range.is_empty());
-        filled || self.pace.over(now, end)
+        let swept = matches!(&self.supply, Supply::Sweep(_, range) if range.is_empty());
+        swept || self.pace.over(now, end)
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use super::super::draw::Draw;
     use super::*;
 
-    fn job(fill: bool, mix: Mix) -> Job {
+    fn job(sweep: Option<Kind>, mix: Mix) -> Job {
         Job {
             plan: Plan {
                 value_bytes: 8,
@@ -183,7 +183,7 @@ mod tests {
                 batch: 3,
                 rate: None,
             },
-            fill,
+            sweep,
             value: Bytes::from_static(b"12345678"),
             deadline: Duration::from_secs(1),
             seed: 1,
@@ -191,9 +191,9 @@ mod tests {
     }
 
     #[test]
-    fn filling_sets_each_key_once() {
+    fn a_sweep_takes_each_key_once() {
         let job = job(
-            true,
+            Some(Kind::Delete),
             Mix {
                 reads: 100,
                 writes: 0,
@@ -204,7 +204,7 @@ mod tests {
         for index in 0..7 {
             let mut lane = Lane::new(&job, index, &window);
             while let Some((asked, keys)) = lane.next(window.zero, window.end()) {
-                assert_eq!((asked.kind, asked.keys), (Kind::Write, keys.len() as u64));
+                assert_eq!((asked.kind, asked.keys), (Kind::Delete, keys.len() as u64));
                 assert!(keys.len() <= 3);
                 keys.iter().for_each(|key| seen[*key as usize] += 1);
             }
@@ -217,7 +217,7 @@ mod tests {
     fn the_mix_is_what_was_asked_for() {
         for reads in [0, 20, 80, 100] {
             let job = job(
-                false,
+                None,
                 Mix {
                     reads,
                     writes: 100 - reads,

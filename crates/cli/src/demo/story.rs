@@ -1,5 +1,7 @@
-//! What happened when: line by line on stderr as it happens, as a whole on stdout at the end.
+//! What happened when: line by line on stderr as it happens, as a whole on stdout at the end; but not twice
+//! where both are the same terminal or file.
 
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -59,7 +61,7 @@ impl Story {
     /// Something happened now.
     pub fn note(&mut self, what: String) {
         let at_ms = self.begun.elapsed().as_millis() as u64;
-        eprintln!("{:>7} {what}", seconds(at_ms));
+        eprintln!("{:>8}  {what}", seconds(at_ms));
         self.events.push(Event { at_ms, what });
     }
 
@@ -83,6 +85,9 @@ impl Story {
 
     /// The account as a whole.
     pub fn finish(&self, out: Format) -> anyhow::Result<()> {
+        if out == Format::Table && one_place() {
+            return Ok(());
+        }
         output::answer(out, self, |story| {
             let rows = story
                 .events
@@ -91,6 +96,16 @@ impl Story {
             table(&["at ", "what happened"], rows)
         })
     }
+}
+
+/// Whether stdout and stderr go to the same terminal, pipe or file.
+fn one_place() -> bool {
+    let place = |fd: std::os::fd::BorrowedFd<'_>| {
+        let stat = rustix::fs::fstat(fd).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    };
+    let stdout = place(std::io::stdout().as_fd());
+    stdout.is_some() && stdout == place(std::io::stderr().as_fd())
 }
 
 fn seconds(ms: u64) -> String {

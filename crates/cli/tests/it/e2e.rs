@@ -402,6 +402,25 @@ fn the_demo_loses_nothing() {
     );
 }
 
+#[test]
+fn the_demo_tells_its_story_once_in_one_place() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = folder.path().join("told");
+    let file = std::fs::File::create(&told).expect("a file");
+    let ran = Command::new(env!("CARGO_BIN_EXE_staves"))
+        .args(["demo", "--once", "--nodes", "3"])
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("the same file"))
+        .stderr(file)
+        .status();
+    let text = std::fs::read_to_string(&told).expect("readable");
+    assert!(ran.expect("the program runs").success(), "{text}");
+    for line in ["3 nodes started", "healthy: pool 'cache'", "keys through"] {
+        assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
+    }
+}
+
 /// What a page in a browser could send to a port of its own machine is not taken for commands.
 #[test]
 fn an_http_request_to_the_resp_door_ends_its_connection() {

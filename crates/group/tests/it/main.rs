@@ -1,5 +1,6 @@
 //! The group's members against each other, and against peers that lie.
 
+mod coded;
 mod lies;
 mod pace;
 mod town;

@@ -1,7 +1,7 @@
 //! A few members of one group that talk at once and lose nothing, with a directory that does as it is
 //! asked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct Town {
     pub silent: Option<NodeId>,
     /// Pages for joiners are kept back.
     pub keep_parts: bool,
+    /// Pages that each node gave to joiners.
+    pub given: BTreeMap<NodeId, usize>,
 }
 
 impl Town {
@@ -88,6 +90,7 @@ impl Town {
             calls: Vec::new(),
             silent: None,
             keep_parts: false,
+            given: BTreeMap::new(),
         };
         town.tell_map();
         town.ticks(2);
@@ -109,6 +112,9 @@ impl Town {
         while let Some((to, envelope)) = under_way.pop_front() {
             let index = to.0.wrapping_sub(1) as usize;
             let parts = matches!(envelope.message, GroupMessage::Parts { .. });
+            if let GroupMessage::Parts { parts, .. } = &envelope.message {
+                *self.given.entry(envelope.from).or_default() += parts.len();
+            }
             let kept = self.silent == Some(to) || (parts && self.keep_parts);
             if index >= self.members.len() || kept {
                 self.kept_back.push((to, envelope));
@@ -173,9 +179,66 @@ impl Town {
         group.leader = MemberSlot(u8::from(slot == 0));
     }
 
+    /// The next epoch: these nodes join in these slots, in place of whoever was there; all others stay.
+    pub fn exchange(&mut self, joiners: &[(usize, u64)]) {
+        let group = &mut self.group;
+        group.epoch = group.epoch.next();
+        (group.open, group.fresh) = (false, false);
+        group.revision.0 += 1;
+        let end = joiners.iter().map(|(slot, _)| slot + 1).max();
+        let end = end.unwrap_or(0).max(group.members.len());
+        group.kept = (0..end)
+            .map(|s| {
+                group
+                    .members
+                    .get(s)
+                    .copied()
+                    .flatten()
+                    .map(|_| MemberSlot(s as u8))
+            })
+            .collect();
+        group.members.resize(end, None);
+        for (slot, node) in joiners {
+            group.kept[*slot] = None;
+            group.members[*slot] = Some(staves_model::Member {
+                complete: false,
+                ..life(*node)
+            });
+        }
+        let leader = group.kept.iter().position(Option::is_some);
+        group.leader = MemberSlot(leader.expect("somebody stays") as u8);
+        self.tell_map();
+    }
+
+    /// Lets time pass until every joiner has said that it is complete, and marks them so.
+    pub fn fill(&mut self) {
+        for _ in 0..200 {
+            self.ticks(1);
+            for call in std::mem::take(&mut self.calls) {
+                let DirectoryCall::Complete { slot, .. } = call else {
+                    continue;
+                };
+                let member = self.group.members[slot.index()].as_mut();
+                member.expect("who is complete is listed").complete = true;
+                self.group.last_open.members = self.group.members.clone();
+                self.group.revision.0 += 1;
+                self.tell_map();
+            }
+            if self.group.listed().all(|(_, x)| x.complete) {
+                return;
+            }
+        }
+        panic!("joiners do not complete: {:?}", self.group);
+    }
+
     /// Writes bytes at the data bucket of slot 0, and sends them.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> bool {
-        let data = &mut self.members[0];
+        self.write_at(0, offset, bytes)
+    }
+
+    /// Writes bytes at a node's data bucket, and sends them.
+    pub fn write_at(&mut self, index: usize, offset: u64, bytes: &[u8]) -> bool {
+        let data = &mut self.members[index];
         if data.usable_extents() == 0 {
             data.want_extents(2);
         }

@@ -89,8 +89,17 @@ fn the_bench_measures_a_cluster_over_both_protocols() {
         let due = count("requests") + count("unsent");
         assert!((due - 50.0).abs() <= 4.0, "{run}");
     }
-    // The keys are there, with values of the last size: random bytes, so told in hexadecimal.
-    let ran = cluster.run(1, &["cache", "get", "key:000000000499", "-o", "json"]);
+    let keys = || {
+        let ran = cluster.run(0, &["cache", "stats", "-o", "json"]);
+        let told: Value = serde_json::from_str(&ran.stdout).expect("JSON on stdout");
+        told["total"]["keys"].as_u64()
+    };
+    assert_eq!(keys(), Some(0), "nothing is left behind");
+    let kept = ["--cluster", native, "--sizes", "2KiB", "--keep"];
+    bench(&kept);
+    assert_eq!(keys(), Some(500));
+    // With values of the last size: random bytes, so told in hexadecimal.
+    let ran = cluster.run(1, &["cache", "get", "bench:0000000499", "-o", "json"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let told: Value = serde_json::from_str(&ran.stdout).expect("JSON on stdout");
     assert_eq!(told["value_hex"].as_str().map(str::len), Some(2 * 2048));

@@ -1,0 +1,203 @@
+//! Groups with m > 1: one pass for all that was lost, k raised while it serves, freed ranks, and what a reader
+//! is told meanwhile.
+
+use bytes::Bytes;
+use staves_erasure::Code;
+use staves_group::{Effects, Unread};
+use staves_model::{NodeId, PAGE_BYTES};
+use staves_store::EXTENT_BYTES;
+use staves_wire::group::{Run, RunKind};
+
+use crate::town::Town;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Writes `pages` pages at each of m data buckets, each with bytes of its own; at stable when done.
+fn load(town: &mut Town, m: usize, pages: u64) {
+    for data in 0..m {
+        town.write_at(data, 0, b"");
+        for page in 0..pages {
+            let bytes: Vec<u8> = (0..PAGE)
+                .map(|i| (i * 7 + page * 31 + data as u64) as u8 | 1)
+                .collect();
+            let at = page * PAGE + 100;
+            assert!(
+                town.write_at(data, at, &bytes[..PAGE_BYTES - 200]),
+                "page {page}"
+            );
+        }
+    }
+    town.ticks(30);
+}
+
+fn page_of(town: &Town, index: usize, page: u32) -> Vec<u8> {
+    let pages = town.members[index].pages().expect("a member");
+    pages
+        .page(page)
+        .map_or_else(|| vec![0; PAGE_BYTES], <[u8]>::to_vec)
+}
+
+/// Compares the parity buckets on these nodes (by slot from m on) with the code of the data.
+fn check_parity(town: &Town, data: &[usize], parity: &[usize], pages: u64) {
+    let code = Code::new(data.len(), parity.len()).expect("a small code");
+    for page in 0..pages as u32 {
+        let bytes: Vec<Vec<u8>> = data.iter().map(|d| page_of(town, *d, page)).collect();
+        let sources: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        let mut made = vec![vec![0; PAGE_BYTES]; parity.len()];
+        let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
+        code.encode(&sources, &mut outputs);
+        for (p, made) in parity.iter().zip(&made) {
+            assert!(
+                page_of(town, *p, page) == *made,
+                "page {page} of node {}",
+                p + 1
+            );
+        }
+    }
+}
+
+/// Rows H5, H10 and H11: a pool is loaded without parity, so that nothing is logged; then k is raised, and
+/// one pass over the m data buckets makes the pages of all parity buckets.
+#[test]
+fn a_load_without_parity_is_encoded_in_one_pass() {
+    let mut town = Town::new(4, 0, 3);
+    load(&mut town, 4, 50);
+    for data in 0..4 {
+        let stream = town.members[data].stream(data).expect("a data bucket");
+        assert_eq!((stream.log.bytes(), stream.stable), (0, stream.prefix));
+    }
+    town.exchange(&[(4, 5), (5, 6), (6, 7)]);
+    town.fill();
+    check_parity(&town, &[0, 1, 2, 3], &[4, 5, 6], 50);
+    for data in 1..=4 {
+        assert_eq!(
+            town.given[&NodeId(data)],
+            50,
+            "one pass: each page once, to one joiner"
+        );
+    }
+    assert_eq!(
+        town.given[&NodeId(5)],
+        2 * 50,
+        "which makes those of the two others"
+    );
+    assert!(!town.given.contains_key(&NodeId(6)) && !town.given.contains_key(&NodeId(7)));
+
+    // What is written now reaches all of them as deltas.
+    load(&mut town, 4, 8);
+    check_parity(&town, &[0, 1, 2, 3], &[4, 5, 6], 50);
+}
+
+/// Row H5: a data bucket and a parity bucket lost at once are made in one pass over m others.
+#[test]
+fn two_lost_members_are_made_in_one_pass() {
+    let mut town = Town::new(3, 2, 2);
+    load(&mut town, 3, 20);
+    let before: Vec<Vec<u8>> = (0..20).map(|page| page_of(&town, 1, page)).collect();
+    town.exchange(&[(1, 6), (3, 7)]);
+    town.fill();
+    for (page, bytes) in before.iter().enumerate() {
+        assert!(
+            page_of(&town, 5, page as u32) == *bytes,
+            "page {page} of the data bucket"
+        );
+    }
+    check_parity(&town, &[0, 5, 2], &[6, 4], 20);
+    assert_eq!(
+        town.given.values().sum::<usize>(),
+        (3 + 1) * 20,
+        "{:?}",
+        town.given
+    );
+}
+
+/// A freed page counts as zero: an extent that is free at all data buckets has no memory at parity.
+#[test]
+fn a_rank_that_is_free_everywhere_has_no_memory() {
+    let mut town = Town::new(2, 2, 0);
+    load(&mut town, 2, 10);
+    let used = |town: &Town, index: usize| town.members[index].pages().map(|p| p.used());
+    let free = |town: &mut Town, index: usize| {
+        let run = Run {
+            offset: 0,
+            len: EXTENT_BYTES as u32,
+            kind: RunKind::Zero,
+        };
+        let mut out = Effects::default();
+        town.members[index].update(None, Bytes::new(), vec![run], Bytes::new());
+        town.members[index].flush(town.now, &mut out);
+        town.carry(out);
+        town.ticks(20);
+    };
+    free(&mut town, 0);
+    assert_eq!((used(&town, 0), used(&town, 1)), (Some(0), Some(1)));
+    assert_eq!(
+        (used(&town, 2), used(&town, 3)),
+        (Some(1), Some(1)),
+        "the other's is coded"
+    );
+    check_parity(&town, &[0, 1], &[2, 3], 10);
+    free(&mut town, 1);
+    for index in 0..4 {
+        assert_eq!(used(&town, index), Some(0), "node {}", index + 1);
+    }
+}
+
+/// Row H6: the replacement of a data bucket answers at once, but for pages that are not made yet; it says
+/// which, asks for that one at once, and never guesses.
+#[test]
+fn a_reader_is_told_what_is_missing_and_asks_for_it() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 10);
+    let wanted = page_of(&town, 0, 7);
+    town.keep_parts = true;
+    town.exchange(&[(0, 4)]);
+    // What parity promised to the one that is gone must run out first.
+    town.ticks(80);
+    let mut bytes = Vec::new();
+    let read = |town: &Town, bytes: &mut Vec<u8>| {
+        town.members[3].read(town.now, 7 * PAGE, PAGE_BYTES as u32, bytes)
+    };
+    assert_eq!(read(&town, &mut bytes), Err(Unread::Missing { page: 7 }));
+    assert_eq!(read(&town, &mut bytes), Err(Unread::Missing { page: 7 }));
+    let run = Run {
+        offset: 7 * PAGE + 8,
+        len: 8,
+        kind: RunKind::Bytes,
+    };
+    assert_eq!(
+        town.members[3].absent_in(&[run]),
+        Some(7),
+        "a write waits too"
+    );
+    assert_eq!(
+        town.members[1]
+            .read(town.now, 7 * PAGE, 8, &mut Vec::new())
+            .map(|_| ()),
+        Ok(()),
+        "the others answer"
+    );
+
+    // Too few are left to make it of: that is said, for what is missing.
+    town.group.lost = true;
+    town.group.revision.0 += 1;
+    town.tell_map();
+    assert_eq!(read(&town, &mut bytes), Err(Unread::Lost));
+    town.group.lost = false;
+    town.group.revision.0 += 1;
+    town.tell_map();
+
+    town.keep_parts = false;
+    town.kept_back.clear();
+    let mut out = Effects::default();
+    town.now = town.now + std::time::Duration::from_millis(150);
+    town.members[3].demand(town.now, 7, &mut out);
+    town.carry(out);
+    assert!(bytes.is_empty());
+    let seq = read(&town, &mut bytes).expect("it was made");
+    assert!(bytes == wanted && town.members[3].releases(seq));
+    assert_eq!(
+        town.members[2].read(town.now, 0, 1, &mut bytes),
+        Err(Unread::NotServing)
+    );
+}
