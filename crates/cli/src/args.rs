@@ -88,6 +88,17 @@ pub enum Command {
         #[command(subcommand)]
         command: Cache,
     },
+    /// Regions: flat bytes, spread over the nodes
+    Memory {
+        #[command(subcommand)]
+        command: crate::memory::Memory,
+    },
+    /// Check, while all goes on, that parity is the code of the data, byte for byte
+    Scrub {
+        /// Of this pool only
+        #[arg(long)]
+        pool: Option<String>,
+    },
     /// Groups of buckets, and where they lie
     Group {
         #[command(subcommand)]
@@ -285,13 +296,16 @@ pub enum Pool {
     Create {
         /// Its name
         name: String,
-        /// One primary and so many copies
+        /// What it holds
+        #[arg(long, value_enum, default_value = "cache")]
+        kind: Kind,
+        /// One primary and so many copies; for memory, so many data and so many parity buckets
         #[arg(long, default_value = "1+2")]
         scheme: Scheme,
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
         memory: Size,
-        /// Buckets: a power of two
+        /// Buckets: a power of two (a cache only; those of memory come with its regions)
         #[arg(long, default_value_t = 64)]
         buckets: u32,
         /// When a bucket is lost whole, wait for its members instead of starting empty
@@ -321,6 +335,15 @@ pub enum Pool {
         /// Its name
         name: String,
     },
+}
+
+/// What a pool holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Kind {
+    /// Keys and values
+    Cache,
+    /// Regions of flat bytes
+    Memory,
 }
 
 #[derive(Subcommand, Debug)]

@@ -20,6 +20,7 @@ mod cpu;
 mod dialect;
 mod draw;
 mod histogram;
+mod memory;
 mod native;
 mod pace;
 mod report;
@@ -67,7 +68,10 @@ const FILL_MAX: Duration = Duration::from_secs(365 * 86_400);
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
-    let Bench::Cache(cache) = command;
+    let cache = match command {
+        Bench::Cache(cache) => cache,
+        Bench::Memory(bench) => return memory::run(args, bench),
+    };
     let plans = cache.plans()?;
     let deadline = args.deadline.duration();
     let (target, cpu) = find_servers(args, cache)?;

@@ -7,11 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
-use staves_model::{Change, ClientId, ClusterId, ClusterMap, Node, NodeId, Outcome, Revision};
+use staves_model::{
+    Change, ClientId, ClusterId, ClusterMap, GroupId, Node, NodeId, Outcome, Revision,
+};
 use staves_net::{Connection, Identity, NetError, Options};
 use staves_node::config::Endpoint;
+use staves_node::group_state::GroupState;
 use staves_node::status::StatusReport;
-use staves_wire::admin::{KeyRangeAnswer, NodeTarget, StatusAnswer};
+use staves_wire::admin::{
+    GroupPages, GroupPagesAnswer, GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer,
+};
 use staves_wire::cache::{
     Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, OwnedOp, PoolRef,
 };
@@ -256,6 +261,31 @@ impl Cluster {
             }
             answers
         })
+    }
+
+    /// What a node says of its part in a group.
+    pub fn group_state(&self, node: &Node, group: GroupId) -> anyhow::Result<GroupState> {
+        let message = Message::GroupState(GroupTarget { group });
+        match self.ask_at(&node.native, &message)? {
+            Message::GroupStateAnswer(answer) => serde_json::from_slice(&answer.json)
+                .context("the node sent a state that this program cannot read"),
+            other => Err(unexpected(&message, &other)),
+        }
+    }
+
+    /// Pages of a node's part in a group, with their labels.
+    pub fn group_pages(
+        &self,
+        node: &Node,
+        group: GroupId,
+        page: u32,
+        count: u32,
+    ) -> anyhow::Result<GroupPagesAnswer> {
+        let message = Message::GroupPages(GroupPages { group, page, count });
+        match self.ask_at(&node.native, &message)? {
+            Message::GroupPagesAnswer(answer) => Ok(answer),
+            other => Err(unexpected(&message, &other)),
+        }
     }
 
     fn ask(&self, question: &Message) -> anyhow::Result<Message> {

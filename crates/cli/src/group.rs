@@ -1,12 +1,13 @@
 //! `staves group`: where buckets lie.
 
 use serde::Serialize;
-use staves_model::{ClusterMap, GroupId};
+use staves_model::{ClusterMap, GroupId, NodeId};
+use staves_node::group_state::{GroupState, StreamState};
 
 use crate::args::{Format, Group};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::output::{self, properties, table};
+use crate::output::{self, or_dash, properties, table};
 use crate::status::find_pool;
 
 /// One group, as it is told.
@@ -29,6 +30,8 @@ struct Member {
     name: String,
     up: bool,
     complete: bool,
+    /// What it says itself, where it was asked and answered.
+    says: Option<GroupState>,
 }
 
 pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()> {
@@ -42,7 +45,7 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
                 .collect();
             output::answer(out, &rows, |rows| {
                 let headings = [
-                    "group ", "pool", "bucket ", "epoch ", "state", "primary", "copies",
+                    "group ", "pool", "bucket ", "epoch ", "state", "data", "parity",
                 ];
                 table(&headings, rows.iter().map(listed))
             })
@@ -54,7 +57,12 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
                     format!("there is no group {group}; 'staves group list' shows those there are");
                 return Err(Failure::NotFound(text).into());
             }
-            let rows: Vec<Row> = rows(&map).filter(|row| row.group == *group).collect();
+            let mut rows: Vec<Row> = rows(&map).filter(|row| row.group == *group).collect();
+            for member in rows[0].members.iter_mut().filter(|member| member.up) {
+                // One that does not answer is told without its figures.
+                let node = map.nodes.get(&NodeId(member.node));
+                member.says = node.and_then(|n| cluster.group_state(n, GroupId(*group)).ok());
+            }
             output::answer(out, &rows[0], described)
         }
     }
@@ -80,7 +88,12 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
             .listed()
             .map(|(slot, member)| Member {
                 slot: slot.0,
-                holds: if slot.0 < group.m { "primary" } else { "copy" },
+                holds: match (slot.0 < group.m, group.m) {
+                    (true, 1) => "primary",
+                    (false, 1) => "copy",
+                    (true, _) => "data",
+                    (false, _) => "parity",
+                },
                 node: member.node.0,
                 name: map
                     .nodes
@@ -88,14 +101,18 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                     .map_or("?".into(), |node| node.name.clone()),
                 up: map.is_up(member.node, member.incarnation),
                 complete: member.complete,
+                says: None,
             })
             .collect(),
     })
 }
 
 fn listed(row: &Row) -> Vec<String> {
-    let names = |holds: &str| {
-        let members = row.members.iter().filter(|member| member.holds == holds);
+    let names = |holds: &[&str]| {
+        let members = row
+            .members
+            .iter()
+            .filter(|member| holds.contains(&member.holds));
         members.map(marked).collect::<Vec<_>>().join(" ")
     };
     vec![
@@ -104,8 +121,8 @@ fn listed(row: &Row) -> Vec<String> {
         row.bucket.to_string(),
         row.epoch.to_string(),
         row.state.into(),
-        names("primary"),
-        names("copy"),
+        names(&["primary", "data"]),
+        names(&["copy", "parity"]),
     ]
 }
 
@@ -138,10 +155,52 @@ fn described(row: &Row) -> String {
             format!("{} ({})", member.name, member.node),
             if member.up { "up" } else { "down" }.into(),
             if member.complete { "yes" } else { "no" }.into(),
+            or_dash(member.says.as_ref().map(|says| says.epoch.to_string())),
+            or_dash(member.says.as_ref().map(prefixes)),
+            or_dash(member.says.as_ref().map(|says| lag(row, says).to_string())),
+            or_dash(member.says.as_ref().map(recovered)),
         ]
     });
     format!(
         "{head}\n\n{}",
-        table(&["slot ", "holds", "node", "state", "complete"], members)
+        table(
+            &[
+                "slot ", "holds", "node", "state", "complete", "epoch ", "prefixes", "behind ",
+                "pages",
+            ],
+            members
+        )
     )
+}
+
+/// How far it has each stream: all of them at parity, its own at a data bucket.
+fn prefixes(says: &GroupState) -> String {
+    let streams = says.streams.iter();
+    let each = streams.map(|stream| format!("{}:{}", stream.stream, stream.prefix));
+    each.collect::<Vec<_>>().join(" ")
+}
+
+/// Deltas that a data bucket has made and this member has not received, over all streams.
+fn lag(row: &Row, says: &GroupState) -> u64 {
+    let made = |number: u8| {
+        let data = row.members.iter().find(|member| member.slot == number)?;
+        let own = data
+            .says
+            .as_ref()?
+            .streams
+            .iter()
+            .find(|s| s.stream == number)?;
+        Some(own.prefix)
+    };
+    let behind = |stream: &StreamState| {
+        made(stream.stream).map_or(0, |made| made.saturating_sub(stream.prefix))
+    };
+    says.streams.iter().map(behind).sum()
+}
+
+fn recovered(says: &GroupState) -> String {
+    match (says.missing_pages, says.pages) {
+        (0, pages) => pages.to_string(),
+        (missing, pages) => format!("{} of {pages}", pages.saturating_sub(missing)),
+    }
 }

@@ -15,7 +15,7 @@
 //! | 5 | `status --check`: the cluster is not healthy |
 //!
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
-//! `pool`, `cache`, `group`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and
+//! `pool`, `cache`, `memory`, `group`, `scrub`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and
 //! answers through `output`. Errors become codes and exit codes in `failure`; `explain` tells what a code
 //! means. `reference` and `generate` print documents that are made from the program's own tables.
 //!
@@ -31,10 +31,12 @@ mod explain;
 mod failure;
 mod generate;
 mod group;
+mod memory;
 mod node;
 mod output;
 mod pool;
 mod reference;
+mod scrub;
 mod status;
 mod up;
 
@@ -97,6 +99,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Node { command } => node::run(&connect()?, command, out),
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
+        Command::Memory { command } => memory::run(args, command),
+        Command::Scrub { pool } => scrub::run(&connect()?, pool.as_deref(), out),
         Command::Group { command } => group::run(&connect()?, command, out),
         Command::Bench { command } => bench::run(args, command),
     }

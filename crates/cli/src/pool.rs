@@ -3,7 +3,7 @@
 use serde_json::json;
 use staves_model::{Change, Medium, PoolKind};
 
-use crate::args::{Format, Pool};
+use crate::args::{Format, Kind, Pool};
 use crate::cluster::Cluster;
 use crate::output::{self, bytes, or_dash, properties};
 use crate::status::{self, find_pool};
@@ -17,6 +17,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
         Pool::Show { name } => show(cluster, name, out),
         Pool::Create {
             name,
+            kind,
             scheme,
             memory,
             buckets,
@@ -24,18 +25,28 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
         } => {
             cluster.propose(&Change::CreatePool {
                 name: name.clone(),
-                kind: PoolKind::Cache,
+                kind: match kind {
+                    Kind::Cache => PoolKind::Cache,
+                    Kind::Memory => PoolKind::Memory {
+                        regions: Vec::new(),
+                    },
+                },
                 scheme: *scheme,
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
-                buckets: *buckets,
-                may_start_empty: !wait_when_lost,
+                buckets: if *kind == Kind::Cache { *buckets } else { 0 },
+                may_start_empty: *kind == Kind::Cache && !wait_when_lost,
             })?;
             said(
                 out,
                 name,
                 "created",
-                &format!("{scheme}, {buckets} buckets, {memory} of each node"),
+                &match kind {
+                    Kind::Cache => format!("{scheme}, {buckets} buckets, {memory} of each node"),
+                    Kind::Memory => format!(
+                        "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
+                    ),
+                },
             )
         }
         Pool::Set {

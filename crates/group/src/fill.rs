@@ -298,7 +298,8 @@ impl State {
         }
     }
 
-    fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
+    /// A page that is here, as it is given to a joiner.
+    pub fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
         let shape = self.shape();
         let labels = (0..shape.m)
             .map(|stream| {

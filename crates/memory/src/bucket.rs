@@ -11,7 +11,7 @@ use staves_wire::memory::Action;
 
 use crate::execute::Outcome;
 use crate::room::Room;
-use crate::waiting::{Queue, Unstable, Waiters};
+use crate::waiting::{Queue, Waiters};
 use crate::{Answers, Options, chunks};
 
 /// Who asks, and until when.
@@ -38,7 +38,6 @@ pub struct Stats {
 pub struct Bucket {
     pub(crate) options: Options,
     pub(crate) member: Member,
-    pub(crate) unstable: Unstable,
     pub(crate) waiters: Waiters,
     queue: Queue,
     pub(crate) room: Room,
@@ -59,7 +58,6 @@ impl Bucket {
         Bucket {
             options,
             member,
-            unstable: Unstable::default(),
             waiters: Waiters::default(),
             queue: Queue::default(),
             room: Room::default(),
@@ -236,7 +234,6 @@ impl Bucket {
 
     fn release(&mut self, now: Time, answers: &mut Answers) {
         let stable = self.member.stable();
-        self.unstable.purge(stable);
         if self.waiters.len() == 0 || !self.member.may_answer(now) {
             return;
         }
@@ -304,7 +301,6 @@ impl Bucket {
         if self.served.is_some() && self.served != here {
             let interrupted = self.waiters.drain();
             answers.extend(interrupted.into_iter().map(|token| (token, moved_away())));
-            self.unstable.clear();
             self.room = Room::default();
         }
         self.served = here;
@@ -322,7 +318,7 @@ impl Bucket {
     }
 }
 
-fn not_serving() -> Answer {
+pub(crate) fn not_serving() -> Answer {
     Answer::error(
         ErrorCode::NotServing,
         "this node does not answer for the group's data bucket; ask the node that the newer map names",

@@ -1,14 +1,14 @@
 //! What operations do to the bytes, and how a change becomes a delta.
 
 use bytes::{Bytes, BytesMut};
-use staves_group::{Effects, Recall};
+use staves_group::{Effects, Recall, Unread};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Answer;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
 
-use crate::bucket::{Ask, Bucket};
+use crate::bucket::{Ask, Bucket, not_serving};
 use crate::chunks;
 use crate::room::Growth;
 
@@ -61,6 +61,13 @@ impl Bucket {
             return again;
         }
         let (offset, len) = action.range();
+        if action.is_write() && self.member.is_lost() {
+            return Outcome::Answer {
+                seq: 0,
+                answer: lost(),
+                read: false,
+            };
+        }
         if self.lacks(now, table(), effects) {
             return Outcome::Blocked { starved: false };
         }
@@ -137,14 +144,33 @@ impl Bucket {
     }
 
     fn read(&mut self, now: Time, place: Option<u16>, offset: u64, len: u64) -> Outcome {
-        if !self.member.may_read(now) {
-            return Outcome::Blocked { starved: false };
-        }
-        self.stats.reads += 1;
+        let mut bytes = Vec::new();
+        let read = match place {
+            Some(place) => {
+                let at = chunks::at(place, offset);
+                self.member.read(now, at, len as u32, &mut bytes)
+            }
+            None if !self.member.may_read(now) => Err(Unread::NoLease),
+            None => {
+                bytes.resize(len as usize, 0);
+                Ok(0)
+            }
+        };
+        let (seq, answer) = match read {
+            Ok(seq) => {
+                self.stats.reads += 1;
+                (seq, Answer::Value(bytes.into()))
+            }
+            Err(Unread::Missing { .. } | Unread::NoLease) => {
+                return Outcome::Blocked { starved: false };
+            }
+            Err(Unread::Lost) => (0, lost()),
+            Err(Unread::NotServing) => (0, not_serving()),
+        };
         Outcome::Answer {
-            seq: self.unstable.seq_of(offset, len),
-            answer: Answer::Value(self.bytes(place, offset, len)),
-            read: true,
+            seq,
+            read: matches!(answer, Answer::Value(_)),
+            answer,
         }
     }
 
@@ -205,12 +231,7 @@ impl Bucket {
         runs.push(run(chunks::at(place, offset), bytes.len() as u64));
         all.extend_from_slice(bytes);
         let outcome = self.make(ask, answer, runs, all.freeze());
-        if let Outcome::Answer { seq, .. } = &outcome {
-            self.stats.writes += 1;
-            if *seq > self.member.stable() {
-                self.unstable.insert(offset, bytes.len() as u64, *seq);
-            }
-        }
+        self.stats.writes += u64::from(matches!(outcome, Outcome::Answer { .. }));
         outcome
     }
 
@@ -267,6 +288,13 @@ fn forgotten() -> Answer {
     Answer::error(
         ErrorCode::Forgotten,
         "outcome unknown: the retry came too late to tell whether the first try took effect; read the bytes",
+    )
+}
+
+fn lost() -> Answer {
+    Answer::error(
+        ErrorCode::Lost,
+        "the group is lost: more of its nodes failed than its scheme bears",
     )
 }
 

@@ -2,60 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use staves_model::{PAGE_BYTES, Time};
+use staves_model::Time;
 use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
 
 use crate::bucket::Ask;
-
-/// The newest write of each page that is not on all parity buckets yet. Empty without parity.
-#[derive(Default)]
-pub(crate) struct Unstable {
-    newest: BTreeMap<u32, u64>,
-    /// In order of seq: the first page and the last that it touched.
-    order: VecDeque<(u64, u32, u32)>,
-}
-
-/// The first and the last page of a range that is not empty.
-fn pages_of(offset: u64, len: u64) -> (u32, u32) {
-    let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
-    (page(offset), page(offset + len - 1))
-}
-
-impl Unstable {
-    /// The seq that a read of this range must wait for; 0 if none.
-    pub(crate) fn seq_of(&self, offset: u64, len: u64) -> u64 {
-        let (first, last) = pages_of(offset, len);
-        let newest = self.newest.range(first..=last).map(|(_, seq)| *seq);
-        newest.max().unwrap_or(0)
-    }
-
-    /// A write was made.
-    pub(crate) fn insert(&mut self, offset: u64, len: u64, seq: u64) {
-        let (first, last) = pages_of(offset, len);
-        self.newest.extend((first..=last).map(|page| (page, seq)));
-        self.order.push_back((seq, first, last));
-    }
-
-    /// All parity buckets have everything up to here.
-    pub(crate) fn purge(&mut self, stable: u64) {
-        while let Some((seq, first, last)) = self.order.front().copied()
-            && seq <= stable
-        {
-            self.order.pop_front();
-            for page in first..=last {
-                if self.newest.get(&page) == Some(&seq) {
-                    self.newest.remove(&page);
-                }
-            }
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.newest.clear();
-        self.order.clear();
-    }
-}
 
 struct Waiter {
     token: u64,
@@ -191,23 +142,6 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_read_waits_for_the_newest_write_of_its_pages_only() {
-        let page = PAGE_BYTES as u64;
-        let mut unstable = Unstable::default();
-        unstable.insert(page - 1, 2, 1);
-        unstable.insert(page, 1, 2);
-        unstable.insert(5 * page, 3 * page, 3);
-        assert_eq!(unstable.seq_of(0, 1), 1);
-        assert_eq!(unstable.seq_of(0, page + 1), 2);
-        assert_eq!(unstable.seq_of(2 * page, 3 * page), 0);
-        assert_eq!(unstable.seq_of(7 * page, 9 * page), 3);
-        unstable.purge(1);
-        assert_eq!((unstable.seq_of(0, page), unstable.seq_of(page, 1)), (0, 2));
-        unstable.purge(3);
-        assert!(unstable.newest.is_empty() && unstable.order.is_empty());
-    }
 
     /// I7: a read that waited for parity is held back while there is no lease.
     #[test]

@@ -33,7 +33,7 @@
 //!
 //! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
-//! `admin`, `metrics`, [`status`]: what is told. [`config`], [`resp`]: pure, by themselves.
+//! `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`], [`resp`]: pure, by themselves.
 //! [`cpu`]: processor time.
 
 mod admin;
@@ -43,6 +43,7 @@ pub mod cpu;
 mod door;
 mod entry;
 mod forward;
+pub mod group_state;
 mod host;
 mod leave;
 mod links;

@@ -180,6 +180,27 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.figures.requests_waiting),
     },
     Metric {
+        name: "staves_memory_written_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of the chunks of regions that were ever written, in the data buckets that this node serves.",
+        value: Value::One(|s| s.figures.region_bytes),
+    },
+    Metric {
+        name: "staves_memory_reads_total",
+        kind: Kind::Counter,
+        unit: "operations",
+        help: "Reads of regions answered by this node's data buckets.",
+        value: Value::One(|s| s.figures.region_reads),
+    },
+    Metric {
+        name: "staves_memory_writes_total",
+        kind: Kind::Counter,
+        unit: "operations",
+        help: "Writes to regions that took effect in this node's data buckets.",
+        value: Value::One(|s| s.figures.region_writes),
+    },
+    Metric {
         name: "staves_group_unstable_updates",
         kind: Kind::Gauge,
         unit: "updates",

@@ -5,6 +5,7 @@
 //! asker's deadline.
 
 mod batch;
+mod group;
 mod memory;
 
 use std::sync::Arc;
@@ -111,6 +112,8 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
             let json = Bytes::from(running.status_json());
             reply.send(&Message::StatusAnswer(StatusAnswer { json }));
         }
+        Message::GroupState(target) => group::state(&running.host, target, reply),
+        Message::GroupPages(ask) => group::pages(&running.host, ask, reply),
         Message::KeyRange(target) => key_range(running, target, reply),
         Message::NodeStop(target) => node_stop(running, target, reply),
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),

@@ -1,9 +1,10 @@
 //! What people's tools ask of a node.
 
 use bytes::Bytes;
-use staves_model::{HashSlot, Incarnation, NodeId, PoolId};
+use staves_model::{Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId};
 
 use crate::codec::wire_struct;
+use crate::group::PagePart;
 
 /// The cluster's state as the node sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,7 +44,55 @@ pub struct KeyRangeAnswer {
     pub spans: Vec<KeySpan>,
 }
 
+/// Names a group, to ask a node for its part in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupTarget {
+    /// The group.
+    pub group: GroupId,
+}
+
+/// A node's part in a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupStateAnswer {
+    /// A JSON document.
+    pub json: Bytes,
+}
+
+/// Asks a node for pages of its part in a group, for scrubbing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupPages {
+    /// The group.
+    pub group: GroupId,
+    /// The first page.
+    pub page: u32,
+    /// How many; the node may give fewer.
+    pub count: u32,
+}
+
+/// Pages with their labels.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupPagesAnswer {
+    /// The node's member slot.
+    pub slot: MemberSlot,
+    /// The open epoch.
+    pub epoch: Epoch,
+    /// The end of its page table: no page from here on was ever written.
+    pub end: u32,
+    /// Those that are here.
+    pub parts: Vec<PagePart>,
+}
+
 // On the wire.
+
+wire_struct!(GroupTarget { group });
+wire_struct!(GroupStateAnswer { json });
+wire_struct!(GroupPages { group, page, count });
+wire_struct!(GroupPagesAnswer {
+    slot,
+    epoch,
+    end,
+    parts
+});
 
 wire_struct!(StatusAnswer { json });
 wire_struct!(NodeTarget { node });

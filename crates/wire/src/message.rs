@@ -3,7 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use staves_model::Revision;
 
-use crate::admin::{KeyRangeAnswer, NodeTarget, StatusAnswer};
+use crate::admin::{
+    GroupPages, GroupPagesAnswer, GroupStateAnswer, GroupTarget, KeyRangeAnswer, NodeTarget,
+    StatusAnswer,
+};
 use crate::cache::{CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer};
 use crate::codec::{DecodeError, Wire, decode_front};
 use crate::directory::{
@@ -195,6 +198,14 @@ messages! {
     85 KeyRange(NodeTarget) "key-range" Request Frame since 1;
     /// These.
     86 KeyRangeAnswer(KeyRangeAnswer) "key-range-answer" Answer Frames since 1;
+    /// How a node's part in a group is.
+    87 GroupState(GroupTarget) "group-state" Request Frame since 1;
+    /// As JSON.
+    88 GroupStateAnswer(GroupStateAnswer) "group-state-answer" Answer Frames since 1;
+    /// Pages of a node's part in a group, for scrubbing.
+    89 GroupPages(GroupPages) "group-pages" Request Frame since 1;
+    /// These.
+    90 GroupPagesAnswer(GroupPagesAnswer) "group-pages-answer" Answer Frames since 1;
 }
 
 impl Message {

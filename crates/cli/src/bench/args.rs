@@ -24,6 +24,11 @@ pub enum Bench {
     ///
     /// Flags that take a list make one run of each combination, and one row each.
     Cache(CacheBench),
+    /// Read and write a region at random places, and measure it
+    ///
+    /// Flags that take a list make one run of each combination, and one row each. The region is made for it, and deleted
+    /// at the end.
+    Memory(super::memory::MemoryBench),
 }
 
 /// What a server speaks.

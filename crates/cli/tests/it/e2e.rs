@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{Ran, staves};
 
 mod bench;
+mod memory;
 
 /// Real nodes, killed when dropped.
 pub struct Cluster {

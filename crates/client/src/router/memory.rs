@@ -374,8 +374,12 @@ fn plan(
         match data_bucket(map, entry, slot, avoid) {
             Target::Node(node) => batches.entry(node).or_default().push(todo),
             Target::Wait => {
-                let text =
-                    format!("nobody answers for data bucket {slot} of group {group} at present");
+                let vacant = entry.open && entry.member(slot).is_none();
+                let why = match vacant {
+                    true => ": its node was lost, and there is none to rebuild it on; add a node",
+                    false => " at present",
+                };
+                let text = format!("nobody answers for data bucket {slot} of group {group}{why}");
                 rest.push((todo, Answer::error(ErrorCode::NotServing, text)));
             }
             Target::Lost => {

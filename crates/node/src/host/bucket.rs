@@ -23,6 +23,9 @@ pub(crate) struct Counts {
     /// Keys, and bytes of keys and values; both only where it serves.
     pub(crate) keys: u64,
     pub(crate) live_bytes: u64,
+    pub(crate) region_reads: u64,
+    pub(crate) region_writes: u64,
+    pub(crate) region_bytes: u64,
 }
 
 impl Bucket {
@@ -82,9 +85,15 @@ impl Bucket {
                     writes: stats.writes,
                     keys: bucket.count(),
                     live_bytes: bucket.bytes(),
+                    ..Counts::default()
                 }
             }
-            Bucket::Memory(_) => Counts::default(),
+            Bucket::Memory(bucket) => Counts {
+                region_reads: bucket.stats().reads,
+                region_writes: bucket.stats().writes,
+                region_bytes: bucket.written_bytes(),
+                ..Counts::default()
+            },
         }
     }
 }

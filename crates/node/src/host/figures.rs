@@ -27,6 +27,12 @@ pub(crate) struct Figures {
     pub(crate) hits: u64,
     /// Writes since the start.
     pub(crate) writes: u64,
+    /// Bytes of the chunks of regions that were ever written, in the data buckets that it serves.
+    pub(crate) region_bytes: u64,
+    /// Reads of regions since the start.
+    pub(crate) region_reads: u64,
+    /// Writes to regions since the start.
+    pub(crate) region_writes: u64,
     /// Updates of the data buckets that not every parity bucket has received yet.
     pub(crate) unstable: u64,
     /// Requests that wait at a bucket.
@@ -61,6 +67,8 @@ impl Host {
             sum.reads += stats.reads;
             sum.hits += stats.hits;
             sum.writes += stats.writes;
+            sum.region_reads += stats.region_reads;
+            sum.region_writes += stats.region_writes;
             let (missing, pages) = member.progress();
             if missing > 0 {
                 sum.filling_pages += u64::from(pages);
@@ -70,6 +78,7 @@ impl Host {
                 sum.serving += 1;
                 sum.keys += stats.keys;
                 sum.live_bytes += stats.live_bytes;
+                sum.region_bytes += stats.region_bytes;
                 sum.unstable += member.last().saturating_sub(member.stable());
             } else if member.is_data() {
                 sum.waiting_to_serve += 1;

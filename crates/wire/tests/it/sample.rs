@@ -8,7 +8,10 @@ use staves_model::{
     ClientId, ClusterId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen, Member,
     MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
 };
-use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
+use staves_wire::admin::{
+    GroupPages, GroupPagesAnswer, GroupStateAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
+    NodeTarget, StatusAnswer,
+};
 use staves_wire::cache::{
     Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp,
     PoolRef,
@@ -174,6 +177,23 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             reads: rng.next(),
             hits: rng.next(),
             writes: rng.next(),
+        }),
+        Opcode::GroupState => Message::GroupState(GroupTarget {
+            group: GroupId(rng.u32()),
+        }),
+        Opcode::GroupStateAnswer => Message::GroupStateAnswer(GroupStateAnswer {
+            json: rng.bytes(40),
+        }),
+        Opcode::GroupPages => Message::GroupPages(GroupPages {
+            group: GroupId(rng.u32()),
+            page: rng.u32(),
+            count: rng.u32(),
+        }),
+        Opcode::GroupPagesAnswer => Message::GroupPagesAnswer(GroupPagesAnswer {
+            slot: rng.slot(),
+            epoch: rng.epoch(),
+            end: rng.u32(),
+            parts: rng.list(3, part),
         }),
         Opcode::Status => Message::Status,
         Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {

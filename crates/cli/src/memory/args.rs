@@ -1,0 +1,61 @@
+//! The command line of `staves memory`.
+
+use clap::Subcommand;
+use staves_node::config::Size;
+
+#[derive(Subcommand, Debug)]
+pub enum Memory {
+    /// Make a region: flat bytes that read as zeroes, and take up memory only where they are written
+    Create {
+        /// Its name
+        name: String,
+        /// Where it ends
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+        /// The pool
+        #[arg(long, default_value = "memory")]
+        pool: String,
+    },
+    /// All regions
+    List,
+    /// One region, and where it lies
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Let a region end further on, while it is in use
+    Grow {
+        /// Its name
+        name: String,
+        /// Where it ends then
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+    },
+    /// Delete a region with all that it holds
+    Delete {
+        /// Its name
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Print bytes of a region as they are
+    Read {
+        /// Its name
+        name: String,
+        /// The first byte
+        #[arg(long, value_name = "SIZE", default_value = "0B")]
+        offset: Size,
+        /// How many; without it, up to the region's end
+        #[arg(long, value_name = "SIZE")]
+        length: Option<Size>,
+    },
+    /// Write standard input into a region
+    Write {
+        /// Its name
+        name: String,
+        /// Where the first byte goes
+        #[arg(long, value_name = "SIZE", default_value = "0B")]
+        offset: Size,
+    },
+}

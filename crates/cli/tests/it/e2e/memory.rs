@@ -1,0 +1,244 @@
+//! Regions from the shell: made, filled from a file, read back past a killed node, scrubbed, grown, deleted.
+
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+use super::Cluster;
+
+const KIB: usize = 1024;
+
+impl Cluster {
+    /// Runs the program with bytes as its standard input; bytes come out.
+    fn pipe(&self, i: usize, args: &[&str], input: &[u8]) -> Output {
+        let file = self.folder.path().join("input");
+        std::fs::write(&file, input).expect("a file");
+        Command::new(env!("CARGO_BIN_EXE_staves"))
+            .args(["--cluster", &self.nodes[i].native, "--deadline", "30s"])
+            .args(args)
+            .env_clear()
+            .stdin(File::open(&file).expect("the file"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()
+            .expect("the program runs")
+    }
+
+    fn write(&self, args: &[&str], input: &[u8]) -> String {
+        let out = self.pipe(0, args, input);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{args:?}: {text}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    fn read(&self, args: &[&str]) -> Vec<u8> {
+        let out = self.pipe(0, args, &[]);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{args:?}: {text}");
+        out.stdout
+    }
+
+    /// The exit code and what is said.
+    fn refused(&self, args: &[&str]) -> (Option<i32>, String) {
+        let out = self.pipe(0, args, &[]);
+        assert!(out.stdout.is_empty(), "{args:?}");
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), text)
+    }
+
+    /// A node that holds data of a group, but not the one that is asked.
+    fn node_that_holds(&self, group: &str) -> usize {
+        let shown = self.run(0, &["group", "show", group, "-o", "json"]).stdout;
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        let members = shown["members"].as_array().expect("members");
+        let data = members.iter().filter(|member| member["holds"] == "data");
+        let mut names = data.map(|member| member["name"].as_str().expect("a name"));
+        let other = names.find(|name| *name != self.nodes[0].native);
+        let other = other.expect("two hold data");
+        let at = self.nodes.iter().position(|node| node.native == other);
+        at.expect("one of ours")
+    }
+
+    fn scrubbed(&self) -> serde_json::Value {
+        let ran = self.run(0, &["scrub", "--pool", "memory", "-o", "json"]);
+        assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+        serde_json::from_str(&ran.stdout).expect("JSON")
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (seed * 31 + i * 7 + i / 251) as u8)
+        .collect()
+}
+
+/// Rows H1, H5 and H7 as an operator sees them.
+#[test]
+fn h7_regions_from_the_shell_survive_a_killed_node() {
+    // One more than the scheme has members: to be rebuilt on.
+    let mut cluster = Cluster::start(4);
+    let c = &cluster;
+    let pool = [
+        "pool", "create", "memory", "--kind", "memory", "--scheme", "2+1", "--memory", "32MiB",
+    ];
+    assert_eq!(c.run(0, &pool).code, Some(0));
+    let made = c.run(1, &["memory", "create", "r", "--size", "10MiB"]);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    assert!(
+        made.stdout.contains("2+1") && made.stdout.contains("10.0 MiB"),
+        "{}",
+        made.stdout
+    );
+
+    let bytes = pattern(1, 3000 * KIB + 17);
+    let said = c.write(&["memory", "write", "r", "--offset", "1000KiB"], &bytes);
+    assert!(
+        said.contains(&format!("{} bytes written", bytes.len())),
+        "{said}"
+    );
+    let length = format!("{}B", bytes.len());
+    let read = [
+        "memory", "read", "r", "--offset", "1000KiB", "--length", &length,
+    ];
+    assert!(c.read(&read) == bytes);
+    assert_eq!(
+        c.read(&["memory", "read", "r"]).len(),
+        10 << 20,
+        "all of it"
+    );
+
+    let list = c.run(2, &["memory", "list"]).stdout;
+    assert!(list.contains("r ") && list.contains("10.0 MiB"), "{list}");
+    let shown = c.run(2, &["memory", "show", "r", "-o", "json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(shown["size_bytes"], 10 << 20);
+    let group = shown["groups"][0].to_string();
+    let shown = c.run(1, &["group", "show", &group]).stdout;
+    assert!(
+        shown.contains("parity") && shown.contains("0:") && shown.contains("1:"),
+        "{shown}"
+    );
+    let found = c.scrubbed();
+    assert_eq!(
+        (&found["differences"], &found["groups"]),
+        (&0.into(), &1.into())
+    );
+    assert!(found["pages_checked"].as_u64() > Some(300), "{found}");
+
+    let victim = c.node_that_holds(&group);
+    cluster.end(victim, "-KILL");
+    let c = &cluster;
+    assert!(c.read(&read) == bytes, "rebuilt as it is asked for");
+    let more = pattern(2, 100 * KIB);
+    c.write(&["memory", "write", "r", "--offset", "2000KiB"], &more);
+    let at = [
+        "memory", "read", "r", "--offset", "2000KiB", "--length", "100KiB",
+    ];
+    assert!(c.read(&at) == more, "written while a node was missing");
+
+    assert_eq!(
+        c.run(0, &["memory", "grow", "r", "--size", "200MiB"]).code,
+        Some(0)
+    );
+    c.write(&["memory", "write", "r", "--offset", "199MiB"], b"the end");
+    assert_eq!(
+        c.read(&[
+            "memory", "read", "r", "--offset", "199MiB", "--length", "7B"
+        ]),
+        b"the end"
+    );
+    errors(c);
+    let (code, text) = c.refused(&["memory", "delete", "r"]);
+    assert!(code == Some(2) && text.contains("--yes"), "{code:?} {text}");
+    assert_eq!(c.run(0, &["memory", "delete", "r", "--yes"]).code, Some(0));
+    let (code, text) = c.refused(&["memory", "read", "r"]);
+    assert!(
+        code == Some(3) && text.contains("no region 'r'"),
+        "{code:?} {text}"
+    );
+}
+
+fn errors(c: &Cluster) {
+    for (args, code, says) in [
+        (
+            &["memory", "read", "r", "--offset", "201MiB"][..],
+            1,
+            "ends at",
+        ),
+        (&["memory", "read", "r", "--length", "0B"], 1, "0 bytes"),
+        (&["memory", "read", "r", "--length", "201MiB"], 1, "ends at"),
+        (&["memory", "write", "r"], 1, "0 bytes"),
+        (&["memory", "read", "nobody"], 3, "no region 'nobody'"),
+        (
+            &["memory", "create", "r", "--size", "1MiB"],
+            1,
+            "exists already",
+        ),
+        (
+            &["memory", "create", "s", "--size", "1MiB", "--pool", "cache"],
+            1,
+            "holds keys",
+        ),
+        (
+            &["memory", "grow", "r", "--size", "1MiB"],
+            1,
+            "cannot shrink",
+        ),
+        (
+            &["cache", "get", "k", "--pool", "memory"],
+            3,
+            "no key-value pool",
+        ),
+    ] {
+        let (got, text) = c.refused(args);
+        assert!(
+            got == Some(code) && text.contains(says),
+            "{args:?}: {got:?} {text}"
+        );
+    }
+}
+
+#[test]
+fn the_bench_of_regions_measures_and_leaves_nothing_behind() {
+    let cluster = Cluster::start(3);
+    let pool = [
+        "pool", "create", "memory", "--kind", "memory", "--scheme", "1+1", "--memory", "32MiB",
+    ];
+    assert_eq!(cluster.run(0, &pool).code, Some(0));
+    let ran = cluster.run(
+        0,
+        &[
+            "bench",
+            "memory",
+            "--size",
+            "8MiB",
+            "--blocks",
+            "64B,4KiB",
+            "--reads",
+            "50",
+            "--callers",
+            "4",
+            "--duration",
+            "300ms",
+            "--warm-up",
+            "1ms",
+            "--threads",
+            "2",
+            "--unaligned",
+            "-o",
+            "json",
+            "--deadline",
+            "30s",
+        ],
+    );
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        assert!(run["operations"].as_u64() > Some(0), "{run}");
+        assert_eq!(run["errors"], 0, "{run}");
+        assert!(run["p99_us"].as_f64() >= run["p50_us"].as_f64(), "{run}");
+    }
+    let left = cluster.run(0, &["memory", "list", "-o", "json"]).stdout;
+    assert_eq!(left.trim(), "[]");
+}

@@ -1,0 +1,98 @@
+//! A node's part in one group, in figures.
+
+use serde::{Deserialize, Serialize};
+use staves_directory::Life;
+use staves_group::Member;
+use staves_model::GroupId;
+
+/// What a node says of its part in a group.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupState {
+    /// The group.
+    pub group: u32,
+    /// The node.
+    pub node: u64,
+    /// Its life.
+    pub incarnation: u64,
+    /// Its member slot; `None` if it is no member.
+    pub slot: Option<u8>,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Whether that is open, as far as it knows.
+    pub open: bool,
+    /// Whether it is the data bucket of an open epoch.
+    pub serving: bool,
+    /// The end of its page table.
+    pub pages: u32,
+    /// Pages that it still has to fetch or rebuild.
+    pub missing_pages: u32,
+    /// Extents of 256 KiB in use.
+    pub extents: u32,
+    /// Extents reserved, those in use among them.
+    pub extents_reserved: u32,
+    /// Requests that wait at it.
+    pub requests_waiting: u64,
+    /// The streams that it holds: a data bucket its own, a parity bucket all.
+    pub streams: Vec<StreamState>,
+}
+
+/// How far a member has one data bucket's stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamState {
+    /// The data bucket's member slot.
+    pub stream: u8,
+    /// It has every delta up to here.
+    pub prefix: u64,
+    /// The low watermark, as far as it knows.
+    pub stable: u64,
+    /// Deltas up to here are in its pages.
+    pub applied: u64,
+    /// Bytes in its log.
+    pub log_bytes: u64,
+}
+
+impl GroupState {
+    pub(crate) fn of(
+        group: GroupId,
+        life: &Life,
+        member: Option<&Member>,
+        requests_waiting: usize,
+    ) -> GroupState {
+        let mut state = GroupState {
+            group: group.0,
+            node: life.node.0,
+            incarnation: life.incarnation.0,
+            requests_waiting: requests_waiting as u64,
+            ..GroupState::default()
+        };
+        let Some(member) = member else {
+            return state;
+        };
+        let Some(slot) = member.slot() else {
+            return state;
+        };
+        state.slot = Some(slot.0);
+        state.epoch = member.epoch().0;
+        state.open = member.is_open();
+        state.serving = member.serving();
+        (state.missing_pages, state.pages) = member.progress();
+        if let Some(pages) = member.pages() {
+            (state.extents, state.extents_reserved) = (pages.used(), pages.reserved());
+        }
+        let own = member.is_data().then_some(slot.0);
+        state.streams = (0..=u8::MAX)
+            .map_while(|stream| Some((stream, member.stream(stream.into())?)))
+            .filter(|(stream, _)| own.is_none_or(|own| own == *stream))
+            .map(|(number, stream)| StreamState {
+                stream: number,
+                prefix: stream.prefix,
+                stable: stream.stable,
+                applied: stream.applied,
+                log_bytes: stream.log.bytes() as u64,
+            })
+            .collect();
+        state
+    }
+}
