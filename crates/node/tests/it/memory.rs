@@ -288,12 +288,12 @@ fn check_page(got: &Bytes, number: u64) {
     }
 }
 
-/// Kills a node that holds data buckets while four writers write and read; they go on, and nothing that was
+/// Kills so many nodes that hold data buckets while four writers write and read; they go on, and nothing that was
 /// acknowledged is lost. Then the dead node's bytes are rebuilt elsewhere, and another may die.
-fn kills_under_load(scheme: &str, nodes: usize) {
+fn kills_under_load(scheme: &str, nodes: usize, at_once: usize) {
     let (mut town, client) = town_with_pool(nodes, scheme);
     let mut adds = 0;
-    for round in 0..2 {
+    for round in 0..if at_once == 1 { 2 } else { 1 } {
         let region = town.citizens[0].runtime().block_on(async {
             match round {
                 0 => client.create_region(POOL, "r", 16 << 20).await,
@@ -308,11 +308,8 @@ fn kills_under_load(scheme: &str, nodes: usize) {
         });
         // Not the first citizen: the clients run there.
         let members = town.citizens[0].map().groups[&group].members.clone();
-        let data = members.iter().flatten().map(|x| town.position(x.node));
-        let victim = data
-            .into_iter()
-            .find(|at| *at != 0)
-            .expect("members are apart");
+        let held = members.iter().flatten().map(|x| town.position(x.node));
+        let victims: Vec<usize> = held.filter(|at| *at != 0).take(at_once).collect();
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let runtime = town.citizens[0].runtime().handle().clone();
         let writers: Vec<_> = (0..4)
@@ -338,7 +335,7 @@ fn kills_under_load(scheme: &str, nodes: usize) {
             done
         });
         std::thread::sleep(Duration::from_millis(700));
-        town.citizens[victim].kill();
+        victims.iter().for_each(|at| town.citizens[*at].kill());
         std::thread::sleep(Duration::from_secs(3));
         stop.send(true).expect("somebody listens");
         runtime.block_on(async {
@@ -369,10 +366,56 @@ fn kills_under_load(scheme: &str, nodes: usize) {
 /// Rows H5, H6 and H7: 2+1 survives a death, answers while it rebuilds, and then survives another.
 #[test]
 fn h5_h6_h7_nodes_die_under_load_and_a_coded_region_goes_on() {
-    kills_under_load("2+1", 5);
+    kills_under_load("2+1", 5, 1);
 }
 
 #[test]
 fn d4_h7_nodes_die_under_load_and_a_region_of_copies_goes_on() {
-    kills_under_load("1+1", 4);
+    kills_under_load("1+1", 4, 1);
+}
+
+/// Row H5: what two lost members held is made in one go, while it is used.
+#[test]
+fn h5_two_members_of_two_and_two_die_at_once() {
+    kills_under_load("2+2", 6, 2);
+}
+
+/// Row H10: parity is added and given up while a region is written; it bears the losses that it says.
+#[test]
+fn h10_k_of_a_region_is_raised_while_it_is_written() {
+    let (mut town, client) = town_with_pool(5, "2+1");
+    let runtime = town.citizens[0].runtime().handle().clone();
+    let region = runtime.block_on(client.create_region(POOL, "r", 16 << 20));
+    let region = region.expect("a region");
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let writer = runtime.spawn(write_on(region.clone(), 0, stopped));
+    let set = |scheme: &str| Change::SetPool {
+        name: POOL.into(),
+        scheme: Some(scheme.parse().expect("a scheme")),
+        node_budget_bytes: None,
+    };
+    let members = |town: &Town| {
+        let map = town.citizens[0].map();
+        let entry = map.region_named("r").expect("made").1.stretches[0].first;
+        let group = &map.groups[&entry];
+        let whole = group.members.iter().flatten().filter(|x| x.complete);
+        let nodes: Vec<usize> = whole.map(|x| town.position(x.node)).collect();
+        (nodes, group.open)
+    };
+    town.citizens[0].propose(&set("2+2")).expect("one more");
+    eventually("there are four members", || {
+        let (nodes, open) = members(&town);
+        open && nodes.len() == 4
+    });
+    let (nodes, _) = members(&town);
+    let victims: Vec<usize> = nodes.into_iter().filter(|at| *at != 0).take(2).collect();
+    victims.iter().for_each(|at| town.citizens[*at].kill());
+    std::thread::sleep(Duration::from_secs(2));
+    stop.send(true).expect("somebody listens");
+    runtime.block_on(async {
+        for (page, number) in (0..).zip(writer.await.expect("the writer")) {
+            let got = region.read(page_of(0, page), 4096).await.expect("a read");
+            check_page(&got, number);
+        }
+    });
 }

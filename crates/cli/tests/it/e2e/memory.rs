@@ -146,6 +146,7 @@ fn h7_regions_from_the_shell_survive_a_killed_node() {
         ]),
         b"the end"
     );
+    scrub_under_load(c);
     errors(c);
     let (code, text) = c.refused(&["memory", "delete", "r"]);
     assert!(code == Some(2) && text.contains("--yes"), "{code:?} {text}");
@@ -155,6 +156,30 @@ fn h7_regions_from_the_shell_survive_a_killed_node() {
         code == Some(3) && text.contains("no region 'r'"),
         "{code:?} {text}"
     );
+}
+
+/// I4 while others write, and while the dead node's part is rebuilt.
+fn scrub_under_load(c: &Cluster) {
+    let args = [
+        "bench", "memory", "--size", "4MiB", "--blocks", "4KiB", "--reads", "0",
+    ];
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_staves"))
+        .args(["--cluster", &c.nodes[0].native, "--deadline", "30s"])
+        .args(args)
+        .args(["--duration", "3s", "--callers", "4"])
+        .env_clear()
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let mut checked = 0;
+    while bench.try_wait().expect("it is ours").is_none() {
+        let found = c.scrubbed();
+        assert_eq!(found["differences"], 0, "{found}");
+        checked += found["pages_checked"].as_u64().unwrap_or(0);
+    }
+    assert!(bench.wait().expect("it has ended").success());
+    assert!(checked > 1000, "{checked} pages were checked meanwhile");
 }
 
 fn errors(c: &Cluster) {
