@@ -201,3 +201,43 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
         Err(Unread::NotServing)
     );
 }
+
+/// Parity reserves what the largest of its data buckets wants, and gives back what none does any more.
+#[test]
+fn parity_reserves_for_the_largest_data_bucket() {
+    let mut town = Town::new(2, 1, 0);
+    let want = |town: &mut Town, index: usize, extents: u32| {
+        town.members[index].want_extents(extents);
+        town.ticks(30);
+        let reserved = |m: &staves_group::Member| m.pages().map_or(0, |p| p.reserved());
+        (
+            reserved(&town.members[2]),
+            town.members[index].usable_extents(),
+        )
+    };
+    assert_eq!(want(&mut town, 0, 5), (5, 5));
+    assert_eq!(want(&mut town, 1, 2), (5, 2));
+    assert_eq!(want(&mut town, 0, 1), (2, 1));
+    assert_eq!(want(&mut town, 1, 3), (3, 3));
+}
+
+/// Row H2: parity acknowledges what it has received and does its arithmetic later; a part that it gives away
+/// meanwhile has all of it.
+#[test]
+fn nobody_waits_for_parity_arithmetic() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    let at = town.members[2].stream(0).map(|s| (s.applied, s.prefix));
+    town.write(PAGE, b"one more");
+    town.write(PAGE + 8, b"and one");
+    let then = town.members[2].stream(0).map(|s| (s.applied, s.prefix));
+    assert_eq!(then.map(|t| t.0), at.map(|t| t.0), "not applied");
+    assert_eq!(then.map(|t| t.1), at.map(|t| t.1 + 2), "but received");
+    assert_eq!(
+        town.members[0].stable(),
+        town.members[0].last(),
+        "and answered"
+    );
+    town.ticks(3);
+    check_parity(&town, &[0, 1], &[2], 3);
+}
