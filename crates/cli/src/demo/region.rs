@@ -16,7 +16,6 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 use staves_client::{Client, ClientOptions, Region};
-use staves_model::{ClusterMap, GroupId};
 use tokio::runtime::Runtime;
 
 /// The region's name.
@@ -60,8 +59,9 @@ struct Shared {
 /// Workers on the region.
 pub struct Load {
     shared: Arc<Shared>,
-    /// Nodes that hold data buckets of the region, by the map at its start.
-    pub data_nodes: Vec<u64>,
+    runtime: Runtime,
+    client: Client,
+    region: Region,
     workers: Vec<JoinHandle<anyhow::Result<Done>>>,
 }
 
@@ -72,7 +72,6 @@ impl Load {
         let size = u64::from(PAGES) * PAGE_BYTES as u64;
         let region = runtime.block_on(client.create_region(pool, NAME, size));
         let region = region.context("cannot make the region")?;
-        let stat = runtime.block_on(region.stat())?;
         let shared = Arc::new(Shared {
             doors,
             stop: AtomicBool::new(false),
@@ -84,7 +83,9 @@ impl Load {
             std::thread::spawn(move || Worker::new(number, shared)?.run())
         };
         Ok(Load {
-            data_nodes: data_nodes(&client.map(), &stat.groups),
+            runtime,
+            client,
+            region,
             workers: (0..WORKERS).map(start).collect(),
             shared: shared.clone(),
         })
@@ -110,6 +111,15 @@ impl Load {
         self.workers.iter().any(JoinHandle::is_finished)
     }
 
+    /// Nodes that hold data buckets of the region, by the newest map.
+    pub fn data_nodes(&self) -> anyhow::Result<BTreeSet<u64>> {
+        let stat = self.runtime.block_on(self.region.stat())?;
+        let map = self.client.map();
+        let groups = stat.groups.iter().filter_map(|id| map.groups.get(id));
+        let members = groups.flat_map(|g| g.members.iter().take(g.m.into()).flatten());
+        Ok(members.map(|member| member.node.0).collect())
+    }
+
     /// Ends the load: each worker reads all its pages once more.
     pub fn stop(self) -> anyhow::Result<Done> {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -125,13 +135,6 @@ impl Load {
         all.examples.truncate(EXAMPLES);
         Ok(all)
     }
-}
-
-fn data_nodes(map: &ClusterMap, groups: &[GroupId]) -> Vec<u64> {
-    let groups = groups.iter().filter_map(|id| map.groups.get(id));
-    let members = groups.flat_map(|g| g.members.iter().take(g.m.into()).flatten());
-    let nodes: BTreeSet<u64> = members.map(|member| member.node.0).collect();
-    nodes.into_iter().collect()
 }
 
 fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {

@@ -35,7 +35,7 @@ pub struct Act {
     pub pages: u32,
     /// The longest that a read or a write took, the kills included.
     pub longest_wait_ms: u64,
-    /// From the kills until every bucket was there again.
+    /// From the restart of the killed nodes until every bucket was there again.
     pub rebuilt_ms: u64,
     /// What the workers did and found.
     pub done: Done,
