@@ -217,17 +217,18 @@ impl Bucket {
                 ) {
                     return Outcome::Blocked { starved: true };
                 }
-                match self.grow(now, chunks::extents_upto(next)) {
-                    Growth::Granted => {}
-                    Growth::Pending => return Outcome::Blocked { starved: true },
-                    Growth::Refused => return self.keep(ask, out_of_memory()),
-                }
                 let (run, entry) = chunks::entry(chunks::chunk_of(offset), next);
                 runs.push(run);
                 all.extend_from_slice(&entry);
                 next
             }
         };
+        // For a place that was taken long ago, too: who has joined since has yet to say that it has the memory.
+        match self.grow(now, chunks::extents_upto(place)) {
+            Growth::Granted => {}
+            Growth::Pending => return Outcome::Blocked { starved: true },
+            Growth::Refused => return self.keep(ask, out_of_memory()),
+        }
         runs.push(run(chunks::at(place, offset), bytes.len() as u64));
         all.extend_from_slice(bytes);
         let outcome = self.make(ask, answer, runs, all.freeze());
