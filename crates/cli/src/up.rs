@@ -25,7 +25,18 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
     if let Some(parent) = up.parent_pid {
         die_with(parent);
     }
+    end_on_panic();
     serve(loaded)
+}
+
+/// A panic of any task or thread ends the process, after it was told. A node that goes on without a part of
+/// itself holds leases and answers pings, and nobody takes over from it.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// What is logged.
@@ -68,4 +79,28 @@ fn die_with(parent: u32) {
 
 fn serve(loaded: staves_node::config::Loaded) -> anyhow::Result<()> {
     Ok(staves_node::serve(loaded.config)?)
+}
+
+#[cfg(test)]
+mod tests {
+    /// Runs itself as a child in which one thread of two panics.
+    #[test]
+    fn a_panic_of_one_thread_ends_the_process() {
+        const CHILD: &str = "STAVES_TEST_PANICS";
+        if std::env::var_os(CHILD).is_some() {
+            super::end_on_panic();
+            let _ = std::thread::spawn(|| panic!("a broken assertion")).join();
+            std::process::exit(0);
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().expect("its file"));
+        child.args([
+            "--exact",
+            "up::tests::a_panic_of_one_thread_ends_the_process",
+        ]);
+        child.arg("--nocapture").env(CHILD, "1");
+        let out = child.output().expect("it runs");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success(), "it went on: {said}");
+        assert!(said.contains("a broken assertion"), "{said}");
+    }
 }
