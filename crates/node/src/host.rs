@@ -32,7 +32,7 @@ use staves_wire::group::{GroupEnvelope, GroupMessage};
 use tokio::sync::Notify;
 
 pub(crate) use self::calls::Calls;
-pub(crate) use self::cell::{Cell, Naming, Submitted};
+pub(crate) use self::cell::{Cell, Naming, State, Submitted};
 use self::lane::Lane;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;

@@ -152,6 +152,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 }))
                 .collect(),
             moved: rng.list(2, group),
+            draw_above: rng.next(),
         }),
         Opcode::CacheStats => Message::CacheStats(CacheStats { pool: pool(rng) }),
         Opcode::CacheStatsAnswer => Message::CacheStatsAnswer(CacheStatsAnswer {
