@@ -121,6 +121,8 @@ impl World {
             }
             // It may have taken effect, or not.
             Answer::Error(ErrorCode::Forgotten, _) => self.cover.count("key-value: forgotten"),
+            // It took effect; with what answer nobody says any more.
+            Answer::Error(ErrorCode::AnswerGone, _) => self.cover.count("key-value: answer gone"),
             answer => {
                 operation.returned = Some(now);
                 operation.seen = seen_of(answer);

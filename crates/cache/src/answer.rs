@@ -128,7 +128,7 @@ pub(crate) fn recall(kept: &Bytes) -> Answer {
         Some(&TOO_LARGE) => {
             let bytes = u64::from_le_bytes(number(1).unwrap_or_default());
             Answer::error(
-                ErrorCode::Forgotten,
+                ErrorCode::AnswerGone,
                 format!(
                     "ERR the first try of this request took effect, but its answer, a value of {bytes} \
                      bytes, is too large to be kept for a retry"
@@ -183,7 +183,7 @@ mod tests {
         ] {
             assert_eq!(recall(&keep(&answer)), answer);
         }
-        let Answer::Error(ErrorCode::Forgotten, text) = recall(&keep(&value(4097))) else {
+        let Answer::Error(ErrorCode::AnswerGone, text) = recall(&keep(&value(4097))) else {
             panic!("too large to keep")
         };
         assert!(text.contains("4097 bytes"), "{text}");

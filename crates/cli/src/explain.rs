@@ -167,6 +167,11 @@ fn of_wire(code: ErrorCode) -> Text {
             "The message is for nodes only, or the credentials do not fit.",
             "Ask in the role that may.",
         ),
+        ErrorCode::ClockAhead => (
+            "The request's number lies more than a day ahead of the node's clock. Nothing was done.",
+            "The clock of the client's machine is far ahead, or the node's far behind.",
+            "Set the clock that is wrong (NTP), then start the client again.",
+        ),
         ErrorCode::NotServing => (
             "The bucket is not answered for here, or not now. Nothing was done.",
             "The bucket is moving on to new members after a node's death or a planned change, or it is cut off from the directory's majority.",
@@ -191,6 +196,11 @@ fn of_wire(code: ErrorCode) -> Text {
             "The retry came too late to tell whether the first try took effect.",
             "The bucket keeps the answers to each client's newest requests only, and this one's is gone.",
             "Read the key, and decide whether to write again.",
+        ),
+        ErrorCode::AnswerGone => (
+            "The write was done, and its answer is gone: a value too large to be kept for a retry.",
+            "The first try's answer was lost with its connection or its node; values above 4 KiB are not kept.",
+            "Do not write again. The old value that it asked for cannot be had any more.",
         ),
         ErrorCode::Stopping => (
             "The node is on its way out. Nothing was done.",

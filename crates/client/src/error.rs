@@ -12,9 +12,11 @@
 //! [`NotAnInteger`](ErrorCode::NotAnInteger), [`TooLarge`](ErrorCode::TooLarge) and their kin say what is
 //! wrong with it; [`NotServing`](ErrorCode::NotServing) and [`Busy`](ErrorCode::Busy) that nobody could do
 //! it in time, and that nothing was done; [`Lost`](ErrorCode::Lost) that its bytes are gone for good.
+//! [`ClockAhead`](ErrorCode::ClockAhead) says that this machine's clock is far off.
 //! [`Deadline`](ErrorCode::Deadline), [`Unreachable`](ErrorCode::Unreachable) and
 //! [`Forgotten`](ErrorCode::Forgotten) leave open whether a write was done
-//! ([`ClientError::is_uncertain`]).
+//! ([`ClientError::is_uncertain`]); so it is taken, to be on the safe side, with
+//! [`AnswerGone`](ErrorCode::AnswerGone), which says that it was.
 
 use staves_net::NetError;
 use staves_wire::ErrorCode;
@@ -99,6 +101,7 @@ mod tests {
                 ErrorCode::Deadline
                     | ErrorCode::Unreachable
                     | ErrorCode::Forgotten
+                    | ErrorCode::AnswerGone
                     | ErrorCode::Internal
             );
             assert_eq!(operation(*code).is_uncertain(), uncertain, "{code}");

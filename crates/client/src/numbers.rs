@@ -3,7 +3,8 @@
 //!
 //! They are drawn from the clock, in microseconds since 1970, so that they lie above those of clients
 //! that were there before: a bucket that has forgotten some can tell a new one from them. Should our
-//! clock be behind theirs, [`Numbers::skip_ahead`] makes up for it.
+//! clock be behind theirs, the bucket says how far, and [`Numbers::draw_above`] makes up for it: by
+//! that much and no more, so that numbers do not run away from the clocks.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,9 +30,6 @@ struct State {
     /// How many numbers these are.
     count: u64,
 }
-
-/// How far numbers skip at a time.
-const SKIP_MICROS: u64 = 3600 * 1_000_000;
 
 impl State {
     fn floor(&self) -> u64 {
@@ -120,10 +118,10 @@ impl Numbers {
         })
     }
 
-    /// A bucket cannot tell our numbers from those of clients that it has forgotten.
-    pub(crate) fn skip_ahead(&self) {
+    /// A bucket cannot tell numbers up to `mark` from those of clients that it has forgotten.
+    pub(crate) fn draw_above(&self, mark: u64) {
         let mut state = self.state.lock();
-        state.ahead = state.last.saturating_add(SKIP_MICROS).min(u64::MAX / 2);
+        state.ahead = state.ahead.max(mark.min(u64::MAX / 2));
     }
 }
 
@@ -172,14 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn numbers_follow_the_clock_and_skip_when_it_is_behind() {
+    fn numbers_follow_the_clock_and_lie_just_above_a_mark_when_it_is_behind() {
         let numbers = Numbers::new(ClientId(1), 10);
         let first = |clock| numbers.try_take_at(2, clock).and_then(|t| t.iter().next());
         assert_eq!(first(500), Some(500));
         assert_eq!(first(500), Some(502), "never the same twice");
         assert_eq!(first(9000), Some(9000));
-        numbers.skip_ahead();
-        assert_eq!(first(9002), Some(9002 + SKIP_MICROS));
-        assert_eq!(numbers.floor(), 9004 + SKIP_MICROS, "nothing is in use");
+        numbers.draw_above(70_000);
+        assert_eq!(first(9002), Some(70_001), "no further than asked");
+        numbers.draw_above(60_000);
+        assert_eq!(first(9003), Some(70_003), "a lower mark changes nothing");
+        assert_eq!(first(80_000), Some(80_000), "the clock has caught up");
+        assert_eq!(numbers.floor(), 80_002, "nothing is in use");
     }
 }

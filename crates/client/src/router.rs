@@ -20,6 +20,8 @@ use crate::numbers::Numbers;
 use crate::options::RouterOptions;
 use crate::route::{Target, newest, pool_of, target, with_moved};
 
+/// How many times the writes of one turn are given higher numbers.
+const REDRAWS_MAX: u32 = 4;
 /// A node that could not be asked is passed over for this long.
 const AVOIDED: Duration = Duration::from_millis(100);
 
@@ -83,6 +85,17 @@ struct Todo {
     op: CacheOp,
     /// Why it has no answer yet.
     trouble: Option<(ErrorCode, String)>,
+}
+
+impl Todo {
+    /// A write that cannot have been done under its number yet.
+    fn is_new(&self) -> bool {
+        self.op.number > 0 && !self.tried
+    }
+}
+
+fn is_forgotten(answer: &Answer) -> bool {
+    matches!(answer, Answer::Error(ErrorCode::Forgotten, _))
 }
 
 /// What became of one batch.
@@ -174,6 +187,7 @@ impl<T: Transport> Router<T> {
         deadline: Instant,
     ) -> Result<Vec<Answer>, ClientError> {
         let count = ops.len();
+        let slots: Vec<HashSlot> = ops.iter().map(|op| op.as_op().slot()).collect();
         let writes = ops.iter().filter(|op| op.as_op().is_write()).count() as u64;
         let taken = self.inner.numbers.take(writes);
         let Ok(taken) = tokio::time::timeout_at(deadline.into(), taken).await else {
@@ -182,7 +196,7 @@ impl<T: Transport> Router<T> {
         };
         let mut numbers = taken.iter();
         let todo = ops.into_iter().enumerate().map(|(index, op)| {
-            let (slot, write) = (op.as_op().slot(), op.as_op().is_write());
+            let (slot, write) = (slots[index], op.as_op().is_write());
             let number = if write {
                 numbers.next().unwrap_or(0)
             } else {
@@ -201,14 +215,28 @@ impl<T: Transport> Router<T> {
             todo: todo.collect(),
             answers: vec![None; count],
             deadline,
+            too_low: Vec::new(),
+            draw_above: 0,
         };
-        turn.run().await?;
-        let answers = turn.finish();
-        let unknown = |a: &Answer| matches!(a, Answer::Error(ErrorCode::Forgotten, _));
-        if answers.iter().any(unknown) {
-            self.inner.numbers.skip_ahead();
+        let mut taken = taken;
+        for redraw in 0.. {
+            turn.run().await?;
+            turn.give_up_overtaken(&slots);
+            let again = turn.too_low.len() as u64;
+            if again == 0 || redraw == REDRAWS_MAX || Instant::now() >= deadline {
+                break;
+            }
+            self.inner.numbers.draw_above(turn.draw_above);
+            // Whatever had the numbers so far has its answer, or was not done.
+            drop(taken);
+            let more = self.inner.numbers.take(again);
+            let Ok(more) = tokio::time::timeout_at(deadline.into(), more).await else {
+                break;
+            };
+            taken = more;
+            turn.number_again(taken.iter());
         }
-        Ok(answers)
+        Ok(turn.finish())
     }
 
     /// Passes another client's request on to the nodes that answer for it: once, with the client's own
@@ -226,9 +254,11 @@ impl<T: Transport> Router<T> {
                     revision: map.revision,
                     answers: vec![answer; count],
                     moved,
+                    draw_above: 0,
                 };
             }
         };
+        let mut draw_above = 0;
         let head = Head {
             pool,
             client: request.client,
@@ -254,6 +284,7 @@ impl<T: Transport> Router<T> {
                 Ok(theirs) => {
                     self.hear(&map, &theirs);
                     moved.extend(theirs.moved);
+                    draw_above = draw_above.max(theirs.draw_above);
                     for (todo, answer) in outcome.todo.into_iter().zip(theirs.answers) {
                         answers[todo.index] = Some(answer);
                     }
@@ -274,6 +305,7 @@ impl<T: Transport> Router<T> {
             revision: self.map().revision,
             answers: answers.collect(),
             moved,
+            draw_above,
         }
     }
 
@@ -406,6 +438,9 @@ struct Turn<'a, T> {
     todo: Vec<Todo>,
     answers: Vec<Option<Answer>>,
     deadline: Instant,
+    /// Writes that no bucket has done, and that want numbers above `draw_above`.
+    too_low: Vec<Todo>,
+    draw_above: u64,
 }
 
 impl<T: Transport> Turn<'_, T> {
@@ -472,8 +507,14 @@ impl<T: Transport> Turn<'_, T> {
             match outcome.result {
                 Ok(answers) => {
                     self.router.hear(map, &answers);
+                    self.draw_above = self.draw_above.max(answers.draw_above);
+                    let says_how_far = answers.draw_above > 0;
                     for (todo, answer) in outcome.todo.into_iter().zip(answers.answers) {
-                        self.settle(todo, answer);
+                        if says_how_far && todo.is_new() && is_forgotten(&answer) {
+                            self.too_low.push(todo);
+                        } else {
+                            self.settle(todo, answer);
+                        }
                     }
                 }
                 Err(error) => self.failed(outcome.todo, &error),
@@ -501,8 +542,38 @@ impl<T: Transport> Turn<'_, T> {
         }
     }
 
+    /// A write is not done after one that was sent behind it, to the same hash slot, and has its answer.
+    fn give_up_overtaken(&mut self, slots: &[HashSlot]) {
+        let answers = &mut self.answers;
+        self.too_low.retain(|todo| {
+            let behind = answers.iter().zip(slots).skip(todo.index + 1);
+            let overtaken = behind
+                .filter(|(_, slot)| **slot == todo.op.slot)
+                .any(|(answer, _)| answer.is_some());
+            if overtaken {
+                let text = "it was not done, for its number was too low, and a later operation of the batch was";
+                answers[todo.index] = Some(Answer::error(ErrorCode::NotServing, text));
+            }
+            !overtaken
+        });
+        self.too_low.sort_by_key(|todo| todo.index);
+    }
+
+    /// Writes whose numbers were too low are to do again, as new ones.
+    fn number_again(&mut self, numbers: impl Iterator<Item = u64>) {
+        for (mut todo, number) in self.too_low.drain(..).zip(numbers) {
+            todo.op.number = number;
+            self.todo.push(todo);
+        }
+    }
+
     /// Time is up: what has no answer gets one that says why.
     fn finish(mut self) -> Vec<Answer> {
+        for todo in self.too_low.drain(..) {
+            let text = "it was not done: the bucket has forgotten clients with higher numbers than it had, \
+                        and there was no time to ask again with another";
+            self.answers[todo.index] = Some(Answer::error(ErrorCode::NotServing, text));
+        }
         for todo in self.todo.drain(..) {
             let (code, text) = todo
                 .trouble

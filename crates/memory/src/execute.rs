@@ -205,29 +205,28 @@ impl Bucket {
             Vec::with_capacity(2),
             BytesMut::with_capacity(bytes.len() + 2),
         );
-        let place = match place {
-            Some(place) => place,
-            None => {
-                let next = self.member.pages().map_or(1, chunks::next_place);
-                // Never written here, but perhaps at another data bucket of the group.
-                if self.lacks(
-                    now,
-                    run(chunks::at(next, offset), bytes.len() as u64),
-                    effects,
-                ) {
-                    return Outcome::Blocked { starved: true };
-                }
-                let (run, entry) = chunks::entry(chunks::chunk_of(offset), next);
-                runs.push(run);
-                all.extend_from_slice(&entry);
-                next
-            }
-        };
-        // For a place that was taken long ago, too: who has joined since has yet to say that it has the memory.
+        let taken = place.is_some();
+        let next = || self.member.pages().map_or(1, chunks::next_place);
+        let place = place.unwrap_or_else(next);
+        // A new place was never written here, but perhaps at another data bucket of the group.
+        if self.lacks(
+            now,
+            run(chunks::at(place, offset), bytes.len() as u64),
+            effects,
+        ) {
+            return Outcome::Blocked { starved: true };
+        }
+        // A new member says first what it has reserved: until then the memory of a place that is taken counts
+        // as lacking too.
         match self.grow(now, chunks::extents_upto(place)) {
             Growth::Granted => {}
-            Growth::Pending => return Outcome::Blocked { starved: true },
-            Growth::Refused => return self.keep(ask, out_of_memory()),
+            Growth::Refused if !taken => return self.keep(ask, out_of_memory()),
+            Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
+        }
+        if !taken {
+            let (run, entry) = chunks::entry(chunks::chunk_of(offset), place);
+            runs.push(run);
+            all.extend_from_slice(&entry);
         }
         runs.push(run(chunks::at(place, offset), bytes.len() as u64));
         all.extend_from_slice(bytes);

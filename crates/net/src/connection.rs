@@ -360,6 +360,28 @@ async fn run(
     shared.end(error);
 }
 
+/// Most bytes that a connection's task reads before others have a turn. As long as there is something to
+/// read the runtime would let it go on for a hundred times that; with as many threads as such
+/// connections, no heartbeat is heard meanwhile.
+const TURN_BYTES: usize = 1 << 20;
+
+/// What a task has read since others had their turn.
+#[derive(Default)]
+pub(crate) struct Turn {
+    bytes: usize,
+}
+
+impl Turn {
+    /// So many bytes were read: lets others go first if that was enough for one turn.
+    pub(crate) async fn took(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= TURN_BYTES {
+            self.bytes = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 async fn read(
     shared: &Shared,
     socket: &mut (impl AsyncRead + Unpin),
@@ -369,6 +391,7 @@ async fn read(
 ) -> NetError {
     let addr = &shared.addr;
     let mut silent = false;
+    let mut turn = Turn::default();
     loop {
         loop {
             match decoder.next(&mut buffer) {
@@ -389,7 +412,10 @@ async fn read(
         );
         match tokio::time::timeout(silence_max / 2, socket.read_buf(&mut buffer)).await {
             Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Reset)),
-            Ok(Ok(_)) => silent = false,
+            Ok(Ok(bytes)) => {
+                silent = false;
+                turn.took(bytes).await;
+            }
             Ok(Err(error)) => {
                 return closed(addr, format!("reading failed: {error}"), Some(Sign::Reset));
             }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::connection::READ_BYTES;
+use crate::connection::{READ_BYTES, Turn};
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
 use crate::server::{Handler, PeerInfo, Shared};
@@ -32,6 +32,7 @@ pub(crate) async fn serve<H: Handler>(
         decoder: Decoder::new(options.limits),
         buffer: BytesMut::with_capacity(READ_BYTES),
         read_at: Instant::now(),
+        turn: Turn::default(),
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
@@ -83,6 +84,7 @@ struct Input {
     buffer: BytesMut,
     /// When the newest of them came. What was read and waits is as old as that.
     read_at: Instant,
+    turn: Turn,
 }
 
 impl Input {
@@ -103,7 +105,10 @@ impl Input {
             self.buffer.reserve(more.max(READ_BYTES));
             match tokio::time::timeout(idle_max, socket.read_buf(&mut self.buffer)).await {
                 Ok(Ok(0)) => return Ok(None),
-                Ok(Ok(_)) => self.read_at = Instant::now(),
+                Ok(Ok(bytes)) => {
+                    self.read_at = Instant::now();
+                    self.turn.took(bytes).await;
+                }
                 Ok(Err(error)) => return Err(format!("reading failed: {error}")),
                 Err(_) => return Err(format!("nothing came for {} ms", idle_max.as_millis())),
             }

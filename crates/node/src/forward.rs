@@ -56,6 +56,7 @@ impl Transport for Ways {
                         revision: sent.revision,
                         answers: vec![Answer::Ok; sent.ops.len()],
                         moved: Vec::new(),
+                        draw_above: 0,
                     }))
                 }
                 _ => result,

@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 
 use self::bucket::Bucket;
 pub(crate) use self::calls::Calls;
-pub(crate) use self::cell::{Cell, Naming, Submitted};
+pub(crate) use self::cell::{Cell, Naming, State, Submitted};
 use self::lane::Lane;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;

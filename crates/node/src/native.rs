@@ -4,6 +4,7 @@
 //! requests step their buckets right there, everything that waits goes to a task that ends by the
 //! asker's deadline.
 
+mod ahead;
 mod batch;
 mod group;
 mod memory;

@@ -299,6 +299,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     Ok(())
 }
 
+/// Most tasks that a busy thread polls before it looks what has come on its sockets and which times have
+/// passed. Each of them may have a megabyte to copy ([`staves_net`] gives others their turn after that),
+/// and a heartbeat must not wait for very many.
+const POLLS_MAX: u32 = 16;
+
 /// Runs a node on threads of its own until SIGTERM or SIGINT, and then leaves in good order; at a second
 /// signal the process exits at once, with 130.
 pub fn serve(config: Config) -> Result<(), StartError> {
@@ -306,6 +311,7 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     if config.threads > 0 {
         threads.worker_threads(config.threads as usize);
     }
+    threads.event_interval(POLLS_MAX);
     let runtime = threads.enable_all().build().map_err(StartError::Runtime)?;
     let served = runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};

@@ -288,6 +288,9 @@ pub struct CacheAnswers {
     /// The newest entries of the groups for which the request came to the wrong node (row D1: the same
     /// mistake is not made twice).
     pub moved: Vec<Arc<Group>>,
+    /// Where an answer is `forgotten`: its bucket tells new requests from forgotten ones only by numbers
+    /// above this. 0 if none is. Since version 2; version 1 does not say.
+    pub draw_above: u64,
 }
 
 /// Asks a node for the figures of its part of a pool.
@@ -382,6 +385,7 @@ impl Wire for CacheAnswers {
     fn put(&self, out: &mut BytesMut) {
         self.answers.put(out);
         self.moved.put(out);
+        self.draw_above.put(out);
     }
 
     fn take(from: &mut Reader) -> Result<CacheAnswers, DecodeError> {
@@ -389,6 +393,11 @@ impl Wire for CacheAnswers {
             revision: Revision(0), // in the header
             answers: take_ops(from)?,
             moved: take_ops(from)?,
+            draw_above: if from.left() == 0 {
+                0
+            } else {
+                Wire::take(from)?
+            },
         })
     }
 }

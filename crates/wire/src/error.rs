@@ -48,6 +48,8 @@ codes! {
     WrongCluster = 4, "wrong-cluster";
     /// Not allowed for this role or these credentials.
     Denied = 5, "denied";
+    /// The request's number lies too far ahead of the node's clock. Nothing was done: set the clock right.
+    ClockAhead = 6, "clock-ahead";
     /// The bucket is not answered for here, or not now. Nothing was done: look at the newer map, ask again.
     NotServing = 10, "not-serving";
     /// A bound was reached (a full log, a full queue). Nothing was done: ask again a little later.
@@ -60,6 +62,8 @@ codes! {
     Forgotten = 14, "forgotten";
     /// The node is on its way out. Nothing was done: ask another.
     Stopping = 15, "stopping";
+    /// The write was done by its first try, whose answer was too large to be kept for a retry.
+    AnswerGone = 16, "answer-gone";
     /// The pool's budget is used up. Nothing was changed anywhere.
     OutOfMemory = 20, "out-of-memory";
     /// The value is not an integer, or not in the range of one.
@@ -89,6 +93,7 @@ impl ErrorCode {
             ErrorCode::Deadline
                 | ErrorCode::Unreachable
                 | ErrorCode::Forgotten
+                | ErrorCode::AnswerGone
                 | ErrorCode::Internal
         )
     }

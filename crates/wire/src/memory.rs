@@ -102,6 +102,9 @@ pub struct MemoryAnswers {
     pub answers: Vec<Answer>,
     /// The newest entries of the groups for which the request came to the wrong node.
     pub moved: Vec<Arc<Group>>,
+    /// Where an answer is `forgotten`: its bucket tells new requests from forgotten ones only by numbers
+    /// above this. 0 if none is.
+    pub draw_above: u64,
 }
 
 // On the wire.
@@ -145,6 +148,7 @@ impl Wire for MemoryAnswers {
     fn put(&self, out: &mut BytesMut) {
         self.answers.put(out);
         self.moved.put(out);
+        self.draw_above.put(out);
     }
 
     fn take(from: &mut Reader) -> Result<MemoryAnswers, DecodeError> {
@@ -152,6 +156,7 @@ impl Wire for MemoryAnswers {
             revision: Revision(0), // in the header
             answers: take_ops(from)?,
             moved: take_ops(from)?,
+            draw_above: Wire::take(from)?,
         })
     }
 }

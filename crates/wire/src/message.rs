@@ -147,9 +147,9 @@ messages! {
 
     // The memory service.
     /// A batch of operations.
-    40 Memory(MemoryRequest) "memory" Request Frames since 1;
+    40 Memory(MemoryRequest) "memory" Request Frames since 2;
     /// Their answers.
-    41 MemoryAnswers(MemoryAnswers) "memory-answers" Answer Frames since 1;
+    41 MemoryAnswers(MemoryAnswers) "memory-answers" Answer Frames since 2;
 
     // The directory.
     /// Between voters.
@@ -199,13 +199,13 @@ messages! {
     /// These.
     86 KeyRangeAnswer(KeyRangeAnswer) "key-range-answer" Answer Frames since 1;
     /// How a node's part in a group is.
-    87 GroupState(GroupTarget) "group-state" Request Frame since 1;
+    87 GroupState(GroupTarget) "group-state" Request Frame since 2;
     /// As JSON.
-    88 GroupStateAnswer(GroupStateAnswer) "group-state-answer" Answer Frames since 1;
+    88 GroupStateAnswer(GroupStateAnswer) "group-state-answer" Answer Frames since 2;
     /// Pages of a node's part in a group, for scrubbing.
-    89 GroupPages(GroupPages) "group-pages" Request Frame since 1;
+    89 GroupPages(GroupPages) "group-pages" Request Frame since 2;
     /// These.
-    90 GroupPagesAnswer(GroupPagesAnswer) "group-pages-answer" Answer Frames since 1;
+    90 GroupPagesAnswer(GroupPagesAnswer) "group-pages-answer" Answer Frames since 2;
 }
 
 impl Message {

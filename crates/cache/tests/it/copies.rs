@@ -82,7 +82,7 @@ fn a_retried_request_takes_effect_once() {
         cluster.run(Some(3), &take),
         Ok(Answer::Value(bytes(1, 5000).into()))
     );
-    let Ok(Answer::Error(ErrorCode::Forgotten, text)) = cluster.run(Some(3), &take) else {
+    let Ok(Answer::Error(ErrorCode::AnswerGone, text)) = cluster.run(Some(3), &take) else {
         panic!("too large an answer to be kept")
     };
     assert!(text.contains("took effect"), "{text}");

@@ -279,6 +279,7 @@ fn cache(state: &mut State, request: CacheRequest) -> Message {
         revision: state.map.revision,
         answers,
         moved: vec![],
+        draw_above: 0,
     })
 }
 

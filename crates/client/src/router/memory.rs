@@ -13,7 +13,7 @@ use staves_wire::memory::{Action, MemoryAnswers, MemoryOp, MemoryRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::task::JoinSet;
 
-use super::{Router, Transport, forward_code};
+use super::{REDRAWS_MAX, Router, Transport, forward_code, is_forgotten};
 use crate::route::{Target, data_bucket};
 
 /// An operation that has no answer yet.
@@ -107,21 +107,34 @@ impl<T: Transport> Router<T> {
             todo: todo.collect(),
             answers: vec![None; count],
             deadline,
+            too_low: Vec::new(),
+            draw_above: 0,
         };
-        turn.run().await;
-        let answers = turn.finish();
-        let unknown = |a: &Answer| matches!(a, Answer::Error(ErrorCode::Forgotten, _));
-        if answers.iter().any(unknown) {
-            self.inner.numbers.skip_ahead();
+        let mut taken = taken;
+        for redraw in 0.. {
+            turn.run().await;
+            let again = turn.too_low.len() as u64;
+            if again == 0 || redraw == REDRAWS_MAX || Instant::now() >= deadline {
+                break;
+            }
+            self.inner.numbers.draw_above(turn.draw_above);
+            // Whatever had the numbers so far has its answer, or was not done.
+            drop(taken);
+            let more = self.inner.numbers.take(again);
+            let Ok(more) = tokio::time::timeout_at(deadline.into(), more).await else {
+                break;
+            };
+            taken = more;
+            turn.number_again(taken.iter());
         }
-        answers
+        turn.finish()
     }
 
     /// Passes another client's operations on to the nodes that answer for them: once, with the client's own
     /// numbers. What cannot be passed on is answered so that the client tries again.
     pub async fn forward_memory(&self, request: MemoryRequest, deadline: Instant) -> MemoryAnswers {
         let mut answers = vec![None; request.ops.len()];
-        let mut moved = Vec::new();
+        let (mut moved, mut draw_above) = (Vec::new(), 0);
         let map = self.map();
         let head = Head {
             client: request.client,
@@ -144,6 +157,7 @@ impl<T: Transport> Router<T> {
                 Ok(theirs) => {
                     self.hear_of(&map, theirs.revision, &theirs.moved);
                     moved.extend(theirs.moved);
+                    draw_above = draw_above.max(theirs.draw_above);
                     for (todo, answer) in todo.into_iter().zip(theirs.answers) {
                         answers[todo.index] = Some(answer);
                     }
@@ -160,6 +174,7 @@ impl<T: Transport> Router<T> {
             revision: self.map().revision,
             answers: answers.into_iter().map(answered).collect(),
             moved,
+            draw_above,
         }
     }
 
@@ -235,6 +250,9 @@ struct Turn<'a, T> {
     todo: Vec<Todo>,
     answers: Vec<Option<Answer>>,
     deadline: Instant,
+    /// Writes that no bucket has done, and that want numbers above `draw_above`.
+    too_low: Vec<Todo>,
+    draw_above: u64,
 }
 
 impl<T: Transport> Turn<'_, T> {
@@ -298,8 +316,14 @@ impl<T: Transport> Turn<'_, T> {
             match result {
                 Ok(theirs) => {
                     self.router.hear_of(map, theirs.revision, &theirs.moved);
+                    self.draw_above = self.draw_above.max(theirs.draw_above);
                     for (todo, answer) in todo.into_iter().zip(theirs.answers) {
-                        self.settle(todo, answer);
+                        let new = todo.op.number > 0 && !todo.tried;
+                        if theirs.draw_above > 0 && new && is_forgotten(&answer) {
+                            self.too_low.push(todo);
+                        } else {
+                            self.settle(todo, answer);
+                        }
                     }
                 }
                 Err(error) => {
@@ -325,8 +349,21 @@ impl<T: Transport> Turn<'_, T> {
         }
     }
 
+    /// Writes whose numbers were too low are to do again, as new ones.
+    fn number_again(&mut self, numbers: impl Iterator<Item = u64>) {
+        for (mut todo, number) in self.too_low.drain(..).zip(numbers) {
+            todo.op.number = number;
+            self.todo.push(todo);
+        }
+    }
+
     /// Time is up: what has no answer gets one that says why.
     fn finish(mut self) -> Vec<Answer> {
+        for todo in self.too_low.drain(..) {
+            let text = "it was not done: the bucket has forgotten clients with higher numbers than it had, \
+                        and there was no time to ask again with another";
+            self.answers[todo.index] = Some(Answer::error(ErrorCode::NotServing, text));
+        }
         for todo in self.todo.drain(..) {
             let (code, text) = todo
                 .trouble

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use staves_client::{Client, ClientOptions};
 use staves_model::{
-    ClientId, ClusterId, ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Medium, Member,
-    MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Revision, Scheme,
+    ClientId, ClusterId, ClusterMap, Epoch, Group, GroupId, HashSlot, Incarnation, LastOpen,
+    Medium, Member, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Revision, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, CacheStatsAnswer, OwnedOp};
@@ -46,6 +46,8 @@ pub struct World {
     /// Whether nodes pass on what is not theirs.
     pub forwarding: bool,
     pub floors: Vec<(u64, u64)>,
+    /// Slots whose bucket has forgotten clients with numbers up to this.
+    pub marks: BTreeMap<HashSlot, u64>,
 }
 
 #[derive(Clone)]
@@ -113,6 +115,7 @@ impl Cluster {
             moods: BTreeMap::new(),
             forwarding: false,
             floors: Vec::new(),
+            marks: BTreeMap::new(),
         })));
         let mut cluster = Cluster {
             world,
@@ -281,8 +284,15 @@ impl Script {
             .iter()
             .map(|id| Arc::new(world.map.groups[id].clone()))
             .collect();
+        let forgotten = request
+            .ops
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _)));
+        let marks = forgotten.filter_map(|(op, _)| world.marks.get(&op.slot).copied());
         let answers = CacheAnswers {
             revision: world.map.revision,
+            draw_above: marks.max().unwrap_or(0),
             answers,
             moved,
         };
@@ -299,6 +309,13 @@ fn apply(world: &mut World, request: &CacheRequest, op: &CacheOp) -> Answer {
         world.floors.push((op.number, request.floor));
         if let Some(answer) = world.done.get(&name) {
             return answer.clone();
+        }
+        if world
+            .marks
+            .get(&op.slot)
+            .is_some_and(|mark| op.number <= *mark)
+        {
+            return Answer::error(ErrorCode::Forgotten, "nobody can tell any more");
         }
     }
     let answer = match &op.op {

@@ -1,6 +1,6 @@
 //! Nodes that die, hang or lie, as a client meets them.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use staves_client::{ClientError, ClientOptions};
@@ -248,5 +248,72 @@ fn a_node_that_comes_back_is_asked_again() {
         cluster.serve(owner.0, &addr).await;
         let value = asking.await.expect("no panic").expect("answered");
         assert_eq!(value.as_deref(), Some(&b"v"[..]));
+    });
+}
+
+/// Microseconds since 1970, an hour from now.
+fn in_an_hour() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.expect("after 1970").as_micros() as u64 + 3_600_000_000
+}
+
+/// A client with a fast clock came, wrote, and was forgotten: its bucket takes nothing for new that lies
+/// below its numbers. The others' first tries are then numbered above them, and hardly above.
+#[test]
+fn a_first_try_below_a_bucket_s_mark_is_asked_again_just_above_it() {
+    run(async {
+        let cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        let (slot, mark) = (hash_slot(b"n"), in_an_hour());
+        cluster.world.lock().marks.insert(slot, mark);
+        let answers = client.execute(vec![incr("n"), incr("m")]).await;
+        assert_eq!(answers.expect("answered"), [Answer::Int(1), Answer::Int(1)]);
+        let highest = |world: &World| world.floors.iter().map(|(n, _)| *n).max();
+        assert_eq!(highest(&cluster.world.lock()), Some(mark + 1), "no further");
+
+        // Both are below it now, and keep their order.
+        cluster.world.lock().marks.insert(slot, mark + 100);
+        let answers = client.execute(vec![incr("n"), incr("n")]).await;
+        assert_eq!(answers.expect("answered"), [Answer::Int(2), Answer::Int(3)]);
+        assert_eq!(highest(&cluster.world.lock()), Some(mark + 102));
+
+        // The first is below it, and the second, done before it could be asked again, is not.
+        cluster.world.lock().marks.insert(slot, mark + 103);
+        let answers = client.execute(vec![incr("n"), incr("n")]).await;
+        let answers = answers.expect("answered");
+        assert!(
+            matches!(&answers[0], Answer::Error(code, _) if code.nothing_done()),
+            "{answers:?}"
+        );
+        assert_eq!(answers[1], Answer::Int(4));
+    });
+}
+
+/// Nobody knows whether the first try was done: to number it anew would be to do it twice.
+#[test]
+fn a_retry_that_is_forgotten_is_not_numbered_anew() {
+    run(async {
+        let cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        client.put("warm", "up").await.expect("put");
+        let owner = cluster.world.lock().owner(b"n");
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        let asking = {
+            let client = client.clone();
+            tokio::spawn(async move { client.execute(vec![incr("n")]).await })
+        };
+        until(|| cluster.world.lock().values.contains_key(&b"n"[..])).await;
+        {
+            let mut world = cluster.world.lock();
+            world.done.clear();
+            world.marks.insert(hash_slot(b"n"), in_an_hour());
+            world.moods.clear();
+        }
+        let answers = asking.await.expect("no panic").expect("answered");
+        assert!(
+            matches!(answers[0], Answer::Error(ErrorCode::Forgotten, _)),
+            "{answers:?}"
+        );
+        assert_eq!(cluster.world.lock().values[&b"n"[..]], "1");
     });
 }

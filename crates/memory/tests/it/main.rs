@@ -3,3 +3,4 @@
 mod cluster;
 mod machine;
 mod recovery;
+mod weather;

@@ -5,3 +5,4 @@ mod connection;
 mod hostile;
 mod peers;
 mod stalled;
+mod turns;

@@ -33,6 +33,8 @@ const PLACES_MAX: usize = 1024;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Room for one read.
 pub(super) const READ_BYTES: usize = 16 << 10;
+/// Most bytes read before others have a turn: what they ask for takes as long as copying it does.
+const TURN_BYTES: usize = 1 << 20;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
 
@@ -109,7 +111,12 @@ impl Connection {
     ) -> io::Result<()> {
         self.input = input;
         let (mut reading, writing) = socket.split();
+        let mut turn_bytes = 0;
         loop {
+            if turn_bytes >= TURN_BYTES {
+                turn_bytes = 0;
+                tokio::task::yield_now().await;
+            }
             let short_of_room = self.work();
             self.desk.write(&writing)?;
             let desk = &mut self.desk;
@@ -125,6 +132,7 @@ impl Connection {
                 () = desk.mailbox.notified(), if desk.places.len() > 0 => {}
                 count = read(&mut reading, &mut self.input, &self.parser), if has_room => {
                     let count = count?;
+                    turn_bytes += count;
                     // What was asked before the client closed its side is still done and answered.
                     desk.closing |= count == 0;
                     let door = &desk.running.door;

@@ -15,6 +15,7 @@ use staves_wire::memory::MemoryAnswers;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
+use super::ahead;
 use crate::host::{Cell, Host, Naming, Routes, Submitted, Waiter};
 
 /// Who gets a batch's answers.
@@ -43,6 +44,8 @@ struct State {
     /// Answers still to come, and one for whoever hands the operations in.
     missing: usize,
     moved: Vec<Arc<Group>>,
+    /// As another node said it.
+    draw_above: u64,
     asker: Option<Asker>,
 }
 
@@ -73,6 +76,7 @@ impl Batch {
                 answers: vec![None; ops.len()],
                 missing: ops.len() + 1,
                 moved: Vec::new(),
+                draw_above: 0,
                 asker: Some(asker),
             }),
         }
@@ -101,9 +105,11 @@ impl Batch {
         &self.host
     }
 
-    /// Further entries for the asker.
-    pub(crate) fn also_moved(&self, moved: Vec<Arc<Group>>) {
-        self.state.lock().moved.extend(moved);
+    /// What another node said, for the asker.
+    pub(crate) fn also(&self, moved: Vec<Arc<Group>>, draw_above: u64) {
+        let mut state = self.state.lock();
+        state.moved.extend(moved);
+        state.draw_above = state.draw_above.max(draw_above);
     }
 
     /// An operation's answer; true if it was the last.
@@ -140,13 +146,14 @@ impl Batch {
 
     /// Answers, once.
     pub(crate) fn finish(&self) {
-        let (answers, mut moved, asker) = {
+        let (answers, mut moved, draw_above, asker) = {
             let mut state = self.state.lock();
             let Some(asker) = state.asker.take() else {
                 return;
             };
             let answers = std::mem::take(&mut state.answers);
-            (answers, std::mem::take(&mut state.moved), asker)
+            let moved = std::mem::take(&mut state.moved);
+            (answers, moved, state.draw_above, asker)
         };
         let unanswered = || Answer::error(ErrorCode::Internal, "no answer came for the operation");
         let answers: Vec<Answer> = answers
@@ -155,10 +162,12 @@ impl Batch {
             .collect();
         let routes = self.host.routes();
         moved.extend(self.moved(&routes, &answers));
+        let draw_above = draw_above.max(self.draw_above(&routes, &answers));
         let answers = CacheAnswers {
             revision: routes.map.revision,
             answers,
             moved,
+            draw_above,
         };
         match asker {
             Asker::Wire(reply) if self.groups.is_some() => {
@@ -166,12 +175,35 @@ impl Batch {
                     revision: answers.revision,
                     answers: answers.answers,
                     moved: answers.moved,
+                    draw_above: answers.draw_above,
                 }));
             }
             Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
             // Who asked may have given up.
             Asker::Here(reply) => drop(reply.send(answers)),
         }
+    }
+
+    /// The number that a new request must lie above, by the buckets that took one for forgotten.
+    fn draw_above(&self, routes: &Routes, answers: &[Answer]) -> u64 {
+        let forgotten =
+            |(answer, _): &(&Answer, _)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _));
+        let slots = answers.iter().zip(&self.slots).filter(forgotten);
+        let slots: BTreeSet<HashSlot> = slots.map(|(_, slot)| *slot).collect();
+        let pool = routes.pools.get(&self.pool).filter(|_| !slots.is_empty());
+        let marks = slots.iter().filter_map(|slot| {
+            let pool = pool?;
+            let state = pool.cells[pool.bucket_of(*slot) as usize].lock();
+            Some(state.bucket.as_ref()?.member().forgotten())
+        });
+        let named = answers.iter().zip(self.groups.iter().flatten());
+        let marks_of_groups = named
+            .filter(|(answer, _)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _)))
+            .filter_map(|(_, group)| {
+                let state = routes.cell(*group)?.lock();
+                Some(state.bucket.as_ref()?.member().forgotten())
+            });
+        marks.chain(marks_of_groups).max().unwrap_or(0)
     }
 
     /// The newest entries of the groups that the asker took us for wrongly (row D1).
@@ -219,6 +251,7 @@ pub(crate) fn serve(
         head: Head::of(&request),
         now: host.clock.now(),
         deadline: host.clock.at(deadline),
+        clock: ahead::micros_since_1970(),
         refused: BTreeMap::new(),
         touched: Vec::new(),
     };
@@ -273,6 +306,7 @@ pub(crate) async fn serve_and_wait(
         revision,
         answers: vec![Answer::error(ErrorCode::Deadline, text); count],
         moved: Vec::new(),
+        draw_above: 0,
     };
     match tokio::time::timeout_at(deadline.into(), answers).await {
         Ok(Ok(answers)) => answers,
@@ -293,6 +327,7 @@ fn refuse_all(routes: &Routes, request: &CacheRequest, asker: Asker) {
         revision: routes.map.revision,
         answers: vec![answer; request.ops.len()],
         moved: Vec::new(),
+        draw_above: 0,
     };
     match asker {
         Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
@@ -324,6 +359,8 @@ struct Hand<'a> {
     head: Head,
     now: Time,
     deadline: Time,
+    /// Microseconds since 1970.
+    clock: u64,
     /// Buckets that refused an operation: the asker will ask again for it, and for all after it, in
     /// their order.
     refused: BTreeMap<u32, Refused>,
@@ -360,7 +397,14 @@ impl Hand<'_> {
         let mut wants_flush = false;
         let submitted = {
             let mut state = cell.lock();
-            if batch.disturbed.load(Ordering::Acquire) {
+            if let Naming::Given {
+                request: Some(request),
+                ..
+            } = &naming
+                && let Some(answer) = ahead::refuse(&state, request, self.head.retry, self.clock)
+            {
+                Submitted::Given(answer)
+            } else if batch.disturbed.load(Ordering::Acquire) {
                 Submitted::Refused(Refused::NotServing)
             } else {
                 state.submit(
@@ -415,7 +459,11 @@ async fn pass(
         };
         let answers = router.forward(request, deadline).await;
         let again = turn == 0 && !Arc::ptr_eq(&map, &router.map());
-        batch.state.lock().moved.extend(answers.moved);
+        {
+            let mut state = batch.state.lock();
+            state.moved.extend(answers.moved);
+            state.draw_above = state.draw_above.max(answers.draw_above);
+        }
         let mut left = Vec::new();
         for (index, answer) in elsewhere.into_iter().zip(answers.answers) {
             match answer {

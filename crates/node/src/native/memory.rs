@@ -10,6 +10,7 @@ use staves_wire::group::RequestId;
 use staves_wire::memory::{MemoryAnswers, MemoryOp, MemoryRequest};
 use tokio::sync::oneshot;
 
+use super::ahead;
 use super::batch::{Asker, Batch};
 use crate::host::{Host, Routes, Waiter};
 
@@ -30,7 +31,7 @@ pub(crate) fn serve(
         groups,
         asker,
     ));
-    let now = host.clock.now();
+    let (now, clock) = (host.clock.now(), ahead::micros_since_1970());
     let (mut elsewhere, mut touched) = (Vec::new(), Vec::new());
     for (index, op) in request.ops.iter().enumerate() {
         let cell = match place(&routes, &request, op) {
@@ -53,6 +54,11 @@ pub(crate) fn serve(
         let mut state = cell.lock();
         if !state.answers_for(op.slot) {
             elsewhere.push(index);
+            continue;
+        }
+        let too_high = id.and_then(|id| ahead::refuse(&state, &id, request.retry, clock));
+        if let Some(answer) = too_high {
+            batch.put(index, answer);
             continue;
         }
         let deadline = host.clock.at(deadline);
@@ -106,6 +112,7 @@ pub(crate) async fn serve_and_wait(
             revision: answers.revision,
             answers: answers.answers,
             moved: answers.moved,
+            draw_above: answers.draw_above,
         },
         _ => {
             let text = "the node's own bucket did not answer in time";
@@ -113,6 +120,7 @@ pub(crate) async fn serve_and_wait(
                 revision,
                 answers: vec![Answer::error(ErrorCode::Deadline, text); count],
                 moved: Vec::new(),
+                draw_above: 0,
             }
         }
     }
@@ -172,7 +180,7 @@ async fn pass(
         };
         let answers = router.forward_memory(request, deadline).await;
         let again = turn == 0 && !Arc::ptr_eq(&map, &router.map());
-        batch.also_moved(answers.moved);
+        batch.also(answers.moved, answers.draw_above);
         let mut left = Vec::new();
         for (index, answer) in elsewhere.into_iter().zip(answers.answers) {
             match answer {

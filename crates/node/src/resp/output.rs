@@ -265,7 +265,10 @@ fn number(answer: &Answer) -> i64 {
 pub fn error_word(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::NotServing | ErrorCode::Busy | ErrorCode::Stopping => "TRYAGAIN",
-        ErrorCode::Deadline | ErrorCode::Unreachable | ErrorCode::Forgotten => "IOERR",
+        ErrorCode::Deadline
+        | ErrorCode::Unreachable
+        | ErrorCode::Forgotten
+        | ErrorCode::AnswerGone => "IOERR",
         ErrorCode::OutOfMemory => "OOM",
         ErrorCode::Lost | ErrorCode::NoQuorum => "CLUSTERDOWN",
         ErrorCode::Denied | ErrorCode::WrongCluster => "NOPERM",

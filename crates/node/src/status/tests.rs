@@ -1,7 +1,8 @@
 //! Many maps, and what is said of them.
 
 use staves_model::{
-    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberSlot, PoolId, Revision,
+    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberSlot, PoolId, PoolKind,
+    Revision,
 };
 
 use super::*;

@@ -20,7 +20,12 @@ fn every_truncation_of_every_body_is_refused() {
         let step = (body.len() / 500).max(1);
         for len in (0..body.len()).step_by(step) {
             let cut = Message::decode(message.opcode(), 0, body.slice(..len));
-            let sound = matches!((&message, &cut), (Message::Group(_), Ok(Message::Group(_))));
+            // Answers without their last field are those of version 1.
+            let sound = match (&message, &cut) {
+                (Message::Group(_), Ok(Message::Group(_))) => true,
+                (Message::CacheAnswers(_), Ok(Message::CacheAnswers(_))) => len + 8 == body.len(),
+                _ => false,
+            };
             assert!(
                 cut.is_err() || sound,
                 "{name} cut to {len} of {}",

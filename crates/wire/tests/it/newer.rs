@@ -1,5 +1,5 @@
 //! What a node of this version makes of a newer one. `newer.txt` holds bytes as the rules of
-//! `docs/PROTOCOL.md` ("Compatibility") let a version 2 write them: recorded, not made by this program,
+//! `docs/PROTOCOL.md` ("Compatibility") let a newer version write them: recorded, not made by this program,
 //! so that they stay what they are. A line is never changed; a rule that is added brings lines.
 
 use bytes::BytesMut;
@@ -85,6 +85,8 @@ fn an_unknown_error_code_promises_nothing_and_keeps_its_text() {
     };
     let error = Answer::error(ErrorCode::Internal, "the lamp is out");
     assert_eq!(answers.answers, [Answer::Ok, error]);
+    // It was recorded in version 1, which does not say above which number to draw.
+    assert_eq!(answers.draw_above, 0);
 }
 
 #[test]

@@ -156,6 +156,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 answer(r, kind)
             }),
             moved: vec![group(rng)],
+            draw_above: rng.next(),
         }),
         Opcode::CacheAnswers => Message::CacheAnswers(CacheAnswers {
             revision: Revision(rng.next()),
@@ -166,6 +167,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 }))
                 .collect(),
             moved: rng.list(2, group),
+            draw_above: rng.next(),
         }),
         Opcode::CacheStats => Message::CacheStats(CacheStats { pool: pool(rng) }),
         Opcode::CacheStatsAnswer => Message::CacheStatsAnswer(CacheStatsAnswer {

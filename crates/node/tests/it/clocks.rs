@@ -1,0 +1,119 @@
+//! Clients whose clocks are far ahead: they are refused, or they harm nobody else.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use staves_client::{Client, ClientOptions};
+use staves_model::{ClientId, ClusterId, Revision, hash_slot};
+use staves_net::{Connection, Identity};
+use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::{ErrorCode, Message};
+
+use crate::client::Reply;
+use crate::town::{Citizen, config, eventually};
+
+const KEY: &str = "counter";
+const HOUR: u64 = 3_600_000_000;
+
+fn now_micros() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.expect("after 1970").as_micros() as u64
+}
+
+/// INCR under a client and a number of the test's choice.
+fn incr(client: u64, number: u64, retry: bool) -> Message {
+    Message::Cache(CacheRequest {
+        revision: Revision(0),
+        pool: PoolRef::Name("cache".into()),
+        client: ClientId(client),
+        floor: number,
+        retry,
+        forwarded: false,
+        ops: vec![CacheOp {
+            number,
+            slot: hash_slot(KEY.as_bytes()),
+            op: OwnedOp::IncrBy {
+                key: KEY.into(),
+                by: 1,
+            },
+        }],
+    })
+}
+
+async fn ask(connection: &Connection, request: Message) -> (Answer, u64) {
+    let deadline = Instant::now() + Duration::from_secs(8);
+    match connection.call(&request, deadline).await {
+        Ok(Message::CacheAnswers(mut answers)) => {
+            let answer = answers.answers.pop().expect("one answer");
+            (answer, answers.draw_above)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn code(answer: &Answer) -> Option<ErrorCode> {
+    match answer {
+        Answer::Error(code, _) => Some(*code),
+        _ => None,
+    }
+}
+
+async fn native(node: &Citizen) -> Connection {
+    let identity = Identity::client(ClusterId(0));
+    let options = staves_net::Options::default();
+    let addr = node.addresses.native.to_string();
+    let connection = Connection::open(&addr, &identity, &options).await;
+    connection.expect("the native door takes connections")
+}
+
+fn ready() -> Citizen {
+    let node = Citizen::start(config(None, &[]));
+    eventually("it serves", || {
+        node.client().ask("SET ready 1") == Reply::Ok
+    });
+    node
+}
+
+#[test]
+fn a_number_from_a_clock_days_ahead_is_refused_and_says_why() {
+    let node = ready();
+    node.runtime().block_on(async {
+        let connection = native(&node).await;
+        let (answer, _) = ask(&connection, incr(1, now_micros() + 49 * HOUR, false)).await;
+        let Answer::Error(ErrorCode::ClockAhead, text) = &answer else {
+            panic!("{answer:?}");
+        };
+        assert!(text.contains("49 h") || text.contains("48 h"), "{text}");
+        // Of a retry nobody can say that nothing was done.
+        let (answer, _) = ask(&connection, incr(1, now_micros() + 49 * HOUR, true)).await;
+        assert_eq!(code(&answer), Some(ErrorCode::Forgotten), "{answer:?}");
+        let (answer, _) = ask(&connection, incr(2, now_micros() + 20 * HOUR, false)).await;
+        assert_eq!(answer, Answer::Int(1), "nothing was done before");
+    });
+}
+
+/// A client with a fast clock writes once and is forgotten, for many others come. Whoever comes new is
+/// then told to draw higher numbers, and does so by itself.
+#[test]
+fn a_client_with_a_fast_clock_costs_the_others_no_write() {
+    let node = ready();
+    let addr = node.addresses.native.to_string();
+    node.runtime().block_on(async {
+        let connection = native(&node).await;
+        let ahead = now_micros() + 20 * HOUR;
+        let (answer, _) = ask(&connection, incr(1, ahead, false)).await;
+        assert_eq!(answer, Answer::Int(1));
+        for client in 2..=staves_group::CLIENTS_MAX as u64 + 1 {
+            let (answer, _) = ask(&connection, incr(client, now_micros(), false)).await;
+            assert_eq!(code(&answer), None, "{answer:?}");
+        }
+        let (answer, draw_above) = ask(&connection, incr(9999, now_micros(), false)).await;
+        assert_eq!(code(&answer), Some(ErrorCode::Forgotten), "{answer:?}");
+        assert_eq!(draw_above, ahead, "as far as the fast clock went");
+
+        let client = Client::connect(&[addr], ClientOptions::default()).await;
+        let client = client.expect("a client");
+        client.put(KEY, "1").await.expect("done at once");
+        client.put(KEY, "2").await.expect("and again");
+    });
+    assert_eq!(node.client().ask("SET counter 3"), Reply::Ok);
+}
