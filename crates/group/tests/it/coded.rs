@@ -241,3 +241,28 @@ fn nobody_waits_for_parity_arithmetic() {
     town.ticks(3);
     check_parity(&town, &[0, 1], &[2], 3);
 }
+
+/// The widest scheme there is loses as much as it bears, data and parity, and has it all again.
+#[test]
+fn the_widest_scheme_bears_what_it_says() {
+    let mut town = Town::new(32, 8, 8);
+    load(&mut town, 32, 2);
+    let lost = [0, 7, 8, 30, 31, 32, 35, 39];
+    let before: Vec<Vec<u8>> = lost[..5].iter().map(|d| page_of(&town, *d, 1)).collect();
+    let joiners: Vec<(usize, u64)> = lost.iter().copied().zip(41..).collect();
+    town.exchange(&joiners);
+    town.fill();
+    let holder = |slot: usize| match lost.iter().position(|l| *l == slot) {
+        Some(at) => 40 + at,
+        None => slot,
+    };
+    for (slot, before) in lost[..5].iter().zip(&before) {
+        assert!(
+            page_of(&town, holder(*slot), 1) == *before,
+            "data bucket {slot}"
+        );
+    }
+    let data: Vec<usize> = (0..32).map(holder).collect();
+    let parity: Vec<usize> = (32..40).map(holder).collect();
+    check_parity(&town, &data, &parity, 2);
+}
