@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
-use staves_model::NodeState;
+use staves_model::{ClusterMap, NodeState};
 use staves_node::status::{NodeStatus, StatusReport};
 
 use crate::args::{Format, Node};
 use crate::cluster::{Cluster, find_node};
 use crate::failure::Failure;
 use crate::output::{self, bytes, number, or_dash, properties, table};
-use crate::status::{self, role, state};
+use crate::status::{self, role};
 
 /// How often a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -30,12 +30,16 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
         Node::Drain { node, wait, force } => {
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
-            if !force {
+            // Who drains already is not asked again whether it may.
+            if !force && !node.draining {
                 drain::may_drain(&map, &cluster.status()?, node)?;
             }
             cluster.drain(node.id, true)?;
             match wait {
                 Some(wait) => wait_until_empty(cluster, node, wait.duration(), out),
+                None if holds(&map, node) == 0 => {
+                    said(out, node, "drained", "it holds nothing and can be stopped")
+                }
                 None => said(
                     out,
                     node,
@@ -84,6 +88,15 @@ fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyho
     output::answer(out, &answer, |_| text)
 }
 
+/// How many buckets a node holds, or others still fetch from it.
+fn holds(map: &ClusterMap, node: &staves_model::Node) -> usize {
+    let held = map.groups.values().filter(|group| {
+        let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
+        source || group.slot_of(node.id, node.incarnation).is_some()
+    });
+    held.count()
+}
+
 /// Waits until a drained node holds no bucket.
 fn wait_until_empty(
     cluster: &Cluster,
@@ -94,12 +107,7 @@ fn wait_until_empty(
     let until = Instant::now() + wait;
     let mut told = None;
     loop {
-        let map = cluster.map()?;
-        let left = map.groups.values().filter(|group| {
-            let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
-            source || group.slot_of(node.id, node.incarnation).is_some()
-        });
-        let left = left.count();
+        let left = holds(&cluster.map()?, node);
         if left == 0 {
             return said(out, node, "drained", "it holds nothing and can be stopped");
         }
@@ -181,7 +189,7 @@ fn described(node: &NodeStatus) -> String {
     let mut pairs = vec![
         ("id", node.id.to_string()),
         ("name", node.name.clone()),
-        ("state", state(node).into()),
+        ("state", node.state().into()),
         ("zone", or_dash(node.zone.clone())),
         ("native", node.native.clone()),
         ("resp", node.resp.clone()),
