@@ -639,8 +639,8 @@ impl Runner<'_> {
     }
 }
 
-/// Whether every bucket has its members and the directory its voters. Nodes that stay away are no matter,
-/// as they are for `status --check`.
+/// Whether every bucket has its members and the directory its voters. `status --check` misses every node
+/// that is not up; here some stay away on purpose.
 fn is_whole(said: &serde_json::Value) -> bool {
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
     let pools = list(&said["pools"]);

@@ -9,6 +9,7 @@ use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
 use staves_model::{ClusterMap, NodeState};
+use staves_node::config::Millis;
 use staves_node::status::{NodeStatus, StatusReport};
 
 use crate::args::{Format, Node};
@@ -28,25 +29,8 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
         }
         Node::Show { node } => show(cluster, node, out),
         Node::Drain { node, wait, force } => {
-            let map = cluster.map()?;
-            let node = find_node(&map, node)?;
-            // Who drains already is not asked again whether it may.
-            if !force && !node.draining {
-                drain::may_drain(&map, &cluster.status()?, node)?;
-            }
-            cluster.drain(node.id, true)?;
-            match wait {
-                Some(wait) => wait_until_empty(cluster, node, wait.duration(), out),
-                None if holds(&map, node) == 0 => {
-                    said(out, node, "drained", "it holds nothing and can be stopped")
-                }
-                None => said(
-                    out,
-                    node,
-                    "draining",
-                    "its buckets move to others; see 'staves status'",
-                ),
-            }
+            let wait = wait.map(Millis::duration);
+            drain(cluster, node, wait, *force, out)
         }
         Node::Resume { node } => {
             let map = cluster.map()?;
@@ -79,6 +63,34 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             let then = format!("{was}; its id is not used again; {left}");
             said(out, node, "forgotten", &then)
         }
+    }
+}
+
+fn drain(
+    cluster: &Cluster,
+    wanted: &str,
+    wait: Option<Duration>,
+    force: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    let map = cluster.map()?;
+    let node = find_node(&map, wanted)?;
+    // Who drains already is not asked again whether it may.
+    if !force && !node.draining {
+        drain::may_drain(&map, &cluster.status()?, node)?;
+    }
+    cluster.drain(node.id, true)?;
+    match wait {
+        Some(wait) => wait_until_empty(cluster, node, wait, out),
+        None if holds(&map, node) == 0 => {
+            said(out, node, "drained", "it holds nothing and can be stopped")
+        }
+        None => said(
+            out,
+            node,
+            "draining",
+            "its buckets move to others; see 'staves status'",
+        ),
     }
 }
 

@@ -256,16 +256,6 @@ fn pools_are_made_changed_and_deleted() {
         "{}",
         twice.stderr
     );
-    // There is no terminal to ask on.
-    let asked = at(&fake, &["pool", "delete", "p"]);
-    assert_eq!(asked.code, Some(1));
-    assert!(asked.stderr.contains("--yes"), "{}", asked.stderr);
-    assert!(
-        asked.stderr.ends_with("(not-confirmed)\n"),
-        "{}",
-        asked.stderr
-    );
-    assert!(fake.with(|state| state.map.pool_named("p").is_some()));
     assert_eq!(at(&fake, &["pool", "delete", "p", "--yes"]).code, Some(0));
     for args in [
         &["pool", "delete", "p"][..],
@@ -274,6 +264,21 @@ fn pools_are_made_changed_and_deleted() {
     ] {
         assert_eq!(at(&fake, args).code, Some(3), "{args:?}");
     }
+}
+
+#[test]
+fn a_pool_is_deleted_only_if_somebody_confirms() {
+    let fake = Fake::start();
+    // There is no terminal to ask on.
+    let asked = at(&fake, &["pool", "delete", "cache"]);
+    assert_eq!(asked.code, Some(1));
+    assert!(asked.stderr.contains("--yes"), "{}", asked.stderr);
+    assert!(
+        asked.stderr.ends_with("(not-confirmed)\n"),
+        "{}",
+        asked.stderr
+    );
+    assert!(fake.with(|state| state.map.pool_named("cache").is_some()));
 }
 
 #[test]
@@ -425,18 +430,6 @@ fn only_a_node_that_is_gone_is_forgotten() {
         cut_off.stderr
     );
     assert!(is_known(1) && is_known(3));
-    // Who is asked to strike itself would be gone before.
-    fake.with(|state| state.map.nodes.get_mut(&NodeId(1)).expect("n1").state = NodeState::Up);
-    let itself = at(&fake, &["node", "forget", "1", "--force"]);
-    assert_eq!(itself.code, Some(1), "{}", itself.stdout);
-    assert!(
-        itself
-            .stderr
-            .contains("ask another node, for example --cluster 127.0.0.1:1;"),
-        "{}",
-        itself.stderr
-    );
-    assert!(is_known(1));
     // Forced, it is waited for: here nobody ever finds it dead.
     let forced = ["node", "forget", "3", "--force", "--deadline", "400ms"];
     let waited = at(&fake, &forced);
@@ -460,6 +453,22 @@ fn only_a_node_that_is_gone_is_forgotten() {
         gone.stderr
     );
     assert!(!is_known(3));
+}
+
+#[test]
+fn a_node_is_not_asked_to_strike_itself() {
+    let fake = Fake::start();
+    // Who is asked to strike itself would be gone before.
+    let itself = at(&fake, &["node", "forget", "1", "--force"]);
+    assert_eq!(itself.code, Some(1), "{}", itself.stdout);
+    assert!(
+        itself
+            .stderr
+            .contains("ask another node, for example --cluster 127.0.0.1:1;"),
+        "{}",
+        itself.stderr
+    );
+    assert!(fake.with(|state| state.map.nodes.contains_key(&NodeId(1))));
 }
 
 #[test]

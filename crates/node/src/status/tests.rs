@@ -225,7 +225,28 @@ fn a_killed_node_is_told_with_what_is_rebuilt() {
         ),
         "a node is missed until it is back or forgotten"
     );
-    five.map.nodes.remove(&NodeId(3));
+}
+
+#[test]
+fn a_node_that_is_down_is_missed_until_it_is_forgotten() {
+    let mut five = cluster(5, "1+0");
+    five.directory.voters = vec![1, 2, 3];
+    for group in five.groups() {
+        let at_home = |m: &Member| m.node != NodeId(5);
+        let members = group.members.iter_mut().chain(&mut group.last_open.members);
+        members.flatten().filter(|m| !at_home(m)).for_each(|m| {
+            (m.node, m.incarnation) = (NodeId(1), Incarnation(1));
+        });
+    }
+    assert_eq!(five.says().0, State::Healthy);
+    five.down(5);
+    let (state, sentence) = five.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.starts_with("Degraded: 4 nodes up, n5 down; "),
+        "{sentence}"
+    );
+    five.map.nodes.remove(&NodeId(5));
     assert_eq!(five.says().0, State::Healthy);
 }
 
