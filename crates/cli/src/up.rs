@@ -7,13 +7,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::Up;
 use crate::config;
-use crate::explain::Own;
-use crate::failure::Failure;
 
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;
     tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&loaded.config.log)?)
+        .with_env_filter(log_filter(&loaded.config.log).map_err(anyhow::Error::msg)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
@@ -39,23 +37,21 @@ fn end_on_panic() {
     }));
 }
 
-/// What is logged.
-pub fn log_filter(log: &str) -> Result<EnvFilter, Failure> {
+/// What is logged, or what is wrong with it.
+pub fn log_filter(log: &str) -> Result<EnvFilter, String> {
     // The library below the directory tells of its inner life; who wants that asks for it by name.
     let quiet = match log.contains("openraft") {
         true => "",
         false => ",openraft=off",
     };
-    let refused = |text: String| Failure::Own(Own::BadConfiguration, text);
     // The library takes a word that is no level for the name of a target, and logs nothing else.
     if let Some(slip) = log.split(',').find(|part| !is_directive(part.trim())) {
-        return Err(refused(format!(
-            "log: '{slip}' is no log level; write error, warn, info, debug, trace or off, or for one \
-             part TARGET=LEVEL"
-        )));
+        return Err(format!(
+            "'{slip}' is no log level; write error, warn, info, debug, trace or off, or for one part \
+             TARGET=LEVEL"
+        ));
     }
-    EnvFilter::try_new(format!("{log}{quiet}"))
-        .map_err(|e| refused(format!("log: '{log}' is refused: {e}")))
+    EnvFilter::try_new(format!("{log}{quiet}")).map_err(|e| format!("'{log}' is refused: {e}"))
 }
 
 fn is_directive(part: &str) -> bool {

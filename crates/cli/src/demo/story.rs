@@ -81,7 +81,7 @@ impl Story {
     /// Something happened now.
     pub fn note(&mut self, what: String) {
         let at_ms = self.begun.elapsed().as_millis() as u64;
-        eprintln!("{:>8}  {what}", seconds(at_ms));
+        eprintln!("{:>7}  {what}", seconds(at_ms));
         self.events.push(Event { at_ms, what });
     }
 
