@@ -247,7 +247,7 @@ impl Show {
             );
             std::thread::sleep(LOOK);
         }
-        let mib = u64::from(region::PAGES) * region::PAGE_BYTES as u64 >> 20;
+        let mib = (u64::from(region::PAGES) * region::PAGE_BYTES as u64) >> 20;
         self.story.note(format!(
             "the killed nodes are back; a region of {mib} MiB of memory, {MEMORY_SCHEME}, is filled, read and written"
         ));

@@ -20,7 +20,7 @@ mod sentence;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use staves_model::{ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool, PoolKind};
+use staves_model::{ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool};
 use staves_store::EXTENT_BYTES;
 
 /// Whether somebody should look.
