@@ -430,6 +430,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counted_keys_are_only_read_and_counted() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut asked = |counted: bool| {
+            let keys = Keys { count: 6, counted };
+            let one = |_| {
+                let at = keys.any(&mut rng);
+                (keys.name(at), keys.choose(&mut rng, at, || "x".into()))
+            };
+            (0..1000).map(one).collect::<Vec<_>>()
+        };
+        let counts = |(key, asked): &(String, Asked)| {
+            key.starts_with('c') && matches!(asked, Asked::Get | Asked::Incr { .. })
+        };
+        assert!(asked(true).iter().all(counts));
+        let mixed = asked(false);
+        assert!(mixed.iter().any(|(key, _)| key.starts_with('t')));
+        assert!(mixed.iter().any(|(_, asked)| *asked == Asked::Del));
+    }
+
+    #[test]
     fn only_certain_errors_are_taken_for_not_done() {
         assert!(nothing_done("TRYAGAIN the key's bucket ..."));
         assert!(!nothing_done("IOERR the deadline passed ..."));

@@ -34,13 +34,14 @@ const fn hunt_for(
 
 const WRONG_ANSWERS: &[&str] = &["is not linearizable"];
 
-/// All of them. Raft takes note of a forgotten vote itself, where its assertions are compiled in. A life
-/// that passes for the one before leaves groups waiting for members that are not there any more.
+/// All of them. Where votes are forgotten Raft finds its log ahead of them: where its assertions are
+/// compiled in it panics, elsewhere nobody leads any more. A life that passes for the one before leaves
+/// groups waiting for members that are not there any more.
 pub const HUNTS: [Hunt; 8] = [
     hunt_for(
         "VoteNotPersisted",
         "all-restart",
-        &["went back from term", "panicked"],
+        &["went back from term", "panicked", "not healthy"],
     ),
     hunt_for(
         "DirectoryLogNotSynced",

@@ -176,13 +176,6 @@ impl Runner<'_> {
         let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
     }
 
-    fn healing(&self) -> Duration {
-        match self.told.wanted {
-            Some(_) => HEALING_HUNTED,
-            None => HEALING,
-        }
-    }
-
     /// Whether a violation that is hunted for has been seen.
     fn is_found(&self) -> bool {
         self.told.wanted.is_some_and(|words| {
@@ -233,7 +226,7 @@ impl Runner<'_> {
             self.staves(&[&create[..], &[&size]].concat())?;
             pools += &format!(", memory {scheme}");
         }
-        self.healthy().map_err(anyhow::Error::msg)?;
+        self.healthy_within(HEALING).map_err(anyhow::Error::msg)?;
         self.tell(&format!("{} nodes are up, {pools}", self.scenario.nodes));
         Ok(())
     }
@@ -253,7 +246,7 @@ impl Runner<'_> {
         wanted: impl Fn(&serde_json::Value) -> bool,
         what: &str,
     ) -> anyhow::Result<()> {
-        let until = Instant::now() + self.healing();
+        let until = Instant::now() + HEALING;
         let mut last = "no node answered".to_owned();
         while Instant::now() < until {
             for at in self.nodes.running() {
@@ -265,15 +258,19 @@ impl Runner<'_> {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        bail!(
-            "after {:?} still waiting until {what}; last heard: {last}",
-            self.healing()
-        )
+        bail!("after {HEALING:?} still waiting until {what}; last heard: {last}")
     }
 
     /// Waits until `staves status --check` is content with the nodes that are meant to run. `Err` says
     /// what it is not content with.
     fn healthy(&mut self) -> Result<(), String> {
+        self.healthy_within(match self.told.wanted {
+            Some(_) => HEALING_HUNTED,
+            None => HEALING,
+        })
+    }
+
+    fn healthy_within(&mut self, healing: Duration) -> Result<(), String> {
         let doors = |nodes: &Nodes, lab: &Lab| {
             let running = nodes
                 .running()
@@ -284,7 +281,6 @@ impl Runner<'_> {
                 .collect::<Vec<_>>()
                 .join(",")
         };
-        let healing = self.healing();
         let until = Instant::now() + healing;
         loop {
             self.check_alive();
@@ -406,7 +402,7 @@ impl Runner<'_> {
 
     /// Who leads the directory, as soon as it can be told.
     fn leader(&self) -> anyhow::Result<usize> {
-        let until = Instant::now() + self.healing();
+        let until = Instant::now() + HEALING;
         while Instant::now() < until {
             for at in self.nodes.running() {
                 let Ok(said) = status(&self.lab.address(at)) else {
@@ -427,7 +423,7 @@ impl Runner<'_> {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("nobody led the directory for {:?}", self.healing())
+        bail!("nobody led the directory for {HEALING:?}")
     }
 
     fn act(&mut self, step: &Step) -> anyhow::Result<String> {
@@ -659,7 +655,7 @@ impl Runner<'_> {
             Ok(region) => region,
             Err(error) => return self.wrong(format!("the region cannot be read: {error:#}")),
         };
-        let until = Instant::now() + self.healing();
+        let until = Instant::now() + HEALING;
         let mut silent = Vec::new();
         for key in &keys {
             loop {

@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn sentences_are_understood() {
-        let text = "# about\n5 nodes, pool cache 1+1, clocks apart\nexpect stalls below 9s\n\
+        let text = "# about\n5 nodes, pool cache 1+1, 7 keys, counted keys, clocks apart\nexpect stalls below 9s\n\
             after 2s kill the directory's leader\nrestart it without its data\n\
             cut n1, n2 from n3 and n4 one way for 3s\nslow a random node to 1mbit for 500ms # comment\n\
             fill the disk of n2 for 1s\nrun for 5s\n";
@@ -382,6 +382,7 @@ mod tests {
             (s.nodes, s.scheme.as_str(), s.clocks_apart),
             (5, "1+1", true)
         );
+        assert_eq!((s.keys.count, s.keys.counted), (7, true));
         assert_eq!(s.stall_max, Duration::from_secs(9));
         assert_eq!(s.steps[0].after, Duration::from_secs(2));
         assert_eq!(s.steps[0].action, Action::Kill(Who::Leader));
