@@ -38,20 +38,22 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
-//! keeps. `update`: rules 1 to 6. `lease`: promises. `seal`, `lead`, `sync`: rules 7 to 13. `fill`:
-//! rules 14 to 17. `code`: the way to the arithmetic of `staves-erasure`.
+//! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1. `lease`: promises. `seal`, `lead`,
+//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
 
 mod code;
 mod fill;
+mod give;
 mod lead;
 mod lease;
 mod member;
 mod requests;
 mod seal;
 mod stream;
+mod sums;
 mod sync;
 mod table;
 mod update;

@@ -1,0 +1,135 @@
+//! Rule 14 at the member that gives: the pages that it has, with their labels, as far as it has received
+//! the streams.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use staves_model::{Epoch, Label, NodeId, mutant::Mutant, mutant::planted};
+use staves_wire::group::{Delta, GroupMessage, PageContent, PagePart};
+
+use crate::code;
+use crate::member::{Ctx, Effects, State};
+use crate::table::{bytes_in, is_zero, touched};
+
+/// Most pages that one request may name; a bound on what a peer can make us send.
+const GET_PAGES_MAX: u32 = 1024;
+
+impl State {
+    /// Gives the pages that are here to a joiner of the same open epoch.
+    #[allow(clippy::too_many_arguments)]
+    pub fn give(
+        &mut self,
+        ctx: &Ctx<'_>,
+        to: NodeId,
+        epoch: Epoch,
+        page: u32,
+        count: u32,
+        held: &[Label],
+        out: &mut Effects,
+    ) {
+        let ready = self.open || planted(Mutant::PartsBeforeCutApplied);
+        if epoch != self.epoch || !ready || self.synced != self.epoch {
+            return;
+        }
+        let count = count.min(GET_PAGES_MAX);
+        let last = page.saturating_add(count);
+        let logged = self.logged(page, last);
+        let parts: Vec<PagePart> = (page..last)
+            .filter(|p| self.table.is_here(*p))
+            .map(|p| match logged.get(&p) {
+                Some(deltas) => self.part_rolled_forward(p, deltas),
+                None => self.part(p, held.get((p - page) as usize)),
+            })
+            .collect();
+        let message = GroupMessage::Parts {
+            slot: self.slot,
+            parts,
+        };
+        out.sends.push((to, ctx.envelope(self.epoch, message)));
+    }
+
+    // Parity applies what is stable, so its pages lag behind those of data buckets; what it lacks is in its
+    // log. By page of a range: the deltas received and not applied, with their streams (rule 14).
+    fn logged(&self, first: u32, end: u32) -> BTreeMap<u32, Vec<(usize, &Delta)>> {
+        let mut logged: BTreeMap<u32, Vec<(usize, &Delta)>> = BTreeMap::new();
+        if self.shape().m == 1 || self.shape().is_data() {
+            return logged;
+        }
+        for (stream, s) in self.streams.iter().enumerate() {
+            for delta in s.log.from(s.applied + 1) {
+                for page in touched(&delta.runs).filter(|p| (first..end).contains(p)) {
+                    let deltas = logged.entry(page).or_default();
+                    if deltas.last().is_none_or(|(_, d)| d.label != delta.label) {
+                        deltas.push((stream, delta));
+                    }
+                }
+            }
+        }
+        logged
+    }
+
+    fn part_rolled_forward(&self, page: u32, deltas: &[(usize, &Delta)]) -> PagePart {
+        let shape = self.shape();
+        let mut labels = self.table.labels(page);
+        let mut bytes = self
+            .table
+            .pages()
+            .page(page)
+            .map_or_else(|| vec![0; staves_model::PAGE_BYTES], <[u8]>::to_vec);
+        for (stream, delta) in deltas {
+            if labels[*stream] >= delta.label {
+                continue;
+            }
+            labels[*stream] = delta.label;
+            if planted(Mutant::LaggingSourceTakenAsCurrent) {
+                continue;
+            }
+            for (at, part) in bytes_in(delta, page) {
+                let there = &mut bytes[at..at + part.len()];
+                code::add_delta_to(shape.m, self.slot, *stream, part, there);
+            }
+        }
+        let content = match is_zero(&bytes) {
+            true => PageContent::Zero,
+            false => PageContent::Bytes(Bytes::from(bytes)),
+        };
+        PagePart {
+            page,
+            labels: labels.into_iter().map(Some).collect(),
+            content,
+        }
+    }
+
+    fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
+        let shape = self.shape();
+        let labels = (0..shape.m)
+            .map(|stream| {
+                shape
+                    .carries(stream)
+                    .then(|| self.table.label(page, shape.column(stream)))
+            })
+            .collect();
+        let label = self.table.label(page, 0);
+        // Rule 17: pair by pair. A label of 0 is a page never written: zero, and cheaper said so.
+        let same = held.is_some_and(|held| {
+            let equal = if planted(Mutant::LabelsBySeqAlone) {
+                held.seq == label.seq
+            } else {
+                *held == label
+            };
+            shape.m == 1 && label.seq > 0 && equal
+        });
+        let content = if same {
+            PageContent::Held
+        } else {
+            self.table
+                .copy_out(page)
+                .map_or(PageContent::Zero, PageContent::Bytes)
+        };
+        PagePart {
+            page,
+            labels,
+            content,
+        }
+    }
+}
