@@ -303,7 +303,9 @@ mod tests {
             .into_iter()
             .chain(line.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        let Bench::Cache(cache) = line.bench;
+        let Bench::Cache(cache) = line.bench else {
+            panic!("a bench of a cache");
+        };
         Ok(cache)
     }
 

@@ -126,3 +126,27 @@ fn who_waits_at_a_deposed_bucket_is_sent_to_its_successor() {
     assert_eq!(again, Answer::Ok);
     assert_eq!(c.read(0, 0, 1)[..], *b"y");
 }
+
+/// Regression: an update that began before a new member had said what memory it has stopped the node.
+#[test]
+fn a_write_right_after_a_takeover_waits_until_the_new_member_has_said_what_it_has() {
+    for k in [1, 2] {
+        let mut c = Cluster::new(2, k, usize::from(k) + 3, 64);
+        c.write(0, 0, b"before");
+        c.cut_off = vec![2];
+        let mut seats: Vec<usize> = (0..usize::from(k) + 2).collect();
+        seats[2] = usize::from(k) + 2;
+        c.change(&seats);
+        while !c.group.open {
+            if c.deliver_at_most(1) == 0 {
+                c.tick_without_delivery();
+            }
+        }
+        let token = c.submit(0, Some(1), &write(0, b"after!"));
+        assert!(!c.answers.contains_key(&token));
+        assert_eq!(c.wait(token), Answer::Ok);
+        assert_eq!(c.read(0, 0, 6)[..], *b"after!");
+        c.settle();
+        c.check_code();
+    }
+}
