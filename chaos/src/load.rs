@@ -3,6 +3,7 @@
 //! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted (a scenario may want these only), and `l<client>-<n>` are written once
 //! each, so that every bucket holds something that must not get lost. Every written text is unique.
 
+pub mod memory;
 mod native;
 
 use std::net::SocketAddr;
@@ -27,6 +28,8 @@ const STAY: u32 = 40;
 const IMPATIENCE: Duration = Duration::from_millis(250);
 /// Rest between two operations.
 const REST: Duration = Duration::from_millis(4);
+/// Clients on the contended pages of a memory region.
+const CLIENTS_OF_MEMORY: u32 = 3;
 /// Rest after trouble.
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -111,6 +114,18 @@ impl Shared {
         lock(&self.hangs).clone()
     }
 
+    /// All doors of the native protocol.
+    pub fn native_doors(&self) -> Vec<String> {
+        let doors = lock(&self.doors);
+        let native = doors.iter().map(|door| format!("{}:1600", door.ip()));
+        native.collect()
+    }
+
+    /// An operation that certainly was not done.
+    fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn door(&self, at: usize) -> Option<SocketAddr> {
         lock(&self.doors).get(at).copied()
     }
@@ -189,7 +204,15 @@ impl Keys {
 /// each node that there is, so that a node that keeps its clients waiting cannot catch them all; the
 /// others go around. At each node there is also one that only reads, and does not wait for long. One
 /// more goes through the native client. The threads are in the namespace of the caller's.
-pub fn start(shared: &Arc<Shared>, seed: u64, contended: usize, keys: Keys) -> Vec<JoinHandle<()>> {
+///
+/// With a memory region there are three more for that.
+pub fn start(
+    shared: &Arc<Shared>,
+    seed: u64,
+    contended: usize,
+    keys: Keys,
+    region: bool,
+) -> Vec<JoinHandle<()>> {
     let nodes = shared.doors();
     let spawn = |process: u32| {
         let shared = shared.clone();
@@ -221,11 +244,17 @@ pub fn start(shared: &Arc<Shared>, seed: u64, contended: usize, keys: Keys) -> V
     };
     let last = (contended + nodes) as u32;
     let mut clients: Vec<JoinHandle<()>> = (0..=last).map(spawn).collect();
-    let native = lock(&shared.doors)
-        .iter()
-        .map(|door| format!("{}:1600", door.ip()))
-        .collect();
-    clients.push(native::start(shared, last + 1, seed, keys, native));
+    let doors = shared.native_doors();
+    if region {
+        clients.extend(memory::start(
+            shared,
+            last + 2,
+            CLIENTS_OF_MEMORY,
+            seed,
+            &doors,
+        ));
+    }
+    clients.push(native::start(shared, last + 1, seed, keys, doors));
     clients
 }
 
@@ -311,7 +340,7 @@ impl Client {
         match reply {
             Ok(Reply::Error(error)) if nothing_done(&error) => {
                 self.keep(at, resp);
-                self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                self.shared.refuse();
                 return None;
             }
             Ok(Reply::Error(_)) => self.keep(at, resp),
@@ -351,7 +380,7 @@ impl Client {
         match Resp::connect(self.shared.door(at)?, CONNECT, self.patience) {
             Ok(resp) => Some((at, resp)),
             Err(_) => {
-                self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                self.shared.refuse();
                 None
             }
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! # What it is about.
 //! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
-//!                                  'clocks apart'
+//!                                  'clocks apart', 'memory 4+2' (a region, too)
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
 //! after 2s kill the directory's leader
@@ -107,6 +107,8 @@ pub struct Scenario {
     pub clients: usize,
     /// Such keys.
     pub keys: Keys,
+    /// The scheme of a pool with a memory region, if there is one.
+    pub memory: Option<String>,
     /// Nodes' clocks begin days apart.
     pub clocks_apart: bool,
     /// More is lost than the scheme bears.
@@ -144,6 +146,7 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
             count: 10,
             counted: false,
         },
+        memory: None,
         clocks_apart: false,
         losses: false,
         stall_max: Duration::from_secs(12),
@@ -193,10 +196,11 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["counted", "keys"] => scenario.keys.counted = true,
             [n, "keys" | "key"] => scenario.keys.count = count(n, 1000)?,
             ["pool", "cache", scheme] => scenario.scheme = scheme.to_owned(),
+            ["memory", scheme] => scenario.memory = Some(scheme.to_owned()),
             ["clocks", "apart"] => scenario.clocks_apart = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, clocks apart'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, clocks apart'"
                 ));
             }
         }

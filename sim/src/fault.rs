@@ -126,7 +126,12 @@ impl World {
         self.fault_at("crash");
         self.stop(node);
         let cramped = self.nodes.len() <= self.m + self.k;
-        let for_good = if cramped { 150 } else { 30 };
+        // With no more than m nodes a lost data bucket may wait for ever for one.
+        let for_good = match cramped {
+            true if self.k > 1 => 150,
+            true => 0,
+            false => 30,
+        };
         if self.keeping && self.rng.chance(for_good) && self.nodes.iter().all(|n| !n.gone) {
             self.cover.count(match cramped {
                 true => "crash for good, and no node to spare",

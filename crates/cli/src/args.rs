@@ -16,7 +16,7 @@ use staves_node::config::{Endpoint, KEYS, Millis, Size};
     max_term_width = 100
 )]
 pub struct Args {
-    /// How to answer
+    /// How to answer; texts for files (man, completions, reference, config example) are the same in both
     #[arg(
         short,
         long,
@@ -69,7 +69,7 @@ pub enum Command {
     Demo(Demo),
     /// How the cluster is
     Status {
-        /// Exit with 5 unless it is healthy
+        /// Exit with 5 if it is degraded, with 6 if it is critical
         #[arg(long)]
         check: bool,
     },
@@ -111,7 +111,8 @@ pub enum Command {
     },
     /// What an error code means, and what to do; without one, all of them
     Explain {
-        /// The word in brackets at an error's end, or the first word of an error of Redis's protocol
+        /// The word in brackets at an error's end, its number, or the first word of an error of Redis's protocol
+        #[arg(allow_hyphen_values = true)]
         code: Option<String>,
     },
     /// Print a page of the reference, in Markdown
@@ -234,7 +235,7 @@ pub struct Up {
 #[derive(clap::Args, Debug)]
 pub struct Demo {
     /// How many nodes
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=15))]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=15))]
     pub nodes: u32,
 
     /// End when it is shown, instead of leaving the cluster running
@@ -334,6 +335,9 @@ pub enum Pool {
     Delete {
         /// Its name
         name: String,
+        /// Do not ask; needed where there is no terminal to ask on
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -350,6 +354,7 @@ pub enum Kind {
 pub enum Cache {
     /// Print the value of a key as it is
     Get {
+        /// The key
         key: String,
         /// The pool
         #[arg(long, default_value = "cache")]
@@ -357,6 +362,7 @@ pub enum Cache {
     },
     /// Set the value of a key
     Put {
+        /// The key
         key: String,
         /// The value; without one it is read from standard input
         value: Option<String>,
@@ -372,6 +378,7 @@ pub enum Cache {
     },
     /// Delete keys
     Delete {
+        /// The keys
         #[arg(required = true)]
         keys: Vec<String>,
         /// The pool

@@ -13,7 +13,7 @@
 //! **Path of the data.** `args` makes a list of plans. For each, `workers` starts threads, each with a runtime of
 //! its own; every connection is a task of one thread (`stream`, or `native`) that draws requests (`work`,
 //! `draw`) when their time has come (`pace`), and counts answers into its thread's `tally`, latencies into a
-//! `histogram`. At the end the keys are deleted. `dialect` is the bytes; `cpu` what the servers used; `report` what is told of it.
+//! `histogram`. At the end the keys are deleted. `dialect` is the bytes; `cpu` what the servers used; `progress` and `report` what is told of it.
 
 mod args;
 mod cpu;
@@ -23,13 +23,13 @@ mod histogram;
 mod memory;
 mod native;
 mod pace;
+mod progress;
 mod report;
 mod stream;
 mod tally;
 mod work;
 mod workers;
 
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -47,6 +47,7 @@ use cpu::ServerCpu;
 use dialect::Dialect;
 use draw::Draw;
 use pace::Window;
+use progress::Progress;
 use report::{Measured, Report, Run};
 use tally::{Kind, Tally};
 use work::Job;
@@ -368,47 +369,4 @@ struct Sample {
     answered: u64,
     client: CpuTime,
     at: Instant,
-}
-
-/// A line on the terminal that is written over; nothing where stderr is no terminal.
-struct Progress {
-    terminal: bool,
-    /// Of how many operations, where that is known.
-    of: Option<u64>,
-    began: Instant,
-    last: (Instant, u64),
-}
-
-impl Progress {
-    fn new(job: &Job) -> Progress {
-        let began = Instant::now();
-        Progress {
-            terminal: std::io::stderr().is_terminal(),
-            of: job.sweep.map(|_| job.plan.keys),
-            began,
-            last: (began, 0),
-        }
-    }
-
-    fn show(&mut self, answered: u64) {
-        let (at, before) = self.last;
-        let since = at.elapsed();
-        if !self.terminal || since < Duration::from_secs(1) {
-            return;
-        }
-        let rate = number(((answered - before) as f64 / since.as_secs_f64()) as u64);
-        let seconds = self.began.elapsed().as_secs();
-        let of = self.of.map_or(String::new(), |of| {
-            format!(", {} %", answered * 100 / of.max(1))
-        });
-        eprint!("\r  {seconds} s: {rate}/s{of}        ");
-        let _ = std::io::stderr().flush();
-        self.last = (Instant::now(), answered);
-    }
-
-    fn end(&self) {
-        if self.terminal {
-            eprint!("\r                                        \r");
-        }
-    }
 }

@@ -25,7 +25,8 @@ use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::failure::{Failure, from_net};
+use crate::explain::Code;
+use crate::failure::{self, Failure, from_net};
 
 /// How often a proposal follows a hint to the leader.
 const HOPS: usize = 4;
@@ -70,12 +71,17 @@ impl Cluster {
 
     /// How the cluster is, with what each node that answers in time says of itself.
     pub fn status(&self) -> anyhow::Result<StatusReport> {
-        let until = self.until();
+        self.status_by(self.until())
+    }
+
+    fn status_by(&self, until: Instant) -> anyhow::Result<StatusReport> {
         self.runtime.block_on(async {
             let mut report = ask_status(&self.connection, until).await?;
             let until = until.min(Instant::now() + FACTS);
             let mut others = JoinSet::new();
+            let mut asked = Vec::new();
             for node in report.nodes.iter().filter(|n| n.up && n.facts.is_none()) {
+                asked.push(node.id);
                 let address = node.native.clone();
                 others.spawn(async move {
                     let connection = open(&address, until).await.map_err(from_net)?;
@@ -88,6 +94,7 @@ impl Cluster {
                     report.absorb(other);
                 }
             }
+            report.silent(&asked);
             Ok(report)
         })
     }
@@ -109,13 +116,18 @@ impl Cluster {
 
     /// Makes a change, wherever the directory's leader is.
     pub fn propose(&self, change: &Change) -> anyhow::Result<Outcome> {
+        let until = self.until();
+        self.propose_by(change, self.until_looked())
+            .map_err(|error| self.undecided(error, until))
+    }
+
+    fn propose_by(&self, change: &Change, until: Instant) -> anyhow::Result<Outcome> {
         let change =
             Bytes::from(postcard::to_allocvec(change).context("the change does not encode")?);
         let proposal = Message::Propose(Propose {
             expected: None,
             change,
         });
-        let until = self.until();
         self.runtime.block_on(async {
             let mut connection = self.connection.clone();
             let mut hops = 0;
@@ -154,7 +166,43 @@ impl Cluster {
         } else {
             Message::NodeResume(target)
         };
-        self.done(&message)
+        let until = self.until();
+        self.done(&message, self.until_looked())
+            .map_err(|error| self.undecided(error, until))
+    }
+
+    /// Fails if the directory can decide nothing, and says whom it misses.
+    pub fn can_decide(&self) -> anyhow::Result<()> {
+        match self.status()?.undecided() {
+            None => Ok(()),
+            Some(why) => {
+                let code = ErrorCode::NoQuorum;
+                Err(no_majority(code, &why, "nothing was changed"))
+            }
+        }
+    }
+
+    /// Why a change that nobody answered for was not made: most often, nobody could.
+    fn undecided(&self, error: anyhow::Error, until: Instant) -> anyhow::Error {
+        let (code, then) = match failure::code(&error) {
+            Code::Wire(ErrorCode::NoQuorum | ErrorCode::NotLeader) => {
+                (ErrorCode::NoQuorum, "nothing was changed")
+            }
+            Code::Wire(code @ (ErrorCode::Deadline | ErrorCode::Unreachable)) => {
+                (code, "the change may still be made once it has")
+            }
+            _ => return error,
+        };
+        let report = self.status_by(until.max(Instant::now() + REST));
+        match report.ok().and_then(|report| report.undecided()) {
+            Some(why) => no_majority(code, &why, then),
+            None => error,
+        }
+    }
+
+    /// Whether this is the node that is asked.
+    pub fn asks(&self, node: &Node) -> bool {
+        self.connection.welcome().node == node.id
     }
 
     /// Asks a node to stop in good order: itself, not another on its behalf.
@@ -176,6 +224,11 @@ impl Cluster {
     /// Until when the command may take.
     pub fn until(&self) -> Instant {
         Instant::now() + self.deadline
+    }
+
+    /// Until when something may take whose failure is looked into: a fifth of the deadline is for that.
+    pub fn until_looked(&self) -> Instant {
+        Instant::now() + self.deadline * 4 / 5
     }
 
     /// Which keys a node holds.
@@ -300,12 +353,18 @@ impl Cluster {
         self.runtime.block_on(asked).map_err(from_net)
     }
 
-    fn done(&self, question: &Message) -> anyhow::Result<()> {
-        match self.ask(question)? {
+    fn done(&self, question: &Message, until: Instant) -> anyhow::Result<()> {
+        let answer = self.runtime.block_on(self.connection.call(question, until));
+        match answer.map_err(from_net)? {
             Message::Done => Ok(()),
             other => Err(unexpected(question, &other)),
         }
     }
+}
+
+fn no_majority(code: ErrorCode, why: &str, then: &str) -> anyhow::Error {
+    let remedy = "bring its voters back with their data folders";
+    Failure::Wire(code, format!("{why}; {then}; {remedy}")).into()
 }
 
 async fn open(address: &str, until: Instant) -> Result<Connection, NetError> {
@@ -381,6 +440,11 @@ pub fn find_node<'a>(map: &'a ClusterMap, wanted: &str) -> anyhow::Result<&'a No
 /// An operation's error as a failure of the command.
 pub fn check(answer: &Answer) -> anyhow::Result<()> {
     match answer {
+        // What it comes with is in Redis's words, for Redis's clients.
+        Answer::Error(ErrorCode::OutOfMemory, _) => {
+            let text = "the pool has no memory left; nothing was changed";
+            Err(Failure::Wire(ErrorCode::OutOfMemory, text.into()).into())
+        }
         Answer::Error(code, text) => Err(Failure::Wire(*code, text.clone()).into()),
         _ => Ok(()),
     }

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use serde::Serialize;
-use staves_node::config::{self, Loaded, Origin};
+use staves_node::config::{self, ConfigError, Loaded, Origin};
 
 use crate::args::{Config, Format, Keys};
 use crate::output;
@@ -32,7 +33,16 @@ pub fn load(path: Option<&Path>, keys: &Keys) -> anyhow::Result<Loaded> {
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let loaded = config::load(path, env, keys.0.iter().cloned())?;
-    crate::up::log_filter(&loaded.config.log)?;
+    if let Err(reason) = crate::up::log_filter(&loaded.config.log) {
+        let origin = loaded.origins.get("log").cloned();
+        let origin = origin.context("the default of 'log' is refused")?;
+        return Err(ConfigError::BadValue {
+            origin,
+            key: "log",
+            reason,
+        }
+        .into());
+    }
     loaded
         .warnings
         .iter()

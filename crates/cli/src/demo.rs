@@ -6,11 +6,15 @@
 //! At the end every key is read through a surviving node: an acknowledged value that is not there is a
 //! loss, and the demo fails.
 //!
-//! **Layout.** `nodes`: the processes. `load`: the writers and the check. `resp`: the client they use.
+//! With six nodes or more there is a second act: a region of memory, 4+2, is filled with pages that can be
+//! checked, two nodes are killed at once, and it is read and written while they are rebuilt.
+//!
+//! **Layout.** `nodes`: the processes. `load`: the writers and the check. `region`: the same for memory. `resp`: the client they use.
 //! `story`: what happened when.
 
 mod load;
 mod nodes;
+mod region;
 pub mod resp;
 mod story;
 
@@ -19,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use staves_model::{Change, Medium, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::{Demo, Format};
@@ -26,7 +31,7 @@ use crate::output::{self, number};
 
 use load::Load;
 use nodes::Nodes;
-use story::{Round, Story};
+use story::{Act, Round, Story};
 
 /// How long the load runs before the first node is killed, and between rounds.
 const WARM_UP: Duration = Duration::from_secs(2);
@@ -36,8 +41,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that write.
 const WRITERS: usize = 4;
+/// What each node may give to the second act's pool.
+const MEMORY_BUDGET: u64 = 128 << 20;
 /// From so many nodes on, a second one may be killed: its successors still have a majority.
 const NODES_FOR_TWO_ROUNDS: u32 = 4;
+/// The second act's pool. So many nodes it takes.
+const MEMORY_POOL: &str = "memory";
+const MEMORY_SCHEME: Scheme = Scheme { m: 4, k: 2 };
+const NODES_FOR_MEMORY: usize = 6;
 
 pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
@@ -62,13 +73,16 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
         show.pause(WARM_UP)?;
     }
     show.check(load)?;
+    if show.nodes.len() >= NODES_FOR_MEMORY {
+        show.memory()?;
+    }
     show.story.finish(out)?;
     if !demo.once {
         show.stay()?;
     }
     match show.story.lost() {
         0 => Ok(()),
-        lost => bail!("{lost} acknowledged values were lost"),
+        lost => bail!("{lost} acknowledged values or pages were lost"),
     }
 }
 
@@ -125,8 +139,11 @@ impl Show {
 
     /// Kills a node under load and waits until what it held is whole again elsewhere.
     fn round(&mut self, load: &Load, leader: bool) -> anyhow::Result<()> {
-        let before = self.wait("the cluster is healthy", |report| {
-            report.state == State::Healthy
+        // Not healthy: a node that was killed before is missed until the end.
+        let before = self.wait("every bucket is whole", |report| {
+            let is_up = |id: &u64| report.nodes.iter().any(|node| node.id == *id && node.up);
+            let whole = report.pools.iter().all(|p| as_whole_as_can_be(p, report));
+            whole && report.directory.leader.is_some() && report.directory.voters.iter().all(is_up)
         })?;
         let victim = victim(&before, leader)?;
         let process = self
@@ -199,6 +216,104 @@ impl Show {
         Ok(())
     }
 
+    /// The second act: two nodes at once.
+    fn memory(&mut self) -> anyhow::Result<()> {
+        self.nodes.revive()?;
+        let all = self.nodes.len();
+        self.wait("the killed nodes are back", |report| {
+            let up = report.nodes.iter().filter(|node| node.up).count();
+            up >= all && report.pools.iter().all(|p| p.whole == p.buckets)
+        })?;
+        self.nodes.propose(&Change::CreatePool {
+            name: MEMORY_POOL.into(),
+            kind: PoolKind::Memory {
+                regions: Vec::new(),
+            },
+            scheme: MEMORY_SCHEME,
+            medium: Medium::Ram,
+            node_budget_bytes: MEMORY_BUDGET,
+            buckets: 0,
+            may_start_empty: false,
+        })?;
+        let load = region::Load::start(self.nodes.native_doors(), MEMORY_POOL)?;
+        let until = Instant::now() + PATIENCE;
+        while load.filled() < u64::from(region::PAGES) {
+            self.look_up()?;
+            let late = Instant::now() >= until || load.is_broken();
+            anyhow::ensure!(
+                !late,
+                "the region is not filled; {} pages are",
+                load.filled()
+            );
+            std::thread::sleep(LOOK);
+        }
+        let mib = (u64::from(region::PAGES) * region::PAGE_BYTES as u64) >> 20;
+        self.story.note(format!(
+            "the killed nodes are back; a region of {mib} MiB of memory, {MEMORY_SCHEME}, is filled, read and written"
+        ));
+        self.pause(WARM_UP)?;
+        let before = self.wait("every bucket is whole", |report| {
+            report.pools.iter().all(|p| p.whole == p.buckets) && report.directory.leader.is_some()
+        })?;
+        // Data buckets are the harder loss: what they held has to be made of what the others hold. The
+        // directory's leader stays: its death was shown before.
+        let data_nodes = load.data_nodes()?;
+        let mut victims: Vec<NodeStatus> = before.nodes;
+        victims.retain(|node| data_nodes.contains(&node.id) && !node.leads_directory);
+        victims.truncate(2);
+        let ids: Vec<u64> = victims.iter().map(|node| node.id).collect();
+        anyhow::ensure!(ids.len() == 2, "fewer than two nodes hold data buckets");
+        load.begin_round();
+        for victim in &victims {
+            let process = self.nodes.at(&victim.native);
+            self.nodes
+                .kill(process.context("the victim is not one of ours")?)?;
+        }
+        self.story.note(format!(
+            "killed nodes {} and {} at once, which held data buckets of it",
+            ids[0], ids[1]
+        ));
+        self.wait("their death is noticed", |report| {
+            let noticed = |id: &u64| report.nodes.iter().any(|n| n.id == *id && !n.up);
+            ids.iter().all(noticed)
+        })?;
+        // With as many nodes as members there is none to spare: what was lost is rebuilt where they ran.
+        self.nodes.revive()?;
+        let back = Instant::now();
+        self.wait("the lost buckets are rebuilt", |report| {
+            let up = report.nodes.iter().filter(|node| node.up).count();
+            up == all && report.pools.iter().all(|p| p.whole == p.buckets)
+        })?;
+        let rebuilt_ms = back.elapsed().as_millis() as u64;
+        self.pause(WARM_UP)?;
+        let longest_wait_ms = load.longest_wait().as_millis() as u64;
+        self.story.note(format!(
+            "started again with nothing in memory, and rebuilt {:.2} s later; no read or write took longer than \
+             {longest_wait_ms} ms, from the kills on",
+            rebuilt_ms as f64 / 1000.0
+        ));
+        let done = load.stop()?;
+        self.story.note(format!(
+            "checked all {} pages after {} reads and {} writes: {} wrong",
+            number(region::PAGES.into()),
+            number(done.reads),
+            number(done.writes),
+            number(done.wrong)
+        ));
+        for example in &done.examples {
+            self.story.note(format!("wrong: {example}"));
+        }
+        self.story.act(Act {
+            scheme: MEMORY_SCHEME.to_string(),
+            killed: ids,
+            pages: region::PAGES,
+            longest_wait_ms,
+            rebuilt_ms,
+            done,
+        });
+        Ok(())
+    }
+
     /// Brings the killed nodes back and keeps the cluster running until Ctrl-C.
     fn stay(&mut self) -> anyhow::Result<()> {
         self.nodes.revive()?;
@@ -263,12 +378,9 @@ impl Show {
 
 /// All copies are there, or as many as there are nodes for, and nothing moves any more.
 fn as_whole_as_can_be(pool: &PoolStatus, report: &StatusReport) -> bool {
-    let wanted: Option<u8> = pool
-        .scheme
-        .split_once('+')
-        .and_then(|(_, k)| k.parse().ok());
+    let wanted: Option<Scheme> = pool.scheme.parse().ok();
     let up = report.nodes.iter().filter(|node| node.up).count();
-    let short_of_nodes = wanted.is_some_and(|k| up <= usize::from(k));
+    let short_of_nodes = wanted.is_some_and(|scheme| up < scheme.width());
     let still = pool.changing == 0 && pool.starting == 0 && report.rebuild.is_none();
     pool.whole == pool.buckets
         || (short_of_nodes && still && pool.whole + pool.short == pool.buckets)

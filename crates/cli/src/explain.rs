@@ -1,8 +1,8 @@
 //! `staves explain`: every error code, what happened, why, and what to do.
 //!
-//! There are two kinds of code: those that nodes send ([`ErrorCode`], stable on the wire) and those of the
-//! program itself ([`Own`]). Both are explained by an exhaustive `match`: a code without a text does not
-//! compile.
+//! There are three kinds of code: those that nodes send ([`ErrorCode`], stable on the wire), those of the
+//! program itself ([`Own`]), and the words that only clients of Redis's protocol meet ([`Redis`]). All are
+//! explained by an exhaustive `match`: a code without a text does not compile.
 
 use serde::Serialize;
 use staves_node::config::nearest;
@@ -20,41 +20,62 @@ pub enum Code {
     Wire(ErrorCode),
     /// The program says so.
     Own(Own),
+    /// A RESP door says so, by this word alone.
+    Redis(Redis),
 }
 
-macro_rules! own {
-    ($($(#[$doc:meta])* $name:ident = $word:literal;)*) => {
-        /// The program's own codes: of starting a node, and of the command line.
+macro_rules! words {
+    ($(#[$about:meta])* $kind:ident: $($(#[$doc:meta])* $name:ident = $word:literal;)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Own {
+        pub enum $kind {
             $($(#[$doc])* $name,)*
         }
 
-        impl Own {
+        impl $kind {
             /// All of them.
-            pub const ALL: &'static [Own] = &[$(Own::$name,)*];
+            pub const ALL: &'static [$kind] = &[$($kind::$name,)*];
 
             /// The stable word.
             pub fn word(self) -> &'static str {
                 match self {
-                    $(Own::$name => $word,)*
+                    $($kind::$name => $word,)*
                 }
             }
         }
     };
 }
 
-own! {
+words! {
+    /// Words of Redis's protocol that stand for no code of the wire: how a door answers its clients.
+    Redis:
+    /// The node has not joined.
+    Loading = "LOADING";
+    /// Another node serves the key.
+    Moved = "MOVED";
+    /// Keys of several nodes.
+    CrossSlot = "CROSSSLOT";
+    /// HELLO.
+    NoProto = "NOPROTO";
+}
+
+words! {
+    /// The program's own codes: of starting a node, and of the command line.
+    Own:
     /// Anything without a code of its own.
     Failed = "failed";
     /// The command line.
     Usage = "usage";
     /// `status --check`.
     Degraded = "degraded";
+    /// `status --check`.
+    Critical = "critical";
     /// `cache put --if-absent`.
     ConditionNotMet = "condition-not-met";
     /// What was asked for would never end, or do harm.
     NeedsForce = "needs-force";
+    /// `pool delete`.
+    NotConfirmed = "not-confirmed";
     /// File, variable or flag.
     BadConfiguration = "bad-configuration";
     /// A door's address.
@@ -94,10 +115,12 @@ pub struct Explained {
 }
 
 impl Code {
-    /// All codes: those of the wire by number, then the program's own.
+    /// All codes: those of the wire by number, then the program's own, then Redis's words.
     pub fn all() -> impl Iterator<Item = Code> {
         let wire = ErrorCode::ALL.iter().copied().map(Code::Wire);
-        wire.chain(Own::ALL.iter().copied().map(Code::Own))
+        let own = Own::ALL.iter().copied().map(Code::Own);
+        wire.chain(own)
+            .chain(Redis::ALL.iter().copied().map(Code::Redis))
     }
 
     /// The stable word.
@@ -105,6 +128,7 @@ impl Code {
         match self {
             Code::Wire(code) => code.word(),
             Code::Own(code) => code.word(),
+            Code::Redis(code) => code.word(),
         }
     }
 
@@ -112,7 +136,7 @@ impl Code {
     pub fn number(self) -> Option<u16> {
         match self {
             Code::Wire(code) => Some(code as u16),
-            Code::Own(_) => None,
+            Code::Own(_) | Code::Redis(_) => None,
         }
     }
 
@@ -120,7 +144,16 @@ impl Code {
     pub fn resp(self) -> Option<&'static str> {
         match self {
             Code::Wire(code) => Some(error_word(code)),
+            Code::Redis(code) => Some(code.word()),
             Code::Own(_) => None,
+        }
+    }
+
+    /// The exit code of a command that fails with it. No command fails with a word of Redis.
+    pub fn exit_code(self) -> Option<u8> {
+        match self {
+            Code::Wire(_) | Code::Own(_) => Some(exit_code(self)),
+            Code::Redis(_) => None,
         }
     }
 
@@ -129,6 +162,7 @@ impl Code {
         let (happened, why, remedy) = match self {
             Code::Wire(code) => of_wire(code),
             Code::Own(code) => of_own(code),
+            Code::Redis(code) => of_redis(code),
         };
         Explained {
             happened,
@@ -233,7 +267,7 @@ fn of_wire(code: ErrorCode) -> Text {
             "List what there is: 'staves pool list', 'staves node list', 'staves group list'.",
         ),
         ErrorCode::Refused => (
-            "The directory refused the change. The map has not changed.",
+            "The change was refused. The map has not changed.",
             "The change would break a rule of the cluster; the message says which.",
             "Do what the message says.",
         ),
@@ -245,7 +279,7 @@ fn of_wire(code: ErrorCode) -> Text {
         ErrorCode::NoQuorum => (
             "The directory has no majority at present. Nothing was done.",
             "Half or more of its voters are down or cut off.",
-            "Bring voters back: 'staves status' names them. Until then nothing can be repaired.",
+            "Start its voters again, with their data folders: 'staves status' names those that do not answer. Until then nothing can be changed or repaired.",
         ),
         ErrorCode::Internal => (
             "A fault of Staves.",
@@ -268,9 +302,14 @@ fn of_own(code: Own) -> Text {
             "See 'staves help COMMAND'.",
         ),
         Own::Degraded => (
-            "'status --check' found a cluster that is not healthy.",
-            "A node or a voter is down, buckets are short of copies, or something was lost.",
-            "Read the sentence that 'staves status' opens with.",
+            "'status --check': everything is answered, but something is missing or being rebuilt.",
+            "A node is down and not forgotten, buckets are short of copies or moving, all nodes are drained, or there is no pool.",
+            "Read the sentence that 'staves status' opens with. What is being rebuilt needs only time.",
+        ),
+        Own::Critical => (
+            "'status --check': something is lost, or is refused until somebody does something about it.",
+            "The directory has no leader or no majority, a pool has used up its memory on a node, or buckets lost all members.",
+            "Read the sentence that 'staves status' opens with: it names what to start again or to make larger.",
         ),
         Own::ConditionNotMet => (
             "The key has a value already, so nothing was set.",
@@ -281,6 +320,11 @@ fn of_own(code: Own) -> Text {
             "The command would do harm, or could never finish. Nothing was done.",
             "The nodes that are left could not hold the data, or the node that is to be forgotten lives.",
             "Do what the message says first; or give --force if it is meant.",
+        ),
+        Own::NotConfirmed => (
+            "The command would delete data, and nobody confirmed it. Nothing was done.",
+            "It asks on a terminal, and takes --yes where there is none.",
+            "Give --yes if it is meant.",
         ),
         Own::BadConfiguration => (
             "The node's configuration is refused. Nothing was started.",
@@ -350,12 +394,37 @@ fn of_own(code: Own) -> Text {
     }
 }
 
+fn of_redis(code: Redis) -> Text {
+    match code {
+        Redis::Loading => (
+            "The node has not joined its cluster yet. Nothing was done.",
+            "It was started a moment ago; or it finds no node to join, or its directory has no majority. The text says what it waits for.",
+            "Ask again, or ask another node. If it lasts, start what it waits for.",
+        ),
+        Redis::Moved => (
+            "Another node serves the key: MOVED, its hash slot, and that node's address. Nothing was done.",
+            "The nodes are told to send clients there (--resp-redirect moved).",
+            "Use a client that knows Redis Cluster ('redis-cli -c'), or start the nodes with --resp-redirect forward.",
+        ),
+        Redis::CrossSlot => (
+            "The keys of one command are in several hash slots. Nothing was done.",
+            "With --resp-redirect moved a command has keys of one slot only, as in Redis Cluster.",
+            "Send one command for each, or give keys that belong together the same part in braces; or start the nodes with --resp-redirect forward.",
+        ),
+        Redis::NoProto => (
+            "HELLO asked for a version of the protocol that there is not.",
+            "There are versions 2 and 3.",
+            "Let the client speak RESP2 or RESP3.",
+        ),
+    }
+}
+
 #[derive(Serialize)]
 struct Row {
     code: &'static str,
     number: Option<u16>,
     resp: Option<&'static str>,
-    exit_code: u8,
+    exit_code: Option<u8>,
     happened: &'static str,
     why: &'static str,
     remedy: &'static str,
@@ -371,7 +440,7 @@ fn row(code: Code) -> Row {
         code: code.word(),
         number: code.number(),
         resp: code.resp(),
-        exit_code: exit_code(code),
+        exit_code: code.exit_code(),
         happened,
         why,
         remedy,
@@ -407,8 +476,8 @@ fn told(row: &Row) -> String {
         row.resp
             .map(|word| ("on the RESP door", format!("-{word}"))),
     );
+    pairs.extend(row.exit_code.map(|exit| ("exit code", exit.to_string())));
     pairs.extend([
-        ("exit code", row.exit_code.to_string()),
         ("what happened", row.happened.to_owned()),
         ("why", row.why.to_owned()),
         ("what to do", row.remedy.to_owned()),
@@ -416,13 +485,17 @@ fn told(row: &Row) -> String {
     properties(pairs)
 }
 
-/// A code by its word; or all codes that clients of Redis meet under this word.
+/// A code by its word or its number; or all codes that clients of Redis meet under this word.
 fn find(wanted: &str) -> Result<Vec<Code>, Failure> {
     let word = wanted
         .trim_start_matches('-')
         .to_ascii_lowercase()
         .replace('_', "-");
-    if let Some(code) = Code::all().find(|code| code.word() == word) {
+    let number = word.parse().ok();
+    let is = |code: &Code| {
+        code.word().eq_ignore_ascii_case(&word) || (number.is_some() && code.number() == number)
+    };
+    if let Some(code) = Code::all().find(is) {
         return Ok(vec![code]);
     }
     let told = |code: &Code| {
@@ -441,7 +514,13 @@ fn find(wanted: &str) -> Result<Vec<Code>, Failure> {
     };
     let hint = match nearest(&word, Code::all().map(Code::word)).or_else(of_redis) {
         Some(meant) => format!("did you mean '{meant}'?"),
-        None => "'staves explain' lists them".to_owned(),
+        None => {
+            let mut met: Vec<&str> = Code::all().filter_map(Code::resp).collect();
+            met.sort_unstable();
+            met.dedup();
+            let met = met.join(", ");
+            format!("'staves explain' lists them, and the RESP door's words are {met}")
+        }
     };
     Err(Failure::NotFound(format!(
         "there is no error code '{wanted}'; {hint}"
@@ -468,7 +547,8 @@ mod tests {
             }
             assert_eq!(find(code.word()), Ok(vec![code]));
         }
-        assert_eq!(words.len(), ErrorCode::ALL.len() + Own::ALL.len());
+        let all = ErrorCode::ALL.len() + Own::ALL.len() + Redis::ALL.len();
+        assert_eq!(words.len(), all);
     }
 
     #[test]
@@ -483,6 +563,13 @@ mod tests {
         let slip = find("TRYAGIAN").expect_err("no code").to_string();
         assert!(slip.ends_with("did you mean 'TRYAGAIN'?"), "{slip}");
         let far = find("xyzzyplugh").expect_err("no code").to_string();
-        assert!(far.ends_with("'staves explain' lists them"), "{far}");
+        let listed = [
+            "'staves explain' lists them",
+            "CLUSTERDOWN, CROSSSLOT, ERR, IOERR, LOADING, MOVED",
+        ];
+        assert!(listed.iter().all(|text| far.contains(text)), "{far}");
+        assert_eq!(find("moved"), Ok(vec![Code::Redis(Redis::Moved)]));
+        assert_eq!(find("12"), Ok(vec![Code::Wire(ErrorCode::Deadline)]));
+        assert!(find("0").is_err(), "0 is no code");
     }
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 use staves_directory::{DirectoryError, StoreError};
 use staves_net::NetError;
 use staves_node::StartError;
-use staves_node::config::ConfigError;
+use staves_node::config::{ConfigError, Origin};
 use staves_wire::ErrorCode;
 
 use crate::explain::{Code, Own};
@@ -65,7 +65,8 @@ pub fn exit_code(code: Code) -> u8 {
             | ErrorCode::Stopping,
         ) => 4,
         Code::Own(Own::Degraded) => 5,
-        Code::Wire(_) | Code::Own(_) => 1,
+        Code::Own(Own::Critical) => 6,
+        Code::Wire(_) | Code::Own(_) | Code::Redis(_) => 1,
     }
 }
 
@@ -74,23 +75,28 @@ pub fn code(error: &anyhow::Error) -> Code {
     let of = |cause: &(dyn std::error::Error + 'static)| {
         let failure = cause.downcast_ref::<Failure>().map(Failure::code);
         let start = || cause.downcast_ref::<StartError>().map(of_start);
-        let config = || {
-            cause
-                .downcast_ref::<ConfigError>()
-                .map(|_| BAD_CONFIGURATION)
-        };
+        let config = || cause.downcast_ref::<ConfigError>().map(of_config);
         failure.or_else(start).or_else(config)
     };
     error.chain().find_map(of).unwrap_or(Code::Own(Own::Failed))
 }
 
-const BAD_CONFIGURATION: Code = Code::Own(Own::BadConfiguration);
+/// A flag with a value that is none is a wrong command line, as with any other command.
+fn of_config(error: &ConfigError) -> Code {
+    Code::Own(match error {
+        ConfigError::BadValue {
+            origin: Origin::Flag { .. },
+            ..
+        } => Own::Usage,
+        _ => Own::BadConfiguration,
+    })
+}
 
 fn of_start(error: &StartError) -> Code {
     Code::Own(match error {
         StartError::PortInUse { .. } => Own::PortInUse,
         StartError::Bind { .. } => Own::CannotBind,
-        StartError::Config(_) => Own::BadConfiguration,
+        StartError::Config(error) => return of_config(error),
         StartError::Memory { .. } => Own::NoMemory,
         StartError::Join { reason, .. } => return of_directory(reason),
         StartError::TwoClusters { .. } => Own::OtherCluster,

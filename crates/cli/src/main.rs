@@ -12,7 +12,8 @@
 //! | 2 | the command line is wrong |
 //! | 3 | no such node, pool, group or key |
 //! | 4 | the cluster could not be reached, or did not answer in time |
-//! | 5 | `status --check`: the cluster is not healthy |
+//! | 5 | `status --check`: the cluster is degraded |
+//! | 6 | `status --check`: the cluster is critical |
 //!
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
 //! `pool`, `cache`, `memory`, `group`, `scrub`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and

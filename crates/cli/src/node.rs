@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
-use staves_model::NodeState;
+use staves_model::{ClusterMap, NodeState};
+use staves_node::config::Millis;
 use staves_node::status::{NodeStatus, StatusReport};
 
 use crate::args::{Format, Node};
 use crate::cluster::{Cluster, find_node};
 use crate::failure::Failure;
 use crate::output::{self, bytes, number, or_dash, properties, table};
-use crate::status::{self, role, state};
+use crate::status::{self, role};
 
 /// How often a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,21 +29,8 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
         }
         Node::Show { node } => show(cluster, node, out),
         Node::Drain { node, wait, force } => {
-            let map = cluster.map()?;
-            let node = find_node(&map, node)?;
-            if !force {
-                drain::may_drain(&map, &cluster.status()?, node)?;
-            }
-            cluster.drain(node.id, true)?;
-            match wait {
-                Some(wait) => wait_until_empty(cluster, node, wait.duration(), out),
-                None => said(
-                    out,
-                    node,
-                    "draining",
-                    "its buckets move to others; see 'staves status'",
-                ),
-            }
+            let wait = wait.map(Millis::duration);
+            drain(cluster, node, wait, *force, out)
         }
         Node::Resume { node } => {
             let map = cluster.map()?;
@@ -78,10 +66,47 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
     }
 }
 
+fn drain(
+    cluster: &Cluster,
+    wanted: &str,
+    wait: Option<Duration>,
+    force: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    let map = cluster.map()?;
+    let node = find_node(&map, wanted)?;
+    // Who drains already is not asked again whether it may.
+    if !force && !node.draining {
+        drain::may_drain(&map, &cluster.status()?, node)?;
+    }
+    cluster.drain(node.id, true)?;
+    match wait {
+        Some(wait) => wait_until_empty(cluster, node, wait, out),
+        None if holds(&map, node) == 0 => {
+            said(out, node, "drained", "it holds nothing and can be stopped")
+        }
+        None => said(
+            out,
+            node,
+            "draining",
+            "its buckets move to others; see 'staves status'",
+        ),
+    }
+}
+
 fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {
     let answer = json!({ "node": node.id.0, "name": node.name, "result": what });
     let text = format!("node {} ({}): {what}; {then}", node.id, node.name);
     output::answer(out, &answer, |_| text)
+}
+
+/// How many buckets a node holds, or others still fetch from it.
+fn holds(map: &ClusterMap, node: &staves_model::Node) -> usize {
+    let held = map.groups.values().filter(|group| {
+        let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
+        source || group.slot_of(node.id, node.incarnation).is_some()
+    });
+    held.count()
 }
 
 /// Waits until a drained node holds no bucket.
@@ -94,12 +119,7 @@ fn wait_until_empty(
     let until = Instant::now() + wait;
     let mut told = None;
     loop {
-        let map = cluster.map()?;
-        let left = map.groups.values().filter(|group| {
-            let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
-            source || group.slot_of(node.id, node.incarnation).is_some()
-        });
-        let left = left.count();
+        let left = holds(&cluster.map()?, node);
         if left == 0 {
             return said(out, node, "drained", "it holds nothing and can be stopped");
         }
@@ -181,7 +201,7 @@ fn described(node: &NodeStatus) -> String {
     let mut pairs = vec![
         ("id", node.id.to_string()),
         ("name", node.name.clone()),
-        ("state", state(node).into()),
+        ("state", node.state().into()),
         ("zone", or_dash(node.zone.clone())),
         ("native", node.native.clone()),
         ("resp", node.resp.clone()),

@@ -1,10 +1,15 @@
 //! `staves pool`: make, look at, change and delete pools.
 
+use std::io::{IsTerminal, Write};
+
+use anyhow::Context;
 use serde_json::json;
-use staves_model::{Change, Medium, PoolKind};
+use staves_model::{Change, ClusterMap, Medium, PoolKind};
 
 use crate::args::{Format, Kind, Pool};
 use crate::cluster::Cluster;
+use crate::explain::Own;
+use crate::failure::Failure;
 use crate::output::{self, bytes, or_dash, properties};
 use crate::status::{self, find_pool};
 
@@ -37,17 +42,13 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 buckets: if *kind == Kind::Cache { *buckets } else { 0 },
                 may_start_empty: *kind == Kind::Cache && !wait_when_lost,
             })?;
-            said(
-                out,
-                name,
-                "created",
-                &match kind {
-                    Kind::Cache => format!("{scheme}, {buckets} buckets, {memory} of each node"),
-                    Kind::Memory => format!(
-                        "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
-                    ),
-                },
-            )
+            let then = match kind {
+                Kind::Cache => format!("{scheme}, {buckets} buckets, {memory} of each node"),
+                Kind::Memory => format!(
+                    "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
+                ),
+            };
+            said(out, name, "created", &then, overcommitted(&cluster.map()?))
         }
         Pool::Set {
             name,
@@ -61,24 +62,75 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 node_budget_bytes: memory.map(|size| size.0),
             };
             cluster.propose(&change)?;
-            said(
-                out,
-                name,
-                "set",
-                "copies come and go while it serves; see 'staves status'",
-            )
+            let then = "copies come and go while it serves; see 'staves status'";
+            let warning = memory.map(|_| cluster.map()).transpose()?;
+            let warning = warning.and_then(|map| overcommitted(&map));
+            said(out, name, "set", then, warning)
         }
-        Pool::Delete { name } => {
+        Pool::Delete { name, yes } => {
             find_pool(&cluster.status()?, name)?;
+            if !yes {
+                confirm(name, out)?;
+            }
             cluster.propose(&Change::DeletePool { name: name.clone() })?;
-            said(out, name, "deleted", "all that it held is gone")
+            said(out, name, "deleted", "all that it held is gone", None)
         }
     }
 }
 
-fn said(out: Format, name: &str, what: &str, then: &str) -> anyhow::Result<()> {
-    let answer = json!({ "pool": name, "result": what });
+fn said(
+    out: Format,
+    name: &str,
+    what: &str,
+    then: &str,
+    warning: Option<String>,
+) -> anyhow::Result<()> {
+    let mut answer = json!({ "pool": name, "result": what });
+    if let Some(warning) = warning {
+        // Programs have nothing to read on stderr but an error.
+        match out {
+            Format::Table => eprintln!("staves: warning: {warning}"),
+            Format::Json => answer["warning"] = warning.into(),
+        }
+    }
     output::answer(out, &answer, |_| format!("pool '{name}': {what}; {then}"))
+}
+
+/// Whether the pools together may take more of a node than it has: then the first to come has it.
+fn overcommitted(map: &ClusterMap) -> Option<String> {
+    let pools: u64 = map.pools.values().map(|pool| pool.node_budget_bytes).sum();
+    let least = map.nodes.values().min_by_key(|node| node.memory_bytes)?;
+    (pools > least.memory_bytes).then(|| {
+        format!(
+            "all pools together may take {} of each node, and node {} ({}) has {}: who comes first has it",
+            bytes(pools),
+            least.id,
+            least.name,
+            bytes(least.memory_bytes)
+        )
+    })
+}
+
+/// Asks on the terminal; where there is none, nobody can confirm.
+fn confirm(name: &str, out: Format) -> anyhow::Result<()> {
+    let would = format!("pool '{name}' would be deleted with all that it holds");
+    let not_confirmed = |text: String| Err(Failure::Own(Own::NotConfirmed, text).into());
+    let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
+    if !stdin.is_terminal() || !stderr.is_terminal() || out == Format::Json {
+        return not_confirmed(format!("{would}; nothing was changed (--yes deletes it)"));
+    }
+    eprint!("{would}. Delete it? (yes/no) ");
+    stderr.flush().context("cannot ask on the terminal")?;
+    let mut answer = String::new();
+    stdin
+        .read_line(&mut answer)
+        .context("cannot read the answer")?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "yes" | "y" => Ok(()),
+        _ => not_confirmed(format!(
+            "pool '{name}' was not deleted; nothing was changed"
+        )),
+    }
 }
 
 fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {

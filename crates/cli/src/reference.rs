@@ -2,12 +2,11 @@
 //! The files of `docs/reference` are this output.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
-use staves_node::config::KEYS;
+use staves_node::config::{KEYS, Key};
 use staves_node::metrics::METRICS;
 
 use crate::args::{Args, Page};
 use crate::explain::{Code, Explained};
-use crate::failure::exit_code;
 use crate::output;
 
 /// Prints a page.
@@ -132,9 +131,16 @@ fn spelt(arg: &Arg) -> String {
     }
 }
 
+/// The key of a node's configuration that a flag sets. Other commands have flags of the same names.
+fn key_of(arg: &Arg) -> Option<&'static Key> {
+    let help = arg.get_help()?.to_string();
+    let id = arg.get_id().as_str();
+    KEYS.iter()
+        .find(|key| key.name == id && help.starts_with(key.doc))
+}
+
 fn default(arg: &Arg) -> String {
-    // Flags of a node's configuration have theirs from the table of keys.
-    if let Some(key) = KEYS.iter().find(|key| key.name == arg.get_id().as_str()) {
+    if let Some(key) = key_of(arg) {
         return key.default.to_owned();
     }
     let defaults = arg.get_default_values().iter().map(|d| d.to_string_lossy());
@@ -145,7 +151,7 @@ fn default(arg: &Arg) -> String {
 }
 
 fn env(arg: &Arg) -> String {
-    if let Some(key) = KEYS.iter().find(|key| key.name == arg.get_id().as_str()) {
+    if let Some(key) = key_of(arg) {
         return code(key.variable());
     }
     let variable = arg
@@ -155,7 +161,7 @@ fn env(arg: &Arg) -> String {
 }
 
 fn meaning(arg: &Arg, help: String) -> String {
-    if let Some(key) = KEYS.iter().find(|key| key.name == arg.get_id().as_str()) {
+    if let Some(key) = key_of(arg) {
         return key.doc.to_owned();
     }
     let values: Vec<String> = match arg.get_action().takes_values() {
@@ -220,7 +226,7 @@ fn errors() -> String {
     let mut page = String::from(
         "# Errors\n\nEvery error code. The program ends an error with its code in brackets, or has it as `code` with `-o json`;\n\
          the native protocol sends its number; Redis's protocol begins the error with the word in the third column.\n\
-         `staves explain CODE` says the same.\n\n",
+         `staves explain CODE` says the same; it takes the word of Redis and the number, too.\n\n",
     );
     let rows = Code::all().map(|code_| {
         let Explained {
@@ -232,7 +238,7 @@ fn errors() -> String {
             code(code_.word()),
             code_.number().map(|n| n.to_string()).unwrap_or_default(),
             code_or_nothing(code_.resp().unwrap_or_default()),
-            exit_code(code_).to_string(),
+            code_.exit_code().map(|e| e.to_string()).unwrap_or_default(),
             happened.to_owned(),
             why.to_owned(),
             remedy.to_owned(),
@@ -290,6 +296,18 @@ mod tests {
                 each.word()
             );
         }
+    }
+
+    #[test]
+    fn every_argument_has_a_meaning_and_the_default_that_is_its_own() {
+        let page = commands();
+        for line in page.lines().filter(|line| line.starts_with("| `")) {
+            let meaning = line.rsplit(" | ").next().unwrap_or_default();
+            assert!(meaning.len() > ". |".len(), "no meaning: {line}");
+        }
+        let memory = "| `--memory <SIZE>` |  |  | Memory that each node may give to it. |";
+        assert!(page.contains(memory), "a pool's, not a node's: {page}");
+        assert!(page.contains("| `--memory <VALUE>` | `1GiB` | `STAVES_MEMORY` |"));
     }
 
     #[test]

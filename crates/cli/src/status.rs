@@ -14,10 +14,12 @@ pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
         let pools = pools(&report.pools);
         format!("{}\n\n{}\n\n{pools}", report.sentence, nodes(&report.nodes))
     })?;
-    if check && report.state != State::Healthy {
-        return Err(Failure::Own(Own::Degraded, "the cluster is not healthy".into()).into());
+    let found = |own, text: &str| Err(Failure::Own(own, text.into()).into());
+    match report.state {
+        State::Degraded if check => found(Own::Degraded, "the cluster is not healthy"),
+        State::Critical if check => found(Own::Critical, "the cluster needs help"),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The nodes as a table.
@@ -47,7 +49,7 @@ fn node_row(node: &NodeStatus) -> Vec<String> {
     vec![
         node.id.to_string(),
         node.name.clone(),
-        state(node).into(),
+        node.state().into(),
         or_dash(node.zone.clone()),
         node.native.clone(),
         node.resp.clone(),
@@ -59,16 +61,6 @@ fn node_row(node: &NodeStatus) -> Vec<String> {
         node.filling.to_string(),
         role(node).into(),
     ]
-}
-
-/// A node's state in one word.
-pub fn state(node: &NodeStatus) -> &'static str {
-    match (node.up, node.draining) {
-        (false, _) => "down",
-        (true, true) if node.primaries + node.copies == 0 => "drained",
-        (true, true) => "draining",
-        (true, false) => "up",
-    }
 }
 
 /// What a node is to the directory, in one word.

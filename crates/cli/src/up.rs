@@ -7,13 +7,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::Up;
 use crate::config;
-use crate::explain::Own;
-use crate::failure::Failure;
 
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;
     tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&loaded.config.log)?)
+        .with_env_filter(log_filter(&loaded.config.log).map_err(anyhow::Error::msg)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
@@ -25,26 +23,35 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
     if let Some(parent) = up.parent_pid {
         die_with(parent);
     }
+    end_on_panic();
     serve(loaded)
 }
 
-/// What is logged.
-pub fn log_filter(log: &str) -> Result<EnvFilter, Failure> {
+/// A panic of any task or thread ends the process, after it was told. A node that goes on without a part of
+/// itself holds leases and answers pings, and nobody takes over from it.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
+/// What is logged, or what is wrong with it.
+pub fn log_filter(log: &str) -> Result<EnvFilter, String> {
     // The library below the directory tells of its inner life; who wants that asks for it by name.
     let quiet = match log.contains("openraft") {
         true => "",
         false => ",openraft=off",
     };
-    let refused = |text: String| Failure::Own(Own::BadConfiguration, text);
     // The library takes a word that is no level for the name of a target, and logs nothing else.
     if let Some(slip) = log.split(',').find(|part| !is_directive(part.trim())) {
-        return Err(refused(format!(
-            "log: '{slip}' is no log level; write error, warn, info, debug, trace or off, or for one \
-             part TARGET=LEVEL"
-        )));
+        return Err(format!(
+            "'{slip}' is no log level; write error, warn, info, debug, trace or off, or for one part \
+             TARGET=LEVEL"
+        ));
     }
-    EnvFilter::try_new(format!("{log}{quiet}"))
-        .map_err(|e| refused(format!("log: '{log}' is refused: {e}")))
+    EnvFilter::try_new(format!("{log}{quiet}")).map_err(|e| format!("'{log}' is refused: {e}"))
 }
 
 fn is_directive(part: &str) -> bool {
@@ -68,4 +75,28 @@ fn die_with(parent: u32) {
 
 fn serve(loaded: staves_node::config::Loaded) -> anyhow::Result<()> {
     Ok(staves_node::serve(loaded.config)?)
+}
+
+#[cfg(test)]
+mod tests {
+    /// Runs itself as a child in which one thread of two panics.
+    #[test]
+    fn a_panic_of_one_thread_ends_the_process() {
+        const CHILD: &str = "STAVES_TEST_PANICS";
+        if std::env::var_os(CHILD).is_some() {
+            super::end_on_panic();
+            let _ = std::thread::spawn(|| panic!("a broken assertion")).join();
+            std::process::exit(0);
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().expect("its file"));
+        child.args([
+            "--exact",
+            "up::tests::a_panic_of_one_thread_ends_the_process",
+        ]);
+        child.arg("--nocapture").env(CHILD, "1");
+        let out = child.output().expect("it runs");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success(), "it went on: {said}");
+        assert!(said.contains("a broken assertion"), "{said}");
+    }
 }

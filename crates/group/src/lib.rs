@@ -12,12 +12,34 @@
 //! what answers and reads wait for. A new epoch runs through `seal`, `lead` (the cut), `sync`, and
 //! opens by the directory; what a joiner lacks comes through `fill`.
 //!
+//! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
+//! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). The
+//! coefficients of a parity bucket do not depend on k, so k is raised and lowered while the group serves: new
+//! parity buckets join and fetch, like any member. Where members were lost, data buckets or parity, the first
+//! joiner makes one pass over m others and sends every other joiner its pages along with its own. A data
+//! bucket's replacement serves at once: a read or a write of a page that is not there yet is told so
+//! ([`Unread::Missing`], [`Member::absent_in`]), asks for that page before the others ([`Member::demand`]),
+//! and waits as long as its deadline lets it. A slot may be vacant, a data bucket's too: its stream is kept by
+//! parity, and it is counted among what is lost until a node takes it. What is free is zero, adds nothing to
+//! parity and has no memory; freeing costs the freed bytes once, since parity must take them out.
+//!
+//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So a large
+//! load goes into a pool with k = 0, and then k is raised: one pass encodes the pages for all parity buckets.
+//! Until it has, a lost data bucket is lost, as the pool says.
+//!
+//! **What a service does.** Before a write: [`Member::recall`], [`Member::absent_in`] and
+//! [`Member::demand`], [`Member::usable_extents`] and [`Member::want_extents`], [`Member::admit`]; then
+//! [`Member::update`], [`Member::flush`], and the answer when [`Member::stable`] has reached the seq. For a
+//! read: [`Member::read`] gives the bytes and the seq that [`Member::releases`] must let go, or says why not
+//! yet. Nothing here waits: the service keeps the request, asks again after each step, and gives up when its
+//! deadline comes.
+//!
 //! **Invariants.** I1 to I11 of the specification. Where a line here keeps one, it says so; the
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
 //! keeps. `update`: rules 1 to 6. `lease`: promises. `seal`, `lead`, `sync`: rules 7 to 13. `fill`:
-//! rules 14 to 17. `code`: the arithmetic.
+//! rules 14 to 17. `code`: the way to the arithmetic of `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.

@@ -173,6 +173,8 @@ pub(crate) struct State {
     pub fill: Fill,
     pub want_extents: u32,
     pub wish: Wish,
+    /// It cannot apply what it has: a delta needs more than its data bucket has had reserved.
+    pub stalled: bool,
     /// Pages of its life before, for rule 17.
     pub old: Option<PageTable>,
 }

@@ -151,6 +151,7 @@ impl Member {
             fill: Fill::default(),
             want_extents,
             wish: Wish::default(),
+            stalled: false,
             old,
             view: group,
         });
@@ -178,6 +179,7 @@ impl State {
         self.open = false;
         self.want_extents = want_extents;
         self.wish = Wish::default();
+        self.stalled = false;
         for sync in &streams {
             if self.shape().carries(usize::from(sync.stream)) && !self.stream_to_cut(sync, applied)
             {

@@ -80,6 +80,8 @@ pub(crate) struct Wish {
     void_until: Time,
     /// At parity: the data bucket's clock when it wished; an older message's wish is void.
     clock: Time,
+    /// At parity with m > 1: of each data bucket, its clock when it wished, and what.
+    of: Vec<(Time, u32)>,
 }
 
 /// A gap is filled again after this time at the soonest, so that a burst of acks that all report it
@@ -88,6 +90,10 @@ const RESEND_NOT_BEFORE: Duration = Duration::from_millis(5);
 /// Who does not answer is sent the same again after twice the time before, so often: eight times
 /// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
 const RESEND_DOUBLINGS: u32 = 3;
+
+/// A parity bucket's log below this is applied with the next tick, above it at once; and at once, too, above an
+/// eighth of what the log may hold.
+const APPLY_WITH_TICK_BYTES: usize = 256 << 10;
 
 impl State {
     /// Rule 1, the data bucket's part that needs no message.
@@ -435,24 +441,29 @@ impl State {
         stable: u64,
         applied: &mut Applied<'_>,
     ) {
-        // First what is stable now: the data bucket has let go of it, and these deltas came in its place.
         let s = &mut self.streams[stream];
         s.stable = s.stable.max(stable);
-        self.advance(applied);
         let room = ctx.options.log_bytes_max;
+        // A copy applies what is stable at once. Parity has arithmetic to do, for which nobody waits: it
+        // does it with the next tick, or when its log has grown (row H2).
+        if self.applies_now(stream, room) {
+            // First what is stable now: the data bucket has let go of it, and these deltas came in its place.
+            self.advance(applied);
+        }
         for delta in deltas {
             if !well_formed(&delta, self.streams.len(), epoch) {
                 return;
             }
             self.streams[stream].receive(delta, room);
         }
-        self.advance(applied);
+        if self.applies_now(stream, room) {
+            self.advance(applied);
+        }
     }
 
-    // Whether it cannot apply what it has: a delta needs more than its data bucket has had reserved.
-    fn is_stalled(&self, stream: usize) -> bool {
-        let s = &self.streams[stream];
-        s.applied < s.stable.min(s.prefix)
+    fn applies_now(&self, stream: usize, room: usize) -> bool {
+        let most = APPLY_WITH_TICK_BYTES.min(room / 8);
+        self.shape().m == 1 || self.streams[stream].log.bytes() > most
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -467,7 +478,7 @@ impl State {
         out: &mut Effects,
     ) {
         // A member that cannot go on says nothing, is found stuck, and begins anew.
-        if ctx.quiet || self.is_stalled(stream) {
+        if ctx.quiet || self.stalled {
             return;
         }
         let s = &self.streams[stream];
@@ -558,12 +569,13 @@ impl State {
         if shape.is_data() {
             return;
         }
+        self.stalled = false;
         for stream in 0..self.streams.len() {
             if shape.m > 1 && planted(Mutant::ParityPurgesUnstable) {
                 self.streams[stream].stable = self.streams[stream].prefix;
             }
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
-            self.apply_upto(stream, upto, applied);
+            self.stalled |= !self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
                 let s = &mut self.streams[stream];
                 s.purge(s.applied.min(s.stable));
@@ -611,21 +623,44 @@ impl State {
         self.table.pages_mut().reserve(extents);
     }
 
-    // At parity. With one stream the newest wish counts, and memory is given back once all deltas made
-    // before the wish are applied, since they may need more than is in use after them. With more, the
-    // members' clocks do not compare: the largest wish counts.
+    // At parity. The newest wish counts, and memory is given back once all deltas made before the wish are
+    // applied, since they may need more than is in use after them.
     fn take_wish(&mut self, stream: usize, last: u64, clock: Time, extents: u32) {
         let reserved = self.table.pages().reserved();
-        if self.streams.len() > 1 || clock == self.wish.clock {
+        let settled = self.streams[stream].applied >= last && self.table.absent_count() == 0;
+        if self.streams.len() > 1 {
+            return self.take_wish_of(stream, clock, extents, settled);
+        }
+        if clock == self.wish.clock {
             self.want_extents = self.want_extents.max(extents);
         } else if clock > self.wish.clock {
             (self.wish.clock, self.want_extents) = (clock, extents);
-            let settled = self.streams[stream].applied >= last && self.table.absent_count() == 0;
             if settled && extents < reserved {
                 self.table.pages_mut().reserve(extents);
             }
         }
         if self.want_extents > reserved {
+            self.table.pages_mut().reserve(self.want_extents);
+        }
+    }
+
+    // m > 1: the data buckets' clocks do not compare, and parity needs what the largest of them does.
+    fn take_wish_of(&mut self, stream: usize, clock: Time, extents: u32, settled: bool) {
+        let before = (Time::ZERO, self.want_extents);
+        self.wish.of.resize(self.streams.len(), before);
+        let (at, wanted) = &mut self.wish.of[stream];
+        if clock < *at || (extents < *wanted && !settled) {
+            return;
+        }
+        (*at, *wanted) = (clock, extents);
+        self.want_extents = self
+            .wish
+            .of
+            .iter()
+            .map(|(_, w)| *w)
+            .max()
+            .unwrap_or(extents);
+        if self.want_extents != self.table.pages().reserved() {
             self.table.pages_mut().reserve(self.want_extents);
         }
     }

@@ -29,6 +29,7 @@ use staves_wire::{ErrorCode, Message};
 use self::batch::Asker;
 pub(crate) use self::batch::{Batch, serve_and_wait};
 pub(crate) use self::memory::serve_and_wait as serve_memory_and_wait;
+use crate::config::Size;
 use crate::entry::Entry;
 use crate::node::Running;
 
@@ -355,7 +356,9 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
         .unwrap_or(0);
     if let Some(budget) = budget.filter(|budget| *budget > largest) {
         return Err(format!(
-            "pool '{name}' cannot have {budget} bytes of each node: the largest node has {largest}"
+            "pool '{name}' cannot have {} of each node: the largest node has {}",
+            Size(budget),
+            Size(largest)
         ));
     }
     if let (PoolKind::Cache, Some(budget)) = (kind, budget) {
@@ -406,9 +409,11 @@ fn holds_its_buckets(
         Some(_) => "",
     };
     Err(format!(
-        "pool '{name}' cannot do with {budget} bytes of each node: {of_each} of its members lie on each of \
-         {nodes} nodes and take {} KiB each from the start; give it {least} bytes or more{fewer}",
-        EXTENT_BYTES >> 10
+        "pool '{name}' cannot do with {} of each node: {of_each} of its members lie on each of {nodes} \
+         nodes and take {} each from the start; give it {} or more{fewer}",
+        Size(budget),
+        Size(EXTENT_BYTES as u64),
+        Size(least)
     ))
 }
 
@@ -536,7 +541,7 @@ mod tests {
             let least = of_each * EXTENT_BYTES as u64;
             assert_eq!(check_pool(&map, &create(least)), Ok(()), "{nodes} nodes");
             let refusal = check_pool(&map, &create(least - 1)).expect_err("too small");
-            let named = refusal.contains(&format!("{least} bytes or more, or fewer buckets"));
+            let named = refusal.contains(&format!("{} or more, or fewer buckets", Size(least)));
             assert!(named && refusal.contains("'p'"), "{refusal}");
         }
         map.apply(None, &create(1 << 29)).expect("a pool");
@@ -547,7 +552,7 @@ mod tests {
         };
         assert_eq!(check_pool(&map, &set(32 * EXTENT_BYTES as u64)), Ok(()));
         let refusal = check_pool(&map, &set(4096)).expect_err("too small");
-        assert!(refusal.ends_with("8388608 bytes or more"), "{refusal}");
+        assert!(refusal.ends_with("give it 8MiB or more"), "{refusal}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
 use crate::resp::{Facts, Redirect};
 use crate::start::{self, Listeners, StartError};
-use crate::status::{DirectoryFacts, NodeFacts, StatusReport};
+use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, StatusReport};
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 
@@ -163,6 +163,10 @@ impl Node {
             stopping: AtomicBool::new(false),
         });
         let first = directory.map().borrow().clone();
+        if first.pool_named(&config.pool).is_none() && !first.pools.is_empty() {
+            let pool = &config.pool;
+            tracing::warn!(%pool, "the cluster has no such pool: the RESP door answers for no key until there is one");
+        }
         host.follow(first);
         entry.set(now.clone());
         tasks.push(tokio::spawn(follow_map(host.clone(), directory.map())));
@@ -459,6 +463,15 @@ impl Running {
         let host = &self.host;
         let figures = host.figures();
         let (used_bytes, _) = host.memory(None);
+        let routes = host.routes();
+        let pools = routes.map.pools.values().map(|pool| {
+            let (used_bytes, budget_bytes) = host.memory(Some(pool.id));
+            PoolFacts {
+                pool: pool.name.clone(),
+                used_bytes,
+                budget_bytes,
+            }
+        });
         NodeFacts {
             node: host.life.node.0,
             incarnation: host.life.incarnation.0,
@@ -474,6 +487,8 @@ impl Running {
             filling_pages: figures.filling_pages,
             missing_pages: figures.missing_pages,
             pages_per_second: host.fill_rate(),
+            stopping: self.is_stopping(),
+            pools: pools.collect(),
         }
     }
 

@@ -235,7 +235,7 @@ pub(crate) fn tell_differences(config: &Config) {
         config.buckets,
         buckets_for(config.memory.0 / 2, config.buckets),
     );
-    if buckets < wanted {
+    if buckets < wanted && config.join.is_empty() {
         tracing::info!(
             buckets,
             wanted,

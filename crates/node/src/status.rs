@@ -9,9 +9,11 @@
 //! ([`StatusReport::new`]); that is what `/api/v1/status` and the native protocol's `status` answer, as
 //! JSON. Whoever asks several nodes joins their answers with [`StatusReport::absorb`].
 //!
-//! **Invariants.** [`State::Healthy`] means: every bucket of every pool is open with all the members that
-//! its scheme asks for (as far as the cluster has nodes at all), all of them complete, and the directory
-//! has a leader and a majority to spare wherever its size allows. A node that is down is then only told.
+//! **Invariants.** [`State::Healthy`] means: every node that was not forgotten is up; there is a pool, and
+//! every bucket of every pool is open with all the members that its scheme asks for (as far as the cluster
+//! has nodes at all), all of them complete; no pool has used up its memory on any node that said so; and
+//! the directory has a leader. A node that is drained, because somebody asked for it, is only told, as long
+//! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
 mod sentence;
 
@@ -19,6 +21,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use staves_model::{ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool};
+use staves_store::EXTENT_BYTES;
 
 /// Whether somebody should look.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -28,8 +31,8 @@ pub enum State {
     Healthy,
     /// Nothing is lost, but something is missing or being rebuilt.
     Degraded,
-    /// Something is lost.
-    Lost,
+    /// Something is lost, or is refused until somebody does something about it.
+    Critical,
 }
 
 /// What a node says of itself.
@@ -64,6 +67,30 @@ pub struct NodeFacts {
     pub missing_pages: u64,
     /// Pages that lately came in, per second.
     pub pages_per_second: u64,
+    /// It is on its way out: it hands over what it serves, and ends.
+    pub stopping: bool,
+    /// What the pools take of it.
+    pub pools: Vec<PoolFacts>,
+}
+
+/// What a pool takes of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolFacts {
+    /// The pool's name.
+    pub pool: String,
+    /// Bytes of pages that its buckets hold there.
+    pub used_bytes: u64,
+    /// Bytes of pages that they may hold there.
+    pub budget_bytes: u64,
+}
+
+impl NodeFacts {
+    /// Whether no bucket of the pool can have more pages here, by its own budget or for want of memory.
+    fn is_full(&self, pool: &PoolFacts) -> bool {
+        let used_up = |used: u64, budget: u64| budget > 0 && used + EXTENT_BYTES as u64 > budget;
+        used_up(pool.used_bytes, pool.budget_bytes) || used_up(self.used_bytes, self.budget_bytes)
+    }
 }
 
 /// What one node knows of the directory.
@@ -113,6 +140,32 @@ pub struct NodeStatus {
     pub filling: u32,
     /// What it says of itself, if it was asked and answered.
     pub facts: Option<NodeFacts>,
+    /// Whether it was asked and did not answer in time.
+    #[serde(default)]
+    pub silent: bool,
+}
+
+impl NodeStatus {
+    /// In one word: `up`, `down`, `silent`, `stopping`, `draining` or `drained`.
+    pub fn state(&self) -> &'static str {
+        match (self.up, self.draining) {
+            (false, _) => "down",
+            _ if self.silent => "silent",
+            _ if self.is_stopping() => "stopping",
+            (true, true) if self.primaries + self.copies == 0 => "drained",
+            (true, true) => "draining",
+            (true, false) => "up",
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.facts.as_ref().is_some_and(|facts| facts.stopping)
+    }
+
+    /// Whether it can be reached, as far as anybody knows.
+    fn is_there(&self) -> bool {
+        self.up && !self.silent
+    }
 }
 
 /// One pool. Each bucket counts in one of `whole`, `short`, `changing`, `starting` and `lost`.
@@ -248,6 +301,20 @@ impl StatusReport {
         self.conclude();
     }
 
+    /// These nodes were asked, and did not answer in time.
+    pub fn silent(&mut self, asked: &[u64]) {
+        for node in &mut self.nodes {
+            node.silent = asked.contains(&node.id) && node.facts.is_none();
+        }
+        self.conclude();
+    }
+
+    /// If the directory can decide nothing at present: why, and which voters are missed.
+    pub fn undecided(&self) -> Option<String> {
+        let nobody = self.directory.leader.is_none() && !self.cluster.is_empty();
+        nobody.then(|| sentence::no_leader(self))
+    }
+
     /// What a node says of itself goes to its row.
     fn place(&mut self, facts: NodeFacts) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == facts.node) {
@@ -271,17 +338,44 @@ impl StatusReport {
 
     fn judge(&self) -> State {
         let any = |count: fn(&PoolStatus) -> u32| self.pools.iter().any(|pool| count(pool) > 0);
-        if any(|pool| pool.lost) {
-            State::Lost
+        if any(|pool| pool.lost) || self.undecided().is_some() || !self.full().is_empty() {
+            State::Critical
         } else if self.cluster.is_empty()
+            || self.pools.is_empty()
             || any(|pool| pool.short + pool.changing + pool.starting)
-            || self.directory.leader.is_none()
+            || self.nodes.iter().any(|node| !node.up)
+            || self.has_no_home()
             || self.voters_down() > 0
         {
             State::Degraded
         } else {
             State::Healthy
         }
+    }
+
+    /// Whether no node that is up may hold buckets: all are drained.
+    fn has_no_home(&self) -> bool {
+        !self.nodes.iter().any(|node| node.up && !node.draining)
+    }
+
+    /// Pools that have used up their memory, each with the nodes where.
+    fn full(&self) -> BTreeMap<&str, Vec<&NodeStatus>> {
+        let mut full: BTreeMap<&str, Vec<&NodeStatus>> = BTreeMap::new();
+        for node in self.nodes.iter().filter(|node| node.up) {
+            let pools = node.facts.iter().flat_map(|facts| {
+                let of_pool = facts.pools.iter();
+                of_pool.filter(|pool| facts.is_full(pool))
+            });
+            pools.for_each(|pool| full.entry(&pool.pool).or_default().push(node));
+        }
+        full
+    }
+
+    /// The voters that are down or do not answer.
+    fn voters_missed(&self) -> Vec<u64> {
+        let is_there = |id: &u64| self.nodes.iter().any(|n| n.id == *id && n.is_there());
+        let missed = self.directory.voters.iter().filter(|id| !is_there(id));
+        missed.copied().collect()
     }
 
     fn voters_down(&self) -> usize {
@@ -352,6 +446,7 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
         copies,
         filling,
         facts: None,
+        silent: false,
     }
 }
 

@@ -23,6 +23,7 @@ pub enum RunKind {
     /// m = 1: puts the delta's next `len` bytes. m > 1: XORs them (times the coefficient, at parity).
     Bytes,
     /// m = 1 only: the range (whole extents) becomes zero and its memory is given back. Carries no bytes.
+    /// With m > 1 what is there is taken out of parity, as `Bytes`.
     Zero,
 }
 
@@ -215,9 +216,10 @@ pub enum GroupMessage {
     },
     /// Member to joiner.
     Parts {
-        /// The giver's member slot.
+        /// The giver's member slot; the receiver's own for pages that the joiner which makes the pass over
+        /// the sources has made for it (m > 1).
         slot: MemberSlot,
-        /// The pages that it has of those asked for.
+        /// The pages that it has of those asked for, or made.
         parts: Vec<PagePart>,
     },
 }

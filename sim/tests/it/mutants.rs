@@ -106,7 +106,7 @@ hunts! {
     CODED_HUNTED:
     parts_of_different_versions_are_found: MixedPageVersions, 2 + 2, mixed, 40;
     a_recipe_for_other_sources_is_found: RecipeOfOtherSources, 2 + 2, mixed, 80;
-    a_delta_applied_twice_is_found: DeltaAppliedTwice, 2 + 2, mixed, 500;
+    a_delta_applied_twice_is_found: DeltaAppliedTwice, 2 + 3, mixed, 120;
     a_lagging_source_taken_as_current_is_found: LaggingSourceTakenAsCurrent, 2 + 2, mixed, 40;
     a_missing_page_taken_as_zero_is_found: MissingPageTakenAsZero, 2 + 2, mixed, 20;
     parity_taken_as_the_plain_sum_is_found: ParityTakenAsXor, 2 + 2, mixed, 5;

@@ -304,7 +304,7 @@ mod tests {
             .chain(line.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
         let Bench::Cache(cache) = line.bench else {
-            panic!("a bench of a cache");
+            panic!("the line asks for another bench");
         };
         Ok(cache)
     }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use staves_model::Change;
 use staves_node::config::Endpoint;
 use staves_node::status::StatusReport;
 use tempfile::TempDir;
@@ -200,6 +201,18 @@ impl Nodes {
         self.running()
             .map(|at| format!("{HOST}:{}", self.processes[at].resp))
             .collect()
+    }
+
+    /// Makes a change of the cluster's map, through any node that runs.
+    pub fn propose(&mut self, change: &Change) -> anyhow::Result<()> {
+        self.status()?;
+        let cluster = self.cluster.as_ref().context("no node answers")?;
+        cluster.propose(change).map(|_| ())
+    }
+
+    /// The native doors of all running nodes.
+    pub fn native_doors(&self) -> Vec<String> {
+        self.running().map(|at| self.native(at)).collect()
     }
 
     /// The first running node's doors: RESP and native.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::load::{Checked, Written};
+use super::region::Done;
 use crate::args::Format;
 use crate::output::{self, table};
 
@@ -21,6 +22,23 @@ pub struct Round {
     pub writes_resumed_ms: u64,
     /// From the kill until every bucket was whole again.
     pub rebuilt_ms: u64,
+}
+
+/// Two nodes killed at once under a region of memory.
+#[derive(Serialize)]
+pub struct Act {
+    /// The pool's scheme.
+    pub scheme: String,
+    /// The nodes' ids.
+    pub killed: Vec<u64>,
+    /// Pages of the region.
+    pub pages: u32,
+    /// The longest that a read or a write took, the kills included.
+    pub longest_wait_ms: u64,
+    /// From the restart of the killed nodes until every bucket was there again.
+    pub rebuilt_ms: u64,
+    /// What the workers did and found.
+    pub done: Done,
 }
 
 #[derive(Serialize)]
@@ -40,6 +58,7 @@ pub struct Story {
     writes_unknown: u64,
     keys_checked: u64,
     lost: u64,
+    memory: Option<Act>,
     events: Vec<Event>,
 }
 
@@ -54,6 +73,7 @@ impl Story {
             writes_unknown: 0,
             keys_checked: 0,
             lost: 0,
+            memory: None,
             events: Vec::new(),
         }
     }
@@ -61,7 +81,7 @@ impl Story {
     /// Something happened now.
     pub fn note(&mut self, what: String) {
         let at_ms = self.begun.elapsed().as_millis() as u64;
-        eprintln!("{:>8}  {what}", seconds(at_ms));
+        eprintln!("{:>7}  {what}", seconds(at_ms));
         self.events.push(Event { at_ms, what });
     }
 
@@ -78,9 +98,14 @@ impl Story {
         self.lost = checked.lost;
     }
 
-    /// How many acknowledged values were lost.
+    /// The second act is over.
+    pub fn act(&mut self, act: Act) {
+        self.memory = Some(act);
+    }
+
+    /// How many acknowledged values and pages were lost.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.lost + self.memory.as_ref().map_or(0, |act| act.done.wrong)
     }
 
     /// The account as a whole.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use staves_model::{Change, ClusterMap, Node, NodeState};
+use staves_wire::ErrorCode;
 
 use crate::cluster::Cluster;
 use crate::explain::Own;
@@ -19,7 +20,13 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn forget(cluster: &Cluster, node: &Node, force: bool) -> anyhow::Result<&'static str> {
     let up = node.state == NodeState::Up;
     let answers = cluster.answers(node);
+    if force && cluster.asks(node) {
+        return Err(asked_itself(cluster, node)?.into());
+    }
     if !force && (up || answers) {
+        if !answers {
+            cluster.can_decide()?;
+        }
         return Err(refused(node, up, answers).into());
     }
     if up && answers {
@@ -57,15 +64,32 @@ fn refused(node: &Node, up: bool, answers: bool) -> Failure {
     Failure::Own(Own::NeedsForce, text)
 }
 
+/// Who is asked to strike itself stops, and then nobody is there to strike it.
+fn asked_itself(cluster: &Cluster, node: &Node) -> anyhow::Result<Failure> {
+    let Node { id, name, .. } = node;
+    let map = cluster.map()?;
+    let mut others = map.nodes.values().filter(|other| other.id != *id);
+    let remedy = match others.find(|other| other.state == NodeState::Up) {
+        Some(other) => format!("ask another node, for example --cluster {}", other.native),
+        None => "no other node is up that could be asked".to_owned(),
+    };
+    let text = format!(
+        "node {id} ({name}) is the one that is asked, and would be gone before it is struck; {remedy}; \
+         nothing was changed"
+    );
+    Ok(Failure::Wire(ErrorCode::Refused, text))
+}
+
 /// Waits until the directory takes the node for down and no group lists it.
 fn wait_until_gone(cluster: &Cluster, node: &Node) -> anyhow::Result<()> {
-    let until: Instant = cluster.until();
+    let until: Instant = cluster.until_looked();
     loop {
         let map = cluster.map()?;
         if is_gone(&map, node) {
             return Ok(());
         }
         if Instant::now() + LOOK >= until {
+            cluster.can_decide()?;
             return Err(Failure::late(format!(
                 "node {} ({}) is not gone by the deadline: it is still up, or buckets are still moving \
                  away from it; nothing was struck, so ask again, with a longer --deadline",

@@ -65,6 +65,46 @@ fn a_degraded_cluster_is_5_for_check_only() {
 }
 
 #[test]
+fn a_critical_cluster_is_6_and_names_whom_it_misses() {
+    let fake = Fake::start();
+    fake.with(|state| state.no_leader = true);
+    assert_eq!(at(&fake, &["status"]).code, Some(0));
+    let check = at(&fake, &["status", "--check"]);
+    assert_eq!(check.code, Some(6), "{}", check.stderr);
+    assert!(
+        check
+            .stdout
+            .starts_with("Critical: 3 nodes up by the last map"),
+        "{}",
+        check.stdout
+    );
+    assert!(check.stderr.ends_with("(critical)\n"), "{}", check.stderr);
+    assert!(
+        check.stdout.contains("\n 2  node-2  silent"),
+        "{}",
+        check.stdout
+    );
+    // What cannot be decided now says the same, and not that a deadline passed.
+    for (args, code) in [
+        (&["pool", "set", "cache", "--scheme", "1+0"][..], "deadline"),
+        (&["node", "drain", "2"], "no-quorum"),
+        (&["node", "forget", "2"], "no-quorum"),
+        (&["node", "forget", "2", "--force"], "no-quorum"),
+    ] {
+        let ran = at(&fake, &[args, &["--deadline", "3s"]].concat());
+        assert_eq!(ran.code, Some(4), "{args:?}: {}", ran.stderr);
+        let said =
+            "the directory has no majority: of its 3 voters node-2 and node-3 do not answer; ";
+        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.ends_with(&format!("({code})\n")),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
 fn an_unreachable_cluster_is_4_and_named() {
     // A port that was free a moment ago.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -216,7 +256,7 @@ fn pools_are_made_changed_and_deleted() {
         "{}",
         twice.stderr
     );
-    assert_eq!(at(&fake, &["pool", "delete", "p"]).code, Some(0));
+    assert_eq!(at(&fake, &["pool", "delete", "p", "--yes"]).code, Some(0));
     for args in [
         &["pool", "delete", "p"][..],
         &["pool", "show", "p"],
@@ -224,6 +264,52 @@ fn pools_are_made_changed_and_deleted() {
     ] {
         assert_eq!(at(&fake, args).code, Some(3), "{args:?}");
     }
+}
+
+#[test]
+fn a_pool_is_deleted_only_if_somebody_confirms() {
+    let fake = Fake::start();
+    // There is no terminal to ask on.
+    let asked = at(&fake, &["pool", "delete", "cache"]);
+    assert_eq!(asked.code, Some(1));
+    assert!(asked.stderr.contains("--yes"), "{}", asked.stderr);
+    assert!(
+        asked.stderr.ends_with("(not-confirmed)\n"),
+        "{}",
+        asked.stderr
+    );
+    assert!(fake.with(|state| state.map.pool_named("cache").is_some()));
+}
+
+#[test]
+fn pools_that_promise_more_than_a_node_has_are_told() {
+    let fake = Fake::start();
+    let create = |name: &str, more: &[&str]| {
+        let args = ["pool", "create", name, "--memory", "300MiB"];
+        at(&fake, &[&args[..], more].concat())
+    };
+    let fits = create("a", &[]);
+    assert_eq!((fits.code, fits.stderr.as_str()), (Some(0), ""));
+    let over = create("b", &[]);
+    assert_eq!(over.code, Some(0));
+    let said = "all pools together may take 1.1 GiB of each node, and node 1 (node-1) has 1.0 GiB";
+    assert!(
+        over.stderr.starts_with(&format!("staves: warning: {said}")),
+        "{}",
+        over.stderr
+    );
+    let over = create("c", &["-o", "json"]);
+    assert_eq!(over.stderr, "");
+    assert!(json(&over)["warning"].is_string(), "{}", over.stdout);
+}
+
+#[test]
+fn a_full_pool_is_told_in_our_words() {
+    let fake = Fake::start();
+    fake.with(|state| state.full = true);
+    let ran = at(&fake, &["cache", "put", "k", "v"]);
+    let said = "staves: the pool has no memory left; nothing was changed (out-of-memory)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), said));
 }
 
 #[test]
@@ -292,6 +378,15 @@ fn a_drain_that_could_never_finish_needs_force() {
     assert!(!is_draining(1));
     assert_eq!(drain("1", &["--force"]).code, Some(0));
     assert!(is_draining(1));
+    // Who drains already may be told so again.
+    assert_eq!(drain("1", &[]).code, Some(0));
+    let held = drain("3", &[]);
+    assert_eq!(held.code, Some(0), "{}", held.stderr);
+    assert!(
+        held.stdout.contains("drained; it holds nothing"),
+        "{}",
+        held.stdout
+    );
 
     // There is somebody, but without the room.
     assert_eq!(at(&fake, &["node", "resume", "1"]).code, Some(0));
@@ -358,6 +453,22 @@ fn only_a_node_that_is_gone_is_forgotten() {
         gone.stderr
     );
     assert!(!is_known(3));
+}
+
+#[test]
+fn a_node_is_not_asked_to_strike_itself() {
+    let fake = Fake::start();
+    // Who is asked to strike itself would be gone before.
+    let itself = at(&fake, &["node", "forget", "1", "--force"]);
+    assert_eq!(itself.code, Some(1), "{}", itself.stdout);
+    assert!(
+        itself
+            .stderr
+            .contains("ask another node, for example --cluster 127.0.0.1:1;"),
+        "{}",
+        itself.stderr
+    );
+    assert!(fake.with(|state| state.map.nodes.contains_key(&NodeId(1))));
 }
 
 #[test]

@@ -104,13 +104,13 @@ fn a_number_without_a_unit_is_told_what_to_say() {
     let ran = staves(&["status", "--deadline", "5"]);
     assert!(ran.stderr.contains("say 5s or 5ms"), "{}", ran.stderr);
     let ran = staves(&["up", "--memory", "100"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.stderr
-            .contains("--memory: memory: '100' has no unit; say 100MiB"),
-        "{}",
-        ran.stderr
-    );
+    assert_eq!(ran.code, Some(2));
+    let said = "staves: --memory: '100' has no unit; say 100MiB";
+    assert!(ran.stderr.starts_with(said), "{}", ran.stderr);
+    let ran = staves_with(&[("STAVES_MEMORY", "100")], &["up"]);
+    assert_eq!(ran.code, Some(1), "the command line is not wrong");
+    let said = "staves: STAVES_MEMORY: '100' has no unit; say 100MiB";
+    assert!(ran.stderr.starts_with(said), "{}", ran.stderr);
     let ran = staves_with(&[("STAVES_DEADLINE", "5")], &["status"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("say 5s or 5ms"), "{}", ran.stderr);
@@ -125,25 +125,23 @@ fn a_number_without_a_unit_is_told_what_to_say() {
 
 #[test]
 fn what_up_refuses_the_check_refuses_in_the_same_words() {
-    for flags in [
-        &["--log", "no such level"][..],
-        &["--log", "info,staves_net=loud"],
-        &["--listen", "0.0.0.0:1600"],
-        &["--scheme", "1+200"],
-        &["--pool", "a\nb"],
-        &["--resp", "127.0.0.1:1600"],
-        &["--memory", "100"],
+    // A flag whose value is none is a wrong command line; the rest does not hold together.
+    let (wrong, unsound) = ((2, "(usage)\n"), (1, "(bad-configuration)\n"));
+    for (flags, (exit_code, word)) in [
+        (&["--log", "no such level"][..], wrong),
+        (&["--log", "info,staves_net=loud"], wrong),
+        (&["--listen", "0.0.0.0:1600"], unsound),
+        (&["--scheme", "1+200"], wrong),
+        (&["--pool", "a\nb"], unsound),
+        (&["--resp", "127.0.0.1:1600"], unsound),
+        (&["--memory", "100"], wrong),
     ] {
         let check = staves(&[&["config", "check"], flags].concat());
-        assert_eq!(check.code, Some(1), "{flags:?}: {}", check.stdout);
+        assert_eq!(check.code, Some(exit_code), "{flags:?}: {}", check.stderr);
         let up = staves(&[&["up"], flags].concat());
-        assert_eq!(up.code, Some(1), "{flags:?}: {}", up.stderr);
+        assert_eq!(up.code, Some(exit_code), "{flags:?}: {}", up.stderr);
         assert_eq!(check.stderr, up.stderr, "{flags:?}");
-        assert!(
-            check.stderr.ends_with("(bad-configuration)\n"),
-            "{}",
-            check.stderr
-        );
+        assert!(check.stderr.ends_with(word), "{}", check.stderr);
     }
 }
 
@@ -227,6 +225,24 @@ fn codes_are_explained() {
         staves_wire::ErrorCode::ALL
             .iter()
             .all(|code| all.iter().any(|row| row["code"] == code.word()))
+    );
+    // Words that only a client of Redis meets, and numbers.
+    for (wanted, said) in [
+        ("MOVED", "redis-cli -c"),
+        ("-CROSSSLOT", "several hash slots"),
+        ("loading", "not joined its cluster"),
+        ("12", "deadline"),
+    ] {
+        let ran = staves(&["explain", wanted]);
+        assert_eq!(ran.code, Some(0), "{wanted}: {}", ran.stderr);
+        assert!(ran.stdout.contains(said), "{wanted}: {}", ran.stdout);
+    }
+    let unknown = staves(&["explain", "ASK"]);
+    assert_eq!(unknown.code, Some(3));
+    assert!(
+        unknown.stderr.contains("LOADING, MOVED"),
+        "{}",
+        unknown.stderr
     );
     let slip = staves(&["explain", "not-fuond"]);
     assert_eq!(slip.code, Some(3));

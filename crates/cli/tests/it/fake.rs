@@ -29,6 +29,10 @@ pub struct State {
     pub not_leader: u32,
     /// Pages that the first node says it uses.
     pub used_bytes: u64,
+    /// Nobody leads the directory, and nothing can be changed.
+    pub no_leader: bool,
+    /// No write finds room.
+    pub full: bool,
     /// Nothing is answered at all.
     pub silent: bool,
     /// The numbers of the writes that came, in order.
@@ -154,7 +158,8 @@ impl Handler for Door {
 
     fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
         let mut state = self.state.lock().expect("not poisoned");
-        if state.silent {
+        let undecided = state.no_leader && matches!(request, Message::Propose(_));
+        if state.silent || undecided {
             return state.held.push(reply);
         }
         reply.send(&self.answer(&mut state, request));
@@ -164,6 +169,9 @@ impl Handler for Door {
 impl Door {
     fn answer(&self, state: &mut State, request: Message) -> Message {
         match request {
+            Message::NodeDrain(_) if state.no_leader => {
+                Message::error(ErrorCode::NoQuorum, "no directory leader answered")
+            }
             Message::Status => status(state),
             Message::GetMap(_) => Message::MapAnswer(MapAnswer {
                 revision: state.map.revision,
@@ -224,7 +232,7 @@ fn drain(state: &mut State, node: NodeId, on: bool) -> Message {
 
 fn status(state: &State) -> Message {
     let directory = DirectoryFacts {
-        leader: Some(1),
+        leader: Some(1).filter(|_| !state.no_leader),
         voters: vec![1, 2, 3],
         term: 1,
     };
@@ -256,6 +264,9 @@ fn cache(state: &mut State, request: CacheRequest) -> Message {
             .get(&key)
             .cloned()
             .map_or(Answer::Nil, Answer::Value),
+        OwnedOp::Set { .. } if state.full => {
+            Answer::error(ErrorCode::OutOfMemory, "OOM used memory > 'maxmemory'")
+        }
         OwnedOp::Set {
             key,
             value,

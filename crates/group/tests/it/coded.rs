@@ -201,3 +201,68 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
         Err(Unread::NotServing)
     );
 }
+
+/// Parity reserves what the largest of its data buckets wants, and gives back what none does any more.
+#[test]
+fn parity_reserves_for_the_largest_data_bucket() {
+    let mut town = Town::new(2, 1, 0);
+    let want = |town: &mut Town, index: usize, extents: u32| {
+        town.members[index].want_extents(extents);
+        town.ticks(30);
+        let reserved = |m: &staves_group::Member| m.pages().map_or(0, |p| p.reserved());
+        (
+            reserved(&town.members[2]),
+            town.members[index].usable_extents(),
+        )
+    };
+    assert_eq!(want(&mut town, 0, 5), (5, 5));
+    assert_eq!(want(&mut town, 1, 2), (5, 2));
+    assert_eq!(want(&mut town, 0, 1), (2, 1));
+    assert_eq!(want(&mut town, 1, 3), (3, 3));
+}
+
+/// Row H2: parity acknowledges what it has received and does its arithmetic later; a part that it gives away
+/// meanwhile has all of it.
+#[test]
+fn nobody_waits_for_parity_arithmetic() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    let at = town.members[2].stream(0).map(|s| (s.applied, s.prefix));
+    town.write(PAGE, b"one more");
+    town.write(PAGE + 8, b"and one");
+    let then = town.members[2].stream(0).map(|s| (s.applied, s.prefix));
+    assert_eq!(then.map(|t| t.0), at.map(|t| t.0), "not applied");
+    assert_eq!(then.map(|t| t.1), at.map(|t| t.1 + 2), "but received");
+    assert_eq!(
+        town.members[0].stable(),
+        town.members[0].last(),
+        "and answered"
+    );
+    town.ticks(3);
+    check_parity(&town, &[0, 1], &[2], 3);
+}
+
+/// The widest scheme there is loses as much as it bears, data and parity, and has it all again.
+#[test]
+fn the_widest_scheme_bears_what_it_says() {
+    let mut town = Town::new(32, 8, 8);
+    load(&mut town, 32, 2);
+    let lost = [0, 7, 8, 30, 31, 32, 35, 39];
+    let before: Vec<Vec<u8>> = lost[..5].iter().map(|d| page_of(&town, *d, 1)).collect();
+    let joiners: Vec<(usize, u64)> = lost.iter().copied().zip(41..).collect();
+    town.exchange(&joiners);
+    town.fill();
+    let holder = |slot: usize| match lost.iter().position(|l| *l == slot) {
+        Some(at) => 40 + at,
+        None => slot,
+    };
+    for (slot, before) in lost[..5].iter().zip(&before) {
+        assert!(
+            page_of(&town, holder(*slot), 1) == *before,
+            "data bucket {slot}"
+        );
+    }
+    let data: Vec<usize> = (0..32).map(holder).collect();
+    let parity: Vec<usize> = (32..40).map(holder).collect();
+    check_parity(&town, &data, &parity, 2);
+}

@@ -67,7 +67,7 @@ pub enum ConfigError {
         meant: Option<&'static str>,
     },
     /// A value that does not fit its key.
-    #[error("{origin}: {key}: {reason}")]
+    #[error("{origin}: {}{reason}", in_file(origin, key))]
     BadValue {
         /// Where.
         origin: Origin,
@@ -79,6 +79,14 @@ pub enum ConfigError {
     /// Values that do not go together.
     #[error("the configuration does not hold together: {0}")]
     Conflict(String),
+}
+
+/// A flag or a variable names its key already; a line of a file does not.
+fn in_file(origin: &Origin, key: &str) -> String {
+    match origin {
+        Origin::File { .. } => format!("{key}: "),
+        Origin::Environment { .. } | Origin::Flag { .. } => String::new(),
+    }
 }
 
 fn hint(meant: Option<&str>) -> String {

@@ -82,7 +82,7 @@ fn a_slip_is_named_with_file_line_and_suggestion() {
     assert!(
         error
             .to_string()
-            .starts_with("--value-bytes-max: value_bytes_max: 'x' is no size")
+            .starts_with("--value-bytes-max: 'x' is no size")
     );
 }
 

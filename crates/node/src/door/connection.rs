@@ -511,6 +511,10 @@ impl Desk {
 
     /// DBSIZE: all nodes are asked. Clients that know the cluster ask them all themselves, and add up.
     fn key_count(&mut self) {
+        if self.routes.door.is_none() {
+            let text = self.no_pool();
+            return self.places.tail(&mut self.output).error(&text);
+        }
         if self.running.redirect == Redirect::Moved {
             let host = &self.running.host;
             let keys = host.figures_of(self.routes.door).keys;

@@ -9,13 +9,20 @@ pub(super) fn sentence(report: &StatusReport) -> String {
     let head = match report.state {
         State::Healthy => "Healthy",
         State::Degraded => "Degraded",
-        State::Lost => "Lost",
+        State::Critical => "Critical",
     };
     let mut parts = vec![nodes(report)];
+    if report.has_no_home() {
+        parts.push("no node may hold buckets: start one, or resume one".into());
+    }
+    if report.pools.is_empty() {
+        parts.push("there is no pool, so nothing is served: 'staves pool create' makes one".into());
+    }
     parts.extend(report.pools.iter().flat_map(pool));
     if report.state == State::Healthy && !report.pools.is_empty() {
         parts.push("every bucket has all its copies".into());
     }
+    parts.extend(full(report));
     parts.extend(rebuild(report));
     parts.extend(directory(report));
     parts.push(tolerance(report));
@@ -37,22 +44,35 @@ fn nodes(report: &StatusReport) -> String {
     if report.directory.leader.is_none() {
         // Nobody can find a node dead: the map stays as it was.
         text += " by the last map that a majority knew";
+        let silent = named(&|node| node.up && node.silent);
+        if !silent.is_empty() {
+            text += &format!(
+                ", of which {} {} not answer",
+                listed(&silent),
+                do_(silent.len())
+            );
+        }
     }
     let down = named(&|node| !node.up);
     if !down.is_empty() {
         text += &format!(", {} down", listed(&down));
     }
+    let stopping = named(&|node| node.state() == "stopping");
+    if !stopping.is_empty() {
+        text += &format!(", {} stopping", listed(&stopping));
+    }
     let holds = |node: &super::NodeStatus| node.primaries + node.copies;
-    let drained = named(&|node| node.up && node.draining && holds(node) == 0);
+    let drains = |node: &super::NodeStatus| node.up && node.draining && !node.is_stopping();
+    let drained = named(&|node| drains(node) && holds(node) == 0);
     if !drained.is_empty() {
         text += &format!(
             ", {} drained (to give buckets again: 'staves node resume')",
             listed(&drained)
         );
     }
-    let draining = named(&|node| node.up && node.draining && holds(node) > 0);
+    let draining = named(&|node| drains(node) && holds(node) > 0);
     if !draining.is_empty() {
-        let of_draining = report.nodes.iter().filter(|node| node.up && node.draining);
+        let of_draining = report.nodes.iter().filter(|node| drains(node));
         let left: u32 = of_draining.map(holds).sum();
         text += &format!(
             ", {} draining ({} left to move)",
@@ -91,6 +111,21 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
         .collect()
 }
 
+/// The pools that have used up their memory somewhere.
+fn full(report: &StatusReport) -> Vec<String> {
+    let at = |nodes: &[&super::NodeStatus]| {
+        let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        listed(&names)
+    };
+    let text = |(pool, nodes): (&str, Vec<&super::NodeStatus>)| {
+        format!(
+            "pool '{pool}' has used up its memory on {} (writes fail with OOM: delete keys, or give it more)",
+            at(&nodes)
+        )
+    };
+    report.full().into_iter().map(text).collect()
+}
+
 fn rebuild(report: &StatusReport) -> Option<String> {
     let short = report.pools.iter().any(|pool| pool.short > 0);
     let Some(rebuild) = report.rebuild else {
@@ -126,15 +161,35 @@ fn are(nodes: usize) -> String {
 fn directory(report: &StatusReport) -> Option<String> {
     let down = report.voters_down();
     let voters = count(report.directory.voters.len() as u32, "voter");
-    if report.directory.leader.is_none() {
-        Some(format!(
-            "the directory has no leader that answers ({down} of its {voters} known to be down): nothing can be repaired, and what needs a repair does not answer"
-        ))
-    } else if down > 0 {
-        Some(format!("{down} of the directory's {voters} down"))
-    } else {
-        None
+    match report.undecided() {
+        Some(text) => Some(format!(
+            "{text}: nothing can be repaired, and what needs a repair does not answer"
+        )),
+        None if down > 0 => Some(format!("{down} of the directory's {voters} down")),
+        None => None,
     }
+}
+
+/// Why nobody leads the directory, as far as can be seen.
+pub(super) fn no_leader(report: &StatusReport) -> String {
+    let missed = report.voters_missed();
+    let all = report.directory.voters.len();
+    let voters = count(all as u32, "voter");
+    let name = |id: &u64| {
+        let node = report.nodes.iter().find(|node| node.id == *id);
+        node.map_or(format!("node {id}"), |node| node.name.clone())
+    };
+    let names = listed(&missed.iter().map(name).collect::<Vec<_>>());
+    let who = format!("of its {voters} {names} {} not answer", do_(missed.len()));
+    match missed.len() {
+        0 => format!("the directory has no leader that answers, of {voters}"),
+        n if all - n < all / 2 + 1 => format!("the directory has no majority: {who}"),
+        _ => format!("the directory has no leader that answers: {who}"),
+    }
+}
+
+fn do_(nodes: usize) -> &'static str {
+    if nodes == 1 { "does" } else { "do" }
 }
 
 /// How many more nodes may be lost, and what limits it where that is not the scheme.

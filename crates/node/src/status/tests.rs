@@ -221,11 +221,117 @@ fn a_killed_node_is_told_with_what_is_rebuilt() {
     assert_eq!(
         five.says(),
         said(
-            State::Healthy,
-            "Healthy: 4 nodes up, n3 down; every bucket has all its copies; any 1 more node may be \
-             lost (the directory has 3 voters)."
-        )
+            State::Degraded,
+            "Degraded: 4 nodes up, n3 down; any 1 more node may be lost (the directory has 3 voters)."
+        ),
+        "a node is missed until it is back or forgotten"
     );
+}
+
+#[test]
+fn a_node_that_is_down_is_missed_until_it_is_forgotten() {
+    let mut five = cluster(5, "1+0");
+    five.directory.voters = vec![1, 2, 3];
+    for group in five.groups() {
+        let at_home = |m: &Member| m.node != NodeId(5);
+        let members = group.members.iter_mut().chain(&mut group.last_open.members);
+        members.flatten().filter(|m| !at_home(m)).for_each(|m| {
+            (m.node, m.incarnation) = (NodeId(1), Incarnation(1));
+        });
+    }
+    assert_eq!(five.says().0, State::Healthy);
+    five.down(5);
+    let (state, sentence) = five.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.starts_with("Degraded: 4 nodes up, n5 down; "),
+        "{sentence}"
+    );
+    five.map.nodes.remove(&NodeId(5));
+    assert_eq!(five.says().0, State::Healthy);
+}
+
+#[test]
+fn a_cluster_that_serves_nothing_is_not_healthy() {
+    let mut three = cluster(3, "1+2");
+    three.map.pools.clear();
+    three.map.groups.clear();
+    let (state, sentence) = three.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains("; there is no pool, so nothing is served: "),
+        "{sentence}"
+    );
+
+    let mut three = cluster(3, "1+2");
+    three
+        .map
+        .nodes
+        .values_mut()
+        .for_each(|node| node.draining = true);
+    let (state, sentence) = three.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains("; no node may hold buckets: "),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_pool_that_is_full_somewhere_is_told() {
+    let three = cluster(3, "1+2");
+    let says = |of_pool: u64, of_node: u64| {
+        let facts = |node: u64| NodeFacts {
+            node,
+            used_bytes: of_node,
+            budget_bytes: 1 << 30,
+            pools: vec![PoolFacts {
+                pool: "cache".into(),
+                used_bytes: of_pool,
+                budget_bytes: 1 << 29,
+            }],
+            ..NodeFacts::default()
+        };
+        let facts = [facts(1), facts(3)];
+        let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), facts);
+        (report.state, report.sentence)
+    };
+    let extent = EXTENT_BYTES as u64;
+    assert_eq!(says((1 << 29) - extent, 1 << 29).0, State::Healthy);
+    // By its own budget, or because others have the node's memory.
+    for full in [
+        says((1 << 29) - extent + 1, 1 << 29),
+        says(1 << 20, 1 << 30),
+    ] {
+        assert_eq!(full.0, State::Critical);
+        assert!(full.1.starts_with("Critical: 3 nodes up; "), "{}", full.1);
+        assert!(
+            full.1
+                .contains("; pool 'cache' has used up its memory on n1 and n3 ("),
+            "{}",
+            full.1
+        );
+    }
+}
+
+#[test]
+fn a_node_that_stops_is_not_called_drained() {
+    let mut five = cluster(5, "1+1");
+    five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
+    let facts = NodeFacts {
+        node: 4,
+        stopping: true,
+        ..NodeFacts::default()
+    };
+    let report = StatusReport::new(&five.map, NodeId(1), five.directory.clone(), [facts]);
+    assert!(
+        report
+            .sentence
+            .starts_with("Healthy: 5 nodes up, n4 stopping; "),
+        "{}",
+        report.sentence
+    );
+    assert_eq!(report.nodes[3].state(), "stopping");
 }
 
 #[test]
@@ -288,10 +394,10 @@ fn what_is_lost_is_said_plainly() {
         group.lost = true;
     }
     let report = five.report();
-    assert_eq!((report.state, report.tolerates), (State::Lost, None));
+    assert_eq!((report.state, report.tolerates), (State::Critical, None));
     assert_eq!(
         report.sentence,
-        "Lost: 4 nodes up, n2 down; 2 of 8 buckets of pool 'cache' lost more members than 1+0 bears \
+        "Critical: 4 nodes up, n2 down; 2 of 8 buckets of pool 'cache' lost more members than 1+0 bears \
          and start empty; 1 of the directory's 5 voters down; no further loss is borne."
     );
     five.map
@@ -313,19 +419,43 @@ fn a_directory_without_a_leader_is_told() {
     three.down(2);
     three.down(3);
     let (state, sentence) = three.says();
-    assert_eq!(state, State::Degraded);
+    assert_eq!(state, State::Critical);
     assert!(
         sentence.starts_with(
-            "Degraded: 1 node up by the last map that a majority knew, n2 and n3 down; "
+            "Critical: 1 node up by the last map that a majority knew, n2 and n3 down; "
         ),
         "{sentence}"
     );
     assert!(
         sentence.contains(
-            "the directory has no leader that answers (2 of its 3 voters known to be down): nothing can be repaired"
+            "; the directory has no majority: of its 3 voters n2 and n3 do not answer: nothing can be repaired"
         ),
         "{sentence}"
     );
+}
+
+#[test]
+fn a_lost_majority_names_the_voters_that_do_not_answer() {
+    // Nobody can find them dead: the map has them as up.
+    let mut three = cluster(3, "1+1");
+    three.directory.leader = None;
+    let facts = NodeFacts {
+        node: 1,
+        ..NodeFacts::default()
+    };
+    let mut report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), [facts]);
+    report.silent(&[1, 2, 3]);
+    assert_eq!(report.state, State::Critical);
+    let said = "Critical: 3 nodes up by the last map that a majority knew, of which n2 and n3 do not \
+                answer; the directory has no majority: of its 3 voters n2 and n3 do not answer: ";
+    assert!(report.sentence.starts_with(said), "{}", report.sentence);
+    let states: Vec<_> = report.nodes.iter().map(NodeStatus::state).collect();
+    assert_eq!(states, ["up", "silent", "silent"]);
+    report.silent(&[3]);
+    let said = "the directory has no leader that answers: of its 3 voters n3 does not answer";
+    assert_eq!(report.undecided().as_deref(), Some(said));
+    report.directory.leader = Some(1);
+    assert_eq!(report.undecided(), None);
 }
 
 #[test]
@@ -409,7 +539,7 @@ fn answers_of_several_nodes_are_joined() {
         StatusReport::new(&map, NodeId(node), directory, [facts])
     };
     let mut report = of(1, 10, 9, None);
-    assert_eq!(report.state, State::Degraded);
+    assert_eq!(report.state, State::Critical);
     report.absorb(of(2, 20, 11, Some(2)));
     report.absorb(of(3, 30, 10, Some(1)));
     assert_eq!((report.revision, report.state), (11, State::Healthy));

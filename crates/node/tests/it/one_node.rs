@@ -107,6 +107,24 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
 }
 
 #[test]
+fn a_door_whose_pool_is_not_there_says_so() {
+    let founder = Citizen::start(config(None, &[]));
+    let node = Citizen::start(staves_node::config::Config {
+        pool: "nopool".into(),
+        ..config(None, &[&founder])
+    });
+    let mut client = node.client();
+    for line in ["GET a", "MGET a b", "DBSIZE"] {
+        let answer = client.ask(line);
+        let text = answer.is_error().unwrap_or_default();
+        assert!(
+            text.starts_with("CLUSTERDOWN ") && text.contains("'nopool'"),
+            "{line}: {answer:?}"
+        );
+    }
+}
+
+#[test]
 fn a_pipeline_is_answered_in_its_order() {
     let node = Citizen::start(config(None, &[]));
     let mut c = node.client();

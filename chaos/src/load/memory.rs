@@ -1,0 +1,292 @@
+//! Clients of a memory region, through the native client: whole pages, and words that are added to and
+//! swapped.
+//!
+//! Each contended page is one key of the history. Key `mt3` is a page of which every word is the same: what is
+//! written, read and taken away is the whole page, and a page that shows two values at once was torn. Key
+//! `mc1` is a word that is added to, `ms0` one that is swapped in where there is none. `lm17` are pages
+//! that are written once each, so that every data bucket holds something that must not get lost.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use staves_client::{Client, ClientError, ClientOptions, Region};
+use staves_history::Record;
+use staves_history::record::{Answered, Asked};
+
+use super::{PATIENCE, PAUSE, REST, Shared};
+
+/// The region's name and size.
+pub const REGION: &str = "chaos";
+/// See [`REGION`].
+pub const REGION_BYTES: u64 = 64 << 20;
+const PAGE: u64 = 4096;
+/// Contended keys of each sort.
+const PAGES: usize = 6;
+const COUNTERS: usize = 3;
+const SWAPPED: usize = 2;
+/// Contended pages lie so far apart, so that they are in different chunks and buckets.
+const APART: u64 = 97 * PAGE;
+/// Pages written once begin here.
+const LEDGER: u64 = 16 << 20;
+
+/// Where a key's page or word is.
+fn offset(key: &str) -> Option<u64> {
+    let (sort, number) = key.split_at_checked(2)?;
+    let number: u64 = number.parse().ok()?;
+    let (before, most) = match sort {
+        "mt" => (0, PAGES),
+        "mc" => (PAGES, COUNTERS),
+        "ms" => (PAGES + COUNTERS, SWAPPED),
+        "lm" => {
+            let at = LEDGER + number * PAGE;
+            return Some(at).filter(|at| at + PAGE <= REGION_BYTES);
+        }
+        _ => return None,
+    };
+    (number < most as u64).then(|| (before as u64 + number) * APART)
+}
+
+/// Whether a key of the history is one of these.
+pub fn is_ours(key: &str) -> bool {
+    offset(key).is_some()
+}
+
+/// Starts clients on threads of their own, in the caller's namespace: `contended` and one that writes
+/// pages once.
+pub fn start(
+    shared: &Arc<Shared>,
+    first: u32,
+    contended: u32,
+    seed: u64,
+    doors: &[String],
+) -> Vec<JoinHandle<()>> {
+    let start = |process: u32| {
+        let (shared, doors) = (shared.clone(), doors.to_vec());
+        std::thread::spawn(move || {
+            let worked = work(&shared, process, seed, process == first, &doors);
+            if let Err(error) = worked {
+                shared.complain(format!("a client of memory: {error:#}"));
+            }
+        })
+    };
+    (first..=first + contended).map(start).collect()
+}
+
+/// A client of the region, with a runtime of its own.
+pub struct Handle {
+    runtime: tokio::runtime::Runtime,
+    region: Region,
+    shared: Arc<Shared>,
+    process: u32,
+}
+
+impl Handle {
+    /// Connects.
+    pub fn open(shared: &Arc<Shared>, process: u32, doors: &[String]) -> anyhow::Result<Handle> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let region = runtime.block_on(async {
+            let client = Client::connect(doors, ClientOptions::default())
+                .await
+                .context("cannot connect")?;
+            let region = client.region(REGION).await;
+            region.context("cannot open the region")
+        })?;
+        Ok(Handle {
+            runtime,
+            region,
+            shared: shared.clone(),
+            process,
+        })
+    }
+
+    /// Asks, and records what is known of it; the answer, if there was one.
+    pub fn ask(&self, key: &str, asked: Asked) -> Option<Answered> {
+        let mut record = Record {
+            process: self.process,
+            key: key.to_owned(),
+            asked,
+            call: self.shared.now(),
+            returned: None,
+            answer: None,
+        };
+        let began = Instant::now();
+        let done = self
+            .runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, self.execute(&record)).await });
+        match done {
+            Ok(Ok(answer)) => {
+                record.returned = Some(self.shared.now());
+                record.answer = Some(answer.clone());
+                self.shared.record(record);
+                return Some(answer);
+            }
+            Ok(Err(error)) if error.code().nothing_done() => self.shared.refuse(),
+            Ok(Err(_)) if record.asked == Asked::Get => {}
+            Ok(Err(_)) => self.shared.record(record),
+            // Its own deadline is 5 s; what is beyond that and a margin is a hang.
+            Err(_) => {
+                self.shared.complain(format!(
+                    "the region gave no answer for {:?}: {record:?}",
+                    began.elapsed()
+                ));
+                self.shared.record(record);
+            }
+        }
+        None
+    }
+
+    async fn execute(&self, record: &Record) -> Result<Answered, ClientError> {
+        let key = &record.key;
+        let at = offset(key).expect("a key of this module");
+        let whole = key.starts_with("mt") || key.starts_with("lm");
+        match &record.asked {
+            Asked::Get if whole => {
+                let page = self.region.read(at, PAGE).await?;
+                Ok(shown(self.uniform(key, &page)))
+            }
+            Asked::Get => {
+                let word = self.region.read(at, 8).await?;
+                Ok(shown(word_at(&word, 0)))
+            }
+            Asked::Set { value } => {
+                let page = number(value).to_le_bytes().repeat(PAGE as usize / 8);
+                self.region.write(at, page).await?;
+                Ok(Answered::Ok)
+            }
+            Asked::SetNx { value } => {
+                let there = self.region.compare_and_swap(at, 0, number(value)).await?;
+                Ok(if there == 0 {
+                    Answered::Ok
+                } else {
+                    Answered::Nil
+                })
+            }
+            Asked::Incr { by } => {
+                let before = self.region.fetch_add(at, *by as u64).await?;
+                Ok(Answered::Int(before as i64 + by))
+            }
+            other => unreachable!("memory is not asked for {other:?}"),
+        }
+    }
+
+    /// The word of which the page consists; a page of two is a violation by itself.
+    fn uniform(&self, key: &str, page: &[u8]) -> u64 {
+        let word = word_at(page, 0);
+        if let Some(other) = (0..page.len() / 8).find(|i| word_at(page, *i) != word) {
+            let (at, second) = (other * 8, word_at(page, other));
+            self.shared.complain(format!(
+                "page {key} is torn: {word} at its beginning, {second} at byte {at}"
+            ));
+        }
+        word
+    }
+}
+
+fn word_at(bytes: &[u8], index: usize) -> u64 {
+    let word = bytes.get(index * 8..index * 8 + 8);
+    word.and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
+}
+
+/// Zero is what was never written.
+fn shown(word: u64) -> Answered {
+    match word {
+        0 => Answered::Nil,
+        word => Answered::Value(word.to_string()),
+    }
+}
+
+/// Texts of these clients are numbers.
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(u64::MAX)
+}
+
+fn work(
+    shared: &Arc<Shared>,
+    process: u32,
+    seed: u64,
+    ledger: bool,
+    doors: &[String],
+) -> anyhow::Result<()> {
+    let handle = Handle::open(shared, process, doors)?;
+    let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
+    let mut written = 0u64;
+    while !shared.stopped() {
+        written += 1;
+        let unique = || Asked::Set {
+            value: ((u64::from(process) << 40) | written).to_string(),
+        };
+        let (key, asked) = match rng.random_range(0..100) {
+            _ if ledger => (format!("lm{}", written - 1), unique()),
+            0..60 => {
+                let key = format!("mt{}", rng.random_range(0..PAGES));
+                let asked = if rng.random_bool(0.5) {
+                    Asked::Get
+                } else {
+                    unique()
+                };
+                (key, asked)
+            }
+            60..85 => {
+                let key = format!("mc{}", rng.random_range(0..COUNTERS));
+                let asked = match rng.random_bool(0.3) {
+                    true => Asked::Get,
+                    false => Asked::Incr { by: 1 },
+                };
+                (key, asked)
+            }
+            _ => {
+                let key = format!("ms{}", rng.random_range(0..SWAPPED));
+                let asked = match (unique(), rng.random_bool(0.5)) {
+                    (Asked::Set { value }, true) => Asked::SetNx { value },
+                    _ => Asked::Get,
+                };
+                (key, asked)
+            }
+        };
+        if offset(&key).is_none() {
+            // Every page has been written once: enough.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        }
+        let done = handle.ask(&key, asked).is_some();
+        std::thread::sleep(if done { REST } else { PAUSE });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_pages_of_the_region_and_no_two_share_one() {
+        let sorts = [
+            ("mt", PAGES),
+            ("mc", COUNTERS),
+            ("ms", SWAPPED),
+            ("lm", 1000),
+        ];
+        let keys = sorts
+            .iter()
+            .flat_map(|(s, n)| (0..*n).map(move |i| format!("{s}{i}")));
+        let mut seen = std::collections::BTreeSet::new();
+        for key in keys {
+            let at = offset(&key).expect("a key");
+            assert!(
+                at + PAGE <= REGION_BYTES && at.is_multiple_of(PAGE),
+                "{key}"
+            );
+            assert!(seen.insert(at), "{key}");
+        }
+        for key in ["t1", "l0-7", "mt6", "mt", "lm99999", "mx1", ""] {
+            assert!(!is_ours(key), "{key}");
+        }
+    }
+}
