@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
+    pub fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
         let shape = self.shape();
         let labels = (0..shape.m)
             .map(|stream| {
