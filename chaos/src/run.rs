@@ -214,7 +214,7 @@ impl Runner<'_> {
                 "pool", "create", "ram", "--kind", "memory", "--memory", "64MiB",
             ];
             self.staves(&[&pool[..], &["--scheme", scheme]].concat())?;
-            let size = memory::REGION_BYTES.to_string();
+            let size = format!("{}B", memory::REGION_BYTES);
             let create = [
                 "memory",
                 "create",
