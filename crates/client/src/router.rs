@@ -538,7 +538,10 @@ impl<T: Transport> Turn<'_, T> {
                 todo.trouble = Some((code, text));
                 self.todo.push(todo);
             }
-            answer => self.answers[todo.index] = Some(answer),
+            answer => {
+                let tried = todo.tried && todo.op.number > 0;
+                self.answers[todo.index] = Some(unless_tried(tried, answer));
+            }
         }
     }
 
@@ -633,6 +636,17 @@ fn plan(
         }
     }
     (batches, rest)
+}
+
+/// What is the map's word and not the bucket's own tells nothing of a write that was sent before.
+fn unless_tried(tried: bool, answer: Answer) -> Answer {
+    match answer {
+        Answer::Error(ErrorCode::Lost | ErrorCode::NotFound, text) if tried => {
+            let text = format!("the write may or may not have been done: {text}");
+            Answer::error(ErrorCode::Unreachable, text)
+        }
+        answer => answer,
+    }
 }
 
 /// An answer of the right kind, with as many answers as there were operations.

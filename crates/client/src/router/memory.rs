@@ -13,7 +13,7 @@ use staves_wire::memory::{Action, MemoryAnswers, MemoryOp, MemoryRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::task::JoinSet;
 
-use super::{REDRAWS_MAX, Router, Transport, forward_code, is_forgotten};
+use super::{REDRAWS_MAX, Router, Transport, forward_code, is_forgotten, unless_tried};
 use crate::route::{Target, data_bucket};
 
 /// An operation that has no answer yet.
@@ -345,7 +345,10 @@ impl<T: Transport> Turn<'_, T> {
                 todo.trouble = Some((code, text));
                 self.todo.push(todo);
             }
-            answer => self.answers[todo.index] = Some(answer),
+            answer => {
+                let tried = todo.tried && todo.op.number > 0;
+                self.answers[todo.index] = Some(unless_tried(tried, answer));
+            }
         }
     }
 

@@ -231,6 +231,36 @@ fn a_bucket_that_is_lost_is_said_to_be_lost_at_once() {
     });
 }
 
+/// Regression: a write that was sent, and whose bucket was then said to be lost, was told not to be done; it
+/// was there when enough of its nodes came back.
+#[test]
+fn a_write_that_was_sent_before_its_bucket_was_lost_may_have_been_done() {
+    run(async {
+        let mut cluster = Cluster::start(2).await;
+        let client = cluster.client().await;
+        client.put("warm", "up").await.expect("put");
+        let owner = cluster.world.lock().owner(b"n");
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        let asking = {
+            let client = client.clone();
+            tokio::spawn(async move { client.execute(vec![incr("n")]).await })
+        };
+        until(|| cluster.world.lock().values.contains_key(&b"n"[..])).await;
+        {
+            let mut world = cluster.world.lock();
+            let group = world.map.group_of(PoolId(1), hash_slot(b"n"));
+            let id = group.expect("one").id;
+            world.change(|map| map.groups.get_mut(&id).expect("it").lost = true);
+        }
+        cluster.kill(owner.0);
+        let answers = asking.await.expect("no panic").expect("answered");
+        assert!(
+            matches!(&answers[..], [Answer::Error(code, _)] if !code.nothing_done()),
+            "{answers:?}"
+        );
+    });
+}
+
 #[test]
 fn a_node_that_comes_back_is_asked_again() {
     run(async {
