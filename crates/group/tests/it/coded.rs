@@ -266,3 +266,28 @@ fn the_widest_scheme_bears_what_it_says() {
     let parity: Vec<usize> = (32..40).map(holder).collect();
     check_parity(&town, &data, &parity, 2);
 }
+
+/// I6: two streams may use the same label. A part that a lagging parity bucket rolls forward has the deltas
+/// of both.
+#[test]
+fn a_part_is_rolled_forward_by_streams_whose_labels_are_equal() {
+    let mut town = Town::new(3, 1, 1);
+    load(&mut town, 3, 3);
+    let wanted = page_of(&town, 0, 1);
+    town.keep_parts = true;
+    town.exchange(&[(0, 5)]);
+    town.ticks(80);
+    assert!(town.write_at(1, PAGE, b"one of a stream"));
+    assert!(town.write_at(2, PAGE, b"one of another with the same label"));
+    assert!(town.write_at(2, PAGE + 100, b"and one after it"));
+    let last = |slot: usize| town.members[slot].stream(slot).map(|s| s.prefix);
+    assert_eq!(last(1).map(|seq| seq + 1), last(2));
+    town.keep_parts = false;
+    town.kept_back.clear();
+    town.now = town.now + std::time::Duration::from_millis(150);
+    // Parity does its arithmetic with a tick, and there is none before the page is asked for.
+    let mut out = Effects::default();
+    town.members[4].demand(town.now, 1, &mut out);
+    town.carry(out);
+    assert!(page_of(&town, 4, 1) == wanted);
+}
