@@ -291,3 +291,42 @@ fn a_part_is_rolled_forward_by_streams_whose_labels_are_equal() {
     town.carry(out);
     assert!(page_of(&town, 4, 1) == wanted);
 }
+
+/// I11: memory that one data bucket wished for and parity refused is nothing that an epoch needs.
+#[test]
+fn a_refused_wish_does_not_keep_an_epoch_shut() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    town.budgets[2].set_limit(2);
+    town.members[0].want_extents(5);
+    town.ticks(20);
+    assert_eq!(town.members[0].usable_extents(), 2, "parity refuses");
+    town.exchange(&[(1, 4)]);
+    town.ticks(100);
+    assert!(town.group.open, "{:?}", town.calls.last());
+    town.fill();
+    check_parity(&town, &[0, 3], &[2], 3);
+}
+
+/// I11: a data bucket that stays needs no memory for what another one holds.
+#[test]
+fn a_data_bucket_that_stays_reserves_no_more_than_it_has() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    town.budgets[1].set_limit(2);
+    town.members[0].want_extents(5);
+    town.ticks(20);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    town.exchange(&[(2, 4)]);
+    town.ticks(100);
+    assert!(town.group.open, "{:?}", town.calls.last());
+    town.fill();
+    check_parity(&town, &[0, 1], &[3], 3);
+    let usable = |town: &Town| [0, 1].map(|d| town.members[d].usable_extents());
+    assert_eq!(usable(&town), [5, 2]);
+    // It may want more once there is more.
+    town.budgets[1].set_limit(4);
+    town.members[1].want_extents(4);
+    town.ticks(20);
+    assert_eq!(usable(&town), [5, 4]);
+}
