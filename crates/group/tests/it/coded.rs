@@ -330,3 +330,39 @@ fn a_data_bucket_that_stays_reserves_no_more_than_it_has() {
     town.ticks(20);
     assert_eq!(usable(&town), [5, 4]);
 }
+
+/// What parity has reserved for one data bucket is not granted to another, who did not ask: it goes when the
+/// one wants it no more.
+#[test]
+fn what_parity_has_for_one_data_bucket_is_not_granted_to_another() {
+    let mut town = Town::new(2, 1, 0);
+    for (data, extents) in [(0, 5), (1, 2)] {
+        town.members[data].want_extents(extents);
+        town.ticks(20);
+    }
+    // The wish is not sent yet, and at parity the other one's may be lowered before it comes.
+    town.members[1].want_extents(4);
+    assert_eq!(town.members[1].usable_extents(), 2);
+    town.members[0].want_extents(1);
+    town.ticks(20);
+    assert_eq!(town.members[1].usable_extents(), 4);
+}
+
+/// I11: a replacement that wants less does not give back the memory that its missing pages need.
+#[test]
+fn memory_for_missing_pages_is_not_given_back() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 70);
+    let before = page_of(&town, 0, 69);
+    town.keep_parts = true;
+    town.exchange(&[(0, 4)]);
+    town.ticks(80);
+    assert!(town.group.open);
+    town.members[3].want_extents(0);
+    // Others take what there is.
+    let free = town.budgets[3].limit() - town.budgets[3].taken();
+    assert!(town.budgets[3].take(free));
+    town.keep_parts = false;
+    town.fill();
+    assert!(page_of(&town, 3, 69) == before);
+}
