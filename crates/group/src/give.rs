@@ -59,7 +59,9 @@ impl State {
             for delta in s.log.from(s.applied + 1) {
                 for page in touched(&delta.runs).filter(|p| (first..end).contains(p)) {
                     let deltas = logged.entry(page).or_default();
-                    if deltas.last().is_none_or(|(_, d)| d.label != delta.label) {
+                    // Once for a page that several of its runs touch. Other streams may use the same label.
+                    let same = |(s, d): &(usize, &Delta)| *s == stream && d.label == delta.label;
+                    if !deltas.last().is_some_and(same) {
                         deltas.push((stream, delta));
                     }
                 }

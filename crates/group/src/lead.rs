@@ -140,16 +140,16 @@ impl Leading {
             .map(|stream| self.cut_stream(stream))
             .collect();
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
-        // m = 1: no update ever needed more than the least that any of them holds; a joiner needs no
-        // more either, whatever was wished for and refused. m > 1: data buckets differ in length, and
-        // the longest counts for parity and for whoever may take its place.
-        let held = self.sealed.values().map(|s| s.want_extents);
-        let held = if self.group.m == 1 {
-            held.min()
-        } else {
-            held.max()
-        }
-        .unwrap_or(0);
+        // No update ever needed more than the least that any copy or parity bucket holds; a joiner needs no
+        // more either, whatever was wished for and refused. m > 1: data buckets differ in length, so that
+        // they say nothing of each other; if there is no parity, a new one needs what the longest has.
+        let held = |s: &Sealed| s.want_extents;
+        let parity = |slot: &MemberSlot| self.group.m == 1 || slot.0 >= self.group.m;
+        let at_parity = self.sealed.iter().filter(|(slot, _)| parity(slot));
+        let held = at_parity
+            .map(|(_, s)| held(s))
+            .min()
+            .unwrap_or_else(|| most(held));
         // Pages that only the logs know yet exist at the cut too.
         let logged = streams
             .iter()

@@ -170,14 +170,18 @@ impl State {
         want_extents: u32,
         applied: &mut Applied<'_>,
     ) -> bool {
+        // With m > 1 a data bucket made all that it has, and needs nothing for what the others have.
+        let needs_more = self.shape().m == 1 || !self.shape().is_data();
         // Never less than it has: deltas up to the cut may need more than the cut itself.
-        let reserved = self.table.pages().reserved();
-        if reserved < want_extents && !self.table.pages_mut().reserve(want_extents) {
+        let lacks = needs_more && self.table.pages().reserved() < want_extents;
+        if lacks && !self.table.pages_mut().reserve(want_extents) {
             return false;
         }
         self.epoch = group.epoch;
         self.open = false;
-        self.want_extents = want_extents;
+        if needs_more {
+            self.want_extents = want_extents;
+        }
         self.wish = Wish::default();
         self.stalled = false;
         for sync in &streams {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use staves_model::{
     Epoch, Incarnation, Label, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted,
 };
+use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
 use crate::member::{Applied, Ctx, DirectoryCall, Effects, State};
@@ -407,6 +408,9 @@ impl State {
         } else {
             self.epoch
         };
+        // What is reserved for another data bucket goes when that one wants it no more.
+        let wish = self.wish.of.get(stream);
+        let wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
         let message = GroupMessage::Ack {
             slot: self.slot,
             incarnation: ctx.incarnation,
@@ -415,7 +419,7 @@ impl State {
             gap,
             clock,
             promise,
-            granted_extents: self.table.pages().reserved().min(self.want_extents),
+            granted_extents: self.table.pages().reserved().min(wanted),
         };
         out.sends.push((to, ctx.envelope(epoch, message)));
     }
@@ -525,8 +529,16 @@ impl State {
     }
 
     /// The data bucket wants so many extents at every member, itself included. What it gives back it
-    /// counts as granted no longer, whatever reports are still under way.
+    /// counts as granted no longer, whatever reports are still under way. It gives nothing back that its
+    /// pages need, here or (m > 1, at the same places) at whoever takes its slot; missing pages among them.
     pub fn want(&mut self, extents: u32) {
+        let extents = match self.shape().m {
+            1 => extents,
+            _ if self.table.absent_count() > 0 => {
+                extents.max(self.table.end().div_ceil(EXTENT_PAGES))
+            }
+            _ => extents.max(self.table.pages().end_page() / EXTENT_PAGES),
+        };
         if extents < self.want_extents {
             self.wish.lowered = true;
             for peer in &mut self.peers {

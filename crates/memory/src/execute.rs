@@ -61,15 +61,21 @@ impl Bucket {
             return again;
         }
         let (offset, len) = action.range();
+        let is_lost = Outcome::Answer {
+            seq: 0,
+            answer: lost(),
+            read: false,
+        };
         if action.is_write() && self.member.is_lost() {
-            return Outcome::Answer {
-                seq: 0,
-                answer: lost(),
-                read: false,
-            };
+            return is_lost;
         }
+        // What is missing in a lost group may never come: that is said at once.
+        let missing = match self.member.is_lost() {
+            true => is_lost,
+            false => Outcome::Blocked { starved: false },
+        };
         if self.lacks(now, table(), effects) {
-            return Outcome::Blocked { starved: false };
+            return missing;
         }
         let place = self
             .member
@@ -78,7 +84,7 @@ impl Bucket {
         if let Some(place) = place
             && self.lacks(now, run(chunks::at(place, offset), len), effects)
         {
-            return Outcome::Blocked { starved: false };
+            return missing;
         }
         match action {
             Action::Read { .. } => self.read(now, place, offset, len),

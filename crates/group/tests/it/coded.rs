@@ -266,3 +266,103 @@ fn the_widest_scheme_bears_what_it_says() {
     let parity: Vec<usize> = (32..40).map(holder).collect();
     check_parity(&town, &data, &parity, 2);
 }
+
+/// I6: two streams may use the same label. A part that a lagging parity bucket rolls forward has the deltas
+/// of both.
+#[test]
+fn a_part_is_rolled_forward_by_streams_whose_labels_are_equal() {
+    let mut town = Town::new(3, 1, 1);
+    load(&mut town, 3, 3);
+    let wanted = page_of(&town, 0, 1);
+    town.keep_parts = true;
+    town.exchange(&[(0, 5)]);
+    town.ticks(80);
+    assert!(town.write_at(1, PAGE, b"one of a stream"));
+    assert!(town.write_at(2, PAGE, b"one of another with the same label"));
+    assert!(town.write_at(2, PAGE + 100, b"and one after it"));
+    let last = |slot: usize| town.members[slot].stream(slot).map(|s| s.prefix);
+    assert_eq!(last(1).map(|seq| seq + 1), last(2));
+    town.keep_parts = false;
+    town.kept_back.clear();
+    town.now = town.now + std::time::Duration::from_millis(150);
+    // Parity does its arithmetic with a tick, and there is none before the page is asked for.
+    let mut out = Effects::default();
+    town.members[4].demand(town.now, 1, &mut out);
+    town.carry(out);
+    assert!(page_of(&town, 4, 1) == wanted);
+}
+
+/// I11: memory that one data bucket wished for and parity refused is nothing that an epoch needs.
+#[test]
+fn a_refused_wish_does_not_keep_an_epoch_shut() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    town.budgets[2].set_limit(2);
+    town.members[0].want_extents(5);
+    town.ticks(20);
+    assert_eq!(town.members[0].usable_extents(), 2, "parity refuses");
+    town.exchange(&[(1, 4)]);
+    town.ticks(100);
+    assert!(town.group.open, "{:?}", town.calls.last());
+    town.fill();
+    check_parity(&town, &[0, 3], &[2], 3);
+}
+
+/// I11: a data bucket that stays needs no memory for what another one holds.
+#[test]
+fn a_data_bucket_that_stays_reserves_no_more_than_it_has() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    town.budgets[1].set_limit(2);
+    town.members[0].want_extents(5);
+    town.ticks(20);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    town.exchange(&[(2, 4)]);
+    town.ticks(100);
+    assert!(town.group.open, "{:?}", town.calls.last());
+    town.fill();
+    check_parity(&town, &[0, 1], &[3], 3);
+    let usable = |town: &Town| [0, 1].map(|d| town.members[d].usable_extents());
+    assert_eq!(usable(&town), [5, 2]);
+    // It may want more once there is more.
+    town.budgets[1].set_limit(4);
+    town.members[1].want_extents(4);
+    town.ticks(20);
+    assert_eq!(usable(&town), [5, 4]);
+}
+
+/// What parity has reserved for one data bucket is not granted to another, who did not ask: it goes when the
+/// one wants it no more.
+#[test]
+fn what_parity_has_for_one_data_bucket_is_not_granted_to_another() {
+    let mut town = Town::new(2, 1, 0);
+    for (data, extents) in [(0, 5), (1, 2)] {
+        town.members[data].want_extents(extents);
+        town.ticks(20);
+    }
+    // The wish is not sent yet, and at parity the other one's may be lowered before it comes.
+    town.members[1].want_extents(4);
+    assert_eq!(town.members[1].usable_extents(), 2);
+    town.members[0].want_extents(1);
+    town.ticks(20);
+    assert_eq!(town.members[1].usable_extents(), 4);
+}
+
+/// I11: a replacement that wants less does not give back the memory that its missing pages need.
+#[test]
+fn memory_for_missing_pages_is_not_given_back() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 70);
+    let before = page_of(&town, 0, 69);
+    town.keep_parts = true;
+    town.exchange(&[(0, 4)]);
+    town.ticks(80);
+    assert!(town.group.open);
+    town.members[3].want_extents(0);
+    // Others take what there is.
+    let free = town.budgets[3].limit() - town.budgets[3].taken();
+    assert!(town.budgets[3].take(free));
+    town.keep_parts = false;
+    town.fill();
+    assert!(page_of(&town, 3, 69) == before);
+}

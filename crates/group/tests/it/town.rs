@@ -36,6 +36,8 @@ pub fn life(node: u64) -> staves_model::Member {
 /// Members 1, 2, ... in slots 0, 1, ... of group 1.
 pub struct Town {
     pub members: Vec<Member>,
+    /// What each member may take of its arena.
+    pub budgets: Vec<Arc<Budget>>,
     pub group: Group,
     pub now: Time,
     /// Messages that were sent to nodes that are no members here, or were kept back.
@@ -69,9 +71,12 @@ impl Town {
             lost: false,
             revision: Revision(1),
         };
+        let budgets: Vec<Arc<Budget>> = (0..width + more)
+            .map(|_| Arc::new(Budget::new(EXTENTS)))
+            .collect();
         let member = |n: u64| {
             let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
-            let budget = Arc::new(Budget::new(EXTENTS));
+            let budget = budgets[n as usize - 1].clone();
             let life = life(n);
             Member::new(
                 options(),
@@ -84,6 +89,7 @@ impl Town {
         };
         let mut town = Town {
             members: (1..=u64::from(width + more)).map(member).collect(),
+            budgets,
             group,
             now: Time::from_millis(10_000),
             kept_back: Vec::new(),

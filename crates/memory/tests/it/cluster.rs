@@ -165,7 +165,7 @@ impl Cluster {
         );
     }
 
-    fn announce(&mut self) {
+    pub fn announce(&mut self) {
         let group = Arc::new(self.group.clone());
         for node in 0..self.buckets.len() {
             self.step(node, Event::Map(group.clone()));

@@ -145,3 +145,23 @@ fn a_write_to_an_old_place_waits_until_a_new_parity_bucket_has_memory_for_it() {
         assert_eq!(c.read(0, 0, 3)[..], *b"new");
     }
 }
+
+/// More is lost than the scheme bears while pages are missing: who reads them is told so, and not let wait.
+#[test]
+fn a_read_of_what_is_missing_in_a_lost_group_is_told_so() {
+    let mut c = losing_the_first();
+    let read = Action::Read { offset: 0, len: 4 };
+    let waits = c.submit(0, None, &read);
+    c.deliver();
+    assert!(!c.answers.contains_key(&waits));
+    c.group.lost = true;
+    c.group.revision = c.group.revision.next();
+    c.announce();
+    let later = c.submit(0, None, &read);
+    c.deliver();
+    for token in [waits, later] {
+        let answer = c.answers.remove(&token);
+        let told = answer.as_ref().and_then(code);
+        assert_eq!(told, Some(ErrorCode::Lost), "{answer:?}");
+    }
+}
