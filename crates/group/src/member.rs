@@ -526,7 +526,7 @@ impl Member {
         }
     }
 
-    /// How many extents every listed member has reserved: no update may need more. With m > 1 it bounds
+    /// How many extents every listed member has reserved for this bucket: no update may need more. With m > 1 it bounds
     /// offsets too: parity has the extents of all data buckets at the same places.
     pub fn usable_extents(&self) -> u32 {
         self.state
