@@ -519,7 +519,7 @@ impl Member {
     }
 
     /// Asks every member to reserve `extents` extents in all; the next flush sends it. Fewer than before
-    /// gives memory back.
+    /// gives memory back, but none that its own pages need, those that are still missing among them.
     pub fn want_extents(&mut self, extents: u32) {
         if let Some(state) = self.state.as_mut().filter(|s| s.serving()) {
             state.want(extents);
