@@ -88,7 +88,7 @@ hunts! {
     m22_page_ahead_taken_as_done: PageAheadTakenAsDone, 1 + 2, mixed, 60;
     m23_part_older_than_gone: PartOlderThanGone, 2 + 1, mixed, 45;
     m25_returning_trusts_prefix: ReturningTrustsPrefix, 1 + 2, mixed, 150;
-    a_lease_that_no_quorum_confirmed_is_found: LeaseUnconfirmed, 2 + 1, mixed, 60;
+    a_lease_that_no_quorum_confirmed_is_found: LeaseUnconfirmed, 2 + 1, mixed, 200;
     a_quiet_member_that_goes_on_is_found: QuietMemberGoesOn, 1 + 1, mixed, 60;
     a_word_that_counts_though_the_group_is_gone_is_found: HeardWhileGone, 1 + 1, mixed, 130;
     m26_retry_answered_before_stable: RetryAnsweredBeforeStable, 1 + 1, mixed, 25;
