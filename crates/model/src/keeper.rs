@@ -6,9 +6,9 @@
 //! all groups in one proposal. What can wait (repairs, drains, balance, in this order) goes for
 //! so many groups at a time that traffic stays bounded.
 //!
-//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more, is filled
-//! under live writes, takes the place that the ring gives it when it is complete, and only then the
-//! surplus goes. A group that stands where the ring has it is left alone.
+//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more (m > 1: as the
+//! twin of who goes), is filled under live writes, takes its place when it is complete, and only then
+//! the surplus goes. A group that stands where the ring has it is left alone.
 //!
 //! **Promises.** A proposal made on a map is one that this map accepts. The keeper is a policy: if it
 //! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
