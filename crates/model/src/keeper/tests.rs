@@ -490,6 +490,45 @@ fn a_lost_bucket_goes_before_one_that_moves() {
     assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
 }
 
+/// Regression: a node that had no memory for a bucket was not asked again for half a minute and more, though the
+/// pool had been given more meanwhile.
+#[test]
+fn a_raised_budget_takes_effect_within_a_second() {
+    let mut town = coded(4, "2+1", 1);
+    let before = town.map.groups[&GroupId(1)].clone();
+    let dead = before.members[0].expect("a data bucket").node;
+    town.change(&node_down(&town.map.clone(), dead.0));
+    // Who is to take its place cannot, again and again.
+    let mut asked = 0;
+    for _ in 0..8_000 {
+        let said = town.keep(&[]);
+        asked += epochs_of(&said).len();
+        let group = town.map.groups[&GroupId(1)].clone();
+        let joins = group.listed().find(|(_, x)| !x.complete);
+        if let (false, Some((slot, _))) = (group.open, joins) {
+            let leader = group.member(group.leader).expect("listed").node;
+            let report = stuck(&town, 1, &[slot.0], leader);
+            town.keep(&[report]);
+        }
+        town.work(&mut Dice(1), 100);
+        town.wait(25);
+    }
+    assert!((3..30).contains(&asked), "rarely: {asked}");
+    town.change(&Change::SetPool {
+        name: "cache".into(),
+        scheme: None,
+        node_budget_bytes: Some(1 << 30),
+    });
+    for _ in 0..50 {
+        town.keep(&[]);
+        town.work(&mut Dice(1), 100);
+        town.wait(25);
+    }
+    let group = &town.map.groups[&GroupId(1)];
+    assert_eq!(group.tolerates(|_, _| true), Some(1), "{group:?}");
+    assert!(group.members.iter().flatten().all(|x| x.complete));
+}
+
 fn stuck(town: &Town, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
     let epoch = town.map.groups[&GroupId(group)].epoch;
     let slots = slots.iter().map(|s| MemberSlot(*s)).collect();
