@@ -1,6 +1,6 @@
 //! The handle that a node holds: questions to the leader, answers to other nodes, and the window on the map.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub seen_at: SeenAt,
     /// Nodes that do not answer this node's pings: questions go round by others.
     pub unheard: Mutex<BTreeSet<NodeId>>,
+    /// Nodes whose answers to pings stay away, and when each was last heard.
+    pub silent: Mutex<BTreeMap<NodeId, Instant>>,
     /// Raised with each question that missed, so that the next one goes another way.
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
@@ -181,6 +183,7 @@ impl Directory {
             desk_queue: Mutex::new(Some(desk_queue)),
             seen_at: SeenAt::default(),
             unheard: Mutex::default(),
+            silent: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             over: watch::Sender::new(None),
@@ -413,6 +416,13 @@ impl Directory {
                 .and_then(|m| m.running_state.err())
                 .map(|e| e.to_string()),
         }
+    }
+
+    /// Nodes that this one pings and that do not answer, and for how long. They are not found dead by that.
+    pub fn silent(&self) -> Vec<(NodeId, Duration)> {
+        let silent = self.inner.silent.lock();
+        let for_so_long = |(node, heard): (&NodeId, &Instant)| (*node, heard.elapsed());
+        silent.iter().map(for_so_long).collect()
     }
 
     async fn noted(&self, question: Question, deadline: Duration) -> Result<(), DirectoryError> {
