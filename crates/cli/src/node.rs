@@ -11,10 +11,12 @@ use serde_json::json;
 use staves_model::{ClusterMap, NodeState};
 use staves_node::config::Millis;
 use staves_node::status::{NodeStatus, StatusReport, drain_waits_for};
+use staves_wire::ErrorCode;
 
 use crate::args::{Format, Node};
 use crate::cluster::{Cluster, find_node};
-use crate::failure::Failure;
+use crate::explain::{Code, Own};
+use crate::failure::{self, Failure};
 use crate::output::{self, bytes, number, or_dash, properties, table};
 use crate::status::{self, role};
 
@@ -38,15 +40,13 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             cluster.drain(node.id, false)?;
             said(out, node, "resumed", "it takes buckets again")
         }
-        Node::Stop { node } => {
+        Node::Stop { node, force } => {
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
             if node.state == NodeState::Down {
                 bail!("node {} ({}) is down already", node.id, node.name);
             }
-            cluster.stop(node)?;
-            let then = "it hands over what it serves, then ends";
-            said(out, node, "stopping", then)
+            stop(cluster, &map, node, *force, out)
         }
         Node::Forget { node, force } => {
             let map = cluster.map()?;
@@ -87,6 +87,28 @@ fn drain(
             told(out, node, "draining", then, waits)
         }
     }
+}
+
+fn stop(
+    cluster: &Cluster,
+    map: &ClusterMap,
+    node: &staves_model::Node,
+    force: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    cluster
+        .stop(node, force)
+        .map_err(|error| match failure::code(&error) {
+            Code::Wire(ErrorCode::Refused) => {
+                Failure::Own(Own::NeedsForce, error.to_string()).into()
+            }
+            _ => error,
+        })?;
+    // Others that drain are on their way out, too.
+    let drains = |id| map.nodes.get(&id).is_some_and(|n| n.draining);
+    let warning = map.after_stop(node.id, drains).warning(map);
+    let then = "it hands over what it serves, then ends";
+    told(out, node, "stopping", then, warning)
 }
 
 fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {

@@ -362,6 +362,18 @@ impl Directory {
         }
     }
 
+    /// Asks the leader whether this node may stop: the reason why not, if its groups could not bear it. Who may
+    /// counts as good as gone for a while, so that the next who asks is told of it.
+    pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
+        let (node, incarnation) = self.inner.life()?;
+        let question = Question::Stop { node, incarnation };
+        match self.inner.ask(question, deadline).await? {
+            Answer::Noted => Ok(None),
+            Answer::Refused(why) => Ok(Some(why)),
+            other => Err(unexpected("whether the node may stop", &other)),
+        }
+    }
+
     /// Stops at once, as a crash would, but closes the data folder in order.
     pub async fn stop(&self) {
         let tasks = std::mem::take(&mut *self.inner.tasks.lock());

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_client::{Client, ClientError, ClientOptions, ErrorCode, Region};
-use staves_model::{CHUNK_BYTES, Change, ClusterMap, Medium, PoolKind, stretch_unit};
+use staves_model::{CHUNK_BYTES, Change, ClusterMap, Medium, NodeId, PoolKind, stretch_unit};
+use staves_wire::Message;
+use staves_wire::admin::NodeTarget;
 
 use crate::town::{Town, eventually};
 
@@ -477,4 +479,38 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
     let runtime = town.citizens[0].runtime();
     let got = runtime.block_on(region.read(last, 50_000)).expect("a read");
     assert!(got == pattern(seed, 50_000));
+}
+
+/// Regression: two nodes were stopped one right after the other, and a region was lost without a word.
+#[test]
+fn a_stop_that_would_lose_a_region_is_refused() {
+    let (town, client) = town_with_pool(3, "2+1");
+    let runtime = town.citizens[0].runtime();
+    let region = runtime.block_on(client.create_region(POOL, "r", stretch_unit(2)));
+    region.expect("a region");
+    eventually("the region is whole", || {
+        bears(&town.citizens[0].map()) == Some(1)
+    });
+    // Through any node. These do not stop, but nobody knows that: they were told that they may.
+    let stop = |node: usize| {
+        let node = town.citizens[node].id;
+        town.citizens[0].ask(&Message::NodeStop(NodeTarget { node }))
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| stop(1));
+        let two = scope.spawn(|| stop(2));
+        (one.join().expect("asked"), two.join().expect("asked"))
+    });
+    let refused = match (&one, &two) {
+        (Message::Done, Message::Error(refused)) | (Message::Error(refused), Message::Done) => {
+            refused
+        }
+        other => panic!("one of them: {other:?}"),
+    };
+    assert_eq!(refused.code, ErrorCode::Refused);
+    for part in ["pool 'memory'", "2 members", "drain", "--force"] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    let forced = Message::NodeStopForced(NodeTarget { node: NodeId(3) });
+    assert_eq!(town.citizens[0].ask(&forced), Message::Done);
 }
