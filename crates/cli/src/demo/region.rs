@@ -5,8 +5,8 @@
 //! write ended in an error. Each worker has pages of its own and one operation under way.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,10 @@ struct Shared {
 impl Shared {
     fn failed(&self, what: &str, at: u64, error: &impl std::fmt::Display) {
         let told = format!("{what} at {at}: {error}");
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        *self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(told);
     }
 }
 

@@ -447,6 +447,30 @@ fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
     );
 }
 
+/// As many nodes as members: who had a slow moment is needed again at once.
+#[test]
+fn a_slow_moment_of_several_does_not_keep_a_group_waiting() {
+    let mut town = Town::of(cluster_with_pool(6, "4+2", 1));
+    let said = town.keep(&[]);
+    let group = epochs_of(&said)[0].group;
+    // The leader of the first epoch hears nothing of three others; then they are as fast as all.
+    let leader = town.map.groups[&group].members[0].expect("listed").node;
+    town.wait(800);
+    let report = stuck(&town, group.0, &[1, 2, 3], leader);
+    town.keep(&[report]);
+    let mut dice = Dice(1);
+    for _ in 0..60 {
+        town.wait(50);
+        town.keep(&[]);
+        town.work(&mut dice, 100);
+    }
+    assert!(
+        town.map.groups[&group].open,
+        "{:?}",
+        town.map.groups[&group]
+    );
+}
+
 /// A leader that reaches nobody is itself the odd one: the others are not thrown out at its word.
 #[test]
 fn who_finds_all_others_stuck_loses_the_lead() {
