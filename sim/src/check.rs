@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use staves_erasure::field;
 use staves_group::Member;
-use staves_model::{Epoch, Group, Incarnation, Label, MemberSlot, PAGE_BYTES};
+use staves_model::{Epoch, Group, Incarnation, Label, MemberSlot, PAGE_BYTES, bucket_slot};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
@@ -228,7 +228,7 @@ impl World {
         let cut_off = |labels: &[Label]| {
             let beyond = |(column, label): (usize, &Label)| {
                 let stream = if labels.len() == 1 {
-                    slot.index().min(self.m - 1)
+                    bucket_slot(self.m as u8, slot).index().min(self.m - 1)
                 } else {
                     column
                 };
@@ -249,7 +249,7 @@ impl World {
     fn bad_promise(&self, node: usize) -> Option<String> {
         let member = self.nodes[node].member.as_ref()?;
         let group = member.view()?;
-        for slot in group.parity_slots() {
+        for slot in group.protectors(member.slot()?.index()) {
             let x = group.member(slot)?;
             let counted = self.nodes[node].true_time(member.promise_of(slot)?);
             let Some(other) = self
@@ -282,7 +282,8 @@ impl World {
         let member = self.nodes[node].member.as_ref()?;
         let own = member
             .slot()
-            .is_some_and(|s| s.index() != stream && s.index() < self.m);
+            .map(|s| bucket_slot(self.m as u8, s).index())
+            .is_some_and(|s| s != stream && s < self.m);
         if own {
             return None;
         }
@@ -293,7 +294,7 @@ impl World {
             ));
         }
         let group = member.view()?;
-        for slot in group.parity_slots() {
+        for slot in group.protectors(stream) {
             let x = group.member(slot)?;
             let Some(other) = self
                 .node_of(x.node)
@@ -336,7 +337,8 @@ impl World {
         if self.kv.is_some() {
             return None;
         }
-        let (table, slot) = (member.table()?, member.slot()?.index());
+        let slot = bucket_slot(self.m as u8, member.slot()?).index();
+        let table = member.table()?;
         if !table.is_here(page) {
             return None;
         }
@@ -461,7 +463,10 @@ impl World {
         for stream in 0..self.m {
             let holders: Vec<u64> = group
                 .listed()
-                .filter(|(slot, _)| slot.index() >= self.m || slot.index() == stream)
+                .filter(|(slot, _)| {
+                    let of = group.bucket_slot(*slot).index();
+                    of >= self.m || of == stream
+                })
                 .filter_map(|(_, x)| {
                     self.node_of(x.node)
                         .filter(|n| self.nodes[*n].lives(x.incarnation))

@@ -108,11 +108,9 @@ impl World {
     fn may_crash(&self, node: usize) -> bool {
         let group = self.committed();
         let alive = |members: &[Option<staves_model::Member>]| {
-            members
-                .iter()
-                .flatten()
-                .filter(|x| x.complete && !self.is_dead(x) && self.nodes[node].id != x.node)
-                .count()
+            staves_model::whole_buckets(self.m as u8, members, |x| {
+                !self.is_dead(x) && self.nodes[node].id != x.node
+            })
         };
         group.last_open.epoch.0 > 0
             && alive(&group.last_open.members).min(alive(&group.members)) >= self.m

@@ -314,9 +314,11 @@ fn at_rest(w: &mut World) {
             if slot.index() < w.m || w.doomed() {
                 continue;
             }
-            for stream in 0..w.m {
+            let of = group.bucket_slot(slot).index();
+            for stream in (0..w.m).filter(|s| of >= w.m || of == *s) {
                 let data = w.data_label(stream, page);
-                let here = member.table().map(|t| t.label(page, stream));
+                let column = if of < w.m { 0 } else { stream };
+                let here = member.table().map(|t| t.label(page, column));
                 if data != here {
                     bad.push(format!(
                         "I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"
@@ -398,9 +400,10 @@ impl World {
         for page in 0..end.max().unwrap_or(0) {
             let data: Vec<Vec<u8>> = (0..self.m).map(|d| page_of(d, page)).collect();
             for slot in group.parity_slots() {
+                let row = group.bucket_slot(slot).index() - self.m;
                 let mut coded = vec![0; PAGE_BYTES];
                 for (d, bytes) in data.iter().enumerate() {
-                    self.code.apply(slot.index() - self.m, d, bytes, &mut coded);
+                    self.code.apply(row, d, bytes, &mut coded);
                 }
                 if page_of(slot.index(), page) != coded {
                     return Some(format!(

@@ -52,7 +52,7 @@ impl State {
     // log. By page of a range: the deltas received and not applied, with their streams (rule 14).
     fn logged(&self, first: u32, end: u32) -> BTreeMap<u32, Vec<(usize, &Delta)>> {
         let mut logged: BTreeMap<u32, Vec<(usize, &Delta)>> = BTreeMap::new();
-        if self.shape().m == 1 || self.shape().is_data() {
+        if self.shape().m == 1 || self.shape().holds_data() {
             return logged;
         }
         for (stream, s) in self.streams.iter().enumerate() {

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use staves_model::{Epoch, Label, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted};
+use staves_model::{
+    Epoch, Label, MemberSlot, PAGE_BYTES, Time, bucket_slot, mutant::Mutant, mutant::planted,
+};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Full, Pages};
 use staves_wire::group::{Delta, Run, RunKind};
 
@@ -25,7 +27,7 @@ pub struct Rebuilt {
 /// A member's page table.
 ///
 /// It has one label column per stream that the member's pages carry: one at a data bucket (its own
-/// stream) and at every member when m = 1; m at a parity bucket.
+/// stream), at its twin, and at every member when m = 1; m at a parity bucket.
 pub struct PageTable {
     pages: Pages,
     columns: usize,
@@ -40,7 +42,8 @@ pub struct PageTable {
 /// Most pages that wait for the streams at a time; others are asked for again.
 const WAITING_MAX: usize = 1024;
 
-const UNWRITTEN: Label = Label {
+/// The label of a page that was never written.
+pub(crate) const UNWRITTEN: Label = Label {
     epoch: Epoch(0),
     seq: 0,
 };
@@ -444,9 +447,24 @@ impl Shape {
         self.slot.index() < self.m
     }
 
+    /// The slot whose bucket it holds: its own, or that of which it is the twin.
+    pub fn bucket(self) -> MemberSlot {
+        bucket_slot(self.m as u8, self.slot)
+    }
+
+    /// Whether it stands beside another member that holds the same bucket.
+    pub fn is_twin(self) -> bool {
+        self.bucket() != self.slot
+    }
+
+    /// Whether its pages are those of one data bucket: it is one, or the twin of one.
+    pub fn holds_data(self) -> bool {
+        self.bucket().index() < self.m
+    }
+
     /// Label columns of its pages.
     pub fn columns(self) -> usize {
-        if self.is_data() { 1 } else { self.m }
+        if self.holds_data() { 1 } else { self.m }
     }
 
     /// The column of a stream.
@@ -456,8 +474,8 @@ impl Shape {
 
     /// The stream of a column.
     pub fn stream(self, column: usize) -> usize {
-        if self.is_data() {
-            self.slot.index()
+        if self.holds_data() {
+            self.bucket().index()
         } else {
             column
         }
@@ -465,7 +483,7 @@ impl Shape {
 
     /// Whether its pages carry this stream.
     pub fn carries(self, stream: usize) -> bool {
-        !self.is_data() || self.slot.index() == stream
+        !self.holds_data() || self.bucket().index() == stream
     }
 }
 

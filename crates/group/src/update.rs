@@ -128,7 +128,7 @@ impl State {
             well_formed(&delta, shape.m, self.epoch),
             "runs and bytes of an update must agree"
         );
-        let protected = self.view.parity_slots().next().is_some();
+        let protected = self.view.protectors(own).next().is_some();
         self.table.apply(shape, own, &delta, &[]).expect(
             "usable_extents() says what was reserved everywhere; the service must stay within it",
         );
@@ -139,14 +139,14 @@ impl State {
         label.seq
     }
 
-    /// Sends every parity bucket, joiners included, what it was not sent yet.
+    /// Sends every parity bucket (and its twin, if it has one), joiners included, what it was not sent yet.
     pub fn send_new(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if !self.serving() {
             return;
         }
         let view = self.view.clone();
         let wishes = std::mem::take(&mut self.wish.unsent);
-        for slot in view.parity_slots() {
+        for slot in view.protectors(self.slot.index()) {
             if wishes || self.peers[slot.index()].sent < self.own().prefix {
                 self.send_to(ctx, slot, out);
             }
@@ -204,7 +204,7 @@ impl State {
         let view = self.view.clone();
         let (last, stable) = (self.own().prefix, self.own().stable);
         let mut stuck = Vec::new();
-        for slot in view.parity_slots() {
+        for slot in view.protectors(self.slot.index()) {
             let peer = &mut self.peers[slot.index()];
             if peer.prefix >= last {
                 peer.moved_at = ctx.now;
@@ -330,7 +330,8 @@ impl State {
         stream: u8,
         first: Option<&Delta>,
     ) -> bool {
-        if self.shape().is_data() || usize::from(stream) >= self.streams.len() {
+        let carried = self.shape().carries(usize::from(stream));
+        if self.shape().is_data() || !carried || usize::from(stream) >= self.streams.len() {
             return false;
         }
         if planted(Mutant::OldEpochAccepted) {
@@ -468,7 +469,7 @@ impl State {
         let own = self.slot.index();
         let mut lowest = self.streams[own].prefix;
         let mut lowest_counted = lowest;
-        for slot in self.view.parity_slots() {
+        for slot in self.view.protectors(own) {
             let prefix = self.peers[slot.index()].prefix;
             lowest = lowest.min(prefix);
             let complete = self.view.member(slot).is_some_and(|x| x.complete);
@@ -580,13 +581,11 @@ impl State {
             return;
         }
         (*at, *wanted) = (clock, extents);
-        self.want_extents = self
-            .wish
-            .of
-            .iter()
-            .map(|(_, w)| *w)
-            .max()
-            .unwrap_or(extents);
+        let largest = self.wish.of.iter().map(|(_, w)| *w).max();
+        self.want_extents = match self.shape().holds_data() {
+            true => extents,
+            false => largest.unwrap_or(extents),
+        };
         if self.want_extents != self.table.pages().reserved() {
             self.table.pages_mut().reserve(self.want_extents);
         }
@@ -596,7 +595,7 @@ impl State {
     pub fn granted(&self) -> u32 {
         let own = self.table.pages().reserved();
         self.view
-            .parity_slots()
+            .protectors(self.slot.index())
             .map(|p| self.peers[p.index()].granted)
             .fold(own, u32::min)
     }

@@ -6,9 +6,9 @@
 //! all groups in one proposal. What can wait (repairs, drains, balance, in this order) goes for
 //! so many groups at a time that traffic stays bounded.
 //!
-//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more, is filled
-//! under live writes, takes the place that the ring gives it when it is complete, and only then the
-//! surplus goes. A group that stands where the ring has it is left alone.
+//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more (m > 1: as the
+//! twin of who goes), is filled under live writes, takes its place when it is complete, and only then
+//! the surplus goes. A group that stands where the ring has it is left alone.
 //!
 //! **Promises.** A proposal made on a map is one that this map accepts. The keeper is a policy: if it
 //! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
@@ -31,6 +31,8 @@ use crate::time::Time;
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
+/// How long a raised budget takes at most to be known by all nodes that are well.
+const BUDGET_SPREADS: Duration = Duration::from_millis(500);
 /// How often the time for which a member is not chosen doubles.
 pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
 
@@ -273,10 +275,21 @@ impl Keeper {
                 && map.complete_sources_up(group) < usize::from(group.m);
             watch.gone_since = gone.then(|| watch.gone_since.unwrap_or(now));
         }
-        self.look_at_ring(map);
+        self.look_at_ring(now, map);
     }
 
-    fn look_at_ring(&mut self, map: &ClusterMap) {
+    fn look_at_ring(&mut self, now: Time, map: &ClusterMap) {
+        let raised = |plan: &PoolPlan| {
+            let now = map.pools.get(&plan.pool.id);
+            now.is_some_and(|p| p.node_budget_bytes > plan.pool.node_budget_bytes)
+        };
+        let raised: Vec<PoolId> = self
+            .plans
+            .values()
+            .filter(|p| raised(p))
+            .map(|p| p.pool.id)
+            .collect();
+        self.forgive(now, map, &raised);
         if !self.ring.is_of(map) {
             self.ring = Ring::of(map);
             self.plans.clear();
@@ -288,6 +301,18 @@ impl Keeper {
             self.plans
                 .entry(pool.id)
                 .or_insert_with(|| PoolPlan::of(ring, pool));
+        }
+    }
+
+    /// Whoever could not follow a group of these pools for want of memory can now that they have more of it, as
+    /// soon as it has heard so.
+    fn forgive(&mut self, now: Time, map: &ClusterMap, pools: &[PoolId]) {
+        for ((group, ..), unable) in &mut self.unable {
+            let of = map.groups.get(group).map(|g| g.pool);
+            if of.is_some_and(|pool| pools.contains(&pool)) {
+                unable.times = 0;
+                unable.until = unable.until.min(now + BUDGET_SPREADS);
+            }
         }
     }
 
