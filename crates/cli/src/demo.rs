@@ -36,7 +36,7 @@ use story::{Act, Round, Story};
 /// How long the load runs before the first node is killed, and between rounds.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// How long the cluster may take to start, or to rebuild what a killed node held.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How often the cluster is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that write.
