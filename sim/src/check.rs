@@ -164,7 +164,8 @@ impl Made {
 impl World {
     /// After each step of a member.
     pub fn check_member(&mut self, node: usize) {
-        let Some(member) = &self.nodes[node].member else {
+        // Who still has the group of a region that is gone is judged by what its clients see.
+        let Some(member) = self.nodes[node].member.as_ref().filter(|m| self.is_of_group(m)) else {
             return;
         };
         let mut bad = Vec::new();
@@ -214,6 +215,10 @@ impl World {
         if self.steps.is_multiple_of(16) {
             self.check_page(node);
         }
+    }
+
+    fn is_of_group(&self, member: &Member) -> bool {
+        member.id() == self.group
     }
 
     // Rule 16: a page that was done stays done while its member lives, unless it carries what was cut off.
@@ -334,7 +339,7 @@ impl World {
     /// What is wrong with a page of a member, by the deltas that its labels name. (The deltas of a
     /// key-value service are its own affair; there, pages and index are compared.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
-        if self.kv.is_some() {
+        if self.kv.is_some() || self.memory.is_some() {
             return None;
         }
         let slot = bucket_slot(self.m as u8, member.slot()?).index();
@@ -412,7 +417,7 @@ impl World {
     /// A read is about to be answered (I7).
     pub fn check_read(&mut self, node: usize) {
         self.check_life(node);
-        let Some(member) = &self.nodes[node].member else {
+        let Some(member) = self.nodes[node].member.as_ref().filter(|m| self.is_of_group(m)) else {
             return;
         };
         let last_open = &self.committed().last_open;
@@ -472,7 +477,7 @@ impl World {
                         .filter(|n| self.nodes[*n].lives(x.incarnation))
                 })
                 .filter_map(|n| self.nodes[n].member.as_deref())
-                .filter(|m| m.synced() == group.epoch)
+                .filter(|m| m.synced() == group.epoch && self.is_of_group(m))
                 .filter_map(|m| m.stream(stream).map(|s| s.prefix))
                 .collect();
             let Some(cut) = holders.iter().copied().min() else {
@@ -498,7 +503,9 @@ impl World {
     fn check_leases(&mut self, group: &Group) {
         for node in 0..self.nodes.len() {
             let n = &self.nodes[node];
-            let Some(member) = &n.member else { continue };
+            let Some(member) = n.member.as_ref().filter(|m| self.is_of_group(m)) else {
+                continue;
+            };
             let stays = group
                 .slot_of(n.id, n.incarnation)
                 .is_some_and(|slot| slot.index() < self.m && group.retained(slot));

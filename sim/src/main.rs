@@ -57,6 +57,7 @@ fn arguments() -> Result<Arguments, String> {
                     .iter()
                     .chain(&Mutant::SERVICE)
                     .chain(&Mutant::ADDED)
+                    .chain(&Mutant::MEMORY)
                     .chain(&Mutant::CODED)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);

@@ -110,7 +110,9 @@ impl World {
             }
             Packet::Request(request) => self.request(node, request),
             Packet::KvRequest(request) => self.request_kv(node, &request),
+            Packet::MemoryRequest(request) => self.request_memory(node, &request),
             Packet::Map(group) => {
+                self.take_seat(node, group.id);
                 self.step_member(node, Event::Map(group));
             }
             Packet::Lease {

@@ -15,6 +15,7 @@ use crate::event::{EventHash, Happening, Queue};
 use crate::history::{Operation, violations};
 use crate::kv::KvWorld;
 use crate::loss::{Loss, in_life};
+use crate::memory::MemoryWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::world::{MS, Profile, SimNode, World};
@@ -100,6 +101,16 @@ pub fn serves_keys(s: &Scenario) -> bool {
     }
 }
 
+/// Whether a run serves memory: every third seed with m > 1 and some others, and each run with a planted bug
+/// of that service.
+pub fn serves_memory(s: &Scenario) -> bool {
+    match s.mutant {
+        Some(m) => Mutant::MEMORY.contains(&m),
+        None if s.m > 1 => s.seed % 3 == 1,
+        None => s.seed / 5 % 8 == 4,
+    }
+}
+
 /// Planted bugs that only a pool that may start empty can show are hunted in such worlds alone.
 fn of_rule_13(s: &Scenario) -> bool {
     let bugs = [Mutant::QuietMemberGoesOn, Mutant::HeardWhileGone];
@@ -111,6 +122,9 @@ fn of_rule_13(s: &Scenario) -> bool {
 fn loss_of(s: &Scenario) -> Loss {
     match (s.seed % 4, s.seed / 4 % 3) {
         _ if of_rule_13(s) => Loss::StartsEmpty,
+        _ if s.mutant == Some(Mutant::LostReadWaits) => Loss::Waits,
+        // Memory never starts empty.
+        (3, 0) if serves_memory(s) => Loss::Waits,
         (3, 0) => Loss::StartsEmpty,
         (3, 1) => Loss::Waits,
         _ => Loss::Bounded,
@@ -190,8 +204,9 @@ pub(crate) fn world(s: &Scenario) -> World {
         cut: BTreeSet::new(),
         history: Vec::new(),
         kv: None,
+        memory: None,
         violations: Vec::new(),
-        keeping: s.seed % 4 == 3 || of_rule_13(s),
+        keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded,
         loss: loss_of(s),
         lives: vec![0],
         clients_stop_at: u64::MAX,
@@ -213,6 +228,7 @@ pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
     w.kv = serves_keys(scenario).then(KvWorld::default);
+    w.memory = serves_memory(scenario).then(MemoryWorld::default);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().cloned();
@@ -226,7 +242,8 @@ pub fn run(scenario: &Scenario) -> Report {
         hash: w.hash.get(),
         steps: w.steps,
         operations,
-        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided),
+        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided)
+            + w.memory.as_ref().map_or(0, |memory| memory.undecided),
         cover: w.cover,
     }
 }
@@ -259,6 +276,7 @@ fn go(w: &mut World) {
         w.violation(what);
     }
     w.check_kv_history();
+    w.check_memory_history();
 }
 
 // No more faults: everything that is listed must come to rest whole (I11).
@@ -338,6 +356,9 @@ fn at_rest(w: &mut World) {
     }
     if w.kv.is_some() {
         return w.kv_at_rest();
+    }
+    if w.memory.is_some() {
+        return;
     }
     let now = w.now;
     for stream in 0..w.m {

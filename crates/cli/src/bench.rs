@@ -19,6 +19,7 @@ mod args;
 mod cpu;
 mod dialect;
 mod draw;
+mod erasure;
 mod histogram;
 mod memory;
 mod native;
@@ -72,6 +73,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
     let cache = match command {
         Bench::Cache(cache) => cache,
         Bench::Memory(bench) => return memory::run(args, bench),
+        Bench::Erasure(bench) => return erasure::run(args, bench),
     };
     let plans = cache.plans()?;
     let deadline = args.deadline.duration();

@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub former: Option<Holder>,
     /// This node leads and hands the lead over: it orders nothing meanwhile.
     pub handing_over: AtomicBool,
+    /// When a leader was last heard, in nanoseconds of [`Inner::now`].
+    pub leader_heard: AtomicU64,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
@@ -189,6 +191,7 @@ impl Directory {
             over: watch::Sender::new(None),
             former,
             handing_over: AtomicBool::new(false),
+            leader_heard: AtomicU64::new(0),
             tasks: Mutex::default(),
             origin: Instant::now(),
         };

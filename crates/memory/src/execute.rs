@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use staves_group::{Effects, Recall, Unread};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Answer;
@@ -70,7 +71,7 @@ impl Bucket {
             return is_lost;
         }
         // What is missing in a lost group may never come: that is said at once.
-        let missing = match self.member.is_lost() {
+        let missing = match self.member.is_lost() && !planted(Mutant::LostReadWaits) {
             true => is_lost,
             false => Outcome::Blocked { starved: false },
         };

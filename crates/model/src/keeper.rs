@@ -19,7 +19,7 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use self::plan::{Choice, Kind, View};
+use self::plan::{Choice, Fit, Kind, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
@@ -35,6 +35,10 @@ const UNABLE_MAX: usize = 4096;
 const BUDGET_SPREADS: Duration = Duration::from_millis(500);
 /// How often the time for which a member is not chosen doubles.
 pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
+
+/// Where others are too few, a member is chosen again after this part of that time: most who do not
+/// follow had a slow moment, and without them a group may be unable to go on.
+const BARRED_FOR_PART: u32 = 32;
 
 /// The keeper's times and widths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +133,9 @@ struct Home {
 /// One life of a node that could not follow a group.
 #[derive(Clone, Copy, Debug)]
 struct Unable {
-    /// Until when it is not chosen.
+    /// Until when it is not chosen at all.
+    barred_until: Time,
+    /// Until when it is chosen only where others are too few.
     until: Time,
     /// Until when it is remembered, so that the next time is longer.
     known_until: Time,
@@ -347,6 +353,7 @@ impl Keeper {
         self.unable.insert(
             key,
             Unable {
+                barred_until: now + long / BARRED_FOR_PART,
                 until,
                 known_until: until + long,
                 times: before + 1,
@@ -374,10 +381,12 @@ impl Keeper {
             .choices
             .get(group.bucket as usize)
             .map_or(&[][..], Vec::as_slice);
-        let choice = Choice::new(map, group, order, |n, i| {
-            self.unable
-                .get(&(group.id, n, i))
-                .is_some_and(|u| u.until > now)
+        let choice = Choice::new(map, group, order, pool.scheme.width(), |n, i| {
+            match self.unable.get(&(group.id, n, i)) {
+                Some(u) if u.barred_until > now => Fit::Unable,
+                Some(u) if u.until > now => Fit::IfNeeded,
+                _ => Fit::Able,
+            }
         });
         let view = View {
             map,

@@ -38,6 +38,8 @@ pub enum Mutant {
     CopyForgetsIndex = 101,
     LargeNamedBeforeWritten = 102,
     NoOpNotRemembered = 104,
+    // Of the memory service (`staves-memory`); not in GROUP.md.
+    LostReadWaits = 501,
     // Of groups with m > 1; not in GROUP.md.
     MixedPageVersions = 401,
     RecipeOfOtherSources = 402,
@@ -102,6 +104,9 @@ impl Mutant {
         Mutant::LargeNamedBeforeWritten,
         Mutant::NoOpNotRemembered,
     ];
+
+    /// Those of the memory service.
+    pub const MEMORY: [Mutant; 1] = [Mutant::LostReadWaits];
 
     /// Those of groups with m > 1.
     pub const CODED: [Mutant; 9] = [

@@ -395,7 +395,7 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
              give it 1+k, for example 1+2"
         )),
         (PoolKind::Memory { .. }, Some(scheme))
-            if !staves_group::supported(scheme.m.into(), scheme.k.into()) =>
+            if !staves_group::supported(scheme.m.into(), scheme.width()) =>
         {
             Err(format!(
                 "pool '{name}' cannot have the scheme {scheme}: there is no code for it; give it one like 4+2, with up to 32+8"

@@ -26,28 +26,47 @@ pub(super) enum Kind {
     Balance,
 }
 
+/// Whether a node may be chosen for a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fit {
+    Able,
+    /// It could not, some time ago: where the others are too few.
+    IfNeeded,
+    Unable,
+}
+
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<(NodeId, Incarnation)>,
 }
 
 impl Choice {
-    /// `order` without those who are not up and those who lately could not.
+    /// `order` without those who are not up and those who lately could not, unless fewer than `width` are left.
     pub(super) fn new(
         map: &ClusterMap,
         group: &Group,
         order: &[NodeId],
-        unable: impl Fn(NodeId, Incarnation) -> bool,
+        width: usize,
+        fit: impl Fn(NodeId, Incarnation) -> Fit,
     ) -> Choice {
-        let barred = |n, i| unable(n, i) && !wiped_all_the_same(group, n, i);
-        let lives = order
+        let fit = |n, i| match wiped_all_the_same(group, n, i) {
+            true => Fit::Able,
+            false => fit(n, i),
+        };
+        let up: Vec<_> = order
             .iter()
-            .filter_map(|n| Some((*n, map.nodes.get(n)?.incarnation)));
-        Choice {
-            able: lives
-                .filter(|(n, i)| map.is_up(*n, *i) && !barred(*n, *i))
-                .collect(),
-        }
+            .filter_map(|n| Some((*n, map.nodes.get(n)?.incarnation)))
+            .filter(|(n, i)| map.is_up(*n, *i))
+            .collect();
+        let of = |wanted| {
+            up.iter()
+                .copied()
+                .filter(move |(n, i)| fit(*n, *i) == wanted)
+        };
+        let mut able: Vec<_> = of(Fit::Able).collect();
+        let few = width.saturating_sub(able.len());
+        able.extend(of(Fit::IfNeeded).take(few));
+        Choice { able }
     }
 }
 

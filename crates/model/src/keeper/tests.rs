@@ -577,6 +577,28 @@ fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
     );
 }
 
+/// As many nodes as members: who had a slow moment is needed again when another dies.
+#[test]
+fn who_had_a_slow_moment_stands_in_where_nobody_else_can() {
+    let mut town = settled(6, "4+2", 1);
+    let group = town.map.groups[&GroupId(1)].clone();
+    let member = |s: usize| group.members[s].expect("listed");
+    let report = stuck(&town, 1, &[4], member(0).node);
+    assert_eq!(epochs_of(&town.keep(&[report])).len(), 1);
+    town.work(&mut Dice(1), 100);
+    let (node, incarnation) = (member(1).node, member(1).incarnation);
+    town.change(&Change::NodeDown { node, incarnation });
+    let mut dice = Dice(1);
+    for _ in 0..60 {
+        town.keep(&[]);
+        town.work(&mut dice, 100);
+        town.wait(50);
+    }
+    let data = &town.map.groups[&GroupId(1)].members[..4];
+    let whole = |x: &Option<Member>| x.is_some_and(|x| x.complete);
+    assert!(data.iter().all(whole), "{data:?}");
+}
+
 /// A leader that reaches nobody is itself the odd one: the others are not thrown out at its word.
 #[test]
 fn who_finds_all_others_stuck_loses_the_lead() {
