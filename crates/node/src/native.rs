@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::{Change, ClusterMap, NodeId, NodeState, PoolKind};
-use staves_net::{Connection, Handler, PeerInfo, Reply};
+use staves_net::{Connection, Handler, NetError, PeerInfo, Reply};
 use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
 use staves_wire::cache::PoolRef;
@@ -249,6 +249,7 @@ fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Rep
             .await
         {
             Ok(answer) => reply.send(&answer),
+            Err(NetError::Refused { packet, .. }) => reply.error(packet.code, packet.text),
             Err(error) => reply.error(error.code(), error.to_string()),
         }
     });

@@ -470,7 +470,12 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
     assert!(beside, "somebody stood beside it");
     let last = write(seed);
 
-    // It bears another loss, and what was written while it moved is there.
+    // With the node taken in again it bears another loss, and what was written while it moved is there.
+    let resume = Change::Drain {
+        node: data,
+        on: false,
+    };
+    town.citizens[0].propose(&resume).expect("resumed");
     let map = town.citizens[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
     let nodes = group.listed().map(|(_, x)| x.node);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_model::{Change, ClusterMap, MemberSlot, NodeId};
-use staves_net::{Connection, Identity};
+use staves_net::{Connection, Identity, NetError};
 use staves_node::config::{Config, Endpoint};
 use staves_node::status::{State, StatusReport};
 use staves_node::{Addresses, Node, StartError};
@@ -179,10 +179,10 @@ impl Citizen {
             let connection = Connection::open(&native, &identity, &options)
                 .await
                 .expect("the native door takes connections");
-            connection
-                .call(request, deadline)
-                .await
-                .expect("the native door answers")
+            match connection.call(request, deadline).await {
+                Err(NetError::Refused { packet, .. }) => Message::Error(packet),
+                answer => answer.expect("the native door answers"),
+            }
         })
     }
 
