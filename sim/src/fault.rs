@@ -277,6 +277,9 @@ impl World {
     // Somebody drains a node, or changes k, while it serves.
     fn operator(&mut self, node: usize) {
         self.fault_at("operator");
+        if self.room.tight {
+            self.raise_limit(node);
+        }
         if self.rng.chance(500) {
             return self.drain(node);
         }
@@ -284,8 +287,10 @@ impl World {
         self.change_k(k);
     }
 
-    fn fill_memory(&mut self, node: usize) {
-        self.fault_at("memory full");
+    pub(crate) fn fill_memory(&mut self, node: usize) {
+        if !self.healing {
+            self.fault_at("memory full");
+        }
         let n = &mut self.nodes[node];
         let free = n.budget.limit().saturating_sub(n.budget.taken());
         if n.taken == 0 && n.budget.take(free) {
