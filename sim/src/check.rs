@@ -60,7 +60,11 @@ impl Ghost {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Option<Label> {
-        if label.epoch < self.life {
+        let mut later = self.cuts.range(label.epoch.next()..);
+        // Of a data bucket that does not know yet that it is deposed, and was cut off before this.
+        let is_beyond =
+            |cuts: &BTreeMap<usize, u64>| cuts.get(&stream).is_some_and(|c| label.seq > *c);
+        if label.epoch < self.life || later.any(|(_, cuts)| is_beyond(cuts)) {
             return None;
         }
         let stream = self.streams.entry(stream).or_default();

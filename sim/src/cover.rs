@@ -12,7 +12,7 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 35] = [
+const MET: [&str; 37] = [
     "burst at a page",
     "burst at a page that somebody lacks",
     "crash for good, and no node to spare",
@@ -23,6 +23,7 @@ const MET: [&str; 35] = [
     "detector: dead, declared so",
     "detector: paused, declared dead",
     "detector: taken in again",
+    "extent used as soon as it is granted",
     "group marked lost",
     "group started empty",
     "healed while short of memory",
@@ -41,6 +42,7 @@ const MET: [&str; 35] = [
     "memory: region grown",
     "memory: swapped",
     "one more lost than the scheme bears",
+    "others take what memory there is",
     "rule 13: a member is quiet",
     "vacant data bucket taken",
     "wish beyond the own memory",

@@ -2,8 +2,9 @@
 //! little, and bursts of updates to one page.
 
 use bytes::Bytes;
+use staves_model::mutant::Mutant;
 use staves_model::{ClientId, Label, PAGE_BYTES};
-use staves_store::EXTENT_PAGES;
+use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::kv::Service;
@@ -39,11 +40,34 @@ impl Room {
         if s.m == 1 {
             return Room::default();
         }
-        Room {
+        let room = Room {
             wishes: rng.pick(&[0, 15, 60]),
             bursts: rng.pick(&[0, 30, 150]),
             tight: rng.chance(350),
+        };
+        // Planted bugs that only such worlds can show are hunted there alone.
+        match s.mutant {
+            Some(Mutant::GrantedToAll | Mutant::MemoryOfTheLargestAsked) => Room {
+                wishes: 60,
+                tight: true,
+                ..room
+            },
+            Some(Mutant::MissingPagesMemoryGivenBack) => Room { wishes: 60, ..room },
+            Some(Mutant::EqualLabelsTakenAsOne) => Room {
+                bursts: 150,
+                ..room
+            },
+            _ => room,
         }
+    }
+}
+
+// Eight bytes in the middle of a page, where no register lies.
+fn bytes_at(page: u32, i: u64) -> Run {
+    Run {
+        offset: u64::from(page) * PAGE_BYTES as u64 + 2048 + 8 * i,
+        len: 8,
+        kind: RunKind::Bytes,
     }
 }
 
@@ -72,11 +96,19 @@ impl World {
         }
     }
 
-    /// A data bucket of registers wishes for more than it has, or less.
+    /// A data bucket of registers wishes for more than it has, or less, and uses it; and others on the node
+    /// take what memory there is, or give it back.
     pub(crate) fn change_wish(&mut self, node: usize) {
-        let calm = self.healing || self.service() != Service::Registers;
-        if calm || self.room.wishes == 0 || !self.rng.chance(self.room.wishes) {
+        let calm = self.is_sound() || self.service() != Service::Registers;
+        if calm || self.room.wishes == 0 {
             return;
+        }
+        self.take_more(node);
+        if !self.rng.chance(self.room.wishes) {
+            return;
+        }
+        if self.room.tight && self.rng.chance(400) {
+            return self.contend(node);
         }
         let extents = self.rng.below(WISH_MAX + 1) as u32;
         let Some(member) = self.nodes[node].member.as_deref_mut() else {
@@ -96,70 +128,142 @@ impl World {
             () if after < before => "wish lowered",
             () => "wish as before",
         });
+        self.use_up(node);
         self.with_member(node, |m, now, out, _| m.flush(now, out));
     }
 
-    /// Every data bucket that serves makes some updates to one page, at the same offsets in it. In half of
-    /// the bursts they are given the same seqs.
+    // Who has taken what there was takes what comes back, too.
+    fn take_more(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        let free = n.budget.limit().saturating_sub(n.budget.taken());
+        if self.room.tight && n.taken > 0 && n.budget.take(free) {
+            n.taken += free;
+        }
+    }
+
+    fn contend(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        let free = n.budget.limit().saturating_sub(n.budget.taken());
+        if n.taken > 0 {
+            n.budget.give(n.taken);
+            n.taken = 0;
+            self.cover.count("others give memory back");
+        } else if n.budget.take(free) {
+            n.taken = free;
+            self.cover.count("others take what memory there is");
+        }
+    }
+
+    // The last extent that may be used, beyond those of the registers, is written or freed.
+    fn use_up(&mut self, node: usize) {
+        let Some(member) = self.nodes[node].member.as_deref() else {
+            return;
+        };
+        let last = member.usable_extents().saturating_sub(1);
+        if last <= PAGES[PAGES.len() - 1] / EXTENT_PAGES {
+            return;
+        }
+        let i = self.rng.below(8);
+        if self.rng.chance(500) {
+            let put = bytes_at(last * EXTENT_PAGES, i);
+            if self.update(node, vec![put], true) {
+                self.cover.count("extent used as soon as it is granted");
+            }
+        } else {
+            let free = Run {
+                offset: u64::from(last) * EXTENT_BYTES as u64,
+                len: EXTENT_BYTES as u32,
+                kind: RunKind::Zero,
+            };
+            self.update(node, vec![free], false);
+        }
+    }
+
+    /// Every data bucket that serves makes some updates to one page, mostly one that somebody lacks and now
+    /// asks for. In half of the bursts one data bucket ends with the label with which the next begins.
     pub(crate) fn burst(&mut self) {
         let calm = self.healing || self.service() != Service::Registers;
         if calm || self.room.bursts == 0 || !self.rng.chance(self.room.bursts) {
             return;
         }
-        let page = self.rng.pick(&PAGES);
-        let serving: Vec<usize> = (0..self.nodes.len())
-            .filter(|n| {
-                let member = self.nodes[*n].member.as_deref();
-                member.is_some_and(|m| m.serving())
+        let (page, lacks) = self.lacked_page();
+        let mut serving: Vec<(u8, usize)> = (0..self.nodes.len())
+            .filter_map(|n| {
+                let member = self.nodes[n].member.as_deref().filter(|m| m.serving())?;
+                Some((member.slot()?.0, n))
             })
             .collect();
-        let last = |w: &World, n: usize| w.nodes[n].member.as_deref().map_or(0, |m| m.last());
-        let from = serving.iter().map(|n| last(self, *n)).max();
-        let from = from.filter(|_| self.rng.chance(500)).unwrap_or(0);
-        let lacks = |n: &crate::world::SimNode| {
-            let table = n.member.as_deref().and_then(|m| m.table());
-            table.is_some_and(|t| !t.is_here(page))
-        };
-        self.cover.count(match self.nodes.iter().any(lacks) {
-            true => "burst at a page that somebody lacks",
-            false => "burst at a page",
+        serving.sort_unstable();
+        let serving: Vec<usize> = serving.into_iter().map(|(_, n)| n).collect();
+        self.cover.count(match lacks {
+            Some(_) => "burst at a page that somebody lacks",
+            None => "burst at a page",
         });
-        for node in serving {
-            // Updates without bytes bring it to the others' seq.
-            let behind = from.saturating_sub(last(self, node)).min(12);
-            let count = 2 + self.rng.below(4);
-            let made = (0..behind).all(|_| self.update(node, None));
-            let made = made && (0..count).all(|i| self.update(node, Some((page, i))));
+        let count: Vec<u64> = serving.iter().map(|_| 2 + self.rng.below(4)).collect();
+        let mut ahead = vec![0; serving.len()];
+        if serving.len() > 1 && self.rng.chance(700) {
+            let first = self.rng.below(serving.len() as u64 - 1) as usize;
+            let end = self.last_made(serving[first]) + count[first];
+            let begin = self.last_made(serving[first + 1]) + 1;
+            ahead[first] = begin.saturating_sub(end).min(20);
+            ahead[first + 1] = end.saturating_sub(begin).min(20);
+        }
+        for (i, node) in serving.into_iter().enumerate() {
+            // Updates without bytes bring it as far as the other.
+            let made = (0..ahead[i]).all(|_| self.update(node, vec![], true));
+            let made =
+                made && (0..count[i]).all(|at| self.update(node, vec![bytes_at(page, at)], true));
             if !made {
                 self.cover.count("burst cut short");
             }
             self.with_member(node, |m, now, out, _| m.flush(now, out));
         }
+        if let Some(node) = lacks {
+            self.with_member(node, |m, now, out, _| m.demand(now, page, out));
+        }
     }
 
-    // An update of eight bytes that no register has, or of none; false if it cannot be made now.
-    fn update(&mut self, node: usize, at: Option<(u32, u64)>) -> bool {
+    fn last_made(&self, node: usize) -> u64 {
+        self.nodes[node].member.as_deref().map_or(0, |m| m.last())
+    }
+
+    // A page of the registers, and who lacks it; if nobody lacks any, whichever.
+    fn lacked_page(&mut self) -> (u32, Option<usize>) {
+        let lacks = |node: usize, page: u32| {
+            let member = self.nodes[node].member.as_deref().filter(|m| m.is_open());
+            let table = member.and_then(|m| m.table());
+            table.is_some_and(|t| !t.is_here(page))
+        };
+        let all = (0..self.nodes.len()).flat_map(|n| PAGES.map(|p| (p, n)));
+        let lacked: Vec<(u32, usize)> = all.filter(|(p, n)| lacks(*n, *p)).collect();
+        match lacked.is_empty() {
+            true => (self.rng.pick(&PAGES), None),
+            false => {
+                let (page, node) = self.rng.pick(&lacked);
+                (page, Some(node))
+            }
+        }
+    }
+
+    // An update of bytes that no register has; false if it cannot be made now.
+    fn update(&mut self, node: usize, runs: Vec<Run>, puts: bool) -> bool {
         let value = self.rng.number();
         let number = self.made + 1;
         let Some(member) = self.nodes[node].member.as_deref_mut() else {
             return false;
         };
-        let run = |(page, i): (u32, u64)| Run {
-            offset: u64::from(page) * PAGE_BYTES as u64 + 2048 + 8 * i,
-            len: 8,
-            kind: RunKind::Bytes,
-        };
-        let runs: Vec<Run> = at.map(run).into_iter().collect();
-        let need = at.map_or(0, |(page, _)| page / EXTENT_PAGES + 1);
-        let fits = member.usable_extents() >= need
+        let end = |r: &Run| (r.offset + u64::from(r.len)).div_ceil(EXTENT_BYTES as u64) as u32;
+        let need = runs.iter().map(end).max().unwrap_or(0);
+        let fits = member.serving()
+            && member.usable_extents() >= need
             && member.absent_in(&runs).is_none()
-            && member.admit(120).is_ok();
+            && member.admit(200).is_ok();
         let (Some(slot), true) = (member.slot(), fits) else {
             return false;
         };
-        let bytes = match at {
-            Some(_) => Bytes::copy_from_slice(&value.to_le_bytes()),
-            None => Bytes::new(),
+        let bytes = match runs.is_empty() || !puts {
+            true => Bytes::new(),
+            false => Bytes::copy_from_slice(&value.to_le_bytes()),
         };
         let epoch = member.epoch();
         let seq = member.update(None, Bytes::new(), runs.clone(), bytes.clone());
