@@ -229,6 +229,7 @@ impl World {
             return;
         }
         self.step_member(node, Event::Tick);
+        self.change_wish(node);
         self.look_around(node);
         let serves = self.nodes[node]
             .member

@@ -60,7 +60,10 @@ impl State {
                 for page in touched(&delta.runs).filter(|p| (first..end).contains(p)) {
                     let deltas = logged.entry(page).or_default();
                     // Once for a page that several of its runs touch. Other streams may use the same label.
-                    let same = |(s, d): &(usize, &Delta)| *s == stream && d.label == delta.label;
+                    let same = |(s, d): &(usize, &Delta)| {
+                        let streams = *s == stream || planted(Mutant::EqualLabelsTakenAsOne);
+                        streams && d.label == delta.label
+                    };
                     if !deltas.last().is_some_and(same) {
                         deltas.push((stream, delta));
                     }

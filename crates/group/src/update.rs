@@ -411,7 +411,10 @@ impl State {
         };
         // What is reserved for another data bucket goes when that one wants it no more.
         let wish = self.wish.of.get(stream);
-        let wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        let mut wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        if planted(Mutant::GrantedToAll) {
+            wanted = self.want_extents;
+        }
         let message = GroupMessage::Ack {
             slot: self.slot,
             incarnation: ctx.incarnation,
@@ -506,16 +509,21 @@ impl State {
     }
 
     /// Applies a stream's deltas, in order, up to a seq that is in the log. Stops before one for which
-    /// there is no memory; false then.
+    /// there is no memory; false then. At parity with m > 1 they are added up by page first.
     pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) -> bool {
         let shape = self.shape();
         let prefixes = self.prefixes();
         while self.streams[stream].applied < upto {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
-                let fits = self.table.has_room_for(&delta.runs);
-                if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
-                    return false;
+                if self.table.adds_up(shape, delta) {
+                    self.table.add_up(shape, stream, delta);
+                } else {
+                    self.table.multiply(shape, stream);
+                    let fits = self.table.has_room_for(&delta.runs);
+                    if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
+                        return false;
+                    }
                 }
                 applied(self.table.pages(), delta);
             } else {
@@ -526,6 +534,7 @@ impl State {
             }
             self.streams[stream].applied = seq;
         }
+        self.table.multiply(shape, stream);
         true
     }
 
@@ -535,6 +544,7 @@ impl State {
     pub fn want(&mut self, extents: u32) {
         let extents = match self.shape().m {
             1 => extents,
+            _ if planted(Mutant::MissingPagesMemoryGivenBack) => extents,
             _ if self.table.absent_count() > 0 => {
                 extents.max(self.table.end().div_ceil(EXTENT_PAGES))
             }

@@ -157,7 +157,10 @@ impl Bucket {
                 let at = chunks::at(place, offset);
                 self.member.read(now, at, len as u32, &mut bytes)
             }
-            None if !self.member.may_read(now) => Err(Unread::NoLease),
+            None if !self.member.may_read(now) => Err(match self.member.is_lost() {
+                true => Unread::Lost,
+                false => Unread::NoLease,
+            }),
             None => {
                 bytes.resize(len as usize, 0);
                 Ok(0)
@@ -228,6 +231,8 @@ impl Bucket {
         match self.grow(now, chunks::extents_upto(place)) {
             Growth::Granted => {}
             Growth::Refused if !taken => return self.keep(ask, out_of_memory()),
+            Growth::Pending | Growth::Refused
+                if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
             Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
         }
         if !taken {

@@ -427,3 +427,50 @@ fn a_data_bucket_moves_by_a_twin() {
 fn a_parity_bucket_moves_by_a_twin() {
     moves(2);
 }
+
+/// Row H2: what one page is hit by between two ticks is added up and multiplied once; the bytes are the same.
+#[test]
+fn a_page_that_is_written_over_and_over_is_multiplied_seldom() {
+    let mut town = Town::new(3, 2, 0);
+    load(&mut town, 3, 2);
+    let before = [3, 4].map(|p| town.members[p].arithmetic());
+    for i in 0..120u64 {
+        let data = (i % 3) as usize;
+        let at = PAGE + 100 + i % 5 * 8;
+        assert!(town.write_at(data, at, &(i + 1).to_le_bytes()));
+        if i % 30 == 29 {
+            town.ticks(3);
+        }
+    }
+    town.ticks(10);
+    check_parity(&town, &[0, 1, 2], &[3, 4], 2);
+    for (p, before) in [3, 4].into_iter().zip(before) {
+        let now = town.members[p].arithmetic();
+        let parts = now.parts - before.parts;
+        let multiplications = now.multiplications - before.multiplications;
+        assert_eq!(parts, 120, "each delta was received");
+        assert!(
+            (12..=40).contains(&multiplications),
+            "{multiplications} for {parts} deltas, ten of each data bucket between two ticks"
+        );
+    }
+}
+
+/// Parts that lie apart in a page stay apart: nothing between them is multiplied, and nothing is lost.
+#[test]
+fn parts_that_lie_apart_are_multiplied_apart() {
+    let mut town = Town::new(2, 2, 0);
+    load(&mut town, 2, 2);
+    let before = town.members[2].arithmetic();
+    for at in [0, 1000, 2000, PAGE - 4] {
+        assert!(town.write_at(0, at, b"over a page's end"));
+    }
+    town.ticks(10);
+    check_parity(&town, &[0, 1], &[2, 3], 2);
+    let now = town.members[2].arithmetic();
+    let parts = now.parts - before.parts;
+    assert_eq!(
+        (parts, now.multiplications - before.multiplications),
+        (5, 5)
+    );
+}
