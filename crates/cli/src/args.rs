@@ -276,10 +276,13 @@ pub enum Node {
         /// Its id or its name
         node: String,
     },
-    /// Stop a node's process in good order
+    /// Stop a node's process in good order, if what it holds is held by enough others
     Stop {
         /// Its id or its name
         node: String,
+        /// Even if what it holds is lost by that
+        #[arg(long)]
+        force: bool,
     },
     /// Strike a node that will not come back
     Forget {

@@ -14,9 +14,14 @@ use staves_store::{Full, Pages};
 
 const PARITY_MAX: usize = PARITY_SLOTS as usize;
 
-/// Whether there is a code for a group of m data buckets with so many member slots.
-pub fn supported(m: usize, slots: usize) -> bool {
-    (1..=usize::from(M_MAX)).contains(&m) && (m..=slots_max(m as u8)).contains(&slots)
+/// Whether there is a code for the shape.
+pub fn supported(m: usize, k: usize) -> bool {
+    (1..=usize::from(M_MAX)).contains(&m) && k <= PARITY_MAX
+}
+
+/// Whether a group of m data buckets can have so many member slots, twins among them.
+pub fn fits(m: usize, slots: usize) -> bool {
+    supported(m, 0) && (m..=slots_max(m as u8)).contains(&slots)
 }
 
 /// The row of the code for the bucket that the member in a slot holds, if that is a parity bucket.

@@ -7,7 +7,7 @@ use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::plan
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
 use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
-use crate::code::supported;
+use crate::code::fits;
 use crate::fill::Fill;
 use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
@@ -41,7 +41,7 @@ impl Member {
         let led =
             group.id == self.id && group.member(group.leader).is_some_and(|x| x.node == leader);
         let sound = streams.len() == usize::from(group.m)
-            && supported(streams.len(), group.members.len())
+            && fits(streams.len(), group.members.len())
             && want_extents <= BUCKET_EXTENTS_MAX
             && pages <= PAGES_MAX
             && streams.iter().enumerate().all(|(i, s)| {

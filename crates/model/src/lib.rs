@@ -31,6 +31,7 @@ pub mod mutant;
 mod region;
 pub mod ring;
 mod scheme;
+mod stop;
 #[cfg(test)]
 mod testing;
 mod time;
@@ -54,4 +55,5 @@ pub use scheme::{
     HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme, bucket_slot, hash_slot, slots_max,
     twin,
 };
+pub use stop::AfterStop;
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};

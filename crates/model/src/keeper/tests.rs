@@ -457,7 +457,9 @@ fn a_drain_that_is_disturbed_loses_nothing() {
             if step == at {
                 match dice.below(3) {
                     0 => drain(&mut town, 1, false),
-                    _ => drop(town.change(&node_down(&town.map.clone(), node))),
+                    _ => {
+                        town.change(&node_down(&town.map.clone(), node));
+                    }
                 }
             }
             town.keep(&[]);
