@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use staves_model::{Change, Medium, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
@@ -239,7 +239,15 @@ impl Show {
         let until = Instant::now() + PATIENCE;
         while load.filled() < u64::from(region::PAGES) {
             self.look_up()?;
-            if load.is_broken() || Instant::now() >= until {
+            if load.is_broken() {
+                self.nodes.keep();
+                return Err(load
+                    .stop()
+                    .err()
+                    .unwrap_or_else(|| anyhow!("a worker ended")))
+                .context("the region is not filled");
+            }
+            if Instant::now() >= until {
                 self.nodes.keep();
                 bail!(
                     "the region is not filled: {} of {} pages are. Last error: {}. The nodes' logs are in {}",

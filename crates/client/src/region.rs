@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
@@ -46,6 +46,11 @@ pub struct RegionStat {
     pub groups: Vec<GroupId>,
 }
 
+/// How long a change may take to be known to all nodes that are well.
+const NEWS_SPREADS: Duration = Duration::from_millis(500);
+/// How long before another node is asked for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// A piece of a request that lies in one chunk.
 struct Piece {
     group: GroupId,
@@ -72,23 +77,33 @@ impl Client {
         self.region(&name).await
     }
 
-    /// A region by name.
+    /// A region by name. One that was made just now is not known to all nodes yet: several are asked before
+    /// it counts as not there.
     pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
         let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
-        let id = match known(&self.map()) {
-            Some(id) => id,
-            None => known(&*self.refresh().await?).ok_or_else(|| {
+        let mut found = known(&self.map());
+        let asked_until = Instant::now() + NEWS_SPREADS;
+        loop {
+            if let Some(id) = found {
+                return Ok(Region {
+                    client: self.clone(),
+                    id,
+                    name: name.into(),
+                });
+            }
+            found = known(&*self.refresh().await?);
+            if found.is_some() {
+                continue;
+            }
+            if Instant::now() >= asked_until {
                 let text = format!(
                     "there is no region '{name}'; 'staves memory list' shows those there are"
                 );
-                not_found(text)
-            })?,
-        };
-        Ok(Region {
-            client: self.clone(),
-            id,
-            name: name.into(),
-        })
+                return Err(not_found(text));
+            }
+            self.router().transport().ask_another();
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// All regions, by pool and in the order in which they were made.
@@ -140,7 +155,7 @@ impl Client {
                 let code = ErrorCode::Deadline;
                 return Err(ClientError::Operation { code, text });
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
     }

@@ -312,6 +312,7 @@ impl Keeper {
             if of.is_some_and(|pool| pools.contains(&pool)) {
                 unable.times = 0;
                 unable.until = unable.until.min(now + BUDGET_SPREADS);
+                unable.barred_until = unable.barred_until.min(unable.until);
             }
         }
     }
