@@ -99,9 +99,7 @@ fn stop(
     cluster
         .stop(node, force)
         .map_err(|error| match failure::code(&error) {
-            Code::Wire(ErrorCode::Refused) => {
-                Failure::Own(Own::NeedsForce, error.to_string()).into()
-            }
+            Code::Wire(ErrorCode::Refused) => Failure::Own(Own::NeedsForce, why(&error)).into(),
             _ => error,
         })?;
     // Others that drain are on their way out, too.
@@ -109,6 +107,14 @@ fn stop(
     let warning = map.after_stop(node.id, drains).warning(map);
     let then = "it hands over what it serves, then ends";
     told(out, node, "stopping", then, warning)
+}
+
+/// The node's own words, without who said them to what question.
+fn why(error: &anyhow::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_suffix(" (refused)").unwrap_or(&text);
+    let own = text.split_once(" refused node-stop: ");
+    own.map_or(text, |(_, own)| own).to_owned()
 }
 
 fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {
@@ -279,4 +285,17 @@ fn described(node: &NodeStatus) -> String {
         ]);
     }
     properties(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_stop_is_told_in_the_nodes_own_words() {
+        let told = "10.0.0.5:1600 refused node-stop: node 5 (n5) cannot be stopped: why (refused)";
+        let error = anyhow::anyhow!(told);
+        assert_eq!(why(&error), "node 5 (n5) cannot be stopped: why");
+        assert_eq!(why(&anyhow::anyhow!("as it is")), "as it is");
+    }
 }

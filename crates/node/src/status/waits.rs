@@ -29,15 +29,15 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<String> {
     let first = stuck.first()?;
     let pool = map.pools.get(&first.pool)?;
     let buckets = match stuck.len() {
-        1 => "1 bucket".to_owned(),
-        n => format!("{n} buckets"),
+        1 => "1 bucket has".to_owned(),
+        n => format!("{n} buckets have"),
     };
     Some(match homes.len() {
         0 => format!(
-            "no other node is up and not draining, so {buckets} have nowhere to go: start or resume one"
+            "no other node is up and not draining, so {buckets} nowhere to go: start or resume one"
         ),
         n => format!(
-            "{buckets} have nowhere to go, because pool '{}' ({}) keeps the buckets of a group on different nodes \
+            "{buckets} nowhere to go, because pool '{}' ({}) keeps the buckets of a group on different nodes \
              and all {n} others that are up and not draining are in the group: start or resume another node",
             pool.name, pool.scheme
         ),
