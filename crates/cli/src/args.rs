@@ -93,11 +93,14 @@ pub enum Command {
         #[command(subcommand)]
         command: crate::memory::Memory,
     },
-    /// Check, while all goes on, that parity is the code of the data, byte for byte
+    /// Check, while all goes on, that parity is the code of the data, byte for byte, and make anew what is not
     Scrub {
         /// Of this pool only
         #[arg(long)]
         pool: Option<String>,
+        /// Only look: change nothing
+        #[arg(long)]
+        check: bool,
     },
     /// Groups of buckets, and where they lie
     Group {

@@ -101,7 +101,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
         Command::Memory { command } => memory::run(args, command),
-        Command::Scrub { pool } => scrub::run(&connect()?, pool.as_deref(), out),
+        Command::Scrub { pool, check } => scrub::run(&connect()?, pool.as_deref(), !check, out),
         Command::Group { command } => group::run(&connect()?, command, out),
         Command::Bench { command } => bench::run(args, command),
     }

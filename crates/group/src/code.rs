@@ -20,7 +20,8 @@ pub fn supported(m: usize, k: usize) -> bool {
     (1..=usize::from(M_MAX)).contains(&m) && k <= PARITY_MAX
 }
 
-fn code(m: usize) -> &'static Code {
+/// The code of every group with so many data buckets.
+pub(crate) fn code(m: usize) -> &'static Code {
     static CODES: [OnceLock<Code>; M_MAX as usize + 1] =
         [const { OnceLock::new() }; M_MAX as usize + 1];
     CODES[m].get_or_init(|| Code::new(m, PARITY_MAX).expect("M_MAX + PARITY_MAX is below 256"))

@@ -39,7 +39,7 @@
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
 //! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1. `lease`: promises. `seal`, `lead`,
-//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `code`: the way to `staves-erasure`.
+//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
@@ -51,6 +51,7 @@ mod lead;
 mod lease;
 mod member;
 mod requests;
+mod scrub;
 mod seal;
 mod stream;
 mod sums;
@@ -61,5 +62,6 @@ mod update;
 pub use code::supported;
 pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
+pub use scrub::{Finding, Sums};
 pub use stream::{Log, Stream};
 pub use table::{PageTable, Rebuilt, Shape};

@@ -115,7 +115,14 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
             reply.send(&Message::StatusAnswer(StatusAnswer { json }));
         }
         Message::GroupState(target) => group::state(&running.host, target, reply),
-        Message::GroupPages(ask) => group::pages(&running.host, ask, reply),
+        Message::GroupSums(ask) => group::sums(&running.host, ask, reply),
+        Message::GroupMend(_) if peer.hello.role == Role::Client => {
+            reply.error(
+                ErrorCode::Denied,
+                "clients do not mend pages: 'staves scrub' does",
+            );
+        }
+        Message::GroupMend(ask) => group::mend(&running.host, &ask, reply),
         Message::KeyRange(target) => key_range(running, target, reply),
         Message::NodeStop(target) => node_stop(running, target, reply),
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),

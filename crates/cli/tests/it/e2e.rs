@@ -11,6 +11,7 @@ use crate::{Ran, staves};
 mod bench;
 mod memory;
 
+mod scrub;
 /// Real nodes, killed when dropped.
 pub struct Cluster {
     pub nodes: Vec<Node>,

@@ -9,7 +9,7 @@ const KIB: usize = 1024;
 
 impl Cluster {
     /// Runs the program with bytes as its standard input; bytes come out.
-    fn pipe(&self, i: usize, args: &[&str], input: &[u8]) -> Output {
+    pub(super) fn pipe(&self, i: usize, args: &[&str], input: &[u8]) -> Output {
         let file = self.folder.path().join("input");
         std::fs::write(&file, input).expect("a file");
         Command::new(env!("CARGO_BIN_EXE_staves"))
@@ -58,10 +58,13 @@ impl Cluster {
         at.expect("one of ours")
     }
 
-    fn scrubbed(&self) -> serde_json::Value {
+    pub(super) fn scrubbed(&self) -> serde_json::Value {
         let ran = self.run(0, &["scrub", "--pool", "memory", "-o", "json"]);
-        assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-        serde_json::from_str(&ran.stdout).expect("JSON")
+        let found: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        // Between two epochs there is nothing that could be compared.
+        let nothing = found["result"] == "nothing-checked" && found["groups_short"] == 1;
+        assert!(ran.code == Some(0) || nothing, "{found}{}", ran.stderr);
+        found
     }
 }
 
