@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{Ran, staves};
 
 mod bench;
+mod losses;
 mod memory;
 
 mod scrub;
@@ -84,8 +85,9 @@ impl Cluster {
     }
 
     fn up(&mut self, i: usize) {
-        let other = self.nodes.get(usize::from(i == 0));
-        let first = other.map(|n| n.native.clone());
+        let others = || (0..).zip(&self.nodes).filter(|(at, _)| *at != i);
+        let running = others().find(|(_, node)| node.child.is_some());
+        let first = running.or(others().next()).map(|(_, n)| n.native.clone());
         let join = (self.nodes[i].data.exists() || i > 0)
             .then_some(first)
             .flatten();
