@@ -45,12 +45,15 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
                 bail!("node {} ({}) is down already", node.id, node.name);
             }
             cluster.stop(node)?;
-            said(
-                out,
-                node,
-                "stopping",
-                "it hands over what it serves, then ends",
-            )
+            let until = cluster.until_looked();
+            while cluster.answers(node) {
+                if Instant::now() + LOOK >= until {
+                    let then = "it hands over what it serves, then ends";
+                    return said(out, node, "stopping", then);
+                }
+                std::thread::sleep(LOOK);
+            }
+            said(out, node, "stopped", "it has handed over what it served")
         }
         Node::Forget { node, force } => {
             let map = cluster.map()?;

@@ -154,16 +154,8 @@ fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
             running.host.cache_stats(pool.id),
         )),
         None => {
-            let name = match pool {
-                PoolRef::Id(id) => id.to_string(),
-                PoolRef::Name(name) => name.clone(),
-            };
-            reply.error(
-                ErrorCode::NotFound,
-                format!(
-                    "there is no key-value pool '{name}'; 'staves pool list' shows those there are"
-                ),
-            );
+            let text = batch::no_pool(&running.host.routes().map, pool);
+            reply.error(ErrorCode::NotFound, text);
         }
     }
 }
