@@ -336,8 +336,8 @@ impl Show {
         let (resp, native) = self.nodes.first_doors();
         let (host, port) = resp.rsplit_once(':').unwrap_or(("127.0.0.1", &resp));
         eprintln!("\nThe cluster keeps running; the killed nodes are back. Ctrl-C ends it.\n");
-        output::line(format!("redis-cli -h {host} -p {port}"));
-        output::line(format!("staves status --cluster {native}"));
+        output::line(format!("redis-cli -h {host} -p {port}"))?;
+        output::line(format!("staves status --cluster {native}"))?;
         while !self.interrupted.load(Ordering::SeqCst) {
             self.nodes.check_alive()?;
             std::thread::sleep(LOOK);

@@ -29,7 +29,8 @@ fn row(m: usize, slot: MemberSlot) -> Option<usize> {
     bucket_slot(m as u8, slot).index().checked_sub(m)
 }
 
-fn code(m: usize) -> &'static Code {
+/// The code of every group with so many data buckets.
+pub(crate) fn code(m: usize) -> &'static Code {
     static CODES: [OnceLock<Code>; M_MAX as usize + 1] =
         [const { OnceLock::new() }; M_MAX as usize + 1];
     CODES[m].get_or_init(|| Code::new(m, PARITY_MAX).expect("M_MAX + PARITY_MAX is below 256"))

@@ -105,15 +105,17 @@ impl State {
         }
     }
 
+    /// A page's label of each stream that it says something of.
+    pub fn known_labels(&self, page: u32) -> Vec<Option<Label>> {
+        let shape = self.shape();
+        let label = |stream| self.table.label(page, shape.column(stream));
+        let known = |stream| shape.carries(stream).then(|| label(stream));
+        (0..shape.m).map(known).collect()
+    }
+
     pub fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
         let shape = self.shape();
-        let labels = (0..shape.m)
-            .map(|stream| {
-                shape
-                    .carries(stream)
-                    .then(|| self.table.label(page, shape.column(stream)))
-            })
-            .collect();
+        let labels = self.known_labels(page);
         let label = self.table.label(page, 0);
         // Rule 17: pair by pair. A label of 0 is a page never written: zero, and cheaper said so.
         let same = held.is_some_and(|held| {

@@ -40,7 +40,7 @@
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
 //! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
-//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `code`: the way to `staves-erasure`.
+//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
@@ -53,6 +53,7 @@ mod lease;
 mod member;
 mod merge;
 mod requests;
+mod scrub;
 mod seal;
 mod stream;
 mod sums;
@@ -64,5 +65,6 @@ pub use code::supported;
 pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
+pub use scrub::{Finding, Sums};
 pub use stream::{Log, Stream};
 pub use table::{PageTable, Rebuilt, Shape};

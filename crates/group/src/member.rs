@@ -9,7 +9,7 @@ use staves_model::{
     mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
-use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, PagePart, RequestId, Run, RunKind};
+use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::fill::Fill;
 use crate::lead::Leading;
@@ -492,13 +492,6 @@ impl Member {
     /// The bytes. Empty if this is no member.
     pub fn pages(&self) -> Option<&Pages> {
         self.state.as_ref().map(|s| s.table.pages())
-    }
-
-    /// A page with its labels; `None` if it is not here. Two members' pages with the same labels are of one
-    /// moment: for scrubbing (I4).
-    pub fn part(&self, page: u32) -> Option<PagePart> {
-        let state = self.state.as_ref()?;
-        state.table.is_here(page).then(|| state.part(page, None))
     }
 
     /// The first page of a range that is not here yet (m > 1). Ask for it with [`Member::demand`]; a write

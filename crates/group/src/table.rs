@@ -486,14 +486,19 @@ impl PageTable {
             .filter(|p| self.is_here(*p) && self.label(*p, column).seq > cut)
             .collect();
         for page in &above {
-            self.pages
-                .zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
-            for c in 0..self.columns {
-                self.set_label(*page, c, UNWRITTEN);
-            }
-            self.set_absent(*page);
+            self.let_go(*page);
         }
         above.len() as u32
+    }
+
+    /// Lets go of a page, to be fetched anew.
+    pub fn let_go(&mut self, page: u32) {
+        let at = u64::from(page) * PAGE_BYTES as u64;
+        self.pages.zero(at, PAGE_BYTES as u64);
+        for c in 0..self.columns {
+            self.set_label(page, c, UNWRITTEN);
+        }
+        self.set_absent(page);
     }
 
     /// A copy of a page's bytes for a message; `None` when it is all zero.

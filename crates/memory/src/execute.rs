@@ -313,6 +313,6 @@ fn lost() -> Answer {
 fn out_of_memory() -> Answer {
     Answer::error(
         ErrorCode::OutOfMemory,
-        "the pool's memory is used up on a node that holds these bytes; nothing was changed: delete a region, or give the pool more with 'staves pool set --memory'",
+        "the pool's memory is used up on a node that holds these bytes: delete a region, or give the pool more with 'staves pool set NAME --memory SIZE'",
     )
 }

@@ -13,7 +13,7 @@ use crate::town::Town;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Writes `pages` pages at each of m data buckets, each with bytes of its own; at stable when done.
-fn load(town: &mut Town, m: usize, pages: u64) {
+pub fn load(town: &mut Town, m: usize, pages: u64) {
     for data in 0..m {
         town.write_at(data, 0, b"");
         for page in 0..pages {
@@ -38,7 +38,7 @@ fn page_of(town: &Town, index: usize, page: u32) -> Vec<u8> {
 }
 
 /// Compares the parity buckets on these nodes (by slot from m on) with the code of the data.
-fn check_parity(town: &Town, data: &[usize], parity: &[usize], pages: u64) {
+pub fn check_parity(town: &Town, data: &[usize], parity: &[usize], pages: u64) {
     let code = Code::new(data.len(), parity.len()).expect("a small code");
     for page in 0..pages as u32 {
         let bytes: Vec<Vec<u8>> = data.iter().map(|d| page_of(town, *d, page)).collect();

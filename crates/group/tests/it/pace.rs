@@ -95,7 +95,7 @@ fn one_by_one(envelope: GroupEnvelope) -> impl Iterator<Item = GroupEnvelope> {
     })
 }
 
-/// A delta is lost, and what follows comes over a slow way: each ack tells of the gap, and the first is
+/// Row H3: a delta is lost, and what follows comes over a slow way: each ack tells of the gap, and the first is
 /// answered at once. The others must not have the window sent again each 5 ms.
 #[test]
 fn a_gap_is_filled_once_and_then_waited_for() {

@@ -235,6 +235,22 @@ fn a_full_pool_refuses_and_goes_on_with_what_it_holds() {
         };
         assert_eq!(code, ErrorCode::OutOfMemory, "{text}");
         assert!(text.contains("staves pool set"), "{text}");
+        assert!(text.contains("; nothing was written"), "{text}");
+        // Over what is there and on: what has its place is written, and it is said where to go on.
+        let (there, more) = ((done * CHUNK_BYTES) as usize, 3 * CHUNK_BYTES as usize);
+        let long = region.write(0, vec![7; there + more]).await;
+        let (code, text) = (code_of(&long), format!("{long:?}"));
+        assert_eq!(code, Some(ErrorCode::OutOfMemory), "{text}");
+        assert!(
+            text.contains("go on there") && !text.contains("nothing"),
+            "{text}"
+        );
+        for chunk in 0..done {
+            region
+                .write(chunk * CHUNK_BYTES, pattern(chunk, 1000))
+                .await
+                .expect("its chunk has its place");
+        }
         for chunk in 0..done {
             let got = region
                 .read(chunk * CHUNK_BYTES, 1000)
@@ -247,6 +263,10 @@ fn a_full_pool_refuses_and_goes_on_with_what_it_holds() {
             .await
             .expect("its chunk has its place");
     });
+}
+
+fn code_of(result: &Result<(), staves_client::ClientError>) -> Option<ErrorCode> {
+    result.as_ref().err().map(staves_client::ClientError::code)
 }
 
 /// One writer's part of a region: whole pages, each with the number of its last write.
