@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use staves_erasure::Code;
-use staves_model::{Label, MemberSlot, PAGE_BYTES};
+use staves_model::{Label, MemberSlot, PAGE_BYTES, bucket_slot};
 use staves_wire::admin::PageSum;
 
 use crate::code::code;
@@ -92,7 +92,10 @@ impl<'a> Sums<'a> {
     pub fn new(m: usize, parts: &[(MemberSlot, &'a PageSum)]) -> Option<Sums<'a>> {
         let of = |slot: usize| parts.iter().find(|(s, _)| s.index() == slot);
         let data: Option<Vec<_>> = (0..m).map(|slot| of(slot).map(|(_, part)| *part)).collect();
-        let parity = parts.iter().filter(|(slot, _)| slot.index() >= m).copied();
+        // Twins are left out: what they hold is looked at once they have taken the others' places.
+        let is_parity =
+            |slot: &MemberSlot| slot.index() >= m && bucket_slot(m as u8, *slot) == *slot;
+        let parity = parts.iter().filter(|(slot, _)| is_parity(slot)).copied();
         let sums = Sums {
             data: data?,
             parity: parity.collect(),
@@ -181,7 +184,7 @@ fn bytes_of(part: &PageSum) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::Epoch;
+    use staves_model::{Epoch, twin};
 
     use super::*;
 
@@ -258,6 +261,31 @@ mod tests {
         pages[4][5] ^= 1;
         pages[5][9] ^= 1;
         assert_eq!(finding(4, &pages), Finding::Several);
+    }
+
+    /// Regression: while a bucket moves, its twin's page was taken for a row of parity that no code has.
+    #[test]
+    fn a_twin_is_no_parity() {
+        let streams = [
+            [Some(3), None],
+            [None, Some(3)],
+            [Some(3); 2],
+            [Some(3), None],
+        ];
+        let pages = rank(2, 1);
+        let parts: Vec<PageSum> = [0, 1, 2, 0]
+            .into_iter()
+            .zip(&streams)
+            .map(|(of, streams): (usize, _)| part(streams, &pages[of]))
+            .collect();
+        let twin = twin(2, MemberSlot(0));
+        let slots = [MemberSlot(0), MemberSlot(1), MemberSlot(2), twin];
+        let all: Vec<_> = slots.into_iter().zip(&parts).collect();
+        assert_eq!(Sums::new(2, &all).expect("all").finding(), Finding::Fits);
+        let [zero, one, _, twin] = all[..] else {
+            unreachable!("four")
+        };
+        assert!(Sums::new(2, &[zero, one, twin]).is_none(), "no parity");
     }
 
     #[test]
