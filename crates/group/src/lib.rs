@@ -39,11 +39,12 @@
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
 //! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1. `lease`: promises. `seal`, `lead`,
-//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `code`: the way to `staves-erasure`.
+//! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
 
+mod asks;
 mod code;
 mod fill;
 mod give;
@@ -59,7 +60,8 @@ mod table;
 mod update;
 
 pub use code::supported;
+pub use fill::Filled;
 pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use stream::{Log, Stream};
-pub use table::{PageTable, Rebuilt, Shape};
+pub use table::{PageTable, Shape};

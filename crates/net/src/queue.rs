@@ -91,6 +91,8 @@ impl GroupQueue {
         }
         if let Some(block) = queue.back_mut() {
             let before = block.bytes.len();
+            // Once, instead of growing under what is put in.
+            block.bytes.reserve(envelope.message.weight());
             envelope.encode(&mut block.bytes);
             block.envelopes += 1;
             blocks.bytes += block.bytes.len() - before;
