@@ -24,6 +24,7 @@ mod memory;
 mod native;
 mod pace;
 mod progress;
+mod recovery;
 mod report;
 mod stream;
 mod tally;
@@ -72,6 +73,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
     let cache = match command {
         Bench::Cache(cache) => cache,
         Bench::Memory(bench) => return memory::run(args, bench),
+        Bench::Recovery(bench) => return recovery::run(args, bench),
     };
     let plans = cache.plans()?;
     let deadline = args.deadline.duration();

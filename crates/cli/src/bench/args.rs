@@ -29,6 +29,10 @@ pub enum Bench {
     /// Flags that take a list make one run of each combination, and one row each. The region is made for it, and deleted
     /// at the end.
     Memory(super::memory::MemoryBench),
+    /// Kill nodes of a cluster of its own, and measure how fast what they held is rebuilt
+    ///
+    /// Starts the nodes on this machine by itself, and stops them at the end.
+    Recovery(super::recovery::RecoveryBench),
 }
 
 /// What a server speaks.

@@ -10,6 +10,7 @@ use crate::{Ran, staves};
 
 mod bench;
 mod memory;
+mod recovery;
 
 /// Real nodes, killed when dropped.
 pub struct Cluster {
