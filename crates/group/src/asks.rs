@@ -139,12 +139,15 @@ impl Asks {
         }
     }
 
-    /// Requests that have waited too long. They are to be made again, at `of` members each, but for those of
+    /// Requests that have waited too long. They are to be made again, at `of` members, but for those of
     /// which `void` says that nothing is needed.
-    pub fn due(&mut self, now: Time, of: usize, void: impl Fn(u32, u32) -> bool) -> Vec<Due> {
+    pub fn due(&mut self, now: Time, of: Of, void: impl Fn(u32, u32) -> bool) -> Vec<Due> {
         let patience = (self.usual * PATIENCE_TIMES).clamp(PATIENCE_MIN, PATIENCE_MAX);
         let mut due = Vec::new();
-        for (urgent, asks) in [(false, &mut self.sweep), (true, &mut self.urgent)] {
+        for (urgent, of, asks) in [
+            (false, of.sweep, &mut self.sweep),
+            (true, of.urgent, &mut self.urgent),
+        ] {
             asks.retain(|first, asked| {
                 let wait = (patience * (1 << asked.tries.min(4))).min(PATIENCE_MAX);
                 if now.since(asked.at) < wait {
@@ -165,6 +168,13 @@ impl Asks {
         }
         due
     }
+}
+
+/// At how many members a request is made again.
+#[derive(Clone, Copy)]
+pub(crate) struct Of {
+    pub sweep: usize,
+    pub urgent: usize,
 }
 
 /// A request that is to be made again.
@@ -195,7 +205,11 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn due_at(asks: &mut Asks, ms: u64) -> usize {
-        asks.due(Time(ms * MS), 2, |_, _| false).len()
+        let of = Of {
+            sweep: 2,
+            urgent: 3,
+        };
+        asks.due(Time(ms * MS), of, |_, _| false).len()
     }
 
     /// Regression: on a machine with much to do, answers took longer than the fixed time after which all

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use staves_model::{Label, MemberSlot, NodeId, PAGE_BYTES, Time, mutant::Mutant, mutant::planted};
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
-use crate::asks::Asks;
+use crate::asks::{Asks, Of};
 use crate::code::Recipes;
 use crate::member::{Ctx, DirectoryCall, Effects, State};
 
@@ -103,7 +103,11 @@ impl State {
         let table = &self.table;
         let needed = |p: u32| !table.is_here(p) && !table.is_waiting(p);
         let void = |page: u32, count: u32| !(page..page + count).any(needed);
-        let due = self.fill.asks.due(ctx.now, self.view.members.len(), void);
+        let of = Of {
+            sweep: self.sources(false).len(),
+            urgent: self.sources(true).len(),
+        };
+        let due = self.fill.asks.due(ctx.now, of, void);
         if !due.is_empty() {
             self.fill.turns = self.fill.turns.wrapping_add(1);
         }

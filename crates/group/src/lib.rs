@@ -23,9 +23,9 @@
 //! parity, and it is counted among what is lost until a node takes it. What is free is zero, adds nothing to
 //! parity and has no memory; freeing costs the freed bytes once, since parity must take them out.
 //!
-//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So a large
-//! load goes into a pool with k = 0, and then k is raised: one pass encodes the pages for all parity buckets.
-//! Until it has, a lost data bucket is lost, as the pool says.
+//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So the groups
+//! of a region that is being loaded have none, whatever their pool's scheme says (row H11), and when the load ends
+//! one pass encodes the pages for all parity buckets. Until it has, a lost data bucket is lost, as the region says.
 //!
 //! **What a service does.** Before a write: [`Member::recall`], [`Member::absent_in`] and
 //! [`Member::demand`], [`Member::usable_extents`] and [`Member::want_extents`], [`Member::admit`]; then
