@@ -25,6 +25,7 @@ mod memory;
 mod native;
 mod pace;
 mod progress;
+mod recovery;
 mod report;
 mod stream;
 mod tally;
@@ -74,6 +75,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
         Bench::Cache(cache) => cache,
         Bench::Memory(bench) => return memory::run(args, bench),
         Bench::Erasure(bench) => return erasure::run(args, bench),
+        Bench::Recovery(bench) => return recovery::run(args, bench),
     };
     let plans = cache.plans()?;
     let deadline = args.deadline.duration();

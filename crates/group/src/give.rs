@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use staves_model::{Epoch, Label, NodeId, mutant::Mutant, mutant::planted};
+use bytes::{Bytes, BytesMut};
+use staves_model::{Epoch, Label, NodeId, PAGE_BYTES, mutant::Mutant, mutant::planted};
 use staves_wire::group::{Delta, GroupMessage, PageContent, PagePart};
 
 use crate::code;
@@ -34,11 +34,13 @@ impl State {
         let count = count.min(GET_PAGES_MAX);
         let last = page.saturating_add(count);
         let logged = self.logged(page, last);
+        // All pages of the message in one piece of memory.
+        let mut room = BytesMut::with_capacity((last - page) as usize * PAGE_BYTES);
         let parts: Vec<PagePart> = (page..last)
             .filter(|p| self.table.is_here(*p))
             .map(|p| match logged.get(&p) {
                 Some(deltas) => self.part_rolled_forward(p, deltas),
-                None => self.part(p, held.get((p - page) as usize)),
+                None => self.part_in(p, held.get((p - page) as usize), &mut room),
             })
             .collect();
         let message = GroupMessage::Parts {
@@ -80,7 +82,7 @@ impl State {
             .table
             .pages()
             .page(page)
-            .map_or_else(|| vec![0; staves_model::PAGE_BYTES], <[u8]>::to_vec);
+            .map_or_else(|| vec![0; PAGE_BYTES], <[u8]>::to_vec);
         for (stream, delta) in deltas {
             if labels[*stream] >= delta.label {
                 continue;
@@ -113,7 +115,8 @@ impl State {
         (0..shape.m).map(known).collect()
     }
 
-    pub fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
+    // A part whose bytes are put at the end of `room`.
+    fn part_in(&self, page: u32, held: Option<&Label>, room: &mut BytesMut) -> PagePart {
         let shape = self.shape();
         let labels = self.known_labels(page);
         let label = self.table.label(page, 0);
@@ -129,9 +132,11 @@ impl State {
         let content = if same {
             PageContent::Held
         } else {
-            self.table
-                .copy_out(page)
-                .map_or(PageContent::Zero, PageContent::Bytes)
+            let bytes = self.table.pages().page(page).filter(|b| !is_zero(b));
+            bytes.map_or(PageContent::Zero, |bytes| {
+                room.extend_from_slice(bytes);
+                PageContent::Bytes(room.split().freeze())
+            })
         };
         PagePart {
             page,

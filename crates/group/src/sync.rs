@@ -266,6 +266,6 @@ impl State {
         } else {
             self.advance(applied);
         }
-        self.tick_fill(ctx, out);
+        self.begin_fill(ctx, out);
     }
 }

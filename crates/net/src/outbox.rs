@@ -315,7 +315,10 @@ impl Outbox {
             }
             match socket.try_write_vectored(&writing.slices()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => writing.advance(bytes, |piece| self.written(piece)),
+                Ok(bytes) => {
+                    crate::traffic::sent(bytes);
+                    writing.advance(bytes, |piece| self.written(piece));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Wrote::Blocked(writing.written));
                 }

@@ -24,6 +24,9 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// While no more than this waits, everything keeps its order: it leaves in one write anyway.
 const PASS_BEYOND: usize = 64 << 10;
 
+/// So many pages are few: a chunk of a region, for which a client may wait.
+const PARTS_URGENT_MAX: usize = 16;
+
 #[derive(Default)]
 struct Block {
     bytes: BytesMut,
@@ -91,6 +94,8 @@ impl GroupQueue {
         }
         if let Some(block) = queue.back_mut() {
             let before = block.bytes.len();
+            // Once, instead of growing under what is put in.
+            block.bytes.reserve(envelope.message.weight());
             envelope.encode(&mut block.bytes);
             block.envelopes += 1;
             blocks.bytes += block.bytes.len() - before;
@@ -183,6 +188,9 @@ fn is_urgent(message: &GroupMessage) -> bool {
     match message {
         GroupMessage::Deltas { deltas, .. } => deltas.is_empty(),
         GroupMessage::Ack { .. } | GroupMessage::Seal { .. } | GroupMessage::Synced { .. } => true,
+        // A client waits for these; the sweep asks for many pages at a time.
+        GroupMessage::Get { urgent, .. } => *urgent,
+        GroupMessage::Parts { parts, .. } => parts.len() <= PARTS_URGENT_MAX,
         _ => false,
     }
 }
@@ -192,7 +200,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use staves_model::{Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time};
-    use staves_wire::group::Delta;
+    use staves_wire::group::{Delta, PageContent, PagePart};
 
     fn envelope(message: GroupMessage) -> GroupEnvelope {
         GroupEnvelope {
@@ -257,6 +265,27 @@ mod tests {
         assert!(all[1..].iter().sum::<usize>() > 8 << 20, "{all:?}");
         assert_eq!(queue.counts().queued_bytes, 0);
         assert_eq!(queue.counts().sent, 10);
+    }
+
+    #[test]
+    fn pages_that_a_client_waits_for_pass_those_of_the_sweep() {
+        let queue = GroupQueue::new(64 << 20);
+        let parts = |count: u32| {
+            let part = |page| PagePart {
+                page,
+                labels: vec![None; 4],
+                content: PageContent::Bytes(Bytes::from(vec![1; staves_model::PAGE_BYTES])),
+            };
+            envelope(GroupMessage::Parts {
+                slot: MemberSlot(1),
+                parts: (0..count).map(part).collect(),
+            })
+        };
+        (0..8).for_each(|_| queue.put(&parts(64)));
+        queue.put(&parts(1));
+        let all = taken(&queue, usize::MAX);
+        assert!((4096..5000).contains(&all[0]), "{all:?}");
+        assert!(all[1..].iter().all(|len| *len > 64 * 4096), "{all:?}");
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     town.kept_back.clear();
     let mut out = Effects::default();
     town.now = town.now + std::time::Duration::from_millis(150);
-    town.members[3].demand(town.now, 7, &mut out);
+    town.members[3].demand(town.now, 7, 1, &mut out);
     town.carry(out);
     assert!(bytes.is_empty());
     let seq = read(&town, &mut bytes).expect("it was made");
@@ -287,7 +287,7 @@ fn a_part_is_rolled_forward_by_streams_whose_labels_are_equal() {
     town.now = town.now + std::time::Duration::from_millis(150);
     // Parity does its arithmetic with a tick, and there is none before the page is asked for.
     let mut out = Effects::default();
-    town.members[4].demand(town.now, 1, &mut out);
+    town.members[4].demand(town.now, 1, 1, &mut out);
     town.carry(out);
     assert!(page_of(&town, 4, 1) == wanted);
 }
