@@ -264,7 +264,7 @@ impl PageTable {
             r.len > 0 && extents.into_iter().all(|e| self.pages.exists(e * extent))
         };
         shape.m > 1
-            && !shape.is_data()
+            && !shape.holds_data()
             && delta.runs.iter().all(fits)
             && (self.absent_count == 0 || touched(&delta.runs).all(|p| self.is_here(p)))
     }
@@ -374,7 +374,7 @@ impl PageTable {
                     let pages = &mut self.pages;
                     code::add_delta(pages, shape.m, shape.slot, stream, offset, part)?;
                     self.release_if_free(page);
-                    if !shape.is_data() {
+                    if !shape.holds_data() {
                         self.arithmetic.parts += 1;
                         self.arithmetic.multiplications += 1;
                     }

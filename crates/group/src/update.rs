@@ -587,7 +587,9 @@ impl State {
         let before = (Time::ZERO, self.want_extents);
         self.wish.of.resize(self.streams.len(), before);
         let (at, wanted) = &mut self.wish.of[stream];
-        if clock < *at || (extents < *wanted && !settled) {
+        // Two wishes of one moment come in either order. The larger counts: it may be granted already.
+        let too_soon = clock == *at || !settled;
+        if clock < *at || (extents < *wanted && too_soon) {
             return;
         }
         (*at, *wanted) = (clock, extents);

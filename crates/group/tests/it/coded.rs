@@ -474,3 +474,29 @@ fn parts_that_lie_apart_are_multiplied_apart() {
         (5, 5)
     );
 }
+
+/// A data bucket that changes its wish twice in one moment: the messages come in the other order, and what was
+/// granted for the second is kept (seed 5497 of the wide worlds).
+#[test]
+fn the_larger_of_two_wishes_of_one_moment_counts() {
+    let mut town = Town::new(2, 1, 0);
+    town.ticks(10);
+    let now = town.now;
+    let wish = |town: &mut Town, extents: u32| {
+        let mut out = Effects::default();
+        town.members[0].want_extents(extents);
+        town.members[0].flush(now, &mut out);
+        out
+    };
+    let (first, second) = (wish(&mut town, 2), wish(&mut town, 5));
+    town.carry(second);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    town.carry(first);
+    let reserved = town.members[2].pages().map(|p| p.reserved());
+    assert_eq!(reserved, Some(5), "what is granted stays");
+    // The next message says what counts.
+    town.members[0].want_extents(3);
+    town.ticks(20);
+    let reserved = town.members[2].pages().map(|p| p.reserved());
+    assert_eq!((reserved, town.members[0].usable_extents()), (Some(3), 3));
+}
