@@ -1,6 +1,6 @@
 //! Figures 5 and 6 of the paper on reliability groups: how long a client waits until 1 to 500 updates
 //! are safe at one data and two parity buckets, each a process of its own, under several protocols, and
-//! under the loss of messages.
+//! under the loss of messages (rows H4 and H9).
 //!
 //! ```text
 //! cargo run --release -p staves-bench-updates                    # figure 5, 512 bytes

@@ -93,11 +93,14 @@ pub enum Command {
         #[command(subcommand)]
         command: crate::memory::Memory,
     },
-    /// Check, while all goes on, that parity is the code of the data, byte for byte
+    /// Check, while all goes on, that parity is the code of the data, byte for byte, and make anew what is not
     Scrub {
         /// Of this pool only
         #[arg(long)]
         pool: Option<String>,
+        /// Only look: change nothing
+        #[arg(long)]
+        check: bool,
     },
     /// Groups of buckets, and where they lie
     Group {
@@ -276,10 +279,13 @@ pub enum Node {
         /// Its id or its name
         node: String,
     },
-    /// Stop a node's process in good order
+    /// Stop a node's process in good order, if what it holds is held by enough others
     Stop {
         /// Its id or its name
         node: String,
+        /// Even if what it holds is lost by that
+        #[arg(long)]
+        force: bool,
     },
     /// Strike a node that will not come back
     Forget {
@@ -306,9 +312,9 @@ pub enum Pool {
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
         memory: Size,
-        /// Buckets: a power of two (a cache only; those of memory come with its regions)
-        #[arg(long, default_value_t = 64)]
-        buckets: u32,
+        /// Buckets: a power of two, 64 if not given (a cache only; those of memory come with its regions)
+        #[arg(long)]
+        buckets: Option<u32>,
         /// When a bucket is lost whole, wait for its members instead of starting empty
         #[arg(long)]
         wait_when_lost: bool,
@@ -403,9 +409,16 @@ pub enum Group {
     },
     /// One group and its members
     Show {
-        /// Its id
+        /// Its number, as 'staves group list' shows it
+        #[arg(value_parser = group_number)]
         group: u32,
     },
+}
+
+fn group_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        "groups have numbers; 'staves group list' shows those there are, and 'staves memory show NAME' those of a region".to_owned()
+    })
 }
 
 #[derive(Subcommand, Debug)]

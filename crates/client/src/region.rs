@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
@@ -46,8 +46,15 @@ pub struct RegionStat {
     pub groups: Vec<GroupId>,
 }
 
+/// How long a change may take to be known to all nodes that are well.
+const NEWS_SPREADS: Duration = Duration::from_millis(500);
+/// How long before another node is asked for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// A piece of a request that lies in one chunk.
 struct Piece {
+    /// Where in the region.
+    at: u64,
     group: GroupId,
     slot: MemberSlot,
     offset: u64,
@@ -72,23 +79,33 @@ impl Client {
         self.region(&name).await
     }
 
-    /// A region by name.
+    /// A region by name. One that was made just now is not known to all nodes yet: several are asked before
+    /// it counts as not there.
     pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
         let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
-        let id = match known(&self.map()) {
-            Some(id) => id,
-            None => known(&*self.refresh().await?).ok_or_else(|| {
+        let mut found = known(&self.map());
+        let asked_until = Instant::now() + NEWS_SPREADS;
+        loop {
+            if let Some(id) = found {
+                return Ok(Region {
+                    client: self.clone(),
+                    id,
+                    name: name.into(),
+                });
+            }
+            found = known(&*self.refresh().await?);
+            if found.is_some() {
+                continue;
+            }
+            if Instant::now() >= asked_until {
                 let text = format!(
                     "there is no region '{name}'; 'staves memory list' shows those there are"
                 );
-                not_found(text)
-            })?,
-        };
-        Ok(Region {
-            client: self.clone(),
-            id,
-            name: name.into(),
-        })
+                return Err(not_found(text));
+            }
+            self.router().transport().ask_another();
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// All regions, by pool and in the order in which they were made.
@@ -140,7 +157,7 @@ impl Client {
                 let code = ErrorCode::Deadline;
                 return Err(ClientError::Operation { code, text });
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
     }
@@ -312,8 +329,8 @@ impl Region {
             .iter()
             .try_fold(0u64, |sum, (_, len)| sum.checked_add(*len));
         if total.is_none_or(|total| total > TRANSFER_BYTES_MAX) {
-            let text =
-                format!("one request takes at most {TRANSFER_BYTES_MAX} bytes: make several");
+            let most = with_unit(TRANSFER_BYTES_MAX);
+            let text = format!("one request takes at most {most}: make several");
             let code = ErrorCode::TooLarge;
             return Err(ClientError::Operation { code, text });
         }
@@ -330,6 +347,7 @@ impl Region {
                 })?;
                 let part = place.left.min(end - at);
                 pieces.push(Piece {
+                    at,
                     group: place.group,
                     slot: place.slot,
                     offset: place.offset,
@@ -342,15 +360,19 @@ impl Region {
     }
 
     fn check_range(&self, region: &Entry, offset: u64, len: u64) -> Result<(), ClientError> {
-        let (name, size) = (&self.name, region.size_bytes);
+        let (name, size) = (&self.name, with_unit(region.size_bytes));
+        let (at, count) = (with_unit(offset), with_unit(len));
         if len == 0 {
             return Err(wrong(format!(
-                "0 bytes at offset {offset} of region '{name}': give at least one"
+                "0 bytes at offset {at} of region '{name}': give at least one"
             )));
         }
-        if offset.checked_add(len).is_none_or(|end| end > size) {
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > region.size_bytes)
+        {
             return Err(wrong(format!(
-                "region '{name}' ends at {size} bytes: there are no {len} bytes at offset {offset}; let it grow with 'staves memory grow'"
+                "region '{name}' ends at {size}: there are no {count} at offset {at}; let it grow with 'staves memory grow'"
             )));
         }
         Ok(())
@@ -362,7 +384,9 @@ impl Region {
         pieces: &[Piece],
         actions: impl Iterator<Item = Action>,
     ) -> Result<Vec<Answer>, ClientError> {
+        let mut writes = false;
         let ops = pieces.iter().zip(actions);
+        let ops = ops.inspect(|(_, action)| writes |= action.is_write());
         let ops = ops.map(|(piece, action)| (piece.group, piece.slot, action));
         let deadline = self.client.deadline();
         let answers = self.client.router().memory(ops.collect(), deadline).await;
@@ -380,12 +404,20 @@ impl Region {
             None => Ok(answers),
             Some((ErrorCode::NotFound, _)) => Err(self.deleted()),
             Some((code, text)) => {
-                let done = pieces.len() - errors().count();
-                let text = match done {
-                    0 => text.clone(),
-                    done => format!(
-                        "{text}; {done} of {} parts of the request were done",
-                        pieces.len()
+                let is_error = |answer: &Answer| matches!(answer, Answer::Error(..));
+                let first = answers.iter().position(is_error).unwrap_or(0);
+                let text = match code {
+                    ErrorCode::Lost => &format!("region '{}': {text}", self.name),
+                    _ => text,
+                };
+                let text = match (writes, answers.len() - errors().count()) {
+                    (false, _) => text.clone(),
+                    (true, 0) if code.nothing_done() => format!("{text}; nothing was written"),
+                    (true, 0) => text.clone(),
+                    (true, done) => format!(
+                        "{text}; {done} of {} parts of the request were written, all before offset {} among them: go on there",
+                        pieces.len(),
+                        with_unit(pieces[first].at)
                     ),
                 };
                 Err(ClientError::Operation { code, text })
@@ -443,6 +475,16 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     Ok(())
 }
 
+/// Bytes in the largest unit that tells them exactly, as the program takes them: `201MiB`, `17B`.
+fn with_unit(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let exact = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(exact) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => format!("{bytes}B"),
+    }
+}
+
 fn wrong(text: String) -> ClientError {
     let code = ErrorCode::Malformed;
     ClientError::Operation { code, text }
@@ -452,4 +494,23 @@ fn senseless(what: &str, got: &Answer) -> ClientError {
     let text = format!("{what} was answered with {got:?}, which makes no sense");
     let code = ErrorCode::Internal;
     ClientError::Operation { code, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_as_the_program_takes_them() {
+        let told = [
+            (0, "0B"),
+            (17, "17B"),
+            (4096, "4KiB"),
+            (201 << 20, "201MiB"),
+            (3 << 30, "3GiB"),
+        ];
+        for (bytes, text) in told {
+            assert_eq!(with_unit(bytes), text);
+        }
+    }
 }

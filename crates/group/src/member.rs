@@ -9,7 +9,7 @@ use staves_model::{
     mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
-use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, PagePart, RequestId, Run, RunKind};
+use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::fill::Fill;
 use crate::lead::Leading;
@@ -241,7 +241,8 @@ impl Ctx<'_> {
     }
 }
 
-/// Called at a copy or parity bucket for each delta that it applies, in order of seq.
+/// Called at a copy or parity bucket for each delta that it applies, in order of seq. Copies have it in
+/// their pages by then; parity buckets with m > 1 at the end of the step.
 pub type Applied<'a> = dyn FnMut(&Pages, &Delta) + 'a;
 
 /// One node's part in one group. It may be no member at all (yet, or any more).
@@ -500,13 +501,6 @@ impl Member {
         self.state.as_ref().map(|s| s.table.pages())
     }
 
-    /// A page with its labels; `None` if it is not here. Two members' pages with the same labels are of one
-    /// moment: for scrubbing (I4).
-    pub fn part(&self, page: u32) -> Option<PagePart> {
-        let state = self.state.as_ref()?;
-        state.table.is_here(page).then(|| state.part(page, None))
-    }
-
     /// The first page of a range that is not here yet (m > 1). Ask for it with [`Member::demand`]; a write
     /// to it waits, as a read does.
     pub fn absent_in(&self, runs: &[Run]) -> Option<u32> {
@@ -555,6 +549,17 @@ impl Member {
     /// The page table, for checkers and status.
     pub fn table(&self) -> Option<&PageTable> {
         self.state.as_ref().map(|s| &s.table)
+    }
+
+    /// How much this parity bucket had to reckon since it took its slot (m > 1).
+    pub fn arithmetic(&self) -> crate::Arithmetic {
+        self.table().map(PageTable::arithmetic).unwrap_or_default()
+    }
+
+    /// Whether it cannot go on for lack of memory that its data buckets had reserved, for checkers: that
+    /// must never be.
+    pub fn is_stalled(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.stalled)
     }
 
     /// The epoch at whose cut this member stands, for checkers.

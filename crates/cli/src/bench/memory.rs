@@ -9,10 +9,12 @@ use rand::{Rng, RngCore, SeedableRng};
 use serde::Serialize;
 use staves_client::{ClientError, Region};
 use staves_node::config::{Millis, Size};
+use staves_wire::ErrorCode;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::histogram::Histogram;
-use crate::args::Args;
-use crate::memory::{Session, failed};
+use crate::args::{Args, Format};
+use crate::memory::{Session, check_pool, failed};
 use crate::output::{self, bytes, number, table};
 
 /// Bytes of one write while the region is filled.
@@ -126,7 +128,9 @@ pub fn run(args: &Args, bench: &MemoryBench) -> anyhow::Result<()> {
 
 fn measure(args: &Args, bench: &MemoryBench) -> anyhow::Result<()> {
     let session = Session::open(args)?;
+    check_pool(&session, &bench.pool)?;
     let name = format!("bench-{:08x}", rand::random::<u32>());
+    clean_up_on_ctrl_c(args, &name)?;
     let make = session
         .client
         .create_region(&bench.pool, &name, bench.size.0);
@@ -140,6 +144,36 @@ fn measure(args: &Args, bench: &MemoryBench) -> anyhow::Result<()> {
         .with_context(|| format!("region '{name}' is left behind"))
 }
 
+/// From now on Ctrl-C (and SIGTERM) deletes the region before it ends the program.
+fn clean_up_on_ctrl_c(args: &Args, name: &str) -> anyhow::Result<()> {
+    let session = Session::open(args)?;
+    let name = name.to_owned();
+    let mut signals = session.runtime.block_on(async {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok::<_, std::io::Error>((interrupt, signal(SignalKind::terminate())?))
+    })?;
+    std::thread::spawn(move || {
+        let deleted = session.runtime.block_on(async {
+            tokio::select! {
+                _ = signals.0.recv() => {}
+                _ = signals.1.recv() => {}
+            }
+            session.client.region(&name).await?.delete().await
+        });
+        match deleted {
+            Ok(()) => eprintln!("\nstopped: the bench's region is deleted"),
+            // It was not made yet, or is gone already.
+            Err(error) if error.code() == ErrorCode::NotFound => {}
+            Err(error) => eprintln!(
+                "\nstopped: {error}; region '{name}' is left behind: 'staves memory delete {name}'"
+            ),
+        }
+        // As a shell tells of a program that an interrupt ended.
+        std::process::exit(130);
+    });
+    Ok(())
+}
+
 fn runs(
     args: &Args,
     bench: &MemoryBench,
@@ -147,7 +181,10 @@ fn runs(
     region: &Region,
 ) -> anyhow::Result<Report> {
     let stat = session.runtime.block_on(region.stat()).map_err(failed)?;
-    eprintln!("writing {} once", bytes(bench.size.0));
+    // Programs have nothing to read on stderr but an error.
+    if args.output == Format::Table {
+        eprintln!("writing {} once", bytes(bench.size.0));
+    }
     let begun = Instant::now();
     session
         .runtime
@@ -238,13 +275,15 @@ fn one(args: &Args, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Ru
         errors: seen.errors,
         error: seen.error,
     };
-    let rate = number(run.operations_per_second.round() as u64);
-    eprintln!(
-        "{} {} % reads, {} callers: {rate} operations/s",
-        bytes(plan.block),
-        plan.reads,
-        plan.callers
-    );
+    if args.output == Format::Table {
+        let rate = number(run.operations_per_second.round() as u64);
+        eprintln!(
+            "{} {} % reads, {} callers: {rate} operations/s",
+            bytes(plan.block),
+            plan.reads,
+            plan.callers
+        );
+    }
     Ok(run)
 }
 

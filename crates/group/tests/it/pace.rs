@@ -98,7 +98,7 @@ fn one_by_one(envelope: GroupEnvelope) -> impl Iterator<Item = GroupEnvelope> {
     })
 }
 
-/// A delta is lost, and what follows comes over a slow way: each ack tells of the gap, and the first is
+/// Row H3: a delta is lost, and what follows comes over a slow way: each ack tells of the gap, and the first is
 /// answered at once. The others must not have the window sent again each 5 ms. (Each repetition goes up
 /// to six times over a way that loses messages.)
 #[test]

@@ -19,7 +19,8 @@ pub(super) fn sentence(report: &StatusReport) -> String {
         parts.push("there is no pool, so nothing is served: 'staves pool create' makes one".into());
     }
     parts.extend(report.pools.iter().flat_map(pool));
-    if report.state == State::Healthy && !report.pools.is_empty() {
+    let any = report.pools.iter().any(|pool| pool.buckets > 0);
+    if report.state == State::Healthy && any {
         parts.push("every bucket has all its copies".into());
     }
     parts.extend(full(report));
@@ -53,6 +54,11 @@ fn nodes(report: &StatusReport) -> String {
             );
         }
     }
+    // Who does not answer a tool may only be out of its reach; pings are the nodes' own.
+    let unheard = named(&|node| node.up && node.silent_ms.is_some());
+    if report.directory.leader.is_some() && !unheard.is_empty() {
+        text += &format!(", {}", silent_ones(report, &unheard));
+    }
     let down = named(&|node| !node.up);
     if !down.is_empty() {
         text += &format!(", {} down", listed(&down));
@@ -61,7 +67,7 @@ fn nodes(report: &StatusReport) -> String {
     if !stopping.is_empty() {
         text += &format!(", {} stopping", listed(&stopping));
     }
-    let holds = |node: &super::NodeStatus| node.primaries + node.copies;
+    let holds = |node: &super::NodeStatus| node.depending;
     let drains = |node: &super::NodeStatus| node.up && node.draining && !node.is_stopping();
     let drained = named(&|node| drains(node) && holds(node) == 0);
     if !drained.is_empty() {
@@ -80,7 +86,23 @@ fn nodes(report: &StatusReport) -> String {
             count(left, "bucket")
         );
     }
+    for node in report.nodes.iter().filter(|node| drains(node)) {
+        if let Some(what) = &node.waits_for {
+            text += &format!(" ({} waits: {what})", node.name);
+        }
+    }
     text
+}
+
+/// Nodes that do not answer, and have not been found dead. The longest silence is told.
+fn silent_ones(report: &StatusReport, names: &[String]) -> String {
+    let silence = report.nodes.iter().filter_map(|node| node.silent_ms);
+    let (nodes, ms) = (
+        count(names.len() as u32, "node"),
+        silence.max().unwrap_or(0),
+    );
+    let since = format!(" for {}.{} s", ms / 1000, ms % 1000 / 100);
+    format!("of which {nodes} silent{since} ({})", listed(names))
 }
 
 /// What is wrong with a pool's buckets, the worst first.
@@ -90,7 +112,27 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
     } else {
         "and wait for the return of a node that holds their data"
     };
-    let have_lost = format!("lost more members than {} bears {end}", pool.scheme);
+    let have_lost = match &pool.lost_regions[..] {
+        [] => format!("lost more members than {} bears {end}", pool.scheme),
+        regions => {
+            let them = match regions {
+                [_] => "it",
+                _ => "them",
+            };
+            let regions: Vec<String> = regions.iter().map(|name| format!("'{name}'")).collect();
+            let noun = if regions.len() == 1 {
+                "region"
+            } else {
+                "regions"
+            };
+            format!(
+                "lost more members than {} bears: bytes of {noun} {} are gone, unless a node that was only cut off \
+                 comes back ('staves memory delete' gives {them} up)",
+                pool.scheme,
+                listed(&regions)
+            )
+        }
+    };
     let cases = [
         (pool.lost, have_lost.as_str()),
         (pool.starting, "not begun yet"),
@@ -117,11 +159,14 @@ fn full(report: &StatusReport) -> Vec<String> {
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         listed(&names)
     };
-    let text = |(pool, nodes): (&str, Vec<&super::NodeStatus>)| {
-        format!(
-            "pool '{pool}' has used up its memory on {} (writes fail with OOM: delete keys, or give it more)",
-            at(&nodes)
-        )
+    let text = |(name, nodes): (&str, Vec<&super::NodeStatus>)| {
+        let memory = |pool: &PoolStatus| pool.name == name && pool.kind == "memory";
+        let what = match report.pools.iter().any(memory) {
+            true => "writes to new places fail: delete a region, or give it more",
+            false => "writes fail with OOM: delete keys, or give it more",
+        };
+        let at = at(&nodes);
+        format!("pool '{name}' has used up its memory on {at} ({what})")
     };
     report.full().into_iter().map(text).collect()
 }
@@ -136,8 +181,12 @@ fn rebuild(report: &StatusReport) -> Option<String> {
             .filter(|node| node.up && !node.draining)
             .count();
         let wanted = report.pools.iter().filter(|pool| pool.short > 0);
+        let m = |pool: &PoolStatus| {
+            let m = pool.scheme.split_once('+').map(|(m, _)| m.parse::<usize>());
+            m.and_then(Result::ok).unwrap_or(1)
+        };
         let wanted = wanted
-            .map(|pool| usize::from(pool.parity_possible) + 1)
+            .map(|pool| usize::from(pool.parity_possible) + m(pool))
             .max()
             .unwrap_or(0);
         return (short && homes < wanted)
@@ -202,12 +251,13 @@ fn tolerance(report: &StatusReport) -> String {
         1 => "any 1 more node may be lost".to_owned(),
         n => format!("any {n} more nodes may be lost"),
     };
-    let by_data = report.pools.iter().filter_map(|pool| pool.tolerates).min();
+    let pools = || report.pools.iter().filter(|pool| pool.buckets > 0);
+    let by_data = pools().filter_map(|pool| pool.tolerates).min();
     if by_data.is_some_and(|by_data| by_data > nodes) {
         let voters = count(report.directory.voters.len() as u32, "voter");
         return format!("{text} (the directory has {voters})");
     }
-    let short_of_nodes = report.pools.iter().find(|pool| {
+    let short_of_nodes = pools().find(|pool| {
         let asked = pool
             .scheme
             .rsplit_once('+')

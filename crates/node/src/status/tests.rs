@@ -87,6 +87,7 @@ fn cluster(nodes: u64, scheme: &str) -> Cluster {
             leader: Some(1),
             voters: (1..=voters).collect(),
             term: 3,
+            silent: Vec::new(),
         },
     }
 }
@@ -412,6 +413,88 @@ fn what_is_lost_is_said_plainly() {
     );
 }
 
+fn memory_pool(id: u32, regions: &[(&str, u32, u32)]) -> Pool {
+    let region = |(name, first, count): &(&str, u32, u32)| staves_model::Region {
+        id: staves_model::RegionId(*first),
+        name: (*name).to_owned(),
+        size_bytes: 1,
+        stretches: vec![staves_model::Stretch {
+            first: GroupId(*first),
+            count: *count,
+        }],
+    };
+    Pool {
+        id: PoolId(id),
+        name: "memory".into(),
+        kind: PoolKind::Memory {
+            regions: regions.iter().map(region).collect(),
+        },
+        scheme: "4+2".parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 29,
+        groups: vec![],
+        may_start_empty: false,
+    }
+}
+
+#[test]
+fn a_pool_without_regions_limits_nothing() {
+    let mut five = cluster(5, "1+2");
+    let before = five.says();
+    five.map.pools.insert(PoolId(2), memory_pool(2, &[]));
+    assert_eq!(five.says(), before);
+    // And alone it says nothing of buckets; the directory still bears something.
+    five.map.pools.remove(&PoolId(1));
+    five.map.groups.clear();
+    let bare = said(
+        State::Healthy,
+        "Healthy: 5 nodes up; any 2 more nodes may be lost.",
+    );
+    assert_eq!(five.says(), bare);
+}
+
+#[test]
+fn lost_regions_are_named_with_what_to_do() {
+    let mut five = cluster(5, "4+0");
+    let mut pool = memory_pool(1, &[("a", 0, 3), ("b", 3, 5)]);
+    pool.groups = (0..8).map(GroupId).collect();
+    five.map.pools.insert(PoolId(1), pool);
+    five.map.groups.get_mut(&GroupId(1)).expect("a group").lost = true;
+    let report = five.report();
+    assert_eq!(report.pools[0].lost_regions, ["a"]);
+    let says = "1 of 8 buckets of pool 'memory' lost more members than 4+2 bears: bytes of region 'a' are gone";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    assert!(
+        report
+            .sentence
+            .contains("'staves memory delete' gives it up")
+    );
+}
+
+#[test]
+fn a_full_memory_pool_is_not_told_to_delete_keys() {
+    let mut three = cluster(3, "1+1");
+    three.map.pools.insert(PoolId(2), memory_pool(2, &[]));
+    let full = PoolFacts {
+        pool: "memory".into(),
+        used_bytes: 1 << 20,
+        budget_bytes: 1 << 20,
+    };
+    let facts = NodeFacts {
+        node: 2,
+        pools: vec![full],
+        ..NodeFacts::default()
+    };
+    let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), [facts]);
+    assert!(
+        report
+            .sentence
+            .contains("used up its memory on n2 (writes to new places fail: delete a region"),
+        "{}",
+        report.sentence
+    );
+}
+
 #[test]
 fn a_directory_without_a_leader_is_told() {
     let mut three = cluster(3, "1+1");
@@ -456,6 +539,97 @@ fn a_lost_majority_names_the_voters_that_do_not_answer() {
     assert_eq!(report.undecided().as_deref(), Some(said));
     report.directory.leader = Some(1);
     assert_eq!(report.undecided(), None);
+}
+
+/// Regression: for half a second after a kill all was said to be whole, though a node did not answer.
+#[test]
+fn a_silent_node_is_told_before_it_is_found_dead() {
+    let mut three = cluster(3, "1+1");
+    three.directory.silent = vec![SilentNode { node: 3, ms: 340 }];
+    let mut report = three.report();
+    assert_eq!(report.state, State::Degraded);
+    let said = "Degraded: 3 nodes up, of which 1 node silent for 0.3 s (n3); any 1 more node";
+    assert!(report.sentence.starts_with(said), "{}", report.sentence);
+    assert_eq!(report.nodes[2].state(), "silent");
+    // It answers whoever asks: a cut between two is not a death.
+    let facts = NodeFacts {
+        node: 3,
+        ..NodeFacts::default()
+    };
+    let other = StatusReport::new(&three.map, NodeId(3), DirectoryFacts::default(), [facts]);
+    report.absorb(other);
+    assert_eq!(
+        (report.state, report.nodes[2].silent_ms),
+        (State::Healthy, None)
+    );
+    // Who is only out of the tool's reach is no fault.
+    three.directory.silent.clear();
+    let mut report = three.report();
+    report.silent(&[2]);
+    assert_eq!(
+        (report.state, report.nodes[1].state()),
+        (State::Healthy, "silent")
+    );
+}
+
+/// A drain that cannot end says what it waits for.
+#[test]
+fn a_drain_without_a_node_to_take_the_buckets_says_so() {
+    let draining = |nodes: u64, scheme: &str, drained: &[u64]| {
+        let mut cluster = cluster(nodes, scheme);
+        for node in drained {
+            let node = cluster.map.nodes.get_mut(&NodeId(*node));
+            node.expect("a node").draining = true;
+        }
+        cluster.report()
+    };
+    let row = |report: &StatusReport| report.nodes[1].waits_for.clone();
+    let report = draining(3, "2+1", &[2]);
+    let waits = row(&report).expect("every other node is in each group");
+    for part in [
+        "8 buckets",
+        "'cache' (2+1)",
+        "all 2 others",
+        "start or resume",
+    ] {
+        assert!(waits.contains(part), "{part}: {waits}");
+    }
+    assert!(
+        report.sentence.contains("(n2 waits: 8 buckets"),
+        "{}",
+        report.sentence
+    );
+    assert_eq!(row(&draining(5, "2+1", &[2])), None);
+    let waits = row(&draining(4, "2+1", &[1, 2])).expect("of two homes, some groups have both");
+    assert!(!waits.contains("no other node"), "{waits}");
+    assert_eq!(
+        row(&draining(3, "1+1", &[2])),
+        None,
+        "copies may become fewer"
+    );
+    let waits = row(&draining(2, "1+1", &[1, 2])).expect("all drain");
+    assert!(waits.contains("no other node is up"), "{waits}");
+}
+
+#[test]
+fn a_node_is_drained_once_nothing_depends_on_it() {
+    let mut five = cluster(5, "1+1");
+    five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
+    for group in five.groups() {
+        // Its successors are listed; until their epoch is open, they take from it.
+        group.open = false;
+        group.epoch = Epoch(2);
+        let members = group.members.iter_mut();
+        members
+            .filter(|x| x.is_some_and(|x| x.node == NodeId(4)))
+            .for_each(|x| *x = None);
+    }
+    let state = |five: &Cluster| five.report().nodes[3].state();
+    assert_eq!(state(&five), "draining");
+    for group in five.groups() {
+        group.last_open.members = group.members.clone();
+    }
+    assert_eq!(state(&five), "drained");
 }
 
 #[test]
