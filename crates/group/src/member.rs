@@ -407,6 +407,13 @@ impl Member {
         }
     }
 
+    /// When a tick will send something again that nobody has reported. A driver that can wait for less than its usual
+    /// ticks may tick then: on a way that loses messages it is a matter of round trips.
+    pub fn resend_at(&self, now: Time) -> Option<Time> {
+        let ctx = ctx!(self, now);
+        self.state.as_ref().and_then(|s| s.resend_at(&ctx))
+    }
+
     /// What is known of a request.
     pub fn recall(&self, request: &RequestId) -> Recall {
         match self.state.as_ref().filter(|s| s.serving()) {
