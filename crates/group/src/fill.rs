@@ -31,9 +31,9 @@ const PARTS_PAGES_MAX: usize = 4096;
 pub struct Filled {
     /// Pages that it lacked when its epoch opened.
     pub pages: u32,
-    /// Those of them, and pages lost since, that were asked for because a client waited.
+    /// Pages that were asked for because a client waited.
     pub demanded: u32,
-    /// When its epoch opened.
+    /// When its epoch opened, and it began.
     pub began: Time,
     /// When it had all.
     pub ended: Option<Time>,
@@ -73,20 +73,6 @@ impl Fill {
 type Made = BTreeMap<MemberSlot, Vec<PagePart>>;
 
 impl State {
-    /// The epoch has opened.
-    pub fn begin_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
-        let pages = self.table.absent_count();
-        if pages > 0 {
-            self.fill.filled = Some(Filled {
-                pages,
-                demanded: 0,
-                began: ctx.now,
-                ended: None,
-            });
-        }
-        self.tick_fill(ctx, out);
-    }
-
     /// Asks again for what did not come, and for what is lacking.
     pub fn tick_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if self.table.absent_count() > 0 {
@@ -137,6 +123,7 @@ impl State {
             }
             return;
         }
+        self.note_begin(ctx.now);
         if self.another_makes_the_pass(ctx.now) {
             return;
         }
@@ -154,6 +141,18 @@ impl State {
                 break;
             }
             self.say_get(ctx, page, count, false, &sources, out);
+        }
+    }
+
+    // Pages are lacking: since now, unless they were before.
+    fn note_begin(&mut self, now: Time) {
+        if self.fill.filled.is_none_or(|f| f.ended.is_some()) {
+            self.fill.filled = Some(Filled {
+                pages: self.table.absent_count(),
+                demanded: 0,
+                began: now,
+                ended: None,
+            });
         }
     }
 

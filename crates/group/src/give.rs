@@ -15,7 +15,9 @@ use crate::table::{bytes_in, is_zero, touched};
 const GET_PAGES_MAX: u32 = 1024;
 
 impl State {
-    /// Gives the pages that are here to a joiner of the same open epoch.
+    /// Gives the pages that are here to a joiner of the same epoch, at whose cut this member stands. A joiner
+    /// asks only once the epoch is open, so this one need not have been told yet: the joiner would have to
+    /// wait until it asks again.
     #[allow(clippy::too_many_arguments)]
     pub fn give(
         &mut self,
@@ -27,8 +29,7 @@ impl State {
         held: &[Label],
         out: &mut Effects,
     ) {
-        let ready = self.open || planted(Mutant::PartsBeforeCutApplied);
-        if epoch != self.epoch || !ready || self.synced != self.epoch {
+        if epoch != self.epoch || self.synced != self.epoch {
             return;
         }
         let count = count.min(GET_PAGES_MAX);

@@ -55,7 +55,8 @@ impl Default for Options {
             stuck_after: Duration::from_millis(800),
             log_bytes_max: 8 << 20,
             message_bytes_max: 512 << 10,
-            fetch_pages: 64,
+            // Enough under way to keep all sources busy, and little enough to stay in a processor's cache.
+            fetch_pages: 32,
             fetch_window: 8,
             fill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,

@@ -266,6 +266,6 @@ impl State {
         } else {
             self.advance(applied);
         }
-        self.begin_fill(ctx, out);
+        self.tick_fill(ctx, out);
     }
 }

@@ -288,6 +288,9 @@ impl Outbox {
 
     fn written(&self, mut piece: Piece) {
         if piece.is_group() {
+            if let Some(group) = &self.group {
+                group.take_back(piece.body);
+            }
             return;
         }
         self.less(piece.body.len());
