@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use staves_erasure::field;
 use staves_group::Member;
-use staves_model::{Epoch, Group, Incarnation, Label, MemberSlot, PAGE_BYTES};
+use staves_model::{Epoch, Group, Incarnation, Label, MemberSlot, PAGE_BYTES, bucket_slot};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
@@ -60,7 +60,11 @@ impl Ghost {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Option<Label> {
-        if label.epoch < self.life {
+        let mut later = self.cuts.range(label.epoch.next()..);
+        // Of a data bucket that does not know yet that it is deposed, and was cut off before this.
+        let is_beyond =
+            |cuts: &BTreeMap<usize, u64>| cuts.get(&stream).is_some_and(|c| label.seq > *c);
+        if label.epoch < self.life || later.any(|(_, cuts)| is_beyond(cuts)) {
             return None;
         }
         let stream = self.streams.entry(stream).or_default();
@@ -164,7 +168,12 @@ impl Made {
 impl World {
     /// After each step of a member.
     pub fn check_member(&mut self, node: usize) {
-        let Some(member) = &self.nodes[node].member else {
+        // Who still has the group of a region that is gone is judged by what its clients see.
+        let Some(member) = self.nodes[node]
+            .member
+            .as_ref()
+            .filter(|m| self.is_of_group(m))
+        else {
             return;
         };
         let mut bad = Vec::new();
@@ -206,6 +215,12 @@ impl World {
                 bad.push(what);
             }
         }
+        if self.m > 1 && member.is_stalled() {
+            bad.push(format!(
+                "a seq is never refused, but node {node} (slot {:?}) has no memory for what it has received",
+                member.slot()
+            ));
+        }
         bad.extend(self.bad_promise(node));
         bad.extend(self.bad_reset(node));
         for what in bad {
@@ -214,6 +229,10 @@ impl World {
         if self.steps.is_multiple_of(16) {
             self.check_page(node);
         }
+    }
+
+    fn is_of_group(&self, member: &Member) -> bool {
+        member.id() == self.group
     }
 
     // Rule 16: a page that was done stays done while its member lives, unless it carries what was cut off.
@@ -228,7 +247,7 @@ impl World {
         let cut_off = |labels: &[Label]| {
             let beyond = |(column, label): (usize, &Label)| {
                 let stream = if labels.len() == 1 {
-                    slot.index().min(self.m - 1)
+                    bucket_slot(self.m as u8, slot).index().min(self.m - 1)
                 } else {
                     column
                 };
@@ -249,7 +268,7 @@ impl World {
     fn bad_promise(&self, node: usize) -> Option<String> {
         let member = self.nodes[node].member.as_ref()?;
         let group = member.view()?;
-        for slot in group.parity_slots() {
+        for slot in group.protectors(member.slot()?.index()) {
             let x = group.member(slot)?;
             let counted = self.nodes[node].true_time(member.promise_of(slot)?);
             let Some(other) = self
@@ -282,7 +301,8 @@ impl World {
         let member = self.nodes[node].member.as_ref()?;
         let own = member
             .slot()
-            .is_some_and(|s| s.index() != stream && s.index() < self.m);
+            .map(|s| bucket_slot(self.m as u8, s).index())
+            .is_some_and(|s| s != stream && s < self.m);
         if own {
             return None;
         }
@@ -293,7 +313,7 @@ impl World {
             ));
         }
         let group = member.view()?;
-        for slot in group.parity_slots() {
+        for slot in group.protectors(stream) {
             let x = group.member(slot)?;
             let Some(other) = self
                 .node_of(x.node)
@@ -333,10 +353,11 @@ impl World {
     /// What is wrong with a page of a member, by the deltas that its labels name. (The deltas of a
     /// key-value service are its own affair; there, pages and index are compared.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
-        if self.kv.is_some() {
+        if self.kv.is_some() || self.memory.is_some() {
             return None;
         }
-        let (table, slot) = (member.table()?, member.slot()?.index());
+        let slot = bucket_slot(self.m as u8, member.slot()?).index();
+        let table = member.table()?;
         if !table.is_here(page) {
             return None;
         }
@@ -410,7 +431,11 @@ impl World {
     /// A read is about to be answered (I7).
     pub fn check_read(&mut self, node: usize) {
         self.check_life(node);
-        let Some(member) = &self.nodes[node].member else {
+        let Some(member) = self.nodes[node]
+            .member
+            .as_ref()
+            .filter(|m| self.is_of_group(m))
+        else {
             return;
         };
         let last_open = &self.committed().last_open;
@@ -461,13 +486,16 @@ impl World {
         for stream in 0..self.m {
             let holders: Vec<u64> = group
                 .listed()
-                .filter(|(slot, _)| slot.index() >= self.m || slot.index() == stream)
+                .filter(|(slot, _)| {
+                    let of = group.bucket_slot(*slot).index();
+                    of >= self.m || of == stream
+                })
                 .filter_map(|(_, x)| {
                     self.node_of(x.node)
                         .filter(|n| self.nodes[*n].lives(x.incarnation))
                 })
                 .filter_map(|n| self.nodes[n].member.as_deref())
-                .filter(|m| m.synced() == group.epoch)
+                .filter(|m| m.synced() == group.epoch && self.is_of_group(m))
                 .filter_map(|m| m.stream(stream).map(|s| s.prefix))
                 .collect();
             let Some(cut) = holders.iter().copied().min() else {
@@ -493,7 +521,9 @@ impl World {
     fn check_leases(&mut self, group: &Group) {
         for node in 0..self.nodes.len() {
             let n = &self.nodes[node];
-            let Some(member) = &n.member else { continue };
+            let Some(member) = n.member.as_ref().filter(|m| self.is_of_group(m)) else {
+                continue;
+            };
             let stays = group
                 .slot_of(n.id, n.incarnation)
                 .is_some_and(|slot| slot.index() < self.m && group.retained(slot));

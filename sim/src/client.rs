@@ -8,6 +8,7 @@ use staves_wire::group::RequestId;
 
 use crate::event::{ClientRequest, Happening, Packet, client_id};
 use crate::history::Operation;
+use crate::kv::Service;
 use crate::node::REGISTERS;
 use crate::world::{MS, World};
 
@@ -29,18 +30,20 @@ pub struct SimClient {
 impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
+        self.burst();
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
         if looks || self.clients[c].map.is_none() {
             self.look_at_map(c);
         }
         let gives_up = !self.healing && self.clients[c].attempts > ATTEMPTS_MAX;
+        self.leave_region(c);
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
-            return;
+            return self.look_later(c);
         }
-        if self.kv.is_some() {
-            self.ask_kv(c);
-        } else {
-            self.ask(c);
+        match self.service() {
+            Service::Keys => self.ask_kv(c),
+            Service::Memory => self.ask_memory(c),
+            Service::Registers => self.ask(c),
         }
         self.complain(c);
         let pause = if self.healing {
@@ -89,8 +92,10 @@ impl World {
         if self.now > self.clients_stop_at {
             return false;
         }
-        if self.kv.is_some() {
-            return self.begin_kv(c);
+        match self.service() {
+            Service::Keys => return self.begin_kv(c),
+            Service::Memory => return self.begin_memory(c),
+            Service::Registers => {}
         }
         let reads_mostly = self.profile.think <= 10;
         let write = self.rng.chance(if reads_mostly { 60 } else { 550 });
@@ -112,6 +117,13 @@ impl World {
             life: 0,
         });
         true
+    }
+
+    // A region that has just been made serves nobody yet.
+    fn look_later(&mut self, c: usize) {
+        if self.memory.is_some() && self.now <= self.clients_stop_at {
+            self.queue.push(self.now + 30 * MS, Happening::Client(c));
+        }
     }
 
     fn ask(&mut self, c: usize) {
@@ -159,7 +171,10 @@ impl World {
             if attempt + 1 != self.clients[c].attempts {
                 return;
             }
-            return self.deliver_kv_answer(c, number, life, &answer);
+            return match self.memory {
+                Some(_) => self.deliver_memory_answer(c, number, &answer),
+                None => self.deliver_kv_answer(c, number, life, &answer),
+            };
         }
         let Packet::Answer {
             number,

@@ -114,6 +114,14 @@ impl Directory {
         self.opened.clone()
     }
 
+    /// The group is deleted: what was known and reported of it is void. Who sees the map late sees the old
+    /// entry still.
+    pub(crate) fn forget_group(&mut self) {
+        self.opened = None;
+        self.stuck.clear();
+        self.reports.clear();
+    }
+
     /// The entry now.
     pub fn entry(&self) -> Option<Arc<Group>> {
         self.entries.last().cloned()
@@ -135,26 +143,26 @@ impl World {
             .map
             .apply(None, &bootstrap)
             .expect("an empty map takes a bootstrap");
+        let memory = self.memory.is_some();
         let create = Change::CreatePool {
             name: "cache".into(),
-            kind: PoolKind::Cache,
+            kind: match memory {
+                true => PoolKind::Memory { regions: vec![] },
+                false => PoolKind::Cache,
+            },
             scheme: Scheme {
                 m: self.m as u8,
                 k: self.k as u8,
             },
             medium: Medium::Ram,
             node_budget_bytes: 1 << 21,
-            buckets: 1,
+            buckets: u32::from(!memory),
             may_start_empty: self.loss == Loss::StartsEmpty,
         };
         self.directory.map.apply(None, &create).expect("a pool");
-        self.group = *self
-            .directory
-            .map
-            .groups
-            .keys()
-            .next()
-            .expect("the pool has a group");
+        self.create_region();
+        let mut groups = self.directory.map.groups.keys();
+        self.group = *groups.next().expect("the pool has a group");
         for node in 0..first_nodes {
             self.start_node(node);
         }
@@ -187,15 +195,12 @@ impl World {
         };
         self.note(|| format!("START node {node} as {id:?} {incarnation:?}"));
         let group = self.group;
-        let (options, serves_keys) = (self.member_options(), self.kv.is_some());
         let n = &mut self.nodes[node];
         n.id = id;
         n.incarnation = incarnation;
         n.up = true;
         n.eyes = Eyes::default();
-        let (arena, budget) = (n.arena.clone(), n.budget.clone());
-        let member = staves_group::Member::new(options, group, id, incarnation, arena, budget);
-        n.member = Some(crate::kv::Seat::new(member, serves_keys, id, incarnation));
+        self.make_seat(node, group);
     }
 
     /// A packet for the directory.
@@ -241,9 +246,11 @@ impl World {
                     self.entry_changed();
                 }
             }
-            Packet::Call(DirectoryCall::Stuck { epoch, slots, .. })
-                if epoch == self.committed().epoch =>
-            {
+            Packet::Call(DirectoryCall::Stuck {
+                group,
+                epoch,
+                slots,
+            }) if group == self.group && epoch == self.committed().epoch => {
                 self.take_report(from, epoch, slots);
             }
             _ => {}
@@ -312,6 +319,7 @@ impl World {
         if !self.directory.answers(self.now) {
             return;
         }
+        self.tend_region();
         self.show_map();
         if self.now < self.calm_until {
             return;

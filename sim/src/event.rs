@@ -33,6 +33,8 @@ pub enum Packet {
     },
     /// A client's request to a key-value service.
     KvRequest(KvRequest),
+    /// A client's request to a memory service.
+    MemoryRequest(MemoryRequest),
     /// The service's answer to the request of that number.
     KvAnswer {
         /// The number of the request.
@@ -127,6 +129,21 @@ pub struct ClientRequest {
 pub struct KvRequest {
     /// Where to answer.
     pub client: Place,
+    /// The request's name; the number is also that of a read.
+    pub id: RequestId,
+    /// How often it was sent before.
+    pub attempt: u32,
+    /// Which operation of the history it is.
+    pub operation: usize,
+}
+
+/// What a client asks of a memory service.
+#[derive(Clone, Debug)]
+pub struct MemoryRequest {
+    /// Where to answer.
+    pub client: Place,
+    /// The group, by the client's map.
+    pub group: GroupId,
     /// The request's name; the number is also that of a read.
     pub id: RequestId,
     /// How often it was sent before.
@@ -240,6 +257,9 @@ impl EventHash {
                 for byte in answer.to_bytes().iter().take(16) {
                     self.add(u64::from(*byte));
                 }
+            }
+            Packet::MemoryRequest(r) => {
+                self.add(19 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50);
             }
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),

@@ -108,11 +108,9 @@ impl World {
     fn may_crash(&self, node: usize) -> bool {
         let group = self.committed();
         let alive = |members: &[Option<staves_model::Member>]| {
-            members
-                .iter()
-                .flatten()
-                .filter(|x| x.complete && !self.is_dead(x) && self.nodes[node].id != x.node)
-                .count()
+            staves_model::whole_buckets(self.m as u8, members, |x| {
+                !self.is_dead(x) && self.nodes[node].id != x.node
+            })
         };
         group.last_open.epoch.0 > 0
             && alive(&group.last_open.members).min(alive(&group.members)) >= self.m
@@ -254,7 +252,9 @@ impl World {
     fn takeover(&mut self) -> u64 {
         let group = self.committed().clone();
         let all_up = self.nodes.iter().all(|n| n.up);
-        if !group.open || !all_up || !self.directory.answers(self.now) {
+        // A joiner that finds no memory is not what is timed.
+        let hindered = self.room.tight || !self.directory.answers(self.now);
+        if !group.open || !all_up || hindered {
             return 0;
         }
         self.fault_at("takeover");
@@ -277,6 +277,9 @@ impl World {
     // Somebody drains a node, or changes k, while it serves.
     fn operator(&mut self, node: usize) {
         self.fault_at("operator");
+        if self.room.tight {
+            self.raise_limit(node);
+        }
         if self.rng.chance(500) {
             return self.drain(node);
         }
@@ -284,8 +287,10 @@ impl World {
         self.change_k(k);
     }
 
-    fn fill_memory(&mut self, node: usize) {
-        self.fault_at("memory full");
+    pub(crate) fn fill_memory(&mut self, node: usize) {
+        if !self.healing {
+            self.fault_at("memory full");
+        }
         let n = &mut self.nodes[node];
         let free = n.budget.limit().saturating_sub(n.budget.taken());
         if n.taken == 0 && n.budget.take(free) {

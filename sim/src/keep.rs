@@ -1,7 +1,7 @@
 //! The program's own planner at work in the simulator: the detector declares nodes dead (rightly or
 //! not), and the keeper proposes.
 
-use staves_model::{Change, Scheme};
+use staves_model::{Change, MemberSlot, Scheme};
 
 use crate::world::World;
 
@@ -25,11 +25,20 @@ impl World {
                 self.entry_changed();
             } else if self.committed().epoch != before {
                 self.cover.count("keeper's epoch");
-                let group = self.committed();
+                let group = self.committed().clone();
                 let was = |s: usize| group.last_open.members.get(s).copied().flatten();
                 let vacant = |s: &usize| group.last_open.epoch.0 > 0 && was(*s).is_none();
                 if (0..self.m).any(|s| vacant(&s) && group.members[s].is_some()) {
                     self.cover.count("vacant data bucket taken");
+                }
+                let of = |s: usize| group.bucket_slot(MemberSlot(s as u8)).index();
+                let joins = |s: &usize| group.members[*s].is_some() && group.kept[*s].is_none();
+                if (0..group.members.len()).any(|s| of(s) != s && joins(&s)) {
+                    self.cover.count("twin called in");
+                }
+                let moved = |s: &usize| group.kept[*s].is_some_and(|from| from.index() != *s);
+                if self.m > 1 && (0..self.m).any(|s| moved(&s)) {
+                    self.cover.count("twin took a data bucket's place");
                 }
                 self.note(|| {
                     format!(

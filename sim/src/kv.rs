@@ -47,22 +47,50 @@ pub enum Seat {
     Raw(Box<Member>),
     /// The service.
     Kv(Box<Bucket>),
+    /// The memory service.
+    Memory(Box<staves_memory::Bucket>),
+}
+
+/// What a world's clients use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// Registers of the member itself.
+    Registers,
+    /// Keys and values.
+    Keys,
+    /// Memory.
+    Memory,
 }
 
 impl Seat {
     /// A new process's.
-    pub fn new(member: Member, serves_keys: bool, id: NodeId, incarnation: Incarnation) -> Seat {
-        if serves_keys {
-            Seat::Kv(Box::new(Bucket::new(options(), member, id, incarnation)))
-        } else {
-            Seat::Raw(Box::new(member))
+    pub fn new(member: Member, service: Service, id: NodeId, incarnation: Incarnation) -> Seat {
+        match service {
+            Service::Registers => Seat::Raw(Box::new(member)),
+            Service::Keys => Seat::Kv(Box::new(Bucket::new(options(), member, id, incarnation))),
+            Service::Memory => {
+                let options = crate::memory::options();
+                let bucket = staves_memory::Bucket::new(options, member, id, incarnation);
+                Seat::Memory(Box::new(bucket))
+            }
+        }
+    }
+
+    /// The same around what its process held before: the service begins anew.
+    pub(crate) fn begin_again(self, id: NodeId, incarnation: Incarnation) -> Seat {
+        match self {
+            Seat::Raw(member) => Seat::Raw(member),
+            Seat::Kv(bucket) => Seat::new(bucket.into_member(), Service::Keys, id, incarnation),
+            Seat::Memory(bucket) => {
+                Seat::new(bucket.into_member(), Service::Memory, id, incarnation)
+            }
         }
     }
 
     /// The service, in a key-value world.
     pub fn bucket(&self) -> Option<&Bucket> {
         match self {
-            Seat::Raw(_) => None,
+            Seat::Raw(_) | Seat::Memory(_) => None,
             Seat::Kv(bucket) => Some(bucket),
         }
     }
@@ -75,6 +103,7 @@ impl Deref for Seat {
         match self {
             Seat::Raw(member) => member,
             Seat::Kv(bucket) => bucket.member(),
+            Seat::Memory(bucket) => bucket.member(),
         }
     }
 }
@@ -84,6 +113,7 @@ impl DerefMut for Seat {
         match self {
             Seat::Raw(member) => member,
             Seat::Kv(bucket) => bucket.member_mut(),
+            Seat::Memory(bucket) => bucket.member_mut(),
         }
     }
 }

@@ -19,7 +19,9 @@ const SEARCH_MAX: usize = 200_000;
 impl World {
     /// Operations that clients began.
     pub fn operations(&self) -> usize {
-        self.history.len() + self.kv.as_ref().map_or(0, |kv| kv.history.len())
+        let keys = self.kv.as_ref().map_or(0, |kv| kv.history.len());
+        let memory = self.memory.as_ref().map_or(0, |m| m.history.len());
+        self.history.len() + keys + memory
     }
 
     pub(crate) fn begin_kv(&mut self, c: usize) -> bool {

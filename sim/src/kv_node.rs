@@ -17,11 +17,16 @@ const CHECK_EVERY: u64 = 64;
 impl World {
     /// Lets a node's seat know of an event.
     pub fn step_member(&mut self, node: usize, event: Event) {
-        let Some(Seat::Kv(_)) = &self.nodes[node].member else {
-            return self.with_member(node, |m, now, out, applied| {
+        match &self.nodes[node].member {
+            Some(Seat::Kv(_)) => self.step_kv(node, event),
+            Some(Seat::Memory(_)) => self.step_memory(node, event),
+            _ => self.with_member(node, |m, now, out, applied| {
                 m.step(now, event, out, applied)
-            });
-        };
+            }),
+        }
+    }
+
+    fn step_kv(&mut self, node: usize, event: Event) {
         let Some(Seat::Kv(mut bucket)) = self.nodes[node].member.take() else {
             return;
         };
@@ -166,6 +171,9 @@ impl World {
         if let Some(kv) = &mut self.kv {
             kv.open.retain(|(n, _), _| *n != node);
         }
+        if let Some(memory) = &mut self.memory {
+            memory.open.retain(|(n, _), _| *n != node);
+        }
     }
 
     /// The node's process starts again over its old memory: the service begins anew around the member.
@@ -173,10 +181,8 @@ impl World {
         self.forget_tokens(node);
         let (id, incarnation): (NodeId, Incarnation) =
             (self.nodes[node].id, self.nodes[node].incarnation);
-        self.nodes[node].member = match self.nodes[node].member.take() {
-            Some(Seat::Kv(bucket)) => Some(Seat::new(bucket.into_member(), true, id, incarnation)),
-            seat => seat,
-        };
+        let seat = self.nodes[node].member.take();
+        self.nodes[node].member = seat.map(|seat| seat.begin_again(id, incarnation));
     }
 
     /// At rest: index and pages agree everywhere, all members hold the same pages, keys and values; and

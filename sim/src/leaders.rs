@@ -201,7 +201,9 @@ impl World {
         let granted = former
             .leases
             .grant(now, map, id, ask.incarnation, &ask.wanted);
-        let heard = counts_as_heard(map, &map.groups[&self.group], id, ask.incarnation);
+        // It may not know of the group that a new region has.
+        let group = map.groups.get(&self.group);
+        let heard = group.is_some_and(|g| counts_as_heard(map, g, id, ask.incarnation));
         self.answer_lease(ask, granted, heard);
     }
 

@@ -110,7 +110,9 @@ impl World {
             }
             Packet::Request(request) => self.request(node, request),
             Packet::KvRequest(request) => self.request_kv(node, &request),
+            Packet::MemoryRequest(request) => self.request_memory(node, &request),
             Packet::Map(group) => {
+                self.take_seat(node, group.id);
                 self.step_member(node, Event::Map(group));
             }
             Packet::Lease {
@@ -227,6 +229,7 @@ impl World {
             return;
         }
         self.step_member(node, Event::Tick);
+        self.change_wish(node);
         self.look_around(node);
         let serves = self.nodes[node]
             .member

@@ -15,8 +15,10 @@ use crate::event::{EventHash, Happening, Queue};
 use crate::history::{Operation, violations};
 use crate::kv::KvWorld;
 use crate::loss::{Loss, in_life};
+use crate::memory::MemoryWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
+use crate::room::Room;
 use crate::world::{MS, Profile, SimNode, World};
 
 /// Every run does at least so many client operations before it heals, but where the group is lost.
@@ -100,6 +102,16 @@ pub fn serves_keys(s: &Scenario) -> bool {
     }
 }
 
+/// Whether a run serves memory: every third seed with m > 1 and some others, and each run with a planted bug
+/// of that service.
+pub fn serves_memory(s: &Scenario) -> bool {
+    match s.mutant {
+        Some(m) => Mutant::MEMORY.contains(&m),
+        None if s.m > 1 => s.seed % 3 == 1,
+        None => s.seed / 5 % 8 == 4,
+    }
+}
+
 /// Planted bugs that only a pool that may start empty can show are hunted in such worlds alone.
 fn of_rule_13(s: &Scenario) -> bool {
     let bugs = [Mutant::QuietMemberGoesOn, Mutant::HeardWhileGone];
@@ -111,6 +123,9 @@ fn of_rule_13(s: &Scenario) -> bool {
 fn loss_of(s: &Scenario) -> Loss {
     match (s.seed % 4, s.seed / 4 % 3) {
         _ if of_rule_13(s) => Loss::StartsEmpty,
+        _ if s.mutant == Some(Mutant::LostReadWaits) => Loss::Waits,
+        // Memory never starts empty.
+        (3, 0) if serves_memory(s) => Loss::Waits,
         (3, 0) => Loss::StartsEmpty,
         (3, 1) => Loss::Waits,
         _ => Loss::Bounded,
@@ -190,13 +205,16 @@ pub(crate) fn world(s: &Scenario) -> World {
         cut: BTreeSet::new(),
         history: Vec::new(),
         kv: None,
+        memory: None,
         violations: Vec::new(),
-        keeping: s.seed % 4 == 3 || of_rule_13(s),
+        keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded,
         loss: loss_of(s),
         lives: vec![0],
         clients_stop_at: u64::MAX,
         healing: false,
         profile,
+        room: Room::default(),
+        made: 0,
         cover: Coverage::default(),
         ghost: Ghost::default(),
         aim: None,
@@ -213,6 +231,9 @@ pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
     w.kv = serves_keys(scenario).then(KvWorld::default);
+    w.memory = serves_memory(scenario).then(MemoryWorld::default);
+    w.room = Room::of(scenario);
+    w.make_tight(scenario.seed);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().cloned();
@@ -226,7 +247,8 @@ pub fn run(scenario: &Scenario) -> Report {
         hash: w.hash.get(),
         steps: w.steps,
         operations,
-        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided),
+        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided)
+            + w.memory.as_ref().map_or(0, |memory| memory.undecided),
         cover: w.cover,
     }
 }
@@ -259,18 +281,24 @@ fn go(w: &mut World) {
         w.violation(what);
     }
     w.check_kv_history();
+    w.check_memory_history();
 }
 
 // No more faults: everything that is listed must come to rest whole (I11).
 fn heal(w: &mut World) {
     w.note(|| "HEALING".into());
     w.healing = true;
-    w.heal_network();
+    w.cut.clear();
     w.directory.stalled_until = 0;
     w.directory.former = None;
     w.settle_operator();
     for node in &mut w.nodes {
         node.paused_until = 0;
+    }
+    w.heal_short_of_memory();
+    w.heal_network();
+    for node in 0..w.nodes.len() {
+        w.raise_limit(node);
     }
     let (end, stop) = (w.now + HEALING_MS_MAX * MS, w.now + HEALING_CLIENTS_MS * MS);
     w.clients_stop_at = stop;
@@ -314,9 +342,11 @@ fn at_rest(w: &mut World) {
             if slot.index() < w.m || w.doomed() {
                 continue;
             }
-            for stream in 0..w.m {
+            let of = group.bucket_slot(slot).index();
+            for stream in (0..w.m).filter(|s| of >= w.m || of == *s) {
                 let data = w.data_label(stream, page);
-                let here = member.table().map(|t| t.label(page, stream));
+                let column = if of < w.m { 0 } else { stream };
+                let here = member.table().map(|t| t.label(page, column));
                 if data != here {
                     bad.push(format!(
                         "I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"
@@ -336,6 +366,9 @@ fn at_rest(w: &mut World) {
     }
     if w.kv.is_some() {
         return w.kv_at_rest();
+    }
+    if w.memory.is_some() {
+        return;
     }
     let now = w.now;
     for stream in 0..w.m {
@@ -398,9 +431,10 @@ impl World {
         for page in 0..end.max().unwrap_or(0) {
             let data: Vec<Vec<u8>> = (0..self.m).map(|d| page_of(d, page)).collect();
             for slot in group.parity_slots() {
+                let row = group.bucket_slot(slot).index() - self.m;
                 let mut coded = vec![0; PAGE_BYTES];
                 for (d, bytes) in data.iter().enumerate() {
-                    self.code.apply(slot.index() - self.m, d, bytes, &mut coded);
+                    self.code.apply(row, d, bytes, &mut coded);
                 }
                 if page_of(slot.index(), page) != coded {
                     return Some(format!(
@@ -424,7 +458,7 @@ impl World {
         bytes.try_into().ok().map(u64::from_le_bytes)
     }
 
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let each = |(i, n): (usize, &SimNode)| {
             let m = n.member.as_ref()?;
             let slot = m.slot()?;

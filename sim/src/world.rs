@@ -16,11 +16,13 @@ use crate::cover::Coverage;
 use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Packet, Place, Queue};
 use crate::history::Operation;
-use crate::kv::{KvWorld, Seat};
+use crate::kv::{KvWorld, Seat, Service};
 use crate::loss::{Loss, QUIET};
+use crate::memory::MemoryWorld;
 use crate::node::Waiting;
 use crate::pinger::Eyes;
 use crate::rng::Rng;
+use crate::room::Room;
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
 pub const LEASE: Duration = Duration::from_millis(200);
@@ -118,6 +120,8 @@ pub struct World {
     pub history: Vec<Operation>,
     /// The key-value service, in worlds that run it.
     pub kv: Option<KvWorld>,
+    /// The memory service, in worlds that run it.
+    pub memory: Option<MemoryWorld>,
     /// What must not be.
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
@@ -132,6 +136,10 @@ pub struct World {
     pub healing: bool,
     /// How rough.
     pub profile: Profile,
+    /// How memory is treated, with m > 1.
+    pub room: Room,
+    /// Updates that bursts have made.
+    pub made: u64,
     /// Faults at each protocol step.
     pub cover: Coverage,
     /// What every page must hold, by its labels.
@@ -224,9 +232,30 @@ impl World {
     pub fn log_bytes_max(&self) -> usize {
         if self.kv.is_some() {
             crate::kv::LOG_BYTES_MAX
+        } else if self.memory.is_some() {
+            crate::memory::LOG_BYTES_MAX
         } else {
             LOG_BYTES_MAX
         }
+    }
+
+    /// What this world's clients use.
+    pub fn service(&self) -> Service {
+        match (&self.kv, &self.memory) {
+            (Some(_), _) => Service::Keys,
+            (_, Some(_)) => Service::Memory,
+            _ => Service::Registers,
+        }
+    }
+
+    /// A node that runs has a seat for the group.
+    pub(crate) fn make_seat(&mut self, node: usize, group: GroupId) {
+        let (options, service) = (self.member_options(), self.service());
+        let n = &mut self.nodes[node];
+        let (id, incarnation) = (n.id, n.incarnation);
+        let (arena, budget) = (n.arena.clone(), n.budget.clone());
+        let member = Member::new(options, group, id, incarnation, arena, budget);
+        n.member = Some(Seat::new(member, service, id, incarnation));
     }
 
     /// A member's options in this world.
@@ -235,6 +264,7 @@ impl World {
         Options {
             log_bytes_max,
             message_bytes_max: log_bytes_max / 5,
+            fetch_pages: if self.memory.is_some() { 12 } else { 4 },
             quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
         }

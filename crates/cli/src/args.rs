@@ -279,10 +279,13 @@ pub enum Node {
         /// Its id or its name
         node: String,
     },
-    /// Stop a node's process in good order
+    /// Stop a node's process in good order, if what it holds is held by enough others
     Stop {
         /// Its id or its name
         node: String,
+        /// Even if what it holds is lost by that
+        #[arg(long)]
+        force: bool,
     },
     /// Strike a node that will not come back
     Forget {
@@ -310,7 +313,7 @@ pub enum Pool {
         #[arg(long, value_name = "SIZE")]
         memory: Size,
         /// Buckets: a power of two, 64 if not given (a cache only; those of memory come with its regions)
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         buckets: Option<u32>,
         /// When a bucket is lost whole, wait for its members instead of starting empty
         #[arg(long)]

@@ -19,6 +19,7 @@ mod args;
 mod cpu;
 mod dialect;
 mod draw;
+mod erasure;
 mod histogram;
 mod memory;
 mod native;
@@ -53,7 +54,7 @@ use tally::{Kind, Tally};
 use work::Job;
 use workers::{Target, Workers};
 
-use crate::args::Args;
+use crate::args::{Args, Format};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::output::{self, bytes, number};
@@ -72,6 +73,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
     let cache = match command {
         Bench::Cache(cache) => cache,
         Bench::Memory(bench) => return memory::run(args, bench),
+        Bench::Erasure(bench) => return erasure::run(args, bench),
     };
     let plans = cache.plans()?;
     let deadline = args.deadline.duration();
@@ -84,6 +86,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let mut desk = Desk {
             cache,
+            out: args.output,
             target,
             cpu,
             deadline,
@@ -175,6 +178,7 @@ fn doors(args: &Args) -> anyhow::Result<Vec<String>> {
 /// What does the runs, one after another.
 struct Desk<'a> {
     cache: &'a CacheBench,
+    out: Format,
     target: Target,
     cpu: ServerCpu,
     deadline: Duration,
@@ -185,6 +189,13 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
+    /// Tells people how far it is. Programs have nothing to read on stderr but an error.
+    fn say(&self, text: &str) {
+        if self.out == Format::Table {
+            eprintln!("{text}");
+        }
+    }
+
     fn addresses(&self) -> Vec<String> {
         match &self.target {
             Target::Stream { addresses, .. } | Target::Native { addresses, .. } => {
@@ -208,7 +219,7 @@ impl Desk<'_> {
                 break;
             }
             let (warm_up, duration) = (self.cache.warm_up, self.cache.duration);
-            eprintln!("run {} of {}: {plan}", at + 1, plans.len());
+            self.say(&format!("run {} of {}: {plan}", at + 1, plans.len()));
             let job = self.job(*plan, None);
             let (tally, measured) = self
                 .phase(job, warm_up.duration(), duration.duration())
@@ -216,7 +227,10 @@ impl Desk<'_> {
             if let Some(measured) = measured {
                 let run = Run::new(plan, &tally, &measured);
                 let rate = number(run.operations_per_second().round() as u64);
-                eprintln!("  {rate} operations/s, {} errors", tally.error_count());
+                self.say(&format!(
+                    "  {rate} operations/s, {} errors",
+                    tally.error_count()
+                ));
                 runs.push(run);
             }
             if self.interrupted {
@@ -229,7 +243,7 @@ impl Desk<'_> {
     /// Sets every key, so that what is read has a value, and one of the right length.
     async fn fill(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let (keys, size) = (number(plan.keys), bytes(plan.value_bytes));
-        eprintln!("setting {keys} keys of {size}");
+        self.say(&format!("setting {keys} keys of {size}"));
         let tally = self.sweep(plan, Kind::Write).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
@@ -248,7 +262,7 @@ impl Desk<'_> {
             return Ok(());
         };
         let keys = number(plan.keys);
-        eprintln!("deleting {keys} keys (--keep leaves them)");
+        self.say(&format!("deleting {keys} keys (--keep leaves them)"));
         let tally = self.sweep(plan, Kind::Delete).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());

@@ -209,8 +209,12 @@ impl Cluster {
     }
 
     /// Asks a node to stop in good order: itself, not another on its behalf.
-    pub fn stop(&self, node: &Node) -> anyhow::Result<()> {
-        let message = Message::NodeStop(NodeTarget { node: node.id });
+    pub fn stop(&self, node: &Node, force: bool) -> anyhow::Result<()> {
+        let target = NodeTarget { node: node.id };
+        let message = match force {
+            true => Message::NodeStopForced(target),
+            false => Message::NodeStop(target),
+        };
         match self.ask_at(&node.native, &message)? {
             Message::Done => Ok(()),
             other => Err(unexpected(&message, &other)),

@@ -36,7 +36,7 @@ use story::{Act, Round, Story};
 /// How long the load runs before the first node is killed, and between rounds.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// How long the cluster may take to start, or to rebuild what a killed node held.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How often the cluster is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that write.
@@ -239,12 +239,16 @@ impl Show {
         let until = Instant::now() + PATIENCE;
         while load.filled() < u64::from(region::PAGES) {
             self.look_up()?;
-            let late = Instant::now() >= until || load.is_broken();
-            anyhow::ensure!(
-                !late,
-                "the region is not filled; {} pages are",
-                load.filled()
-            );
+            if load.is_broken() || Instant::now() >= until {
+                self.nodes.keep();
+                bail!(
+                    "the region is not filled: {} of {} pages are. Last error: {}. The nodes' logs are in {}",
+                    load.filled(),
+                    region::PAGES,
+                    load.last_error().unwrap_or_else(|| "none".into()),
+                    self.nodes.folder().display()
+                );
+            }
             std::thread::sleep(LOOK);
         }
         let mib = (u64::from(region::PAGES) * region::PAGE_BYTES as u64) >> 20;

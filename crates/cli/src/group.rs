@@ -91,6 +91,7 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
             .map(|(slot, member)| Member {
                 slot: slot.0,
                 holds: match (slot.0 < group.m, group.m) {
+                    _ if group.bucket_slot(slot) != slot => "twin",
                     (true, 1) => "primary",
                     (false, 1) => "copy",
                     (true, _) => "data",
@@ -133,7 +134,7 @@ fn listed(row: &Row) -> Vec<String> {
         row.epoch.to_string(),
         row.state.into(),
         names(&["primary", "data"]),
-        names(&["copy", "parity"]),
+        names(&["copy", "parity", "twin"]),
     ]
 }
 

@@ -10,11 +10,13 @@ use serde::Serialize;
 use serde_json::json;
 use staves_model::{ClusterMap, NodeState};
 use staves_node::config::Millis;
-use staves_node::status::{NodeStatus, StatusReport};
+use staves_node::status::{NodeStatus, StatusReport, drain_waits_for};
+use staves_wire::ErrorCode;
 
 use crate::args::{Format, Node};
 use crate::cluster::{Cluster, find_node};
-use crate::failure::Failure;
+use crate::explain::{Code, Own};
+use crate::failure::{self, Failure};
 use crate::output::{self, bytes, number, or_dash, properties, table};
 use crate::status::{self, role};
 
@@ -38,22 +40,13 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             cluster.drain(node.id, false)?;
             said(out, node, "resumed", "it takes buckets again")
         }
-        Node::Stop { node } => {
+        Node::Stop { node, force } => {
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
             if node.state == NodeState::Down {
                 bail!("node {} ({}) is down already", node.id, node.name);
             }
-            cluster.stop(node)?;
-            let until = cluster.until_looked();
-            while cluster.answers(node) {
-                if Instant::now() + LOOK >= until {
-                    let then = "it hands over what it serves, then ends";
-                    return said(out, node, "stopping", then);
-                }
-                std::thread::sleep(LOOK);
-            }
-            said(out, node, "stopped", "it has handed over what it served")
+            stop(cluster, &map, node, *force, out)
         }
         Node::Forget { node, force } => {
             let map = cluster.map()?;
@@ -88,17 +81,63 @@ fn drain(
         None if holds(&map, node) == 0 => {
             said(out, node, "drained", "it holds nothing and can be stopped")
         }
-        None => said(
-            out,
-            node,
-            "draining",
-            "its buckets move to others; see 'staves status'",
-        ),
+        None => {
+            let waits = drain_waits_for(&cluster.map()?, node.id);
+            let then = "its buckets move to others; see 'staves status'";
+            told(out, node, "draining", then, waits)
+        }
     }
 }
 
+fn stop(
+    cluster: &Cluster,
+    map: &ClusterMap,
+    node: &staves_model::Node,
+    force: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    cluster
+        .stop(node, force)
+        .map_err(|error| match failure::code(&error) {
+            Code::Wire(ErrorCode::Refused) => {
+                Failure::Own(Own::NeedsForce, error.to_string()).into()
+            }
+            _ => error,
+        })?;
+    // Others that drain are on their way out, too.
+    let drains = |id| map.nodes.get(&id).is_some_and(|n| n.draining);
+    let warning = map.after_stop(node.id, drains).warning(map);
+    let until = cluster.until_looked();
+    while cluster.answers(node) {
+        if Instant::now() + LOOK >= until {
+            let then = "it hands over what it serves, then ends";
+            return told(out, node, "stopping", then, warning);
+        }
+        std::thread::sleep(LOOK);
+    }
+    let then = "it has handed over what it served";
+    told(out, node, "stopped", then, warning)
+}
+
 fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {
-    let answer = json!({ "node": node.id.0, "name": node.name, "result": what });
+    told(out, node, what, then, None)
+}
+
+fn told(
+    out: Format,
+    node: &staves_model::Node,
+    what: &str,
+    then: &str,
+    warning: Option<String>,
+) -> anyhow::Result<()> {
+    let mut answer = json!({ "node": node.id.0, "name": node.name, "result": what });
+    if let Some(warning) = warning {
+        // Programs have nothing to read on stderr but an error.
+        match out {
+            Format::Table => eprintln!("staves: warning: {warning}"),
+            Format::Json => answer["warning"] = warning.into(),
+        }
+    }
     let text = format!("node {} ({}): {what}; {then}", node.id, node.name);
     output::answer(out, &answer, |_| text)
 }
@@ -122,7 +161,8 @@ fn wait_until_empty(
     let until = Instant::now() + wait;
     let mut told = None;
     loop {
-        let left = holds(&cluster.map()?, node);
+        let map = cluster.map()?;
+        let left = holds(&map, node);
         if left == 0 {
             return said(out, node, "drained", "it holds nothing and can be stopped");
         }
@@ -132,8 +172,10 @@ fn wait_until_empty(
             told = Some(left);
         }
         if Instant::now() >= until {
+            let waits = drain_waits_for(&map, node.id);
+            let waits = waits.map_or(String::new(), |what| format!("; {what}"));
             return Err(Failure::late(format!(
-                "node {} still holds {left} buckets after {} s; it goes on draining",
+                "node {} still holds {left} buckets after {} s; it goes on draining{waits}",
                 node.id,
                 wait.as_secs()
             ))

@@ -2,6 +2,9 @@
 
 use serde_json::json;
 use staves_model::{Change, ClusterMap, Medium, PoolKind};
+use staves_node::config::Size;
+use staves_node::status::{NodeStatus, StatusReport};
+use staves_wire::ErrorCode;
 
 use crate::args::{Format, Kind, Pool};
 use crate::cluster::Cluster;
@@ -61,7 +64,11 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             scheme,
             memory,
         } => {
-            find_pool(&cluster.status()?, name)?;
+            let report = cluster.status()?;
+            find_pool(&report, name)?;
+            if let Some(memory) = memory {
+                holds_what_is_there(&report, name, memory.0)?;
+            }
             let change = Change::SetPool {
                 name: name.clone(),
                 scheme: *scheme,
@@ -82,6 +89,35 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             said(out, name, "deleted", "all that it held is gone", None)
         }
     }
+}
+
+/// A pool is given no less of each node than it takes of one already: nothing would be freed by it, and what
+/// is lost next would find no memory to be rebuilt in.
+fn holds_what_is_there(report: &StatusReport, name: &str, budget: u64) -> Result<(), Failure> {
+    let used = |node: &NodeStatus| {
+        let pools = node.facts.iter().flat_map(|facts| &facts.pools);
+        let of_pool = pools.filter(|pool| pool.pool == name);
+        of_pool.map(|pool| pool.used_bytes).max().unwrap_or(0)
+    };
+    let over: Vec<&NodeStatus> = report.nodes.iter().filter(|n| used(n) > budget).collect();
+    let Some(most) = over.iter().max_by_key(|node| used(node)) else {
+        return Ok(());
+    };
+    let others = match over.len() - 1 {
+        0 => String::new(),
+        1 => " (and of 1 other node more than that budget, too)".to_owned(),
+        n => format!(" (and of {n} other nodes more than that budget, too)"),
+    };
+    let text = format!(
+        "pool '{name}' cannot do with {} of each node: it takes {} of node {} ({}) now{others}; give it {} or more, \
+         or delete some of what it holds first; nothing was changed",
+        bytes(budget),
+        bytes(used(most)),
+        most.id,
+        most.name,
+        Size(used(most))
+    );
+    Err(Failure::Wire(ErrorCode::Refused, text))
 }
 
 fn said(
@@ -149,4 +185,56 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
             ),
         ])
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::{ClusterId, NodeId};
+    use staves_node::status::{DirectoryFacts, NodeFacts, PoolFacts};
+
+    /// Regression: a pool was set below what it took; the next loss was then not rebuilt.
+    #[test]
+    fn a_budget_below_what_is_used_is_refused() {
+        let mut map = ClusterMap::default();
+        let cluster = ClusterId(1);
+        map.apply(None, &Change::Bootstrap { cluster })
+            .expect("new");
+        let facts = [(1, 10 << 20), (2, 40 << 20), (3, 20 << 20)].map(|(node, used_bytes)| {
+            let up = Change::NodeUp {
+                id: None,
+                name: format!("n{node}"),
+                zone: None,
+                native: format!("n{node}:1600"),
+                resp: format!("n{node}:6379"),
+                admin: format!("n{node}:1680"),
+                memory_bytes: 1 << 30,
+                durable: true,
+            };
+            map.apply(None, &up).expect("new");
+            let of = |pool: &str, used_bytes| PoolFacts {
+                pool: pool.into(),
+                used_bytes,
+                budget_bytes: 64 << 20,
+            };
+            NodeFacts {
+                node,
+                pools: vec![of("other", 60 << 20), of("mem", used_bytes)],
+                ..NodeFacts::default()
+            }
+        });
+        let report = StatusReport::new(&map, NodeId(1), DirectoryFacts::default(), facts);
+        assert_eq!(holds_what_is_there(&report, "mem", 40 << 20), Ok(()));
+        let refused = holds_what_is_there(&report, "mem", 16 << 20).expect_err("too small");
+        let text = refused.to_string();
+        for part in [
+            "'mem'",
+            "16.0 MiB",
+            "40.0 MiB of node 2 (n2)",
+            "1 other node",
+            "40MiB or",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 }

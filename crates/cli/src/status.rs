@@ -39,7 +39,13 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
         "filling ",
         "directory",
     ];
-    table(&headings, nodes.iter().map(node_row))
+    let mut text = table(&headings, nodes.iter().map(node_row));
+    for node in nodes {
+        if let Some(waits) = &node.waits_for {
+            text += &format!("\n{} cannot be drained as things are: {waits}", node.name);
+        }
+    }
+    text
 }
 
 fn node_row(node: &NodeStatus) -> Vec<String> {

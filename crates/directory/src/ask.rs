@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use openraft::error::RaftError;
+use openraft::raft::AppendEntriesResponse;
 use staves_model::{ClusterId, Incarnation, NodeId, NodeState};
 
 use crate::directory::{Core, Inner};
@@ -234,7 +235,13 @@ impl Inner {
         }
         match letter.body {
             Body::Append(rpc) => match core.raft.append_entries(rpc).await {
-                Ok(answer) => Reply::Append(answer),
+                Ok(answer) => {
+                    if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
+                        let now = self.now().0;
+                        self.leader_heard.store(now, Ordering::Relaxed);
+                    }
+                    Reply::Append(answer)
+                }
                 Err(e) => Reply::Failed(e.to_string()),
             },
             Body::Vote(rpc) => match core.raft.vote(rpc).await {

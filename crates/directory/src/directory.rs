@@ -1,6 +1,6 @@
 //! The handle that a node holds: questions to the leader, answers to other nodes, and the window on the map.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub seen_at: SeenAt,
     /// Nodes that do not answer this node's pings: questions go round by others.
     pub unheard: Mutex<BTreeSet<NodeId>>,
+    /// Nodes whose answers to pings stay away, and when each was last heard.
+    pub silent: Mutex<BTreeMap<NodeId, Instant>>,
     /// Raised with each question that missed, so that the next one goes another way.
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
@@ -64,6 +66,8 @@ pub(crate) struct Inner {
     pub former: Option<Holder>,
     /// This node leads and hands the lead over: it orders nothing meanwhile.
     pub handing_over: AtomicBool,
+    /// When a leader was last heard, in nanoseconds of [`Inner::now`].
+    pub leader_heard: AtomicU64,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
@@ -181,11 +185,13 @@ impl Directory {
             desk_queue: Mutex::new(Some(desk_queue)),
             seen_at: SeenAt::default(),
             unheard: Mutex::default(),
+            silent: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             over: watch::Sender::new(None),
             former,
             handing_over: AtomicBool::new(false),
+            leader_heard: AtomicU64::new(0),
             tasks: Mutex::default(),
             origin: Instant::now(),
         };
@@ -359,6 +365,18 @@ impl Directory {
         }
     }
 
+    /// Asks the leader whether this node may stop: the reason why not, if its groups could not bear it. Who may
+    /// counts as good as gone for a while, so that the next who asks is told of it.
+    pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
+        let (node, incarnation) = self.inner.life()?;
+        let question = Question::Stop { node, incarnation };
+        match self.inner.ask(question, deadline).await? {
+            Answer::Noted => Ok(None),
+            Answer::Refused(why) => Ok(Some(why)),
+            other => Err(unexpected("whether the node may stop", &other)),
+        }
+    }
+
     /// Stops at once, as a crash would, but closes the data folder in order.
     pub async fn stop(&self) {
         let tasks = std::mem::take(&mut *self.inner.tasks.lock());
@@ -413,6 +431,13 @@ impl Directory {
                 .and_then(|m| m.running_state.err())
                 .map(|e| e.to_string()),
         }
+    }
+
+    /// Nodes that this one pings and that do not answer, and for how long. They are not found dead by that.
+    pub fn silent(&self) -> Vec<(NodeId, Duration)> {
+        let silent = self.inner.silent.lock();
+        let for_so_long = |(node, heard): (&NodeId, &Instant)| (*node, heard.elapsed());
+        silent.iter().map(for_so_long).collect()
     }
 
     async fn noted(&self, question: Question, deadline: Duration) -> Result<(), DirectoryError> {

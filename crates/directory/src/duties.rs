@@ -1,6 +1,7 @@
 //! What a leader keeps in mind for one term: all of it volatile, none of it carried into the next.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use staves_model::detector::{Report, Verdict};
 use staves_model::{
@@ -15,6 +16,8 @@ use crate::options::Times;
 const REPORTS_MAX: usize = 4096;
 /// Most reports of stuck members between two ticks.
 const STUCK_MAX: usize = 4096;
+/// How long who was told that it may stop counts as good as gone: longer than a stop takes.
+const STOPS: Duration = Duration::from_secs(30);
 /// Most joins whose answer is remembered, lest one that is asked twice make two nodes.
 const JOINS_MAX: usize = 64;
 
@@ -29,6 +32,8 @@ pub(crate) struct Duties {
     stuck: Vec<StuckReport>,
     /// Who said that they leave, in which life.
     leaving: BTreeMap<NodeId, Incarnation>,
+    /// Who was told that it may stop, in which life, and when.
+    stops: BTreeMap<NodeId, (Incarnation, Time)>,
     down_since: BTreeMap<NodeId, Time>,
     /// Verdicts that were told to the log and stand.
     told: BTreeMap<NodeId, Incarnation>,
@@ -51,6 +56,7 @@ impl Duties {
             reports: Vec::new(),
             stuck: Vec::new(),
             leaving: BTreeMap::new(),
+            stops: BTreeMap::new(),
             down_since: BTreeMap::new(),
             told: BTreeMap::new(),
             joins: VecDeque::new(),
@@ -93,6 +99,31 @@ impl Duties {
             .filter(still)
             .map(|(node, _)| *node)
             .collect()
+    }
+
+    /// Whether a node may stop: what it holds is held by enough others, of whom those do not count that are
+    /// on their way out themselves. If it may, it counts as one of those from now on.
+    pub fn may_stop(
+        &mut self,
+        now: Time,
+        map: &ClusterMap,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Result<(), String> {
+        let Some(known) = map.nodes.get(&node) else {
+            return Ok(()); // removed: it holds nothing
+        };
+        self.stops
+            .retain(|n, (life, at)| now.since(*at) < STOPS && map.is_up(*n, *life));
+        let leaving = self.leaving(map);
+        let goes = |n: NodeId| n != node && (leaving.contains(&n) || self.stops.contains_key(&n));
+        match map.after_stop(node, goes).refusal(map, known) {
+            Some(why) => Err(why),
+            None => {
+                self.stops.insert(node, (incarnation, now));
+                Ok(())
+            }
+        }
     }
 
     /// Keeps note of since when nodes are down, as far as this term has seen it.
@@ -222,6 +253,42 @@ mod tests {
             given > 5 && told == 1,
             "it lived: {given} given, {told} told"
         );
+    }
+
+    /// Regression: nodes that were stopped one right after the other took a region with them.
+    #[test]
+    fn of_two_stops_at_once_the_second_is_refused() {
+        let mut map = map(3);
+        let pool = Change::CreatePool {
+            name: "kept".into(),
+            kind: staves_model::PoolKind::Cache,
+            scheme: "1+1".parse().expect("a scheme"),
+            medium: staves_model::Medium::Ram,
+            node_budget_bytes: 1 << 20,
+            buckets: 1,
+            may_start_empty: false,
+        };
+        map.apply(None, &pool).expect("a pool");
+        let mut keeper = Keeper::new(KeeperConfig::default());
+        for (_, change) in keeper.step(Time::ZERO, &map.clone(), &[]) {
+            map.apply(None, &change).expect("it begins");
+        }
+        let group = map.groups.values().next().expect("one").clone();
+        let (group, epoch) = (group.id, group.epoch);
+        map.apply(None, &Change::Open { group, epoch })
+            .expect("it opens");
+        let members = map.groups[&group].members.clone();
+        let [one, two] = [0, 1].map(|s| members[s].expect("listed"));
+
+        let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
+        let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
+        let mut ask =
+            |ms: u64, x: staves_model::Member| duties.may_stop(at(ms), &map, x.node, x.incarnation);
+        assert_eq!(ask(0, one), Ok(()));
+        assert_eq!(ask(1, one), Ok(()), "asked again");
+        let why = ask(2, two).expect_err("the other goes");
+        assert!(why.contains("'kept'") && why.contains("--force"), "{why}");
+        assert_eq!(ask(60_000, two), Ok(()), "it did not go");
     }
 
     #[test]

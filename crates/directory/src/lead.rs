@@ -58,6 +58,17 @@ impl Inner {
                 Answer::Noted
             })),
             Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
+            Question::Stop { node, incarnation } => {
+                // The map under the lock: of two who ask at once, the second sees that the first was told.
+                let answer = self.with_duties(|duties| {
+                    let (now, map) = (self.now(), self.map());
+                    match duties.may_stop(now, &map, node, incarnation) {
+                        Ok(()) => Answer::Noted,
+                        Err(why) => Answer::Refused(why),
+                    }
+                });
+                Ok(answer)
+            }
         }
     }
 

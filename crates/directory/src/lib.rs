@@ -12,7 +12,7 @@
 //! The leader's driver (`leader`) hands time, map and reports to the pure machines of `staves-model` (`keeper`:
 //! epochs and placement, `detector`: who is dead, `lease`: the lease book) and proposes what they want;
 //! `membership` makes Raft's voters and learners follow the map, as `voters` plans it; a leader that leaves
-//! hands the lead over (`succession`). Every node's `pinger` sees to it that the detector has something to judge.
+//! hands the lead over (`succession`); where leaders do not last, nodes grow patient with them (`calm`). Every node's `pinger` sees to it that the detector has something to judge.
 //!
 //! **Invariants.**
 //! - Vote and log entries are on disk before anybody hears of them; a node without a data folder has a new
@@ -37,6 +37,7 @@
 //! `store`, `machine`, `network`, which are openraft's side.
 
 mod ask;
+mod calm;
 mod desk;
 mod directory;
 mod duties;

@@ -17,7 +17,8 @@ use crate::types::{Applied, Proposal, Types};
 ///
 /// 1. The first.
 /// 2. No release of leases; a leader that leaves asks another voter to stand for election.
-pub(crate) const VERSION: u8 = 2;
+/// 3. Who is told to stop asks whether it may.
+pub(crate) const VERSION: u8 = 3;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -112,6 +113,11 @@ pub(crate) enum Question {
         node: NodeId,
         incarnation: Incarnation,
     },
+    /// May this node stop, as far as the groups that it has can bear it?
+    Stop {
+        node: NodeId,
+        incarnation: Incarnation,
+    },
 }
 
 impl Question {
@@ -125,6 +131,7 @@ impl Question {
             Question::Complete { .. } => "the mark of a complete member",
             Question::Stuck { .. } => "a report of stuck members",
             Question::Leave { .. } => "leaving",
+            Question::Stop { .. } => "whether the node may stop",
         }
     }
 

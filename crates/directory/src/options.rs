@@ -50,7 +50,9 @@ pub struct Options {
 /// openraft keeps a leader lease of its own: a follower refuses to vote until `raft_election_max` has
 /// passed without a word from the leader, and stands for election one random election time later. So
 /// with the defaults a new leader stands 450 to 600 ms after the old one's last word. The heartbeat goes
-/// at every tick, which openraft makes 1.5 x `raft_heartbeat`: 75 ms.
+/// at every tick, which openraft makes 1.5 x `raft_heartbeat`: 150 ms. It also waits no longer than
+/// `raft_heartbeat` for the answer to an append or a confirmation: too short a time, and a leader on a busy
+/// machine orders nothing at all.
 #[derive(Clone, Debug)]
 pub struct Times {
     /// The leases of data buckets.
@@ -79,7 +81,7 @@ impl Default for Times {
     fn default() -> Times {
         Times {
             lease: Duration::from_millis(500),
-            raft_heartbeat: Duration::from_millis(50),
+            raft_heartbeat: Duration::from_millis(100),
             raft_election_min: Duration::from_millis(150),
             raft_election_max: Duration::from_millis(300),
             tick: Duration::from_millis(50),

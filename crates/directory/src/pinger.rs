@@ -19,6 +19,8 @@ use crate::evidence::{Evidence, Sign};
 use crate::message::Question;
 use crate::types::Proposal;
 
+/// A node that has not answered for so many periods is told of as silent. It is suspected only later.
+const PINGS_MISSED: u32 = 2;
 /// Most pings to one node that may be unanswered at a time.
 const UNANSWERED_MAX: u32 = 4;
 /// Least time between two reports against one node.
@@ -130,6 +132,10 @@ impl Pinger {
         self.report(silent);
         let doubted = self.watched.iter().filter(|(_, w)| w.reported.is_some());
         *self.inner.unheard.lock() = doubted.map(|(node, _)| *node).collect();
+        let period = self.inner.options.times.ping;
+        let silent = |w: &Watched| w.reported.is_some() || now - w.heard > period * PINGS_MISSED;
+        let silent = self.watched.iter().filter(|(_, w)| silent(w));
+        *self.inner.silent.lock() = silent.map(|(node, w)| (*node, w.heard)).collect();
         let declared_dead = map
             .nodes
             .get(&me)

@@ -22,7 +22,7 @@ use crate::message::{Answer, Body, Join, JoinRefusal, Question, Reply};
 use crate::network::Network;
 use crate::store::{FILE, Identity};
 use crate::types::{Applied, Proposal, Raft};
-use crate::{desk, fatal, leader, membership, pinger};
+use crate::{calm, desk, fatal, leader, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
 const FOUNDER: NodeId = NodeId(1);
@@ -216,6 +216,7 @@ impl Inner {
             })
             .map_err(|_| twice())?;
         self.spawn(fatal::run(self.clone()));
+        self.spawn(calm::run(self.clone()));
         self.spawn(desk::run(self.clone(), queue));
         self.spawn(leader::run(self.clone()));
         self.spawn(membership::run(self.clone()));

@@ -9,15 +9,24 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use staves_erasure::{Code, Recipe};
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{K_MAX, M_MAX, MemberSlot, PAGE_BYTES};
+use staves_model::{M_MAX, MemberSlot, PAGE_BYTES, PARITY_SLOTS, bucket_slot, slots_max};
 use staves_store::{Full, Pages};
 
-/// Most parity slots: twice k, because members that are exchanged stand beside each other for a while.
-const PARITY_MAX: usize = 2 * K_MAX as usize;
+const PARITY_MAX: usize = PARITY_SLOTS as usize;
 
 /// Whether there is a code for the shape.
 pub fn supported(m: usize, k: usize) -> bool {
     (1..=usize::from(M_MAX)).contains(&m) && k <= PARITY_MAX
+}
+
+/// Whether a group of m data buckets can have so many member slots, twins among them.
+pub fn fits(m: usize, slots: usize) -> bool {
+    supported(m, 0) && (m..=slots_max(m as u8)).contains(&slots)
+}
+
+/// The row of the code for the bucket that the member in a slot holds, if that is a parity bucket.
+fn row(m: usize, slot: MemberSlot) -> Option<usize> {
+    bucket_slot(m as u8, slot).index().checked_sub(m)
 }
 
 /// The code of every group with so many data buckets.
@@ -36,7 +45,7 @@ pub fn add_delta(
     offset: u64,
     delta: &[u8],
 ) -> Result<(), Full> {
-    match slot.index().checked_sub(m) {
+    match row(m, slot) {
         None => pages.xor(offset, delta),
         Some(_) => pages.add(offset, delta, |there, delta| {
             add_delta_to(m, slot, stream, delta, there);
@@ -46,10 +55,11 @@ pub fn add_delta(
 
 /// The same for the bytes of one page at hand.
 pub fn add_delta_to(m: usize, parity: MemberSlot, stream: usize, delta: &[u8], there: &mut [u8]) {
-    let row = if planted(Mutant::ParityTakenAsXor) {
-        0
-    } else {
-        parity.index() - m
+    let row = match row(m, parity) {
+        _ if planted(Mutant::ParityTakenAsXor) => 0,
+        Some(row) => row,
+        // Who holds a data bucket makes or applies its deltas at once.
+        None => return,
     };
     code(m).apply(row, stream, delta, there);
 }

@@ -3,7 +3,8 @@
 //!
 //! With m > 1 a page is made of the parts of m others. Where several members were lost at once, one of them,
 //! the first in slot order, makes one pass over m sources and sends the others their pages along with
-//! its own (row H5); they fetch by themselves only what a client waits for, or if nothing comes.
+//! its own (row H5); they fetch by themselves only what a client waits for, or if nothing comes. A twin
+//! fetches the pages of its original as they are, and nobody fetches anything from a twin.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
 use crate::code::Recipes;
 use crate::member::{Ctx, DirectoryCall, Effects, State};
-use crate::table::Rebuilt;
+use crate::table::{Rebuilt, UNWRITTEN};
 
 /// A request not answered for so long is made again, to another member where there is one.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -98,11 +99,11 @@ impl State {
         }
     }
 
-    // The joiners of this epoch, as far as is known.
+    // Those of this epoch's joiners that make their pages of others', as far as is known.
     fn joiners(&self) -> impl Iterator<Item = MemberSlot> + '_ {
         self.view
             .listed()
-            .filter(|(_, x)| !x.complete)
+            .filter(|(slot, x)| !x.complete && self.view.bucket_slot(*slot) == *slot)
             .map(|(slot, _)| slot)
     }
 
@@ -111,7 +112,8 @@ impl State {
     }
 
     fn another_makes_the_pass(&mut self, now: Time) -> bool {
-        if self.shape().m == 1 || self.joiners().next().is_none_or(|s| s >= self.slot) {
+        let alone = self.shape().m == 1 || self.shape().is_twin();
+        if alone || self.joiners().next().is_none_or(|s| s >= self.slot) {
             return false;
         }
         let passed = *self.fill.passed.get_or_insert(now);
@@ -194,11 +196,12 @@ impl State {
 
     // m = 1: one member, the data bucket first. m > 1: m members, data buckets first; for a client that
     // waits, all, since any m whose labels agree will do. After each request without an answer, others.
+    // A twin: its original alone.
     fn sources(&self, urgent: bool) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self
             .view
             .listed()
-            .filter(|(slot, x)| *slot != self.slot && x.complete)
+            .filter(|(slot, x)| *slot != self.slot && x.complete && self.may_give(*slot))
             .map(|(_, x)| x.node)
             .collect();
         let m = self.shape().m;
@@ -209,6 +212,13 @@ impl State {
         nodes.rotate_left(turns);
         nodes.truncate(m);
         nodes
+    }
+
+    fn may_give(&self, slot: MemberSlot) -> bool {
+        match self.shape().is_twin() {
+            true => slot == self.shape().bucket(),
+            false => self.view.bucket_slot(slot) == slot,
+        }
     }
 
     /// Parts came for a joiner.
@@ -298,7 +308,12 @@ impl State {
         let Some(parts) = self.fill.parts.get(&page) else {
             return true;
         };
-        let Some((sources, streams)) = agreeing(parts, m, self.slot) else {
+        let shape = self.shape();
+        let found = match shape.is_twin() {
+            true => of_original(parts, shape.bucket()),
+            false => agreeing(parts, m, self.slot),
+        };
+        let Some((sources, streams)) = found else {
             let asked = self.fill.asked.range(..=page).next_back();
             let of = asked.map_or(m, |(_, a)| a.of.max(m));
             return parts.len() >= of;
@@ -311,7 +326,10 @@ impl State {
         if self.makes_the_pass() {
             wanted.extend(self.joiners().filter(|s| *s != self.slot));
         }
-        let pages = self.fill.recipes.make(m, &sources, &bytes, &wanted);
+        let pages = match shape.is_twin() {
+            true => bytes,
+            false => self.fill.recipes.make(m, &sources, &bytes, &wanted),
+        };
         for (slot, bytes) in wanted.into_iter().zip(pages) {
             if slot == self.slot {
                 self.offer(now, page, &streams, bytes);
@@ -339,6 +357,16 @@ impl State {
             }
         }
     }
+}
+
+/// The part of a twin's original, which is the twin's page. What it says nothing of is no column of the twin's.
+fn of_original(
+    parts: &BTreeMap<MemberSlot, PagePart>,
+    original: MemberSlot,
+) -> Option<(Vec<MemberSlot>, Vec<Label>)> {
+    let labels = parts.get(&original)?.labels.iter();
+    let labels = labels.map(|label| label.unwrap_or(UNWRITTEN)).collect();
+    Some((vec![original], labels))
 }
 
 /// m of the parts whose labels agree, and what they agree on for each stream. All data buckets agree with one

@@ -52,7 +52,7 @@ impl State {
     // log. By page of a range: the deltas received and not applied, with their streams (rule 14).
     fn logged(&self, first: u32, end: u32) -> BTreeMap<u32, Vec<(usize, &Delta)>> {
         let mut logged: BTreeMap<u32, Vec<(usize, &Delta)>> = BTreeMap::new();
-        if self.shape().m == 1 || self.shape().is_data() {
+        if self.shape().m == 1 || self.shape().holds_data() {
             return logged;
         }
         for (stream, s) in self.streams.iter().enumerate() {
@@ -60,7 +60,10 @@ impl State {
                 for page in touched(&delta.runs).filter(|p| (first..end).contains(p)) {
                     let deltas = logged.entry(page).or_default();
                     // Once for a page that several of its runs touch. Other streams may use the same label.
-                    let same = |(s, d): &(usize, &Delta)| *s == stream && d.label == delta.label;
+                    let same = |(s, d): &(usize, &Delta)| {
+                        let streams = *s == stream || planted(Mutant::EqualLabelsTakenAsOne);
+                        streams && d.label == delta.label
+                    };
                     if !deltas.last().is_some_and(same) {
                         deltas.push((stream, delta));
                     }

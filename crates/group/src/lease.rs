@@ -19,7 +19,7 @@ impl State {
         if ctx.now < self.directory_lease {
             return true;
         }
-        let mut listed = self.view.parity_slots().peekable();
+        let mut listed = self.view.protectors(self.slot.index()).peekable();
         listed.peek().is_some() && listed.all(|p| ctx.now < self.peers[p.index()].promise)
     }
 

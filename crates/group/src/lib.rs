@@ -13,7 +13,8 @@
 //! opens by the directory; what a joiner lacks comes through `fill`.
 //!
 //! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
-//! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). The
+//! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). What is
+//! applied together is added up by page first, so that a page that is hit often is multiplied seldom. The
 //! coefficients of a parity bucket do not depend on k, so k is raised and lowered while the group serves: new
 //! parity buckets join and fetch, like any member. Where members were lost, data buckets or parity, the first
 //! joiner makes one pass over m others and sends every other joiner its pages along with its own. A data
@@ -38,7 +39,7 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
-//! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1. `lease`: promises. `seal`, `lead`,
+//! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
 //! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
@@ -50,6 +51,7 @@ mod give;
 mod lead;
 mod lease;
 mod member;
+mod merge;
 mod requests;
 mod scrub;
 mod seal;
@@ -61,6 +63,7 @@ mod update;
 
 pub use code::supported;
 pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
+pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
 pub use stream::{Log, Stream};

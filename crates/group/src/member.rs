@@ -241,7 +241,8 @@ impl Ctx<'_> {
     }
 }
 
-/// Called at a copy or parity bucket for each delta that it applies, in order of seq.
+/// Called at a copy or parity bucket for each delta that it applies, in order of seq. Copies have it in
+/// their pages by then; parity buckets with m > 1 at the end of the step.
 pub type Applied<'a> = dyn FnMut(&Pages, &Delta) + 'a;
 
 /// One node's part in one group. It may be no member at all (yet, or any more).
@@ -541,6 +542,17 @@ impl Member {
     /// The page table, for checkers and status.
     pub fn table(&self) -> Option<&PageTable> {
         self.state.as_ref().map(|s| &s.table)
+    }
+
+    /// How much this parity bucket had to reckon since it took its slot (m > 1).
+    pub fn arithmetic(&self) -> crate::Arithmetic {
+        self.table().map(PageTable::arithmetic).unwrap_or_default()
+    }
+
+    /// Whether it cannot go on for lack of memory that its data buckets had reserved, for checkers: that
+    /// must never be.
+    pub fn is_stalled(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.stalled)
     }
 
     /// The epoch at whose cut this member stands, for checkers.

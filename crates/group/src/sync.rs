@@ -7,7 +7,7 @@ use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::plan
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
 use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
-use crate::code::supported;
+use crate::code::fits;
 use crate::fill::Fill;
 use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
@@ -40,9 +40,8 @@ impl Member {
             .is_some_and(|x| x.is(self.me, self.incarnation));
         let led =
             group.id == self.id && group.member(group.leader).is_some_and(|x| x.node == leader);
-        let parity = group.members.len().checked_sub(usize::from(group.m));
         let sound = streams.len() == usize::from(group.m)
-            && parity.is_some_and(|k| supported(streams.len(), k))
+            && fits(streams.len(), group.members.len())
             && want_extents <= BUCKET_EXTENTS_MAX
             && pages <= PAGES_MAX
             && streams.iter().enumerate().all(|(i, s)| {
@@ -57,11 +56,11 @@ impl Member {
         if self.synced() != group.epoch {
             if group.retained(slot) {
                 let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
-                // With m > 1 a page is of its slot; only copies change slots.
+                // With m > 1 a page is of its bucket; only copies and twins change slots.
                 let shaped = |s: &&mut State| {
                     sealed
                         && s.streams.len() == streams.len()
-                        && (streams.len() == 1 || s.slot == slot)
+                        && (streams.len() == 1 || s.shape().bucket() == group.bucket_slot(slot))
                         && s.is_led_to_cut(&streams)
                         && s.has_log_room_for(&streams, self.options.log_bytes_max)
                 };
@@ -171,7 +170,9 @@ impl State {
         applied: &mut Applied<'_>,
     ) -> bool {
         // With m > 1 a data bucket made all that it has, and needs nothing for what the others have.
-        let needs_more = self.shape().m == 1 || !self.shape().is_data();
+        let needs_more = self.shape().m == 1
+            || !self.shape().is_data()
+            || planted(Mutant::MemoryOfTheLargestAsked);
         // Never less than it has: deltas up to the cut may need more than the cut itself.
         let lacks = needs_more && self.table.pages().reserved() < want_extents;
         if lacks && !self.table.pages_mut().reserve(want_extents) {

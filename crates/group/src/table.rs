@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use staves_model::{Epoch, Label, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted};
+use staves_model::{
+    Epoch, Label, MemberSlot, PAGE_BYTES, Time, bucket_slot, mutant::Mutant, mutant::planted,
+};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Full, Pages};
 use staves_wire::group::{Delta, Run, RunKind};
 
 use crate::code;
+use crate::merge::{self, Arithmetic, Merge};
 use crate::stream::SEQ_MAX;
 
 /// A page on its way in: rebuilt, and waiting until the streams have come as far as it has.
@@ -25,7 +28,7 @@ pub struct Rebuilt {
 /// A member's page table.
 ///
 /// It has one label column per stream that the member's pages carry: one at a data bucket (its own
-/// stream) and at every member when m = 1; m at a parity bucket.
+/// stream), at its twin, and at every member when m = 1; m at a parity bucket.
 pub struct PageTable {
     pages: Pages,
     columns: usize,
@@ -34,13 +37,17 @@ pub struct PageTable {
     absent: Vec<u64>,
     absent_count: u32,
     gone: BTreeMap<u32, Vec<u64>>,
+    /// At parity with m > 1, within one step: what is not multiplied yet.
+    merge: Merge,
+    arithmetic: Arithmetic,
     rebuilt: BTreeMap<u32, Rebuilt>,
 }
 
 /// Most pages that wait for the streams at a time; others are asked for again.
 const WAITING_MAX: usize = 1024;
 
-const UNWRITTEN: Label = Label {
+/// The label of a page that was never written.
+pub(crate) const UNWRITTEN: Label = Label {
     epoch: Epoch(0),
     seq: 0,
 };
@@ -55,6 +62,8 @@ impl PageTable {
             absent: Vec::new(),
             absent_count: 0,
             gone: BTreeMap::new(),
+            merge: Merge::default(),
+            arithmetic: Arithmetic::default(),
             rebuilt: BTreeMap::new(),
         }
     }
@@ -89,6 +98,11 @@ impl PageTable {
             .rposition(|w| *w != 0)
             .map_or(0, |w| (w as u32 + 1) * 64);
         labelled.max(absent_end)
+    }
+
+    /// How much parity had to reckon (m > 1).
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// How many pages are still to be fetched.
@@ -244,6 +258,71 @@ impl PageTable {
         Ok(())
     }
 
+    /// Whether a delta can be added up at parity with others before it is multiplied (m > 1): all its pages
+    /// are here, and have memory, so that nothing can hinder it later.
+    pub fn adds_up(&self, shape: Shape, delta: &Delta) -> bool {
+        let fits = |r: &Run| {
+            let extent = EXTENT_BYTES as u64;
+            let extents = r.offset / extent..(r.offset + u64::from(r.len)).div_ceil(extent);
+            r.len > 0 && extents.into_iter().all(|e| self.pages.exists(e * extent))
+        };
+        shape.m > 1
+            && !shape.is_data()
+            && delta.runs.iter().all(fits)
+            && (self.absent_count == 0 || touched(&delta.runs).all(|p| self.is_here(p)))
+    }
+
+    /// Adds such a delta up; its pages have it once [`PageTable::multiply`] was called, in the same step.
+    pub fn add_up(&mut self, shape: Shape, stream: usize, delta: &Delta) {
+        let column = shape.column(stream);
+        let mut at = 0;
+        for run in &delta.runs {
+            let (mut offset, end) = (run.offset, run.offset + u64::from(run.len));
+            while offset < end {
+                let page = (offset / PAGE_BYTES as u64) as u32;
+                let within = (offset % PAGE_BYTES as u64) as usize;
+                let len = (PAGE_BYTES - within).min((end - offset) as usize);
+                if self.label(page, column) < delta.label || planted(Mutant::DeltaAppliedTwice) {
+                    self.arithmetic.parts += 1;
+                    let part = delta.bytes.slice(at..at + len);
+                    self.merge.add(page, within, part);
+                }
+                at += len;
+                offset += len as u64;
+            }
+        }
+        for page in touched(&delta.runs) {
+            if self.label(page, column) < delta.label {
+                self.set_label(page, column, delta.label);
+            }
+        }
+        if self.merge.len() >= merge::PAGES_MAX {
+            self.multiply(shape, stream);
+        }
+    }
+
+    /// Adds what was added up of one stream to the pages, times the coefficient.
+    pub fn multiply(&mut self, shape: Shape, stream: usize) {
+        for (page, sums) in self.merge.take() {
+            let start = u64::from(page) * PAGE_BYTES as u64;
+            for (within, bytes) in sums {
+                self.arithmetic.multiplications += 1;
+                let (pages, at) = (&mut self.pages, start + within as u64);
+                code::add_delta(pages, shape.m, shape.slot, stream, at, &bytes)
+                    .expect("the extent was there, or has just gone back to this reservation");
+            }
+            self.release_if_free(page);
+        }
+    }
+
+    // The last bytes of an extent were freed; at parity, those of the whole rank.
+    fn release_if_free(&mut self, page: u32) {
+        if self.pages.page(page).is_some_and(is_zero) {
+            self.pages
+                .release_if_zero(u64::from(page) * PAGE_BYTES as u64);
+        }
+    }
+
     // A delta passes a page that is not here. If the page is at hand but waited for the streams, and does
     // not have this delta, its moment is now; else the delta is let go and a part without it is too old.
     fn meet_absent(&mut self, page: u32, column: usize, seq: u64, prefixes: &[u64]) {
@@ -295,9 +374,10 @@ impl PageTable {
                 } else {
                     let pages = &mut self.pages;
                     code::add_delta(pages, shape.m, shape.slot, stream, offset, part)?;
-                    // The last bytes of an extent were freed; at parity, those of the whole rank.
-                    if self.pages.page(page).is_some_and(is_zero) {
-                        self.pages.release_if_zero(offset);
+                    self.release_if_free(page);
+                    if !shape.is_data() {
+                        self.arithmetic.parts += 1;
+                        self.arithmetic.multiplications += 1;
                     }
                 }
             }
@@ -449,9 +529,24 @@ impl Shape {
         self.slot.index() < self.m
     }
 
+    /// The slot whose bucket it holds: its own, or that of which it is the twin.
+    pub fn bucket(self) -> MemberSlot {
+        bucket_slot(self.m as u8, self.slot)
+    }
+
+    /// Whether it stands beside another member that holds the same bucket.
+    pub fn is_twin(self) -> bool {
+        self.bucket() != self.slot
+    }
+
+    /// Whether its pages are those of one data bucket: it is one, or the twin of one.
+    pub fn holds_data(self) -> bool {
+        self.bucket().index() < self.m
+    }
+
     /// Label columns of its pages.
     pub fn columns(self) -> usize {
-        if self.is_data() { 1 } else { self.m }
+        if self.holds_data() { 1 } else { self.m }
     }
 
     /// The column of a stream.
@@ -461,8 +556,8 @@ impl Shape {
 
     /// The stream of a column.
     pub fn stream(self, column: usize) -> usize {
-        if self.is_data() {
-            self.slot.index()
+        if self.holds_data() {
+            self.bucket().index()
         } else {
             column
         }
@@ -470,7 +565,7 @@ impl Shape {
 
     /// Whether its pages carry this stream.
     pub fn carries(self, stream: usize) -> bool {
-        !self.is_data() || self.slot.index() == stream
+        !self.holds_data() || self.bucket().index() == stream
     }
 }
 

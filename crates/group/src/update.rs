@@ -128,7 +128,7 @@ impl State {
             well_formed(&delta, shape.m, self.epoch),
             "runs and bytes of an update must agree"
         );
-        let protected = self.view.parity_slots().next().is_some();
+        let protected = self.view.protectors(own).next().is_some();
         self.table.apply(shape, own, &delta, &[]).expect(
             "usable_extents() says what was reserved everywhere; the service must stay within it",
         );
@@ -139,14 +139,14 @@ impl State {
         label.seq
     }
 
-    /// Sends every parity bucket, joiners included, what it was not sent yet.
+    /// Sends every parity bucket (and its twin, if it has one), joiners included, what it was not sent yet.
     pub fn send_new(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if !self.serving() {
             return;
         }
         let view = self.view.clone();
         let wishes = std::mem::take(&mut self.wish.unsent);
-        for slot in view.parity_slots() {
+        for slot in view.protectors(self.slot.index()) {
             if wishes || self.peers[slot.index()].sent < self.own().prefix {
                 self.send_to(ctx, slot, out);
             }
@@ -204,7 +204,7 @@ impl State {
         let view = self.view.clone();
         let (last, stable) = (self.own().prefix, self.own().stable);
         let mut stuck = Vec::new();
-        for slot in view.parity_slots() {
+        for slot in view.protectors(self.slot.index()) {
             let peer = &mut self.peers[slot.index()];
             if peer.prefix >= last {
                 peer.moved_at = ctx.now;
@@ -330,7 +330,8 @@ impl State {
         stream: u8,
         first: Option<&Delta>,
     ) -> bool {
-        if self.shape().is_data() || usize::from(stream) >= self.streams.len() {
+        let carried = self.shape().carries(usize::from(stream));
+        if self.shape().is_data() || !carried || usize::from(stream) >= self.streams.len() {
             return false;
         }
         if planted(Mutant::OldEpochAccepted) {
@@ -410,7 +411,10 @@ impl State {
         };
         // What is reserved for another data bucket goes when that one wants it no more.
         let wish = self.wish.of.get(stream);
-        let wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        let mut wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        if planted(Mutant::GrantedToAll) {
+            wanted = self.want_extents;
+        }
         let message = GroupMessage::Ack {
             slot: self.slot,
             incarnation: ctx.incarnation,
@@ -468,7 +472,7 @@ impl State {
         let own = self.slot.index();
         let mut lowest = self.streams[own].prefix;
         let mut lowest_counted = lowest;
-        for slot in self.view.parity_slots() {
+        for slot in self.view.protectors(own) {
             let prefix = self.peers[slot.index()].prefix;
             lowest = lowest.min(prefix);
             let complete = self.view.member(slot).is_some_and(|x| x.complete);
@@ -505,16 +509,21 @@ impl State {
     }
 
     /// Applies a stream's deltas, in order, up to a seq that is in the log. Stops before one for which
-    /// there is no memory; false then.
+    /// there is no memory; false then. At parity with m > 1 they are added up by page first.
     pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) -> bool {
         let shape = self.shape();
         let prefixes = self.prefixes();
         while self.streams[stream].applied < upto {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
-                let fits = self.table.has_room_for(&delta.runs);
-                if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
-                    return false;
+                if self.table.adds_up(shape, delta) {
+                    self.table.add_up(shape, stream, delta);
+                } else {
+                    self.table.multiply(shape, stream);
+                    let fits = self.table.has_room_for(&delta.runs);
+                    if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
+                        return false;
+                    }
                 }
                 applied(self.table.pages(), delta);
             } else {
@@ -525,6 +534,7 @@ impl State {
             }
             self.streams[stream].applied = seq;
         }
+        self.table.multiply(shape, stream);
         true
     }
 
@@ -534,6 +544,7 @@ impl State {
     pub fn want(&mut self, extents: u32) {
         let extents = match self.shape().m {
             1 => extents,
+            _ if planted(Mutant::MissingPagesMemoryGivenBack) => extents,
             _ if self.table.absent_count() > 0 => {
                 extents.max(self.table.end().div_ceil(EXTENT_PAGES))
             }
@@ -580,13 +591,11 @@ impl State {
             return;
         }
         (*at, *wanted) = (clock, extents);
-        self.want_extents = self
-            .wish
-            .of
-            .iter()
-            .map(|(_, w)| *w)
-            .max()
-            .unwrap_or(extents);
+        let largest = self.wish.of.iter().map(|(_, w)| *w).max();
+        self.want_extents = match self.shape().holds_data() {
+            true => extents,
+            false => largest.unwrap_or(extents),
+        };
         if self.want_extents != self.table.pages().reserved() {
             self.table.pages_mut().reserve(self.want_extents);
         }
@@ -596,7 +605,7 @@ impl State {
     pub fn granted(&self) -> u32 {
         let own = self.table.pages().reserved();
         self.view
-            .parity_slots()
+            .protectors(self.slot.index())
             .map(|p| self.peers[p.index()].granted)
             .fold(own, u32::min)
     }

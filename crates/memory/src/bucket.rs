@@ -81,6 +81,11 @@ impl Bucket {
         &mut self.member
     }
 
+    /// The member alone: what a process that starts again over its old memory is left with.
+    pub fn into_member(self) -> Member {
+        self.member
+    }
+
     /// Whether it answers for its bytes: a data bucket of an open epoch. Pages that it lacks it rebuilds as
     /// they are asked for.
     pub fn serving(&self) -> bool {
@@ -109,6 +114,11 @@ impl Bucket {
     /// Requests that wait here.
     pub fn waiting(&self) -> usize {
         self.waiters.len() + self.queue.len()
+    }
+
+    /// Of these, requests that could not begin yet.
+    pub fn parked(&self) -> usize {
+        self.queue.len()
     }
 
     /// Tries an operation on the data bucket in this slot. `Some` is the answer; `None` means that it is in

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use staves_group::{Effects, Recall, Unread};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Answer;
@@ -70,7 +71,7 @@ impl Bucket {
             return is_lost;
         }
         // What is missing in a lost group may never come: that is said at once.
-        let missing = match self.member.is_lost() {
+        let missing = match self.member.is_lost() && !planted(Mutant::LostReadWaits) {
             true => is_lost,
             false => Outcome::Blocked { starved: false },
         };
@@ -156,7 +157,10 @@ impl Bucket {
                 let at = chunks::at(place, offset);
                 self.member.read(now, at, len as u32, &mut bytes)
             }
-            None if !self.member.may_read(now) => Err(Unread::NoLease),
+            None if !self.member.may_read(now) => Err(match self.member.is_lost() {
+                true => Unread::Lost,
+                false => Unread::NoLease,
+            }),
             None => {
                 bytes.resize(len as usize, 0);
                 Ok(0)
@@ -227,6 +231,8 @@ impl Bucket {
         match self.grow(now, chunks::extents_upto(place)) {
             Growth::Granted => {}
             Growth::Refused if !taken => return self.keep(ask, out_of_memory()),
+            Growth::Pending | Growth::Refused
+                if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
             Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
         }
         if !taken {

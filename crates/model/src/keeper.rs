@@ -6,9 +6,9 @@
 //! all groups in one proposal. What can wait (repairs, drains, balance, in this order) goes for
 //! so many groups at a time that traffic stays bounded.
 //!
-//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more, is filled
-//! under live writes, takes the place that the ring gives it when it is complete, and only then the
-//! surplus goes. A group that stands where the ring has it is left alone.
+//! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more (m > 1: as the
+//! twin of who goes), is filled under live writes, takes its place when it is complete, and only then
+//! the surplus goes. A group that stands where the ring has it is left alone.
 //!
 //! **Promises.** A proposal made on a map is one that this map accepts. The keeper is a policy: if it
 //! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
@@ -19,7 +19,7 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use self::plan::{Choice, Kind, View};
+use self::plan::{Choice, Fit, Kind, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
@@ -31,8 +31,14 @@ use crate::time::Time;
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
+/// How long a raised budget takes at most to be known by all nodes that are well.
+const BUDGET_SPREADS: Duration = Duration::from_millis(500);
 /// How often the time for which a member is not chosen doubles.
 pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
+
+/// Where others are too few, a member is chosen again after this part of that time: most who do not
+/// follow had a slow moment, and without them a group may be unable to go on.
+const BARRED_FOR_PART: u32 = 32;
 
 /// The keeper's times and widths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,7 +133,9 @@ struct Home {
 /// One life of a node that could not follow a group.
 #[derive(Clone, Copy, Debug)]
 struct Unable {
-    /// Until when it is not chosen.
+    /// Until when it is not chosen at all.
+    barred_until: Time,
+    /// Until when it is chosen only where others are too few.
     until: Time,
     /// Until when it is remembered, so that the next time is longer.
     known_until: Time,
@@ -267,10 +275,21 @@ impl Keeper {
                 && map.complete_sources_up(group) < usize::from(group.m);
             watch.gone_since = gone.then(|| watch.gone_since.unwrap_or(now));
         }
-        self.look_at_ring(map);
+        self.look_at_ring(now, map);
     }
 
-    fn look_at_ring(&mut self, map: &ClusterMap) {
+    fn look_at_ring(&mut self, now: Time, map: &ClusterMap) {
+        let raised = |plan: &PoolPlan| {
+            let now = map.pools.get(&plan.pool.id);
+            now.is_some_and(|p| p.node_budget_bytes > plan.pool.node_budget_bytes)
+        };
+        let raised: Vec<PoolId> = self
+            .plans
+            .values()
+            .filter(|p| raised(p))
+            .map(|p| p.pool.id)
+            .collect();
+        self.forgive(now, map, &raised);
         if !self.ring.is_of(map) {
             self.ring = Ring::of(map);
             self.plans.clear();
@@ -282,6 +301,18 @@ impl Keeper {
             self.plans
                 .entry(pool.id)
                 .or_insert_with(|| PoolPlan::of(ring, pool));
+        }
+    }
+
+    /// Whoever could not follow a group of these pools for want of memory can now that they have more of it, as
+    /// soon as it has heard so.
+    fn forgive(&mut self, now: Time, map: &ClusterMap, pools: &[PoolId]) {
+        for ((group, ..), unable) in &mut self.unable {
+            let of = map.groups.get(group).map(|g| g.pool);
+            if of.is_some_and(|pool| pools.contains(&pool)) {
+                unable.times = 0;
+                unable.until = unable.until.min(now + BUDGET_SPREADS);
+            }
         }
     }
 
@@ -322,6 +353,7 @@ impl Keeper {
         self.unable.insert(
             key,
             Unable {
+                barred_until: now + long / BARRED_FOR_PART,
                 until,
                 known_until: until + long,
                 times: before + 1,
@@ -349,10 +381,12 @@ impl Keeper {
             .choices
             .get(group.bucket as usize)
             .map_or(&[][..], Vec::as_slice);
-        let choice = Choice::new(map, group, order, |n, i| {
-            self.unable
-                .get(&(group.id, n, i))
-                .is_some_and(|u| u.until > now)
+        let choice = Choice::new(map, group, order, pool.scheme.width(), |n, i| {
+            match self.unable.get(&(group.id, n, i)) {
+                Some(u) if u.barred_until > now => Fit::Unable,
+                Some(u) if u.until > now => Fit::IfNeeded,
+                _ => Fit::Able,
+            }
         });
         let view = View {
             map,

@@ -31,9 +31,11 @@ pub mod mutant;
 mod region;
 pub mod ring;
 mod scheme;
+mod stop;
 #[cfg(test)]
 mod testing;
 mod time;
+mod units;
 
 pub use change::{Change, NewEpoch, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
@@ -43,10 +45,17 @@ pub use ids::{
 };
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::Leases;
-pub use map::{ClusterMap, Group, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind};
+pub use map::{
+    ClusterMap, Group, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind, whole_buckets,
+};
 pub use region::{
     BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, stretch_unit,
 };
 pub use ring::Ring;
-pub use scheme::{HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, Scheme, hash_slot};
+pub use scheme::{
+    HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme, bucket_slot, hash_slot, slots_max,
+    twin,
+};
+pub use stop::AfterStop;
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
+pub use units::with_unit;

@@ -9,7 +9,7 @@ use crate::ids::{
     Revision,
 };
 use crate::region::Region;
-use crate::scheme::{HASH_SLOTS, Scheme};
+use crate::scheme::{HASH_SLOTS, Scheme, bucket_slot};
 
 /// Is the node's process believed to run?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -189,12 +189,25 @@ impl Group {
         position(&self.members, node, incarnation)
     }
 
-    /// The slots of the parity buckets that are listed (copies when m = 1).
+    /// The slots of the parity buckets that are listed (copies when m = 1), twins of them included.
     pub fn parity_slots(&self) -> impl Iterator<Item = MemberSlot> + '_ {
-        let m = usize::from(self.m);
-        (m..self.members.len())
-            .filter(|s| self.members[*s].is_some())
-            .map(|s| MemberSlot(s as u8))
+        self.listed()
+            .map(|(slot, _)| slot)
+            .filter(|slot| self.bucket_slot(*slot).0 >= self.m)
+    }
+
+    /// The slots of the members to which a data bucket's deltas go: the parity buckets, and its own twin.
+    pub fn protectors(&self, stream: usize) -> impl Iterator<Item = MemberSlot> + '_ {
+        let keeps = move |slot: &MemberSlot| {
+            let of = self.bucket_slot(*slot);
+            slot.0 >= self.m && (of.0 >= self.m || of.index() == stream)
+        };
+        self.listed().map(|(slot, _)| slot).filter(keeps)
+    }
+
+    /// The slot whose bucket a slot's member holds: its own, or that of which it is the twin.
+    pub fn bucket_slot(&self, slot: MemberSlot) -> MemberSlot {
+        bucket_slot(self.m, slot)
     }
 
     /// All listed members with their slots.
@@ -215,22 +228,32 @@ impl Group {
         self.kept.get(slot.index()).is_some_and(Option::is_some)
     }
 
-    /// How many more members may be lost now without losing data: complete members of the last open
-    /// epoch that run, less m. `None` if data is lost already.
+    /// How many more members may be lost now without losing data: buckets that complete members of the
+    /// last open epoch hold that run, less m. `None` if data is lost already.
     pub fn tolerates(&self, up: impl Fn(NodeId, Incarnation) -> bool) -> Option<u8> {
         let source = if self.fresh && !self.open {
             &self.members
         } else {
             &self.last_open.members
         };
-        let alive = source
-            .iter()
-            .flatten()
-            .filter(|x| x.complete && up(x.node, x.incarnation))
-            .count();
+        let alive = whole_buckets(self.m, source, |x| up(x.node, x.incarnation));
         alive.checked_sub(usize::from(self.m)).map(|n| n as u8)
     }
 }
+
+/// How many different buckets these members hold whole, of those that `count`. A twin holds what
+/// another holds too: both together are worth one.
+pub fn whole_buckets(m: u8, members: &[Option<Member>], counts: impl Fn(&Member) -> bool) -> usize {
+    let whole = |x: &Option<Member>| x.as_ref().is_some_and(|x| x.complete && counts(x));
+    let slots = (0..members.len()).filter(|s| whole(&members[*s]));
+    let buckets = slots.fold(0u64, |bits, s| {
+        bits | 1 << bucket_slot(m, MemberSlot(s as u8)).0
+    });
+    buckets.count_ones() as usize
+}
+
+// The mask above has a bit for each slot of a data or parity bucket.
+const _: () = assert!(crate::scheme::M_MAX + crate::scheme::PARITY_SLOTS <= 64);
 
 impl LastOpen {
     /// The slot of this life of this node in the last open epoch.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::HashSlot;
+use crate::ids::{HashSlot, MemberSlot};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
@@ -15,6 +15,29 @@ pub const HASH_SLOTS: u16 = 16_384;
 pub const M_MAX: u8 = 32;
 /// Most parity buckets of a group.
 pub const K_MAX: u8 = 8;
+
+/// Most parity slots of a group: twice k, because members that are exchanged stand beside each other for
+/// a while.
+pub const PARITY_SLOTS: u8 = 2 * K_MAX;
+
+/// The slot in which a *twin* of the member in `slot` stands (m > 1): a second member that holds the same
+/// bucket, so that a bucket can move to another node while the one that has it stays. It lies
+/// beyond all slots of data and parity buckets.
+pub fn twin(m: u8, slot: MemberSlot) -> MemberSlot {
+    MemberSlot(slot.0 + m + PARITY_SLOTS)
+}
+
+/// The slot whose bucket the member in `slot` holds: its own, or that of which it is the twin.
+pub fn bucket_slot(m: u8, slot: MemberSlot) -> MemberSlot {
+    MemberSlot(slot.0.checked_sub(m + PARITY_SLOTS).unwrap_or(slot.0))
+}
+
+/// The number of member slots that a group of m data buckets can have, twins among them.
+pub fn slots_max(m: u8) -> usize {
+    let buckets = usize::from(m) + usize::from(PARITY_SLOTS);
+    // With m = 1 all buckets are alike: who is to take a place stands beside it as one copy more.
+    if m == 1 { buckets } else { 2 * buckets }
+}
 
 /// m data and k parity buckets: any k of the m+k may be lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

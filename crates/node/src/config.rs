@@ -126,7 +126,7 @@ keys! {
     tick_ms: Millis = "25", "How often the node's machines look at the clock.";
     ping_ms: Millis = "100", "How often neighbours are pinged.";
     suspicion_ms: Millis = "350", "How long a neighbour may be silent before it is suspected.";
-    heartbeat_ms: Millis = "75", "How often the directory's leader shows that it lives.";
+    heartbeat_ms: Millis = "150", "How often the directory's leader shows that it lives.";
     election_min_ms: Millis = "300", "The directory elects a new leader after a silence of at least this ...";
     election_max_ms: Millis = "600", "... and at most this.";
 }

@@ -58,12 +58,13 @@ fn others_up(map: &ClusterMap, me: NodeId) -> bool {
     map.nodes.values().any(other)
 }
 
-/// Whether the map names this life of this node the data bucket of any group.
+/// Whether the map names this life of this node the data bucket of any group that another can serve as well.
+/// With m > 1 there is nothing to hand over but by making the whole bucket elsewhere, which a drain is for.
 fn serves(map: &ClusterMap, running: &Running) -> bool {
     let life = running.host.life;
     let mine = |g: &staves_model::Group| {
-        g.member(MemberSlot(0))
-            .is_some_and(|x| x.is(life.node, life.incarnation))
+        let serves = g.member(MemberSlot(0)).filter(|_| g.m == 1);
+        serves.is_some_and(|x| x.is(life.node, life.incarnation))
     };
     map.groups.values().any(mine)
 }

@@ -124,7 +124,8 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
         }
         Message::GroupMend(ask) => group::mend(&running.host, &ask, reply),
         Message::KeyRange(target) => key_range(running, target, reply),
-        Message::NodeStop(target) => node_stop(running, target, reply),
+        Message::NodeStop(target) => node_stop(running, target, false, reply),
+        Message::NodeStopForced(target) => node_stop(running, target, true, reply),
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
         Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
         Message::Propose(proposal) => propose(running, peer, proposal, reply),
@@ -222,15 +223,24 @@ fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
     }));
 }
 
-fn node_stop(running: &Arc<Running>, target: NodeTarget, reply: Reply) {
-    if target.node == running.host.life.node {
-        running.ask_to_stop();
-        return reply.send(&Message::Done);
-    }
+fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Reply) {
     let running = running.clone();
+    if target.node == running.host.life.node {
+        tokio::spawn(async move {
+            if !force && let Some(why) = must_stay(&running, time_left(&reply)).await {
+                return reply.error(ErrorCode::Refused, why);
+            }
+            running.ask_to_stop();
+            reply.send(&Message::Done);
+        });
+        return;
+    }
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
-        let request = Message::NodeStop(target);
+        let request = match force {
+            true => Message::NodeStopForced(target),
+            false => Message::NodeStop(target),
+        };
         match running
             .host
             .peers
@@ -241,6 +251,21 @@ fn node_stop(running: &Arc<Running>, target: NodeTarget, reply: Reply) {
             Err(error) => reply.error(error.code(), error.to_string()),
         }
     });
+}
+
+/// Why this node must not stop now, if what it holds would be lost. Without a leader of the directory nobody
+/// knows who else stops; then the map alone has to do.
+async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
+    match running.directory.may_stop(patience.mul_f32(0.7)).await {
+        Ok(refusal) => refusal,
+        Err(error) => {
+            tracing::warn!(%error, "asked to stop, and no leader says whether it may");
+            let map = running.directory.map().borrow().clone();
+            let me = running.host.life.node;
+            map.after_stop(me, |_| false)
+                .refusal(&map, map.nodes.get(&me)?)
+        }
+    }
 }
 
 fn drain(running: &Arc<Running>, node: NodeId, on: bool, reply: Reply) {
@@ -369,7 +394,7 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
              give it 1+k, for example 1+2"
         )),
         (PoolKind::Memory { .. }, Some(scheme))
-            if !staves_group::supported(scheme.m.into(), scheme.k.into()) =>
+            if !staves_group::supported(scheme.m.into(), scheme.width()) =>
         {
             Err(format!(
                 "pool '{name}' cannot have the scheme {scheme}: there is no code for it; give it one like 4+2, with up to 32+8"

@@ -27,7 +27,7 @@ use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
 use crate::resp::{Facts, Redirect};
 use crate::start::{self, Listeners, StartError};
-use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, StatusReport};
+use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport};
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 
@@ -452,10 +452,20 @@ impl Running {
         let status = self.directory.status();
         // A leader that has not answered for so long is the leader of others, or of nobody.
         let silent = self.directory_is_silent();
+        let silent_for = |(node, time): (NodeId, Duration)| SilentNode {
+            node: node.0,
+            ms: time.as_millis() as u64,
+        };
         DirectoryFacts {
             leader: status.leader.map(|n| n.0).filter(|_| !silent),
             voters: status.voters.iter().map(|n| n.0).collect(),
             term: status.term,
+            silent: self
+                .directory
+                .silent()
+                .into_iter()
+                .map(silent_for)
+                .collect(),
         }
     }
 

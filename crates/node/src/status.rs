@@ -16,12 +16,17 @@
 //! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
 mod sentence;
+mod waits;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use staves_model::{ClusterMap, Group, GroupId, Medium, Member, Node, NodeId, NodeState, Pool};
+use staves_model::{
+    ClusterMap, Group, GroupId, Medium, Member, Node, NodeId, NodeState, Pool, whole_buckets,
+};
 use staves_store::EXTENT_BYTES;
+
+pub use self::waits::drain_waits_for;
 
 /// Whether somebody should look.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -103,6 +108,17 @@ pub struct DirectoryFacts {
     pub voters: Vec<u64>,
     /// Raft's term.
     pub term: u64,
+    /// Nodes that do not answer its pings.
+    pub silent: Vec<SilentNode>,
+}
+
+/// A node that does not answer another's pings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SilentNode {
+    /// Which node.
+    pub node: u64,
+    /// For so long.
+    pub ms: u64,
 }
 
 /// One node, as the map has it and as it says itself.
@@ -140,9 +156,18 @@ pub struct NodeStatus {
     pub filling: u32,
     /// What it says of itself, if it was asked and answered.
     pub facts: Option<NodeFacts>,
-    /// Whether it was asked and did not answer in time.
+    /// Whether it was asked and did not answer in time, or does not answer other nodes' pings.
     #[serde(default)]
     pub silent: bool,
+    /// For how long it has not answered pings, if it has not.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
+    /// Buckets that it holds, or that others still take from it.
+    #[serde(default)]
+    pub depending: u32,
+    /// What its drain cannot go on without, if there is such a thing.
+    #[serde(default)]
+    pub waits_for: Option<String>,
 }
 
 impl NodeStatus {
@@ -152,7 +177,7 @@ impl NodeStatus {
             (false, _) => "down",
             _ if self.silent => "silent",
             _ if self.is_stopping() => "stopping",
-            (true, true) if self.primaries + self.copies == 0 => "drained",
+            (true, true) if self.depending == 0 => "drained",
             (true, true) => "draining",
             (true, false) => "up",
         }
@@ -276,6 +301,9 @@ impl StatusReport {
             nodes,
             pools,
         };
+        for SilentNode { node, ms } in report.directory.silent.clone() {
+            report.is_silent(node, ms);
+        }
         facts.into_iter().for_each(|facts| report.place(facts));
         report.conclude();
         report
@@ -296,18 +324,22 @@ impl StatusReport {
                 node.votes = self.directory.voters.contains(&node.id);
             }
         }
-        other
-            .nodes
-            .into_iter()
-            .filter_map(|node| node.facts)
-            .for_each(|facts| self.place(facts));
+        for node in other.nodes {
+            if let Some(ms) = node.silent_ms {
+                self.is_silent(node.id, ms);
+            }
+            if let Some(facts) = node.facts {
+                self.place(facts);
+            }
+        }
         self.conclude();
     }
 
     /// These nodes were asked, and did not answer in time.
     pub fn silent(&mut self, asked: &[u64]) {
         for node in &mut self.nodes {
-            node.silent = asked.contains(&node.id) && node.facts.is_none();
+            let silent = asked.contains(&node.id) || node.silent_ms.is_some();
+            node.silent = silent && node.facts.is_none();
         }
         self.conclude();
     }
@@ -318,9 +350,19 @@ impl StatusReport {
         nobody.then(|| sentence::no_leader(self))
     }
 
+    /// A node that has answered whoever asked is not silent, whatever others say.
+    fn is_silent(&mut self, id: u64, ms: u64) {
+        let row = self.nodes.iter_mut().find(|node| node.id == id);
+        if let Some(node) = row.filter(|node| node.up && node.facts.is_none()) {
+            node.silent = true;
+            node.silent_ms = node.silent_ms.max(Some(ms));
+        }
+    }
+
     /// What a node says of itself goes to its row.
     fn place(&mut self, facts: NodeFacts) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == facts.node) {
+            (node.silent, node.silent_ms) = (false, None);
             node.facts = Some(facts);
         }
     }
@@ -349,7 +391,7 @@ impl StatusReport {
         } else if self.cluster.is_empty()
             || self.pools.is_empty()
             || any(|pool| pool.short + pool.changing + pool.starting)
-            || self.nodes.iter().any(|node| !node.up)
+            || self.nodes.iter().any(|n| !n.up || n.silent_ms.is_some())
             || self.has_no_home()
             || self.voters_down() > 0
         {
@@ -422,8 +464,11 @@ impl StatusReport {
 }
 
 fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> NodeStatus {
-    let (mut primaries, mut copies, mut filling) = (0, 0, 0);
+    let (mut primaries, mut copies, mut filling, mut depending) = (0, 0, 0, 0);
     for group in map.groups.values() {
+        let source = group.last_open.slot_of(node.id, node.incarnation);
+        let listed = group.slot_of(node.id, node.incarnation);
+        depending += u32::from(source.or(listed).is_some());
         let Some(slot) = group.slot_of(node.id, node.incarnation) else {
             continue;
         };
@@ -453,6 +498,9 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
         filling,
         facts: None,
         silent: false,
+        silent_ms: None,
+        depending,
+        waits_for: drain_waits_for(map, node.id),
     }
 }
 
@@ -525,12 +573,7 @@ fn condition(map: &ClusterMap, group: &Group, width: usize) -> Condition {
     let is_up = |x: &Member| map.is_up(x.node, x.incarnation);
     let data = group.members.iter().take(usize::from(group.m));
     let served = data.flatten().filter(|x| is_up(x)).count() == usize::from(group.m);
-    let complete = group
-        .members
-        .iter()
-        .flatten()
-        .filter(|x| is_up(x) && x.complete)
-        .count();
+    let complete = whole_buckets(group.m, &group.members, is_up);
     if group.lost {
         Condition::Lost
     } else if group.last_open.epoch.0 == 0 && !group.open {

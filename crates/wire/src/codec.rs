@@ -11,8 +11,8 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use staves_model::{
-    ClientId, ClusterId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, K_MAX, Label,
-    M_MAX, MemberSlot, NodeId, PoolId, Revision, Time,
+    ClientId, ClusterId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, Label, M_MAX,
+    MemberSlot, NodeId, PoolId, Revision, Time, slots_max,
 };
 use std::sync::Arc;
 
@@ -354,10 +354,10 @@ impl Wire for Arc<Group> {
 
 /// What everyone who indexes into a group relies on.
 pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
-    let width_max = usize::from(M_MAX) + usize::from(K_MAX);
     if group.m == 0 || group.m > M_MAX {
         return Err("m is out of range");
     }
+    let width_max = slots_max(group.m);
     if group.members.len() < usize::from(group.m) || group.members.len() > width_max {
         return Err("its number of members is out of range");
     }

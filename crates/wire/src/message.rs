@@ -192,7 +192,7 @@ messages! {
     82 NodeDrain(NodeTarget) "node-drain" Request Frame since 1;
     /// Let it have buckets again. Answered by `Done`.
     83 NodeResume(NodeTarget) "node-resume" Request Frame since 1;
-    /// Stop its process in good order. Answered by `Done`.
+    /// Stop its process in good order, if the groups that it has can bear it. Answered by `Done`.
     84 NodeStop(NodeTarget) "node-stop" Request Frame since 1;
     /// Which keys it holds (row X5).
     85 KeyRange(NodeTarget) "key-range" Request Frame since 1;
@@ -208,6 +208,8 @@ messages! {
     90 GroupSumsAnswer(GroupSumsAnswer) "group-sums-answer" Answer Frames since 2;
     /// A page of parity is wrong: make it anew. Answered by `Done`.
     91 GroupMend(GroupMend) "group-mend" Request Frame since 2;
+    /// Stop its process in good order, whatever is lost by it. Answered by `Done`.
+    92 NodeStopForced(NodeTarget) "node-stop-forced" Request Frame since 2;
 }
 
 impl Message {

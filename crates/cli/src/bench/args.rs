@@ -29,6 +29,11 @@ pub enum Bench {
     /// Flags that take a list make one run of each combination, and one row each. The region is made for it, and deleted
     /// at the end.
     Memory(super::memory::MemoryBench),
+    /// Measure how fast this machine codes, beside copies and XORs of the same buffers; needs no cluster
+    ///
+    /// One thread. Rates are gigabytes (10^9) that are read in a second: m buffers for an encoding or a decoding, one for
+    /// a delta, a copy or an XOR.
+    Erasure(super::erasure::ErasureBench),
 }
 
 /// What a server speaks.

@@ -5,8 +5,8 @@
 //! write ended in an error. Each worker has pages of its own and one operation under way.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,17 @@ struct Shared {
     stop: AtomicBool,
     filled: AtomicU64,
     longest_wait_us: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn failed(&self, what: &str, at: u64, error: &impl std::fmt::Display) {
+        let told = format!("{what} at {at}: {error}");
+        *self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(told);
+    }
 }
 
 /// Workers on the region.
@@ -77,6 +88,7 @@ impl Load {
             stop: AtomicBool::new(false),
             filled: AtomicU64::new(0),
             longest_wait_us: AtomicU64::new(0),
+            last_error: Mutex::new(None),
         });
         let start = |number| {
             let shared = shared.clone();
@@ -94,6 +106,12 @@ impl Load {
     /// Pages that have been written at least once.
     pub fn filled(&self) -> u64 {
         self.shared.filled.load(Ordering::SeqCst)
+    }
+
+    /// The last operation that failed, and why.
+    pub fn last_error(&self) -> Option<String> {
+        let last = self.shared.last_error.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The longest wait counts from here.
@@ -183,7 +201,9 @@ impl Worker {
         let all = self.pages.len() as u32;
         for at in (0..all).step_by(RUN as usize) {
             let count = RUN.min(all - at);
-            while !self.write(at, count) && !self.stopped() {}
+            while !self.write(at, count) && !self.stopped() {
+                std::thread::sleep(REST);
+            }
             let filled = u64::from(count);
             self.shared.filled.fetch_add(filled, Ordering::SeqCst);
         }
@@ -242,7 +262,10 @@ impl Worker {
                 }
                 self.done.writes += 1;
             }
-            Err(_) => self.done.errors += 1,
+            Err(ref error) => {
+                self.shared.failed("write", offset, error);
+                self.done.errors += 1;
+            }
         }
         done.is_ok()
     }
@@ -255,7 +278,8 @@ impl Worker {
                 self.done.reads += 1;
                 true
             }
-            Err(_) => {
+            Err(error) => {
+                self.shared.failed("read", self.offset(at), &error);
                 self.done.errors += 1;
                 false
             }

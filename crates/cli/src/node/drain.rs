@@ -1,7 +1,7 @@
 //! Whether a drain can ever finish: the buckets must have somewhere to go.
 
 use staves_model::{ClusterMap, Node, NodeState};
-use staves_node::status::StatusReport;
+use staves_node::status::{StatusReport, drain_waits_for};
 
 use crate::explain::Own;
 use crate::failure::Failure;
@@ -26,6 +26,13 @@ pub fn may_drain(map: &ClusterMap, report: &StatusReport, node: &Node) -> Result
              resume another node first"
                 .into(),
         );
+    }
+    let mut drained = map.clone();
+    if let Some(node) = drained.nodes.get_mut(&node.id) {
+        node.draining = true;
+    }
+    if let Some(waits) = drain_waits_for(&drained, node.id) {
+        return refused(waits);
     }
     let (needed, room) = (needed(map, report, homes.len()), room(map, &homes));
     if needed > room {

@@ -30,7 +30,7 @@ pub fn forget(cluster: &Cluster, node: &Node, force: bool) -> anyhow::Result<&'s
         return Err(refused(node, up, answers).into());
     }
     if up && answers {
-        cluster.stop(node)?;
+        cluster.stop(node, true)?;
     }
     if up {
         wait_until_gone(cluster, node)?;

@@ -235,6 +235,7 @@ fn status(state: &State) -> Message {
         leader: Some(1).filter(|_| !state.no_leader),
         voters: vec![1, 2, 3],
         term: 1,
+        silent: Vec::new(),
     };
     let facts = NodeFacts {
         node: 1,

@@ -416,7 +416,10 @@ fn plan(
             Target::Wait => {
                 let vacant = entry.open && entry.member(slot).is_none();
                 let why = match vacant {
-                    true => ": its node was lost, and there is none to rebuild it on; add a node",
+                    true => {
+                        ": its node was lost, and there is none with room to rebuild it on; \
+                             add a node, or give the pool more memory"
+                    }
                     false => " at present",
                 };
                 let text = format!("nobody answers for data bucket {slot} of group {group}{why}");

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use staves_erasure::Code;
 use staves_group::{Effects, Unread};
-use staves_model::{NodeId, PAGE_BYTES};
+use staves_model::{MemberSlot, NodeId, PAGE_BYTES, twin};
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{Run, RunKind};
 
@@ -365,4 +365,112 @@ fn memory_for_missing_pages_is_not_given_back() {
     town.keep_parts = false;
     town.fill();
     assert!(page_of(&town, 3, 69) == before);
+}
+
+/// Row X5: a bucket moves to another node while the one that has it serves on. Its twin takes the pages as they
+/// are, from that one alone, and all that is written meanwhile; then they change places, and the old one goes.
+fn moves(slot: u8) {
+    let (m, k) = (2u8, 2u8);
+    let mut town = Town::new(m, k, 1);
+    load(&mut town, 2, 20);
+    let (from, to, beside) = (usize::from(slot), 4, twin(m, MemberSlot(slot)));
+    town.keep_parts = true;
+    town.exchange(&[(beside.index(), 5)]);
+    assert!(town.members[from].is_open(), "it serves on");
+    assert_eq!(town.group.tolerates(|_, _| true), Some(2), "and counts");
+    assert!(town.write_at(0, 3 * PAGE, &[7; 64]) && town.write_at(1, 4 * PAGE, &[8; 64]));
+    town.ticks(3);
+    town.keep_parts = false;
+    town.fill();
+    assert_eq!(town.given.keys().max(), Some(&NodeId(from as u64 + 1)));
+    assert_eq!(town.group.tolerates(|_, _| true), Some(2), "two are one");
+    assert!(town.write_at(0, 5 * PAGE, &[9; 64]) && town.write_at(1, 5 * PAGE, &[9; 64]));
+
+    // They change places; a data bucket that was left out would have to be waited for.
+    let mut members = town.group.members.clone();
+    let mut kept: Vec<_> = (0..members.len())
+        .map(|s| members[s].map(|_| MemberSlot(s as u8)))
+        .collect();
+    members.swap(from, beside.index());
+    kept.swap(from, beside.index());
+    let now = town.now;
+    town.commit(members.clone(), kept);
+    town.ticks(4);
+    assert!(town.group.open, "nobody waits for a lease to run out");
+    assert!(town.now.since(now) < crate::town::options().lease);
+    assert_eq!(town.members[to].serving(), slot < m);
+    assert!(!town.members[from].serving());
+
+    // What it made before and what comes now is in both, and in parity.
+    let data = |s: usize| if s == from { to } else { s };
+    assert!(town.write_at(data(0), 6 * PAGE, &[5; 64]) && town.write_at(data(1), 6, &[6; 64]));
+    town.ticks(30);
+    assert!((0..20).all(|page| page_of(&town, from, page) == page_of(&town, to, page)));
+    check_parity(&town, &[data(0), data(1)], &[data(2), data(3)], 20);
+
+    let members = members[..4].to_vec();
+    let kept = (0..4).map(|s| Some(MemberSlot(s))).collect();
+    town.commit(members, kept);
+    town.ticks(60);
+    assert!(town.group.open && town.members[from].slot().is_none());
+    assert!(town.write_at(data(0), 7 * PAGE, &[4; 64]) && town.write_at(data(1), 7, &[3; 64]));
+    town.ticks(30);
+    check_parity(&town, &[data(0), data(1)], &[data(2), data(3)], 20);
+}
+
+#[test]
+fn a_data_bucket_moves_by_a_twin() {
+    moves(1);
+}
+
+#[test]
+fn a_parity_bucket_moves_by_a_twin() {
+    moves(2);
+}
+
+/// Row H2: what one page is hit by between two ticks is added up and multiplied once; the bytes are the same.
+#[test]
+fn a_page_that_is_written_over_and_over_is_multiplied_seldom() {
+    let mut town = Town::new(3, 2, 0);
+    load(&mut town, 3, 2);
+    let before = [3, 4].map(|p| town.members[p].arithmetic());
+    for i in 0..120u64 {
+        let data = (i % 3) as usize;
+        let at = PAGE + 100 + i % 5 * 8;
+        assert!(town.write_at(data, at, &(i + 1).to_le_bytes()));
+        if i % 30 == 29 {
+            town.ticks(3);
+        }
+    }
+    town.ticks(10);
+    check_parity(&town, &[0, 1, 2], &[3, 4], 2);
+    for (p, before) in [3, 4].into_iter().zip(before) {
+        let now = town.members[p].arithmetic();
+        let parts = now.parts - before.parts;
+        let multiplications = now.multiplications - before.multiplications;
+        assert_eq!(parts, 120, "each delta was received");
+        assert!(
+            (12..=40).contains(&multiplications),
+            "{multiplications} for {parts} deltas, ten of each data bucket between two ticks"
+        );
+    }
+}
+
+/// Parts that lie apart in a page stay apart: nothing between them is multiplied, and nothing is lost.
+#[test]
+fn parts_that_lie_apart_are_multiplied_apart() {
+    let mut town = Town::new(2, 2, 0);
+    load(&mut town, 2, 2);
+    let before = town.members[2].arithmetic();
+    for at in [0, 1000, 2000, PAGE - 4] {
+        assert!(town.write_at(0, at, b"over a page's end"));
+    }
+    town.ticks(10);
+    check_parity(&town, &[0, 1], &[2, 3], 2);
+    let now = town.members[2].arithmetic();
+    let parts = now.parts - before.parts;
+    assert_eq!(
+        (parts, now.multiplications - before.multiplications),
+        (5, 5)
+    );
 }

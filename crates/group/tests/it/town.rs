@@ -216,6 +216,22 @@ impl Town {
         self.tell_map();
     }
 
+    /// The next epoch: who is listed, and where each is kept from.
+    pub fn commit(
+        &mut self,
+        members: Vec<Option<staves_model::Member>>,
+        kept: Vec<Option<MemberSlot>>,
+    ) {
+        let group = &mut self.group;
+        group.epoch = group.epoch.next();
+        (group.open, group.fresh) = (false, false);
+        group.revision.0 += 1;
+        let leader = kept.iter().position(Option::is_some);
+        group.leader = MemberSlot(leader.expect("somebody stays") as u8);
+        (group.members, group.kept) = (members, kept);
+        self.tell_map();
+    }
+
     /// Lets time pass until every joiner has said that it is complete, and marks them so.
     pub fn fill(&mut self) {
         for _ in 0..200 {

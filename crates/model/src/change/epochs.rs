@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Outcome, Refusal};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
-use crate::map::{ClusterMap, Group, LastOpen, Member};
+use crate::map::{ClusterMap, Group, LastOpen, Member, whole_buckets};
 use crate::mutant::{Mutant, planted};
-use crate::scheme::K_MAX;
+use crate::scheme::{bucket_slot, slots_max};
 
 /// The next epoch of one group, as it is proposed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -145,13 +145,12 @@ impl ClusterMap {
         Ok(())
     }
 
-    /// How many complete members of the last open epoch run. None, once a start from nothing is
-    /// committed: its members may have let go of what they held.
+    /// How many buckets complete members of the last open epoch hold that run. None, once a start from
+    /// nothing is committed: its members may have let go of what they held.
     pub fn complete_sources_up(&self, group: &Group) -> usize {
-        let members = sources(group).iter().flatten();
-        members
-            .filter(|x| x.complete && self.is_up(x.node, x.incarnation))
-            .count()
+        whole_buckets(group.m, sources(group), |x| {
+            self.is_up(x.node, x.incarnation)
+        })
     }
 
     pub(super) fn open(&mut self, id: GroupId, epoch: Epoch) -> Result<Outcome, Refusal> {
@@ -286,8 +285,12 @@ fn listed(n: &NewEpoch) -> impl Iterator<Item = (MemberSlot, (NodeId, Incarnatio
 
 fn check_shape(group: &Group, n: &NewEpoch) -> Result<(), Refusal> {
     let m = usize::from(group.m);
-    // Twice k: while members are exchanged, the new stand beside the old.
-    let max = m + 2 * usize::from(K_MAX);
+    let max = slots_max(group.m);
+    let is_listed = |slot: MemberSlot| n.members.get(slot.index()).is_some_and(Option::is_some);
+    let alone = |slot: &MemberSlot| {
+        let of = bucket_slot(group.m, *slot);
+        of != *slot && (n.fresh || !is_listed(of))
+    };
     let reason = if n.members.len() < m || n.members.len() > max {
         format!(
             "it has {} member slots; give it {m} to {max}",
@@ -303,6 +306,9 @@ fn check_shape(group: &Group, n: &NewEpoch) -> Result<(), Refusal> {
         && (n.fresh || m == 1)
     {
         format!("data slot {s} is vacant; list a member there")
+    } else if let Some((slot, _)) = listed(n).find(|(slot, _)| alone(slot)) {
+        let of = bucket_slot(group.m, slot);
+        format!("slot {slot} is the twin of slot {of}, which is vacant; list it there")
     } else {
         return Ok(());
     };
@@ -353,7 +359,7 @@ fn check_kept(group: &Group, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusa
                         from,
                     });
                 };
-                check_place(group, n, slot, from)?;
+                check_place(group, n, slot, from, &source)?;
                 Some(source)
             }
         };
@@ -362,21 +368,24 @@ fn check_kept(group: &Group, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusa
 }
 
 /// With m = 1 every bucket holds the same bytes and any may take any slot. With m > 1 the bytes of a
-/// bucket are those of its slot.
+/// bucket are those of its slot, and only a complete twin of it can take its place.
 fn check_place(
     group: &Group,
     n: &NewEpoch,
     slot: MemberSlot,
     from: MemberSlot,
+    source: &Member,
 ) -> Result<(), Refusal> {
-    if group.m == 1 || slot == from {
+    let same_bucket = bucket_slot(group.m, slot) == bucket_slot(group.m, from);
+    if group.m == 1 || slot == from || (same_bucket && source.complete) {
         return Ok(());
     }
     Err(Refusal::Malformed {
         group: n.group,
         epoch: n.epoch,
         reason: format!(
-            "member {slot} is kept from slot {from}; with m = {} members keep their slots",
+            "member {slot} is kept from slot {from}; with m = {} members keep their slots, but for a \
+             complete twin of the same bucket",
             group.m
         ),
     })
@@ -387,7 +396,7 @@ fn check_sources_suffice(
     n: &NewEpoch,
     members: &[Option<Member>],
 ) -> Result<(), Refusal> {
-    let kept = members.iter().flatten().filter(|x| x.complete).count();
+    let kept = whole_buckets(group.m, members, |_| true);
     if kept < usize::from(group.m) {
         return Err(Refusal::TooFewSources {
             group: n.group,

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{Incarnation, MemberSlot, NodeId};
-use crate::map::{ClusterMap, Group, Member, Pool};
+use crate::map::{ClusterMap, Group, Member, Pool, whole_buckets};
 use crate::mutant::{Mutant, planted};
-use crate::scheme::K_MAX;
+use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
 
 /// After so many tries in vain an epoch is made of survivors alone: a joiner may be what is in the way.
 const TRIES_WITH_JOINERS: u64 = 2;
@@ -26,28 +26,47 @@ pub(super) enum Kind {
     Balance,
 }
 
+/// Whether a node may be chosen for a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fit {
+    Able,
+    /// It could not, some time ago: where the others are too few.
+    IfNeeded,
+    Unable,
+}
+
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<(NodeId, Incarnation)>,
 }
 
 impl Choice {
-    /// `order` without those who are not up and those who lately could not.
+    /// `order` without those who are not up and those who lately could not, unless fewer than `width` are left.
     pub(super) fn new(
         map: &ClusterMap,
         group: &Group,
         order: &[NodeId],
-        unable: impl Fn(NodeId, Incarnation) -> bool,
+        width: usize,
+        fit: impl Fn(NodeId, Incarnation) -> Fit,
     ) -> Choice {
-        let barred = |n, i| unable(n, i) && !wiped_all_the_same(group, n, i);
-        let lives = order
+        let fit = |n, i| match wiped_all_the_same(group, n, i) {
+            true => Fit::Able,
+            false => fit(n, i),
+        };
+        let up: Vec<_> = order
             .iter()
-            .filter_map(|n| Some((*n, map.nodes.get(n)?.incarnation)));
-        Choice {
-            able: lives
-                .filter(|(n, i)| map.is_up(*n, *i) && !barred(*n, *i))
-                .collect(),
-        }
+            .filter_map(|n| Some((*n, map.nodes.get(n)?.incarnation)))
+            .filter(|(n, i)| map.is_up(*n, *i))
+            .collect();
+        let of = |wanted| {
+            up.iter()
+                .copied()
+                .filter(move |(n, i)| fit(*n, *i) == wanted)
+        };
+        let mut able: Vec<_> = of(Fit::Able).collect();
+        let few = width.saturating_sub(able.len());
+        able.extend(of(Fit::IfNeeded).take(few));
+        Choice { able }
     }
 }
 
@@ -175,11 +194,11 @@ pub(super) fn start(view: &View<'_>) -> Option<NewEpoch> {
 pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     let m = usize::from(view.group.m);
     let mut kept = survivors(view, true);
-    if complete(&kept) < m {
+    if complete(view, &kept) < m {
         // Better one that may be stuck than none.
         kept = survivors(view, false);
     }
-    if complete(&kept) < m {
+    if complete(view, &kept) < m {
         return None;
     }
     let joiners = view.tries_after() < TRIES_WITH_JOINERS;
@@ -216,8 +235,11 @@ fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> 
         .collect()
 }
 
-fn complete(kept: &[(MemberSlot, Member)]) -> usize {
-    kept.iter().filter(|(_, x)| x.complete).count()
+/// How many buckets they hold whole.
+fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
+    whole_buckets(view.group.m, sources(view.group), |x| {
+        kept.iter().any(|(_, k)| k.is(x.node, x.incarnation))
+    })
 }
 
 fn seat((slot, x): &(MemberSlot, Member)) -> Seat {
@@ -246,23 +268,38 @@ fn seats_of_copies(
     seats.into_iter().map(Some).collect()
 }
 
-/// m > 1: members keep their slots. Lost data buckets are replaced first, then parity buckets; what nobody is
-/// there for stays vacant.
+/// m > 1: members keep their slots. The place of one that is lost goes to its twin if that is complete, and
+/// else to a joiner, data buckets first; what nobody is there for stays vacant.
 fn seats_in_place(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
     joiners: bool,
 ) -> Vec<Option<Seat>> {
+    let m = view.group.m;
     let end = kept.iter().map(|(s, _)| s.index() + 1).max().unwrap_or(0);
     let mut seats: Vec<Option<Seat>> = vec![None; end.max(view.width())];
     for x in kept {
-        seats[x.0.index()] = Some(seat(x));
+        // In order of slot: the original of a twin was looked at before it.
+        let of = bucket_slot(m, x.0);
+        let original_is_gone = of != x.0 && seats.get(of.index()).is_none_or(Option::is_none);
+        match original_is_gone {
+            false => seats[x.0.index()] = Some(seat(x)),
+            true if x.1.complete => seats[of.index()] = Some(seat(x)),
+            true => {}
+        }
     }
     if joiners {
         view.fill_vacant(&mut seats);
-        view.free_a_node(&mut seats);
+        view.free_a_node_if(true, &mut seats);
     }
+    shorten(&mut seats, view.width());
     seats
+}
+
+/// Lets go of vacant slots at the end, beyond those that the scheme wants.
+fn shorten(seats: &mut Vec<Option<Seat>>, width: usize) {
+    let end = seats.iter().rposition(Option::is_some).map_or(0, |s| s + 1);
+    seats.truncate(end.max(width));
 }
 
 /// Who leads: the present leader if it is at work and told what is in its way; else the next in turn
@@ -395,9 +432,10 @@ impl View<'_> {
         ))
     }
 
-    /// m > 1: a bucket's bytes are those of its slot, so there is no joining beside it. Vacant slots are
-    /// filled, surplus ones (k lowered) given up, and members of draining nodes replaced one by one while
-    /// the others bear it.
+    /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes
+    /// replaced one by one. A bucket's bytes are those of its slot, so who replaces one stands beside it as its
+    /// twin until it has them all; then they change places, and only then the old one goes. So the
+    /// group bears as much as before all the time.
     fn move_in_place(&self) -> Option<(Kind, NewEpoch)> {
         let members = self.members();
         let end = self.width().max(self.group.members.len());
@@ -405,8 +443,9 @@ impl View<'_> {
         for x in &members {
             seats[x.0.index()] = Some(seat(x));
         }
+        let buckets_end = end.min(usize::from(self.group.m + PARITY_SLOTS));
         let filling = members.iter().any(|(_, x)| !x.complete);
-        let kind = if self.fill_vacant(&mut seats) || (!filling && self.free_a_node(&mut seats)) {
+        let kind = if self.fill_vacant(&mut seats) || self.free_a_node_if(!filling, &mut seats) {
             Kind::Repair
         } else if filling
             || seats[..usize::from(self.group.m)]
@@ -414,21 +453,59 @@ impl View<'_> {
                 .any(Option::is_none)
         {
             return None;
-        } else if seats[self.width()..].iter().any(Option::is_some) {
-            seats.truncate(self.width());
+        } else if self.settle_a_twin(&members, &mut seats) {
             Kind::Finish
-        } else {
-            let drained = members.iter().find(|(_, x)| self.drains(x));
-            let (slot, _) = drained.filter(|_| members.len() > usize::from(self.group.m))?;
-            let taken: Vec<Seat> = members.iter().map(seat).collect();
-            let member = self.joiners(&taken).next()?;
-            seats[slot.index()] = Some((member, None));
+        } else if seats[self.width()..buckets_end].iter().any(Option::is_some) {
+            seats[self.width()..buckets_end].fill(None);
+            Kind::Finish
+        } else if self.call_in_a_twin(&members, &mut seats) {
             Kind::Drain
+        } else {
+            return None;
         };
+        shorten(&mut seats, self.width());
         let leader = seats
             .iter()
             .position(|s| s.is_some_and(|(_, kept)| kept.is_some()))?;
         Some((kind, self.epoch(seats, MemberSlot(leader as u8))))
+    }
+
+    /// The first step of a drain: a twin for the first member whose node drains.
+    fn call_in_a_twin(
+        &self,
+        members: &[(MemberSlot, Member)],
+        seats: &mut Vec<Option<Seat>>,
+    ) -> bool {
+        let Some((slot, _)) = members.iter().find(|(_, x)| self.drains(x)) else {
+            return false;
+        };
+        let taken: Vec<Seat> = members.iter().map(seat).collect();
+        let Some(joiner) = self.joiners(&taken).next() else {
+            return false;
+        };
+        let at = twin(self.group.m, *slot).index();
+        seats.resize(seats.len().max(at + 1), None);
+        seats[at] = Some((joiner, None));
+        true
+    }
+
+    /// The last steps, for the first complete twin there is. It takes the place of a member whose node drains:
+    /// a data bucket stays for one epoch as the twin, so that it is sealed and nothing of its stream is in
+    /// doubt. A twin that nothing is to be taken from goes.
+    fn settle_a_twin(&self, members: &[(MemberSlot, Member)], seats: &mut [Option<Seat>]) -> bool {
+        let m = self.group.m;
+        let Some((at, x)) = members.iter().find(|(s, _)| bucket_slot(m, *s) != *s) else {
+            return false;
+        };
+        let of = bucket_slot(m, *at);
+        let leaves = self.group.member(of).is_some_and(|x| self.drains(x));
+        if leaves && !self.drains(x) {
+            seats.swap(of.index(), at.index());
+        }
+        if of.0 >= m || !leaves || self.drains(x) {
+            seats[at.index()] = None;
+        }
+        true
     }
 
     /// Puts joiners into vacant slots, data buckets first, all at once: one pass then makes the pages of all.
@@ -444,6 +521,17 @@ impl View<'_> {
         any
     }
 
+    fn free_a_node_if(&self, may: bool, seats: &mut [Option<Seat>]) -> bool {
+        let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
+        // To make a bucket that is missing is worth more than to move one that is there.
+        let missing = seats.iter().take(self.width()).any(Option::is_none);
+        if missing && seats[twins_from..].iter().any(Option::is_some) {
+            seats[twins_from..].fill(None);
+            return true;
+        }
+        may && self.free_a_node(seats)
+    }
+
     /// A data bucket without a node is worth more than a parity bucket: where no node is left, the last
     /// parity bucket that the group can do without is given up, so that its node can take the data
     /// bucket's place in the epoch after. Whether it was.
@@ -454,6 +542,8 @@ impl View<'_> {
             let source = from.and_then(|f| sources(self.group).get(f.index()).copied().flatten());
             source.is_some_and(|x| x.complete)
         };
+        let buckets_end = seats.len().min(m + usize::from(PARITY_SLOTS));
+        let seats = &mut seats[..buckets_end];
         let spare = seats.iter().filter(|s| complete(s)).count() > m;
         let homeless = seats[..m].iter().any(Option::is_none);
         let parity = seats[m..].iter_mut().rfind(|s| s.is_some());

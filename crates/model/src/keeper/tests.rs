@@ -401,6 +401,136 @@ fn a_data_bucket_without_a_node_takes_that_of_a_parity_bucket() {
     assert!(group(&town).lost, "m - 1 cannot say what it held");
 }
 
+fn coded(nodes: u64, scheme: &str, groups: u32) -> Town {
+    let mut town = Town::of(cluster(nodes));
+    town.change(&create_pool("cache", scheme, groups, false));
+    town.settle();
+    town.check_at_rest();
+    town
+}
+
+fn drain(town: &mut Town, node: u64, on: bool) {
+    let node = NodeId(node);
+    town.change(&Change::Drain { node, on });
+}
+
+/// Row X5 with m > 1: who is to take a bucket stands beside the one that has it until it is complete, so that
+/// the group never bears less than before; and in the end nothing names the drained node.
+#[test]
+fn a_drain_never_lowers_what_a_coded_group_bears() {
+    for (scheme, nodes, k) in [("2+1", 4, 1), ("4+2", 7, 2), ("2+0", 3, 0)] {
+        let mut town = coded(nodes, scheme, 8);
+        drain(&mut town, 2, true);
+        let mut dice = Dice(7);
+        let mut beside = 0;
+        for _ in 0..4000 {
+            town.keep(&[]);
+            town.work(&mut dice, 30);
+            town.wait(25);
+            for group in town.map.groups.values() {
+                let bears = group.tolerates(|n, i| town.map.is_up(n, i));
+                assert!(bears >= Some(k), "{scheme}: {group:?}");
+                beside += usize::from(group.members.len() > 16);
+            }
+        }
+        assert!(beside > 0, "{scheme}: nobody stood beside another");
+        town.check_at_rest();
+        for group in town.map.groups.values() {
+            assert!(!group.names(NodeId(2)), "{scheme}: {group:?}");
+            assert_eq!(group.members.len(), usize::from(group.m + k), "{scheme}");
+        }
+    }
+}
+
+/// A node dies, or the drain is taken back, at any moment of a drain: nothing is lost, and all comes to rest.
+#[test]
+fn a_drain_that_is_disturbed_loses_nothing() {
+    for seed in 0..60 {
+        let mut dice = Dice(seed);
+        let mut town = coded(6, "2+1", 4);
+        drain(&mut town, 1, true);
+        if dice.below(2) == 0 {
+            drain(&mut town, 2, true);
+        }
+        let (at, node) = (dice.below(60), 1 + dice.below(6));
+        for step in 0..200 {
+            if step == at {
+                match dice.below(3) {
+                    0 => drain(&mut town, 1, false),
+                    _ => {
+                        town.change(&node_down(&town.map.clone(), node));
+                    }
+                }
+            }
+            town.keep(&[]);
+            town.work(&mut dice, 30);
+            town.wait(25);
+        }
+        town.settle();
+        town.check_at_rest();
+        for group in town.map.groups.values() {
+            assert!(!group.lost, "seed {seed}: {group:?}");
+            assert_eq!(group.members.len(), 3, "seed {seed}: {group:?}");
+        }
+    }
+}
+
+/// A member dies while another is being moved, and no other node is free: what is missing goes first.
+#[test]
+fn a_lost_bucket_goes_before_one_that_moves() {
+    let mut town = coded(4, "2+1", 1);
+    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
+    let of = |slot: usize| group(&town).members[slot].expect("listed").node.0;
+    let (moves, dies) = (of(0), of(2));
+    drain(&mut town, moves, true);
+    town.keep(&[]);
+    assert!(group(&town).members.len() > 3, "one stands beside it");
+    town.change(&node_down(&town.map.clone(), dies));
+    town.settle();
+    let nodes: Vec<u64> = group(&town).listed().map(|(_, x)| x.node.0).collect();
+    assert!(nodes.len() == 3 && nodes.contains(&moves), "{nodes:?}");
+    assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
+}
+
+/// Regression: a node that had no memory for a bucket was not asked again for half a minute and more, though the
+/// pool had been given more meanwhile.
+#[test]
+fn a_raised_budget_takes_effect_within_a_second() {
+    let mut town = coded(4, "2+1", 1);
+    let before = town.map.groups[&GroupId(1)].clone();
+    let dead = before.members[0].expect("a data bucket").node;
+    town.change(&node_down(&town.map.clone(), dead.0));
+    // Who is to take its place cannot, again and again.
+    let mut asked = 0;
+    for _ in 0..8_000 {
+        let said = town.keep(&[]);
+        asked += epochs_of(&said).len();
+        let group = town.map.groups[&GroupId(1)].clone();
+        let joins = group.listed().find(|(_, x)| !x.complete);
+        if let (false, Some((slot, _))) = (group.open, joins) {
+            let leader = group.member(group.leader).expect("listed").node;
+            let report = stuck(&town, 1, &[slot.0], leader);
+            town.keep(&[report]);
+        }
+        town.work(&mut Dice(1), 100);
+        town.wait(25);
+    }
+    assert!((3..30).contains(&asked), "rarely: {asked}");
+    town.change(&Change::SetPool {
+        name: "cache".into(),
+        scheme: None,
+        node_budget_bytes: Some(1 << 30),
+    });
+    for _ in 0..50 {
+        town.keep(&[]);
+        town.work(&mut Dice(1), 100);
+        town.wait(25);
+    }
+    let group = &town.map.groups[&GroupId(1)];
+    assert_eq!(group.tolerates(|_, _| true), Some(1), "{group:?}");
+    assert!(group.members.iter().flatten().all(|x| x.complete));
+}
+
 fn stuck(town: &Town, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
     let epoch = town.map.groups[&GroupId(group)].epoch;
     let slots = slots.iter().map(|s| MemberSlot(*s)).collect();
@@ -445,6 +575,28 @@ fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
         town.map.groups[&GroupId(1)].names(node(2)),
         "later it is tried again"
     );
+}
+
+/// As many nodes as members: who had a slow moment is needed again when another dies.
+#[test]
+fn who_had_a_slow_moment_stands_in_where_nobody_else_can() {
+    let mut town = settled(6, "4+2", 1);
+    let group = town.map.groups[&GroupId(1)].clone();
+    let member = |s: usize| group.members[s].expect("listed");
+    let report = stuck(&town, 1, &[4], member(0).node);
+    assert_eq!(epochs_of(&town.keep(&[report])).len(), 1);
+    town.work(&mut Dice(1), 100);
+    let (node, incarnation) = (member(1).node, member(1).incarnation);
+    town.change(&Change::NodeDown { node, incarnation });
+    let mut dice = Dice(1);
+    for _ in 0..60 {
+        town.keep(&[]);
+        town.work(&mut dice, 100);
+        town.wait(50);
+    }
+    let data = &town.map.groups[&GroupId(1)].members[..4];
+    let whole = |x: &Option<Member>| x.is_some_and(|x| x.complete);
+    assert!(data.iter().all(whole), "{data:?}");
 }
 
 /// A leader that reaches nobody is itself the odd one: the others are not thrown out at its word.

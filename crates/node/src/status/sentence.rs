@@ -54,6 +54,11 @@ fn nodes(report: &StatusReport) -> String {
             );
         }
     }
+    // Who does not answer a tool may only be out of its reach; pings are the nodes' own.
+    let unheard = named(&|node| node.up && node.silent_ms.is_some());
+    if report.directory.leader.is_some() && !unheard.is_empty() {
+        text += &format!(", {}", silent_ones(report, &unheard));
+    }
     let down = named(&|node| !node.up);
     if !down.is_empty() {
         text += &format!(", {} down", listed(&down));
@@ -62,7 +67,7 @@ fn nodes(report: &StatusReport) -> String {
     if !stopping.is_empty() {
         text += &format!(", {} stopping", listed(&stopping));
     }
-    let holds = |node: &super::NodeStatus| node.primaries + node.copies;
+    let holds = |node: &super::NodeStatus| node.depending;
     let drains = |node: &super::NodeStatus| node.up && node.draining && !node.is_stopping();
     let drained = named(&|node| drains(node) && holds(node) == 0);
     if !drained.is_empty() {
@@ -81,7 +86,23 @@ fn nodes(report: &StatusReport) -> String {
             count(left, "bucket")
         );
     }
+    for node in report.nodes.iter().filter(|node| drains(node)) {
+        if let Some(what) = &node.waits_for {
+            text += &format!(" ({} waits: {what})", node.name);
+        }
+    }
     text
+}
+
+/// Nodes that do not answer, and have not been found dead. The longest silence is told.
+fn silent_ones(report: &StatusReport, names: &[String]) -> String {
+    let silence = report.nodes.iter().filter_map(|node| node.silent_ms);
+    let (nodes, ms) = (
+        count(names.len() as u32, "node"),
+        silence.max().unwrap_or(0),
+    );
+    let since = format!(" for {}.{} s", ms / 1000, ms % 1000 / 100);
+    format!("of which {nodes} silent{since} ({})", listed(names))
 }
 
 /// What is wrong with a pool's buckets, the worst first.
@@ -160,8 +181,12 @@ fn rebuild(report: &StatusReport) -> Option<String> {
             .filter(|node| node.up && !node.draining)
             .count();
         let wanted = report.pools.iter().filter(|pool| pool.short > 0);
+        let m = |pool: &PoolStatus| {
+            let m = pool.scheme.split_once('+').map(|(m, _)| m.parse::<usize>());
+            m.and_then(Result::ok).unwrap_or(1)
+        };
         let wanted = wanted
-            .map(|pool| usize::from(pool.parity_possible) + 1)
+            .map(|pool| usize::from(pool.parity_possible) + m(pool))
             .max()
             .unwrap_or(0);
         return (short && homes < wanted)

@@ -87,6 +87,7 @@ fn cluster(nodes: u64, scheme: &str) -> Cluster {
             leader: Some(1),
             voters: (1..=voters).collect(),
             term: 3,
+            silent: Vec::new(),
         },
     }
 }
@@ -538,6 +539,97 @@ fn a_lost_majority_names_the_voters_that_do_not_answer() {
     assert_eq!(report.undecided().as_deref(), Some(said));
     report.directory.leader = Some(1);
     assert_eq!(report.undecided(), None);
+}
+
+/// Regression: for half a second after a kill all was said to be whole, though a node did not answer.
+#[test]
+fn a_silent_node_is_told_before_it_is_found_dead() {
+    let mut three = cluster(3, "1+1");
+    three.directory.silent = vec![SilentNode { node: 3, ms: 340 }];
+    let mut report = three.report();
+    assert_eq!(report.state, State::Degraded);
+    let said = "Degraded: 3 nodes up, of which 1 node silent for 0.3 s (n3); any 1 more node";
+    assert!(report.sentence.starts_with(said), "{}", report.sentence);
+    assert_eq!(report.nodes[2].state(), "silent");
+    // It answers whoever asks: a cut between two is not a death.
+    let facts = NodeFacts {
+        node: 3,
+        ..NodeFacts::default()
+    };
+    let other = StatusReport::new(&three.map, NodeId(3), DirectoryFacts::default(), [facts]);
+    report.absorb(other);
+    assert_eq!(
+        (report.state, report.nodes[2].silent_ms),
+        (State::Healthy, None)
+    );
+    // Who is only out of the tool's reach is no fault.
+    three.directory.silent.clear();
+    let mut report = three.report();
+    report.silent(&[2]);
+    assert_eq!(
+        (report.state, report.nodes[1].state()),
+        (State::Healthy, "silent")
+    );
+}
+
+/// A drain that cannot end says what it waits for.
+#[test]
+fn a_drain_without_a_node_to_take_the_buckets_says_so() {
+    let draining = |nodes: u64, scheme: &str, drained: &[u64]| {
+        let mut cluster = cluster(nodes, scheme);
+        for node in drained {
+            let node = cluster.map.nodes.get_mut(&NodeId(*node));
+            node.expect("a node").draining = true;
+        }
+        cluster.report()
+    };
+    let row = |report: &StatusReport| report.nodes[1].waits_for.clone();
+    let report = draining(3, "2+1", &[2]);
+    let waits = row(&report).expect("every other node is in each group");
+    for part in [
+        "8 buckets",
+        "'cache' (2+1)",
+        "all 2 others",
+        "start or resume",
+    ] {
+        assert!(waits.contains(part), "{part}: {waits}");
+    }
+    assert!(
+        report.sentence.contains("(n2 waits: 8 buckets"),
+        "{}",
+        report.sentence
+    );
+    assert_eq!(row(&draining(5, "2+1", &[2])), None);
+    let waits = row(&draining(4, "2+1", &[1, 2])).expect("of two homes, some groups have both");
+    assert!(!waits.contains("no other node"), "{waits}");
+    assert_eq!(
+        row(&draining(3, "1+1", &[2])),
+        None,
+        "copies may become fewer"
+    );
+    let waits = row(&draining(2, "1+1", &[1, 2])).expect("all drain");
+    assert!(waits.contains("no other node is up"), "{waits}");
+}
+
+#[test]
+fn a_node_is_drained_once_nothing_depends_on_it() {
+    let mut five = cluster(5, "1+1");
+    five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
+    for group in five.groups() {
+        // Its successors are listed; until their epoch is open, they take from it.
+        group.open = false;
+        group.epoch = Epoch(2);
+        let members = group.members.iter_mut();
+        members
+            .filter(|x| x.is_some_and(|x| x.node == NodeId(4)))
+            .for_each(|x| *x = None);
+    }
+    let state = |five: &Cluster| five.report().nodes[3].state();
+    assert_eq!(state(&five), "draining");
+    for group in five.groups() {
+        group.last_open.members = group.members.clone();
+    }
+    assert_eq!(state(&five), "drained");
 }
 
 #[test]

@@ -214,6 +214,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::NodeDrain => Message::NodeDrain(NodeTarget { node: rng.node() }),
         Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
         Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
+        Opcode::NodeStopForced => Message::NodeStopForced(NodeTarget { node: rng.node() }),
         Opcode::KeyRange => Message::KeyRange(NodeTarget { node: rng.node() }),
         Opcode::KeyRangeAnswer => Message::KeyRangeAnswer(KeyRangeAnswer {
             node: rng.node(),

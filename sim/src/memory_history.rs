@@ -1,0 +1,307 @@
+//! What clients saw of one chunk of a region, and whether one order of it explains all (I8, I9).
+//!
+//! Operations on one chunk are atomic, whatever pages they touch, so all of a chunk's operations must
+//! have one order; that is more than a history for each page would ask. A chunk is looked at as **cells**:
+//! a few words, at the ends of pages and in their middle, and the stretches between them, which only
+//! writes of several words touch. The search is that of Wing and Gong with a memory of what was tried.
+
+use std::collections::HashSet;
+
+/// Where in a chunk the words lie: in a page, on both sides of a page's end, and in the last page.
+pub const WORDS: [u64; 5] = [16, 4088, 4096, 12_296, 65_528];
+/// Words, and what lies between them.
+pub const CELLS: usize = 2 * WORDS.len() - 1;
+
+/// The contents of a chunk's cells. A stretch between two words is the eight bytes that it repeats.
+pub type Cells = [u64; CELLS];
+
+/// What a client asks of a chunk. Words are named by their place in [`WORDS`], the last included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the operations' own names
+pub enum Act {
+    Read {
+        from: usize,
+        to: usize,
+    },
+    Write {
+        from: usize,
+        to: usize,
+        value: u64,
+    },
+    Swap {
+        word: usize,
+        expected: u64,
+        new: u64,
+    },
+    Add {
+        word: usize,
+        by: u64,
+    },
+}
+
+/// What it was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// The write was done.
+    Ok,
+    /// The word that was there.
+    Word(u64),
+    /// The cells that were read; others are 0.
+    Cells(Cells),
+}
+
+/// An operation. Times are the simulator's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// What was asked.
+    pub act: Act,
+    /// When.
+    pub called: u64,
+    /// When it was answered, and what; without, it may have taken effect at any time, or never.
+    pub seen: Option<(u64, Seen)>,
+}
+
+/// What a check came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// There is an order.
+    Fine,
+    /// There is none, and how far one went.
+    Bad(String),
+    /// It would take too long.
+    Undecided,
+}
+
+/// Where a cell begins and ends in its chunk.
+pub fn bounds(cell: usize) -> (u64, u64) {
+    let word = WORDS[cell / 2];
+    match cell % 2 {
+        0 => (word, word + 8),
+        _ => (word + 8, WORDS[cell / 2 + 1]),
+    }
+}
+
+/// The cells of words `from` to `to`, with what is between them, if anything is.
+pub fn cells_of(from: usize, to: usize) -> impl Iterator<Item = usize> {
+    (2 * from..=2 * to).filter(|cell| bounds(*cell).0 < bounds(*cell).1)
+}
+
+impl Act {
+    // What is there after it, and what it is answered.
+    fn apply(&self, before: &Cells) -> (Cells, Seen) {
+        let mut after = *before;
+        match *self {
+            Act::Read { from, to } => {
+                let mut seen = [0; CELLS];
+                for cell in cells_of(from, to) {
+                    seen[cell] = before[cell];
+                }
+                (after, Seen::Cells(seen))
+            }
+            Act::Write { from, to, value } => {
+                for cell in cells_of(from, to) {
+                    after[cell] = value;
+                }
+                (after, Seen::Ok)
+            }
+            Act::Swap {
+                word,
+                expected,
+                new,
+            } => {
+                let old = before[2 * word];
+                if old == expected {
+                    after[2 * word] = new;
+                }
+                (after, Seen::Word(old))
+            }
+            Act::Add { word, by } => {
+                let old = before[2 * word];
+                after[2 * word] = old.wrapping_add(by);
+                (after, Seen::Word(old))
+            }
+        }
+    }
+}
+
+impl Call {
+    fn end(&self) -> u64 {
+        self.seen.map_or(u64::MAX, |(at, _)| at)
+    }
+}
+
+struct Search<'a> {
+    calls: &'a [Call],
+    done: Vec<bool>,
+    tried: HashSet<(Vec<bool>, Cells)>,
+    steps_left: usize,
+    furthest: usize,
+}
+
+/// Whether the calls on one chunk, all zero at first, have an order; in at most so many steps.
+pub fn check(calls: &[Call], steps_max: usize) -> Verdict {
+    let tells = |c: &&Call| c.seen.is_some() || !matches!(c.act, Act::Read { .. });
+    let mut calls: Vec<Call> = calls.iter().filter(tells).copied().collect();
+    calls.sort_by_key(|c| (c.called, c.end()));
+    let answered = calls.iter().filter(|c| c.seen.is_some()).count();
+    let mut search = Search {
+        calls: &calls,
+        done: vec![false; calls.len()],
+        tried: HashSet::new(),
+        steps_left: steps_max,
+        furthest: 0,
+    };
+    let found = search.go(&[0; CELLS], answered, 0);
+    match (found, search.steps_left) {
+        (true, _) => Verdict::Fine,
+        (false, 0) => Verdict::Undecided,
+        (false, _) => Verdict::Bad(format!(
+            "{} of {answered} answered operations have an order, and no more: {calls:?}",
+            search.furthest
+        )),
+    }
+}
+
+impl Search<'_> {
+    // `left`: answered operations that have no place yet.
+    fn go(&mut self, state: &Cells, left: usize, placed: usize) -> bool {
+        self.furthest = self.furthest.max(placed);
+        if left == 0 {
+            return true;
+        }
+        if self.steps_left == 0 || !self.tried.insert((self.done.clone(), *state)) {
+            return false;
+        }
+        self.steps_left -= 1;
+        let open = |i: &usize| !self.done[*i];
+        let first_end = (0..self.calls.len())
+            .filter(open)
+            .map(|i| self.calls[i].end());
+        let first_end = first_end.min().unwrap_or(u64::MAX);
+        let mut next: Vec<(usize, Cells)> = Vec::new();
+        for i in (0..self.calls.len()).filter(open) {
+            let call = &self.calls[i];
+            if call.called > first_end {
+                break;
+            }
+            let (after, answer) = call.act.apply(state);
+            match call.seen {
+                // It changes nothing and saw what is there: now is as good as later.
+                Some((_, seen)) if seen == answer && after == *state => {
+                    return self.place(i, &after, left, placed);
+                }
+                Some((_, seen)) if seen != answer => {}
+                None if after == *state => {}
+                _ => next.push((i, after)),
+            }
+        }
+        // What was never answered is tried last.
+        next.sort_by_key(|(i, _)| self.calls[*i].seen.is_none());
+        next.into_iter()
+            .any(|(i, after)| self.place(i, &after, left, placed))
+    }
+
+    fn place(&mut self, i: usize, after: &Cells, left: usize, placed: usize) -> bool {
+        let answered = usize::from(self.calls[i].seen.is_some());
+        self.done[i] = true;
+        let found = self.go(after, left - answered, placed + answered);
+        self.done[i] = false;
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: usize = 10_000;
+
+    fn write(from: usize, to: usize, value: u64, called: u64, end: u64) -> Call {
+        let act = Act::Write { from, to, value };
+        let seen = (end > 0).then_some((end, Seen::Ok));
+        Call { act, called, seen }
+    }
+
+    fn read(from: usize, to: usize, values: &[u64], called: u64, end: u64) -> Call {
+        let mut cells = [0; CELLS];
+        for (cell, value) in cells_of(from, to).zip(values) {
+            cells[cell] = *value;
+        }
+        let seen = Some((end, Seen::Cells(cells)));
+        let act = Act::Read { from, to };
+        Call { act, called, seen }
+    }
+
+    fn word(act: Act, old: u64, called: u64, end: u64) -> Call {
+        let seen = Some((end, Seen::Word(old)));
+        Call { act, called, seen }
+    }
+
+    fn swap(expected: u64, new: u64) -> Act {
+        let word = 0;
+        Act::Swap {
+            word,
+            expected,
+            new,
+        }
+    }
+
+    #[test]
+    fn what_has_an_order_passes() {
+        let add = |old, called, end| word(Act::Add { word: 1, by: 2 }, old, called, end);
+        let good = [
+            vec![write(0, 1, 7, 1, 2), read(0, 1, &[7, 7, 7], 3, 4)],
+            // A read beside a write may see either, but all of it.
+            vec![
+                write(0, 1, 7, 1, 9),
+                read(0, 1, &[0, 0, 0], 3, 4),
+                read(0, 1, &[7, 7, 7], 5, 6),
+            ],
+            // What was never answered may have been done, late or never.
+            vec![
+                write(0, 0, 7, 1, 0),
+                read(0, 0, &[0], 3, 4),
+                read(0, 0, &[7], 5, 6),
+            ],
+            vec![
+                word(swap(0, 5), 0, 1, 2),
+                word(swap(0, 6), 5, 3, 4),
+                read(0, 0, &[5], 5, 6),
+            ],
+            vec![add(2, 1, 5), add(0, 1, 5), read(1, 1, &[4], 6, 7)],
+        ];
+        for calls in good {
+            assert_eq!(check(&calls, STEPS), Verdict::Fine, "{calls:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_none_is_rejected() {
+        let add = |old, called, end| word(Act::Add { word: 1, by: 2 }, old, called, end);
+        let bad = [
+            // An answered write is gone; one of two pages of it is.
+            vec![write(0, 1, 7, 1, 2), read(0, 1, &[0, 0, 0], 3, 4)],
+            vec![write(0, 1, 7, 1, 2), read(0, 1, &[7, 7, 0], 3, 4)],
+            // Two readers see two writes of two pages in two orders.
+            vec![
+                write(0, 0, 7, 1, 9),
+                write(3, 3, 8, 1, 9),
+                read(0, 3, &[7, 0, 0, 0, 0, 0], 2, 3),
+                read(0, 3, &[0, 0, 0, 0, 0, 8], 2, 3),
+            ],
+            // A retry that was done twice; two that saw the same word.
+            vec![add(0, 1, 2), read(1, 1, &[4], 3, 4)],
+            vec![add(0, 1, 5), add(0, 1, 5)],
+            // One swap of two succeeds.
+            vec![
+                word(swap(0, 5), 0, 1, 2),
+                word(swap(0, 6), 0, 1, 2),
+                read(0, 0, &[6], 5, 6),
+            ],
+        ];
+        for calls in bad {
+            let verdict = check(&calls, STEPS);
+            assert!(matches!(verdict, Verdict::Bad(_)), "{verdict:?}: {calls:?}");
+        }
+    }
+}
