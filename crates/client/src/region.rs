@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use staves_model::{
     Change, ClusterMap, GroupId, MemberSlot, NodeState, Pool, Region as Entry, RegionId, Revision,
+    with_unit,
 };
 use staves_net::NetError;
 use staves_wire::cache::Answer;
@@ -529,16 +530,6 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// Bytes in the largest unit that tells them exactly, as the program takes them: `201MiB`, `17B`.
-fn with_unit(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let exact = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
-    match units.into_iter().find(exact) {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => format!("{bytes}B"),
-    }
-}
-
 fn wrong(text: String) -> ClientError {
     let code = ErrorCode::Malformed;
     ClientError::Operation { code, text }
@@ -548,23 +539,4 @@ fn senseless(what: &str, got: &Answer) -> ClientError {
     let text = format!("{what} was answered with {got:?}, which makes no sense");
     let code = ErrorCode::Internal;
     ClientError::Operation { code, text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_told_as_the_program_takes_them() {
-        let told = [
-            (0, "0B"),
-            (17, "17B"),
-            (4096, "4KiB"),
-            (201 << 20, "201MiB"),
-            (3 << 30, "3GiB"),
-        ];
-        for (bytes, text) in told {
-            assert_eq!(with_unit(bytes), text);
-        }
-    }
 }
