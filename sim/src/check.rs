@@ -60,7 +60,11 @@ impl Ghost {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Option<Label> {
-        if label.epoch < self.life {
+        let mut later = self.cuts.range(label.epoch.next()..);
+        // Of a data bucket that does not know yet that it is deposed, and was cut off before this.
+        let is_beyond =
+            |cuts: &BTreeMap<usize, u64>| cuts.get(&stream).is_some_and(|c| label.seq > *c);
+        if label.epoch < self.life || later.any(|(_, cuts)| is_beyond(cuts)) {
             return None;
         }
         let stream = self.streams.entry(stream).or_default();
@@ -165,7 +169,11 @@ impl World {
     /// After each step of a member.
     pub fn check_member(&mut self, node: usize) {
         // Who still has the group of a region that is gone is judged by what its clients see.
-        let Some(member) = self.nodes[node].member.as_ref().filter(|m| self.is_of_group(m)) else {
+        let Some(member) = self.nodes[node]
+            .member
+            .as_ref()
+            .filter(|m| self.is_of_group(m))
+        else {
             return;
         };
         let mut bad = Vec::new();
@@ -206,6 +214,12 @@ impl World {
             if let Some(what) = self.bad_purge(node, stream, purged) {
                 bad.push(what);
             }
+        }
+        if self.m > 1 && member.is_stalled() {
+            bad.push(format!(
+                "a seq is never refused, but node {node} (slot {:?}) has no memory for what it has received",
+                member.slot()
+            ));
         }
         bad.extend(self.bad_promise(node));
         bad.extend(self.bad_reset(node));
@@ -417,7 +431,11 @@ impl World {
     /// A read is about to be answered (I7).
     pub fn check_read(&mut self, node: usize) {
         self.check_life(node);
-        let Some(member) = self.nodes[node].member.as_ref().filter(|m| self.is_of_group(m)) else {
+        let Some(member) = self.nodes[node]
+            .member
+            .as_ref()
+            .filter(|m| self.is_of_group(m))
+        else {
             return;
         };
         let last_open = &self.committed().last_open;

@@ -30,6 +30,7 @@ pub struct SimClient {
 impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
+        self.burst();
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
         if looks || self.clients[c].map.is_none() {
             self.look_at_map(c);

@@ -12,7 +12,9 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 14] = [
+const MET: [&str; 37] = [
+    "burst at a page",
+    "burst at a page that somebody lacks",
     "crash for good, and no node to spare",
     "deposed leader: called in vain",
     "deposed leader: granted what was confirmed before",
@@ -21,11 +23,32 @@ const MET: [&str; 14] = [
     "detector: dead, declared so",
     "detector: paused, declared dead",
     "detector: taken in again",
+    "extent used as soon as it is granted",
     "group marked lost",
     "group started empty",
+    "healed while short of memory",
     "lost for good",
+    "memory of a small node raised",
+    "memory: a lost group's data bucket, whole",
+    "memory: a lost group's data bucket, with pages missing",
+    "memory: added",
+    "memory: another group asked for",
+    "memory: not swapped",
+    "memory: pages read",
+    "memory: pages written",
+    "memory: refused for lack of memory",
+    "memory: region deleted",
+    "memory: region deleted amid a recovery",
+    "memory: region grown",
+    "memory: swapped",
+    "one more lost than the scheme bears",
+    "others take what memory there is",
     "rule 13: a member is quiet",
     "vacant data bucket taken",
+    "wish beyond the own memory",
+    "wish lowered",
+    "wish lowered with pages missing",
+    "wish raised",
     "woke with its state",
 ];
 

@@ -250,8 +250,7 @@ impl World {
                 group,
                 epoch,
                 slots,
-            }) if group == self.group && epoch == self.committed().epoch =>
-            {
+            }) if group == self.group && epoch == self.committed().epoch => {
                 self.take_report(from, epoch, slots);
             }
             _ => {}

@@ -252,7 +252,9 @@ impl World {
     fn takeover(&mut self) -> u64 {
         let group = self.committed().clone();
         let all_up = self.nodes.iter().all(|n| n.up);
-        if !group.open || !all_up || !self.directory.answers(self.now) {
+        // A joiner that finds no memory is not what is timed.
+        let hindered = self.room.tight || !self.directory.answers(self.now);
+        if !group.open || !all_up || hindered {
             return 0;
         }
         self.fault_at("takeover");
@@ -275,6 +277,9 @@ impl World {
     // Somebody drains a node, or changes k, while it serves.
     fn operator(&mut self, node: usize) {
         self.fault_at("operator");
+        if self.room.tight {
+            self.raise_limit(node);
+        }
         if self.rng.chance(500) {
             return self.drain(node);
         }
@@ -282,8 +287,10 @@ impl World {
         self.change_k(k);
     }
 
-    fn fill_memory(&mut self, node: usize) {
-        self.fault_at("memory full");
+    pub(crate) fn fill_memory(&mut self, node: usize) {
+        if !self.healing {
+            self.fault_at("memory full");
+        }
         let n = &mut self.nodes[node];
         let free = n.budget.limit().saturating_sub(n.budget.taken());
         if n.taken == 0 && n.budget.take(free) {

@@ -25,7 +25,7 @@ impl World {
                 self.entry_changed();
             } else if self.committed().epoch != before {
                 self.cover.count("keeper's epoch");
-                let group = self.committed();
+                let group = self.committed().clone();
                 let was = |s: usize| group.last_open.members.get(s).copied().flatten();
                 let vacant = |s: &usize| group.last_open.epoch.0 > 0 && was(*s).is_none();
                 if (0..self.m).any(|s| vacant(&s) && group.members[s].is_some()) {
@@ -36,7 +36,6 @@ impl World {
                 if (0..group.members.len()).any(|s| of(s) != s && joins(&s)) {
                     self.cover.count("twin called in");
                 }
-                let group = self.committed();
                 let moved = |s: &usize| group.kept[*s].is_some_and(|from| from.index() != *s);
                 if self.m > 1 && (0..self.m).any(|s| moved(&s)) {
                     self.cover.count("twin took a data bucket's place");

@@ -12,6 +12,10 @@
 //! `ClusterMap` and lease book) or to a [`client`]. [`fault`] breaks things. After each step [`check`]
 //! looks at the invariants; clients' operations go to the [`history`].
 //!
+//! **Worlds.** By seed, clients use registers of the members themselves, keys and values (`kv`, m = 1), or
+//! a region of memory (`memory`: it grows, is deleted and made anew). Some worlds with m > 1 are short of
+//! memory, and their data buckets change their minds about how much they want ([`room`]).
+//!
 //! **Layout.** Start with `run`, then `world`; `check` and `history` say what correct means.
 
 pub mod check;
@@ -35,6 +39,7 @@ pub mod memory_node;
 pub mod node;
 pub mod pinger;
 pub mod rng;
+pub mod room;
 pub mod run;
 pub mod script;
 pub mod world;

@@ -94,10 +94,18 @@ impl World {
         let late = self.rng.chance(500);
         let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(150);
         let mut spared = self.m - 1;
-        for node in self.group_nodes() {
-            if !self.nodes[node].up {
-                continue;
+        let mut nodes = self.group_nodes();
+        nodes.retain(|n| self.nodes[*n].up);
+        // With m > 1 mostly one more than the group bears: who is left has to say so.
+        if self.m > 1 && self.loss == Loss::Waits && !fatal && self.rng.chance(700) {
+            let few = self.committed().parity_slots().count() + 1;
+            while nodes.len() > few {
+                let spare = self.rng.below(nodes.len() as u64) as usize;
+                nodes.remove(spare);
             }
+            self.cover.count("one more lost than the scheme bears");
+        }
+        for node in nodes {
             let back = (20 + self.rng.below(400)) * MS + if late { 1000 * MS } else { 0 };
             if fatal && spared > 0 {
                 spared -= 1;

@@ -7,7 +7,7 @@ use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
 use staves_sim::kv::KEYS;
-use staves_sim::run::{Scenario, run, serves_keys, shape_of, wide_shape_of};
+use staves_sim::run::{Scenario, run, serves_keys, serves_memory, shape_of, wide_shape_of};
 
 struct Arguments {
     seed: u64,
@@ -111,7 +111,8 @@ fn main() -> ExitCode {
         };
         let report = run(&scenario);
         undecided += report.undecided;
-        keys += usize::from(serves_keys(&scenario)) * KEYS;
+        let units = usize::from(serves_keys(&scenario)) * KEYS;
+        keys += units + usize::from(serves_memory(&scenario)) * 2 * m;
         if let Some(what) = report.violations.first() {
             bad += 1;
             println!("seed {seed} ({m}+{k}): {what}");
@@ -131,7 +132,7 @@ fn main() -> ExitCode {
         bad += 1;
     }
     if undecided * 100 > keys {
-        println!("{undecided} of {keys} keys have histories too tangled to be decided");
+        println!("{undecided} of {keys} keys and chunks have histories too tangled to be decided");
         bad += 1;
     }
     println!(

@@ -93,7 +93,9 @@ impl World {
         let pool = self.directory.map.pool_named("cache");
         let region = pool.and_then(|p| p.regions().last()).cloned();
         let region = region.expect("a memory world always has a region");
-        let Some(memory) = &mut self.memory else { return };
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
         if new {
             self.group = GroupId(region.id.0);
             memory.regions.push(region);
@@ -141,14 +143,18 @@ impl World {
             "steady" => "memory: region deleted",
             _ => "memory: region deleted amid a recovery",
         });
-        let deleted = self.directory.map.apply(None, &Change::DeleteRegion { name });
+        let deleted = self
+            .directory
+            .map
+            .apply(None, &Change::DeleteRegion { name });
         deleted.expect("the region is there");
         self.create_region();
         self.ghost = Ghost::default();
         self.purged = vec![vec![Default::default(); self.m]; self.nodes.len()];
         self.done = vec![Done::default(); self.nodes.len()];
         self.island = None;
-        self.queue.remove(|h| matches!(h, Happening::TakeoverDue(_)));
+        self.queue
+            .remove(|h| matches!(h, Happening::TakeoverDue(_)));
         self.directory.forget_group();
         self.entry_changed();
         self.propose(&Default::default(), false);

@@ -7,7 +7,9 @@ use staves_wire::group::RequestId;
 
 use crate::event::{MemoryRequest, Packet, client_id};
 use crate::memory::{MemoryOperation, chunks_of};
-use crate::memory_history::{Act, CELLS, Call, Cells, Seen, Verdict, WORDS, bounds, cells_of, check};
+use crate::memory_history::{
+    Act, CELLS, Call, Cells, Seen, Verdict, WORDS, bounds, cells_of, check,
+};
 use crate::world::World;
 
 /// Steps that the search over one chunk's history makes before it gives up.
@@ -121,7 +123,13 @@ impl World {
         };
         let asked = &memory.history[operation];
         let at = memory.regions[asked.region].place(asked.chunk * CHUNK_BYTES, self.m as u8);
-        let data = at.and_then(|at| map.last_open.members.get(at.slot.index()).copied().flatten());
+        let data = at.and_then(|at| {
+            map.last_open
+                .members
+                .get(at.slot.index())
+                .copied()
+                .flatten()
+        });
         let request = MemoryRequest {
             client: place,
             group: map.id,
@@ -186,7 +194,11 @@ impl World {
         let mut bad = Vec::new();
         for (region, chunk) in chunks {
             let of_chunk = |o: &&MemoryOperation| (o.region, o.chunk) == (region, chunk);
-            let done = memory.history.iter().filter(of_chunk).filter(|o| !o.refused);
+            let done = memory
+                .history
+                .iter()
+                .filter(of_chunk)
+                .filter(|o| !o.refused);
             let calls: Vec<Call> = done
                 .map(|o| Call {
                     act: o.act,
@@ -229,7 +241,9 @@ impl Act {
 // What a client makes of an answer that is no error of the group's.
 fn seen_of(act: &Act, answer: &Answer) -> Result<Seen, String> {
     match (act, answer) {
-        (Act::Read { from, to }, Answer::Value(bytes)) => Ok(Seen::Cells(cells(*from, *to, bytes)?)),
+        (Act::Read { from, to }, Answer::Value(bytes)) => {
+            Ok(Seen::Cells(cells(*from, *to, bytes)?))
+        }
         (Act::Write { .. }, Answer::Ok) => Ok(Seen::Ok),
         (Act::Swap { .. } | Act::Add { .. }, Answer::Int(old)) => Ok(Seen::Word(*old as u64)),
         _ => Err(format!("{act:?} was answered with {answer:?}")),
@@ -253,7 +267,9 @@ fn cells(from: usize, to: usize, bytes: &[u8]) -> Result<Cells, String> {
         });
         let word = words.next().unwrap_or_default();
         if words.any(|w| w != word) {
-            return Err(format!("a torn read between bytes {first} and {end} of the chunk"));
+            return Err(format!(
+                "a torn read between bytes {first} and {end} of the chunk"
+            ));
         }
         cells[cell] = word;
     }

@@ -19,10 +19,24 @@ pub type Cells = [u64; CELLS];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the operations' own names
 pub enum Act {
-    Read { from: usize, to: usize },
-    Write { from: usize, to: usize, value: u64 },
-    Swap { word: usize, expected: u64, new: u64 },
-    Add { word: usize, by: u64 },
+    Read {
+        from: usize,
+        to: usize,
+    },
+    Write {
+        from: usize,
+        to: usize,
+        value: u64,
+    },
+    Swap {
+        word: usize,
+        expected: u64,
+        new: u64,
+    },
+    Add {
+        word: usize,
+        by: u64,
+    },
 }
 
 /// What it was answered.
@@ -160,7 +174,9 @@ impl Search<'_> {
         }
         self.steps_left -= 1;
         let open = |i: &usize| !self.done[*i];
-        let first_end = (0..self.calls.len()).filter(open).map(|i| self.calls[i].end());
+        let first_end = (0..self.calls.len())
+            .filter(open)
+            .map(|i| self.calls[i].end());
         let first_end = first_end.min().unwrap_or(u64::MAX);
         let mut next: Vec<(usize, Cells)> = Vec::new();
         for i in (0..self.calls.len()).filter(open) {
@@ -236,10 +252,22 @@ mod tests {
         let good = [
             vec![write(0, 1, 7, 1, 2), read(0, 1, &[7, 7, 7], 3, 4)],
             // A read beside a write may see either, but all of it.
-            vec![write(0, 1, 7, 1, 9), read(0, 1, &[0, 0, 0], 3, 4), read(0, 1, &[7, 7, 7], 5, 6)],
+            vec![
+                write(0, 1, 7, 1, 9),
+                read(0, 1, &[0, 0, 0], 3, 4),
+                read(0, 1, &[7, 7, 7], 5, 6),
+            ],
             // What was never answered may have been done, late or never.
-            vec![write(0, 0, 7, 1, 0), read(0, 0, &[0], 3, 4), read(0, 0, &[7], 5, 6)],
-            vec![word(swap(0, 5), 0, 1, 2), word(swap(0, 6), 5, 3, 4), read(0, 0, &[5], 5, 6)],
+            vec![
+                write(0, 0, 7, 1, 0),
+                read(0, 0, &[0], 3, 4),
+                read(0, 0, &[7], 5, 6),
+            ],
+            vec![
+                word(swap(0, 5), 0, 1, 2),
+                word(swap(0, 6), 5, 3, 4),
+                read(0, 0, &[5], 5, 6),
+            ],
             vec![add(2, 1, 5), add(0, 1, 5), read(1, 1, &[4], 6, 7)],
         ];
         for calls in good {
@@ -265,7 +293,11 @@ mod tests {
             vec![add(0, 1, 2), read(1, 1, &[4], 3, 4)],
             vec![add(0, 1, 5), add(0, 1, 5)],
             // One swap of two succeeds.
-            vec![word(swap(0, 5), 0, 1, 2), word(swap(0, 6), 0, 1, 2), read(0, 0, &[6], 5, 6)],
+            vec![
+                word(swap(0, 5), 0, 1, 2),
+                word(swap(0, 6), 0, 1, 2),
+                read(0, 0, &[6], 5, 6),
+            ],
         ];
         for calls in bad {
             let verdict = check(&calls, STEPS);

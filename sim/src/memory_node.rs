@@ -176,7 +176,8 @@ impl World {
         }
         n.member = None;
         self.forget_tokens(node);
-        self.cover.count("memory: a node lets go of a deleted region");
+        self.cover
+            .count("memory: a node lets go of a deleted region");
         self.make_seat(node, group);
     }
 }

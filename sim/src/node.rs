@@ -229,6 +229,7 @@ impl World {
             return;
         }
         self.step_member(node, Event::Tick);
+        self.change_wish(node);
         self.look_around(node);
         let serves = self.nodes[node]
             .member
@@ -360,7 +361,7 @@ impl World {
             return false;
         };
         self.cover.count("page demanded");
-        self.with_member(node, |m, now, out, _| m.demand(now, page, out));
+        self.with_member(node, |m, now, out, _| m.demand(now, page, 1, out));
         true
     }
 

@@ -18,6 +18,7 @@ use crate::loss::{Loss, in_life};
 use crate::memory::MemoryWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
+use crate::room::Room;
 use crate::world::{MS, Profile, SimNode, World};
 
 /// Every run does at least so many client operations before it heals, but where the group is lost.
@@ -212,6 +213,8 @@ pub(crate) fn world(s: &Scenario) -> World {
         clients_stop_at: u64::MAX,
         healing: false,
         profile,
+        room: Room::default(),
+        made: 0,
         cover: Coverage::default(),
         ghost: Ghost::default(),
         aim: None,
@@ -229,6 +232,8 @@ pub fn run(scenario: &Scenario) -> Report {
     let mut w = world(scenario);
     w.kv = serves_keys(scenario).then(KvWorld::default);
     w.memory = serves_memory(scenario).then(MemoryWorld::default);
+    w.room = Room::of(scenario);
+    w.make_tight(scenario.seed);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().cloned();
@@ -283,12 +288,17 @@ fn go(w: &mut World) {
 fn heal(w: &mut World) {
     w.note(|| "HEALING".into());
     w.healing = true;
-    w.heal_network();
+    w.cut.clear();
     w.directory.stalled_until = 0;
     w.directory.former = None;
     w.settle_operator();
     for node in &mut w.nodes {
         node.paused_until = 0;
+    }
+    w.heal_short_of_memory();
+    w.heal_network();
+    for node in 0..w.nodes.len() {
+        w.raise_limit(node);
     }
     let (end, stop) = (w.now + HEALING_MS_MAX * MS, w.now + HEALING_CLIENTS_MS * MS);
     w.clients_stop_at = stop;
@@ -448,7 +458,7 @@ impl World {
         bytes.try_into().ok().map(u64::from_le_bytes)
     }
 
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let each = |(i, n): (usize, &SimNode)| {
             let m = n.member.as_ref()?;
             let slot = m.slot()?;

@@ -22,6 +22,7 @@ use crate::memory::MemoryWorld;
 use crate::node::Waiting;
 use crate::pinger::Eyes;
 use crate::rng::Rng;
+use crate::room::Room;
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
 pub const LEASE: Duration = Duration::from_millis(200);
@@ -135,6 +136,10 @@ pub struct World {
     pub healing: bool,
     /// How rough.
     pub profile: Profile,
+    /// How memory is treated, with m > 1.
+    pub room: Room,
+    /// Updates that bursts have made.
+    pub made: u64,
     /// Faults at each protocol step.
     pub cover: Coverage,
     /// What every page must hold, by its labels.
@@ -276,6 +281,8 @@ impl World {
             message_bytes_max: 600,
             fetch_pages: 4,
             fetch_window: 4,
+            // Less than the window: who sweeps has to wait now and then.
+            fill_budget: Arc::new(Budget::new(12)),
             quiet_after: None,
         }
     }

@@ -54,15 +54,13 @@ pub struct Delta {
 }
 
 /// Several deltas as one frame's bytes.
-pub fn pack<'a>(deltas: impl Iterator<Item = &'a Delta>) -> BytesMut {
-    let mut out = BytesMut::new();
+pub fn pack<'a>(deltas: impl Iterator<Item = &'a Delta>, out: &mut BytesMut) {
     for delta in deltas {
         out.put_u64_le(delta.seq);
         out.put_u32_le(delta.at);
         out.put_u32_le(delta.bytes.len() as u32);
         out.put_slice(&delta.bytes);
     }
-    out
 }
 
 /// The deltas of such a frame; ends at the first that is cut off.

@@ -73,7 +73,7 @@ impl Client {
 
     fn hear(&mut self, begun: Instant) -> anyhow::Result<Option<Kind>> {
         anyhow::ensure!(begun.elapsed() < PATIENCE, "no answer for {PATIENCE:?}");
-        wait(&self.links, Some(Duration::from_millis(100)))?;
+        wait(&mut self.links, Some(Duration::from_millis(100)))?;
         anyhow::ensure!(self.links[0].fill()?, "the data bucket's process ended");
         let mut heard = None;
         while let Some(frame) = self.links[0].next()? {

@@ -32,11 +32,11 @@ pub enum Mode {
 
 /// Deltas without an acknowledgement that the data bucket keeps; a full log holds the client back.
 const LOG_MAX: usize = 512;
-/// Silence after which what is owed is sent again, and the same once something was lost.
+/// Silence after which what is owed is sent again; once something was lost, one and a half round trips.
 const PATIENCE: Duration = Duration::from_micros(500);
-const PATIENCE_LOSSY: Duration = Duration::from_micros(100);
-/// Most copies of one message on a way that loses them.
-const COPIES_MAX: u32 = 4;
+/// Copies of one message on a way that loses them.
+const COPIES_MIN: u32 = 2;
+const COPIES_MAX: u32 = 6;
 
 /// Serves one client and two parity buckets until the client goes.
 pub fn run(mode: Mode, loss: f64, listener: TcpListener) -> anyhow::Result<()> {
@@ -60,14 +60,16 @@ pub fn run(mode: Mode, loss: f64, listener: TcpListener) -> anyhow::Result<()> {
         sent: [0; K],
         prefix: [0; K],
         moved: [Instant::now(); K],
-        copies: [1; K],
+        asked: [Instant::now(); K],
+        round_trip: PATIENCE,
+        copies: [COPIES_MIN; K],
         lossy: false,
         answered: 0,
         flush_at: 0,
     };
     loop {
         let owed = !state.log.is_empty();
-        wait(&links, owed.then(|| state.patience()))?;
+        wait(&mut links, owed.then(|| state.patience()))?;
         for link in &mut links {
             if !link.held && !link.fill()? {
                 return Ok(());
@@ -105,7 +107,10 @@ struct Data {
     sent: [u64; K],
     prefix: [u64; K],
     moved: [Instant; K],
-    /// How often a message is sent: once more after each silence, once less after each answer.
+    /// When it was last sent anything, and how long an answer takes, smoothed.
+    asked: [Instant; K],
+    round_trip: Duration,
+    /// How often a message is sent: twice more after each silence, once less after each answer.
     copies: [u32; K],
     /// Something was lost lately: each message carries all that is owed.
     lossy: bool,
@@ -183,7 +188,11 @@ impl Data {
         if frame.seq > self.prefix[at] {
             self.prefix[at] = frame.seq;
             self.moved[at] = Instant::now();
-            self.copies[at] = (self.copies[at] - 1).max(1);
+            self.copies[at] = (self.copies[at] - 1).max(COPIES_MIN);
+            if frame.seq == self.sent[at] {
+                let took = self.moved[at] - self.asked[at];
+                self.round_trip = (self.round_trip * 7 + took) / 8;
+            }
         }
         if frame.kind == Kind::AckGap {
             self.sent[at] = self.prefix[at];
@@ -203,7 +212,10 @@ impl Data {
     }
 
     fn patience(&self) -> Duration {
-        if self.lossy { PATIENCE_LOSSY } else { PATIENCE }
+        match self.lossy {
+            true => (self.round_trip * 3 / 2).min(PATIENCE),
+            false => PATIENCE,
+        }
     }
 
     /// Low watermarks: one message to each parity bucket with all that it was not sent yet.
@@ -216,7 +228,7 @@ impl Data {
             let owes = self.prefix[at] < self.sent[at];
             if owes && now - self.moved[at] >= self.patience() {
                 self.sent[at] = self.prefix[at];
-                self.copies[at] = (self.copies[at] + 1).min(COPIES_MAX);
+                self.copies[at] = (self.copies[at] + 2).min(COPIES_MAX);
                 self.moved[at] = now;
                 self.lossy |= self.loss > 0.0;
             }
@@ -231,13 +243,16 @@ impl Data {
             } else {
                 self.sent[at]
             };
-            let bytes = pack(self.log.iter().filter(|d| d.seq > after));
             let last = u32::from(self.flush_at >= self.made);
             self.sent[at] = self.made;
-            for _ in 0..if self.lossy { self.copies[at] } else { 1 } {
-                if self.loss == 0.0 || self.dice.random::<f64>() >= self.loss {
-                    link.send(Kind::Deltas, self.made, last, &bytes);
-                }
+            self.asked[at] = now;
+            let copies = if self.lossy { self.copies[at] } else { 1 };
+            let arrives = |_: &u32| self.loss == 0.0 || self.dice.random::<f64>() >= self.loss;
+            let copies = (0..copies).filter(arrives).count();
+            if copies > 0 {
+                let owed = self.log.iter().filter(|d| d.seq > after);
+                link.send_with(Kind::Deltas, self.made, last, |out| pack(owed, out));
+                link.repeat_last(copies - 1);
             }
         }
     }

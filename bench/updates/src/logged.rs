@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use staves_group::{DirectoryCall, Effects, Event, Member, Options};
 use staves_model::{
@@ -19,7 +19,10 @@ use staves_wire::message::{Message, Opcode};
 use crate::bucket::{BUCKET_BYTES, K, M, STREAM};
 use crate::link::{Kind, Link, wait};
 
-const TICK: Duration = Duration::from_millis(1);
+/// As a node has it, but that a member is also woken when it would send something again.
+const TICK: Duration = Duration::from_millis(25);
+/// Where messages are lost on purpose, a wait must not be much longer than a round trip.
+const RESEND_AFTER_LOSSY: Duration = Duration::from_millis(1);
 
 /// Slot s is node s + 1's. The other data buckets are vacant: an update does not concern them.
 fn group(open: bool) -> Group {
@@ -69,9 +72,8 @@ impl Driver {
     fn new(slot: usize, loss: f64) -> anyhow::Result<Driver> {
         let bytes = 2 * BUCKET_BYTES;
         let options = Options {
-            // Where messages are lost on purpose, a wait must be of the size of a round trip.
             resend_after: if loss > 0.0 {
-                TICK
+                RESEND_AFTER_LOSSY
             } else {
                 Options::default().resend_after
             },
@@ -118,7 +120,6 @@ impl Driver {
         links: &mut [Link],
         to: &BTreeMap<NodeId, usize>,
     ) -> anyhow::Result<()> {
-        let mut body = BytesMut::new();
         for (node, envelope) in out.sends {
             let Some(link) = to.get(&node) else {
                 // The leader of an epoch tells itself, too.
@@ -128,9 +129,7 @@ impl Driver {
             if self.loss > 0.0 && self.open && self.dice.random::<f64>() < self.loss {
                 continue;
             }
-            body.clear();
-            envelope.encode(&mut body);
-            links[*link].send(Kind::Group, 0, 0, &body);
+            links[*link].send_with(Kind::Group, 0, 0, |out| envelope.encode(out));
         }
         let opened = |c: &DirectoryCall| matches!(c, DirectoryCall::Open { .. });
         if out.directory.iter().any(opened) {
@@ -159,7 +158,7 @@ pub fn parity(parity: usize, mut links: [Link; 1]) -> anyhow::Result<()> {
     driver.step(Event::Map(Arc::new(group(false))), &mut links, &to)?;
     let mut ticked = Instant::now();
     loop {
-        wait(&links, Some(TICK))?;
+        wait(&mut links, Some(TICK))?;
         if !links[0].fill()? {
             return Ok(());
         }
@@ -184,7 +183,12 @@ pub fn data(loss: f64, mut links: Vec<Link>) -> anyhow::Result<()> {
     let extents = (BUCKET_BYTES / EXTENT_BYTES) as u32;
     let (mut ticked, mut answered, mut wished) = (Instant::now(), 0, false);
     loop {
-        wait(&links, Some(TICK))?;
+        let now = driver.now();
+        let again = driver.member.resend_at(now).map(|at| at.since(now));
+        wait(
+            &mut links,
+            Some(again.map_or(TICK, |again| again.min(TICK))),
+        )?;
         for link in &mut links {
             if !link.held && !link.fill()? {
                 return Ok(());
@@ -222,7 +226,9 @@ pub fn data(loss: f64, mut links: Vec<Link>) -> anyhow::Result<()> {
         let mut out = Effects::default();
         driver.member.flush(driver.now(), &mut out);
         driver.carry(out, &mut links, &to)?;
-        if ticked.elapsed() >= TICK {
+        let now = driver.now();
+        let again = driver.member.resend_at(now).is_some_and(|at| at <= now);
+        if again || ticked.elapsed() >= TICK {
             ticked = Instant::now();
             driver.step(Event::Tick, &mut links, &to)?;
         }

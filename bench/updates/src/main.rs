@@ -1,6 +1,6 @@
 //! Figures 5 and 6 of the paper on reliability groups: how long a client waits until 1 to 500 updates
 //! are safe at one data and two parity buckets, each a process of its own, under several protocols, and
-//! under the loss of messages.
+//! under the loss of messages (rows H4 and H9).
 //!
 //! ```text
 //! cargo run --release -p staves-bench-updates                    # figure 5, 512 bytes
@@ -45,6 +45,9 @@ struct Args {
     /// Runs of each point; the median counts.
     #[arg(long, default_value_t = 21)]
     runs: usize,
+    /// Only these modes; a list.
+    #[arg(long, value_delimiter = ',')]
+    modes: Vec<String>,
     /// JSON on stdout.
     #[arg(long)]
     json: bool,
@@ -95,11 +98,13 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     match args.role.as_deref() {
         Some("data") => {
+            link::wake_in_time()?;
             let listener = TcpListener::bind("127.0.0.1:0")?;
             println!("{}", listener.local_addr()?);
             data::run(mode(&args.mode)?, args.loss, listener)
         }
         Some("parity") => {
+            link::wake_in_time()?;
             let stream = TcpStream::connect(&args.data)?;
             println!("connected");
             parity::run(mode(&args.mode)?, args.parity, stream)
@@ -160,6 +165,9 @@ fn report(args: &Args) -> anyhow::Result<()> {
         (1..=4096).contains(&args.bytes) && args.runs > 0,
         "--bytes is 1 to 4096, --runs at least 1"
     );
+    for name in &args.modes {
+        mode(name)?;
+    }
     let rows = match args.figure {
         5 => figure_5(args)?,
         6 => figure_6(args)?,
@@ -171,9 +179,15 @@ fn report(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The modes that are asked for.
+fn chosen(args: &Args) -> impl Iterator<Item = (&'static str, &'static str, usize)> {
+    let asked = |name: &str| args.modes.is_empty() || args.modes.iter().any(|m| m == name);
+    MODES.into_iter().filter(move |m| asked(m.0))
+}
+
 fn figure_5(args: &Args) -> anyhow::Result<serde_json::Value> {
     let mut groups = Vec::new();
-    for (name, what, window) in MODES {
+    for (name, what, window) in chosen(args) {
         let (processes, client) = start(name, 0.0)?;
         groups.push((processes, client, name, what, window));
     }
@@ -233,10 +247,7 @@ fn figure_6(args: &Args) -> anyhow::Result<serde_json::Value> {
             args.bytes, args.runs
         ),
     );
-    for (name, what, window) in MODES
-        .into_iter()
-        .filter(|m| ["applied", "logged"].contains(&m.0))
-    {
+    for (name, what, window) in chosen(args).filter(|m| ["applied", "logged"].contains(&m.0)) {
         let mut groups = Vec::new();
         for loss in LOSSES {
             groups.push((loss, start(name, f64::from(loss) / 100.0)?));

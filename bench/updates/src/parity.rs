@@ -24,7 +24,7 @@ pub fn run(mode: Mode, parity: usize, stream: TcpStream) -> anyhow::Result<()> {
         told: 0,
     };
     loop {
-        wait(&links, None)?;
+        wait(&mut links, None)?;
         let link = &mut links[0];
         if !link.fill()? {
             return Ok(());

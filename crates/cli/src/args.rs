@@ -93,11 +93,14 @@ pub enum Command {
         #[command(subcommand)]
         command: crate::memory::Memory,
     },
-    /// Check, while all goes on, that parity is the code of the data, byte for byte
+    /// Check, while all goes on, that parity is the code of the data, byte for byte, and make anew what is not
     Scrub {
         /// Of this pool only
         #[arg(long)]
         pool: Option<String>,
+        /// Only look: change nothing
+        #[arg(long)]
+        check: bool,
     },
     /// Groups of buckets, and where they lie
     Group {
@@ -309,9 +312,9 @@ pub enum Pool {
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
         memory: Size,
-        /// Buckets: a power of two (a cache only; those of memory come with its regions)
-        #[arg(long, default_value_t = 64)]
-        buckets: u32,
+        /// Buckets: a power of two, 64 if not given (a cache only; those of memory come with its regions)
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        buckets: Option<u32>,
         /// When a bucket is lost whole, wait for its members instead of starting empty
         #[arg(long)]
         wait_when_lost: bool,
@@ -406,9 +409,16 @@ pub enum Group {
     },
     /// One group and its members
     Show {
-        /// Its id
+        /// Its number, as 'staves group list' shows it
+        #[arg(value_parser = group_number)]
         group: u32,
     },
+}
+
+fn group_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        "groups have numbers; 'staves group list' shows those there are, and 'staves memory show NAME' those of a region".to_owned()
+    })
 }
 
 #[derive(Subcommand, Debug)]

@@ -56,11 +56,11 @@ fn get(cluster: &Cluster, pool: &str, key: &str, out: Format) -> anyhow::Result<
                 Ok(text) => json!({ "key": key, "value": text }),
                 Err(_) => json!({ "key": key, "value_hex": hex(&value) }),
             };
-            output::line(answer);
+            output::line(answer)?;
         }
         Format::Table => {
             let mut stdout = std::io::stdout().lock();
-            stdout.write_all(&value).context("cannot write the value")?;
+            output::written(stdout.write_all(&value))?;
             if stdout.is_terminal() {
                 let _ = stdout.write_all(b"\n");
             }
@@ -119,8 +119,16 @@ fn delete(cluster: &Cluster, pool: &str, keys: &[String], out: Format) -> anyhow
 
 fn stats(cluster: &Cluster, pool: &str, out: Format) -> anyhow::Result<()> {
     let map = cluster.map()?;
-    if map.pool_named(pool).is_none() {
-        let text = format!("there is no pool '{pool}'; 'staves pool list' shows those there are");
+    let text = match map.pool_named(pool) {
+        Some(known) if known.is_cache() => None,
+        Some(_) => Some(format!(
+            "there is no key-value pool '{pool}': it holds regions; 'staves memory list' shows them"
+        )),
+        None => Some(format!(
+            "there is no pool '{pool}'; 'staves pool list' shows those there are"
+        )),
+    };
+    if let Some(text) = text {
         return Err(Failure::NotFound(text).into());
     }
     let up = map

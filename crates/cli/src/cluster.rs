@@ -3,6 +3,8 @@
 //! One connection to the first node of `--cluster` that answers; that node serves what is asked or passes
 //! it on. Everything ends by the deadline, which counts from the command's start.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -14,9 +16,7 @@ use staves_net::{Connection, Identity, NetError, Options};
 use staves_node::config::Endpoint;
 use staves_node::group_state::GroupState;
 use staves_node::status::StatusReport;
-use staves_wire::admin::{
-    GroupPages, GroupPagesAnswer, GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer,
-};
+use staves_wire::admin::{GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer};
 use staves_wire::cache::{
     Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, OwnedOp, PoolRef,
 };
@@ -40,6 +40,8 @@ pub struct Cluster {
     runtime: Runtime,
     connection: Connection,
     deadline: Duration,
+    /// Connections to further nodes, by address.
+    opened: RefCell<BTreeMap<String, Connection>>,
 }
 
 impl Cluster {
@@ -59,6 +61,7 @@ impl Cluster {
                         runtime,
                         connection,
                         deadline,
+                        opened: RefCell::default(),
                     });
                 }
                 Err(error) => misses.push(error.to_string()),
@@ -330,19 +333,43 @@ impl Cluster {
         }
     }
 
-    /// Pages of a node's part in a group, with their labels.
-    pub fn group_pages(
-        &self,
-        node: &Node,
-        group: GroupId,
-        page: u32,
-        count: u32,
-    ) -> anyhow::Result<GroupPagesAnswer> {
-        let message = Message::GroupPages(GroupPages { group, page, count });
-        match self.ask_at(&node.native, &message)? {
-            Message::GroupPagesAnswer(answer) => Ok(answer),
-            other => Err(unexpected(&message, &other)),
-        }
+    /// Asks several nodes at once, each by its address; what each answers, in their order. Connections are kept for
+    /// the next time.
+    pub fn ask_all(&self, asks: Vec<(String, Message)>) -> Vec<Result<Message, NetError>> {
+        let until = self.until();
+        let mut opened = self.opened.borrow_mut();
+        self.runtime.block_on(async {
+            let mut under_way = Vec::new();
+            for (address, question) in asks {
+                let known = opened.get(&address).cloned();
+                let to = address.clone();
+                let asked = tokio::spawn(async move {
+                    let connection = match known {
+                        Some(connection) => connection,
+                        None => open(&to, until).await?,
+                    };
+                    let answer = connection.call(&question, until).await?;
+                    Ok((connection, answer))
+                });
+                under_way.push((address, asked));
+            }
+            let mut answers = Vec::new();
+            for (address, asked) in under_way {
+                let answer = match asked.await {
+                    Ok(Ok((connection, answer))) => {
+                        opened.insert(address, connection);
+                        Ok(answer)
+                    }
+                    Ok(Err(error)) => {
+                        opened.remove(&address);
+                        Err(error)
+                    }
+                    Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+                };
+                answers.push(answer);
+            }
+            answers
+        })
     }
 
     fn ask(&self, question: &Message) -> anyhow::Result<Message> {

@@ -11,7 +11,7 @@ use crate::output;
 
 pub fn run(command: &Config, out: Format) -> anyhow::Result<()> {
     match command {
-        Config::Example => output::print(&config::example()),
+        Config::Example => output::print(&config::example())?,
         Config::Check { config, keys } => {
             load(config.as_deref(), keys)?;
             output::answer(out, &Checked { ok: true }, |_| {

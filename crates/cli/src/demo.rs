@@ -13,7 +13,7 @@
 //! `story`: what happened when.
 
 mod load;
-mod nodes;
+pub mod nodes;
 mod region;
 pub mod resp;
 mod story;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use staves_model::{Change, Medium, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
@@ -41,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that write.
 const WRITERS: usize = 4;
+/// Memory of each node.
+const NODE_MEMORY: &str = "512MiB";
 /// What each node may give to the second act's pool.
 const MEMORY_BUDGET: u64 = 128 << 20;
 /// From so many nodes on, a second one may be killed: its successors still have a majority.
@@ -52,8 +54,10 @@ const NODES_FOR_MEMORY: usize = 6;
 
 pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
+    let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;
+    nodes.flags = vec!["--memory".into(), NODE_MEMORY.into()];
     let mut show = Show {
-        nodes: Nodes::new(demo.nodes, demo.base_port, demo.keep)?,
+        nodes,
         story: Story::begin(demo.nodes),
         interrupted,
     };
@@ -239,7 +243,15 @@ impl Show {
         let until = Instant::now() + PATIENCE;
         while load.filled() < u64::from(region::PAGES) {
             self.look_up()?;
-            if load.is_broken() || Instant::now() >= until {
+            if load.is_broken() {
+                self.nodes.keep();
+                return Err(load
+                    .stop()
+                    .err()
+                    .unwrap_or_else(|| anyhow!("a worker ended")))
+                .context("the region is not filled");
+            }
+            if Instant::now() >= until {
                 self.nodes.keep();
                 bail!(
                     "the region is not filled: {} of {} pages are. Last error: {}. The nodes' logs are in {}",
@@ -328,8 +340,8 @@ impl Show {
         let (resp, native) = self.nodes.first_doors();
         let (host, port) = resp.rsplit_once(':').unwrap_or(("127.0.0.1", &resp));
         eprintln!("\nThe cluster keeps running; the killed nodes are back. Ctrl-C ends it.\n");
-        output::line(format!("redis-cli -h {host} -p {port}"));
-        output::line(format!("staves status --cluster {native}"));
+        output::line(format!("redis-cli -h {host} -p {port}"))?;
+        output::line(format!("staves status --cluster {native}"))?;
         while !self.interrupted.load(Ordering::SeqCst) {
             self.nodes.check_alive()?;
             std::thread::sleep(LOOK);

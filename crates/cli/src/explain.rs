@@ -177,9 +177,9 @@ type Text = (&'static str, &'static str, &'static str);
 fn of_wire(code: ErrorCode) -> Text {
     match code {
         ErrorCode::Malformed => (
-            "The node could not read the message. Nothing was done.",
-            "The sender does not follow the protocol, or something between changed its bytes.",
-            "Asking again does not help. Use a client of the same version as the nodes.",
+            "What was asked for makes no sense as it stands. Nothing was done.",
+            "An argument is out of range (an offset past a region's end, 0 bytes, a word that is not at a multiple of 8, writes that overlap), or the sender does not follow the protocol.",
+            "The message says what is wrong: ask for what there is. If it speaks of the message itself, use a client of the same version as the nodes.",
         ),
         ErrorCode::Unsupported => (
             "The node does not know this message or option. Nothing was done.",
@@ -242,9 +242,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Ask another node.",
         ),
         ErrorCode::OutOfMemory => (
-            "The pool's memory is used up. Nothing was changed anywhere.",
+            "The pool's memory is used up. A write of a key changed nothing anywhere; one of many bytes of a region may have been done in part, and says where to go on.",
             "A member of the bucket has no room for the write. There is no eviction.",
-            "Delete keys, give the pool more memory ('staves pool set NAME --memory SIZE'), or add nodes.",
+            "Give the pool more memory ('staves pool set NAME --memory SIZE'), add nodes, or delete keys (of a memory pool: regions).",
         ),
         ErrorCode::NotAnInteger => (
             "The value is no integer, or an argument is none. Nothing was done.",
@@ -257,9 +257,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Use a smaller step, or set the counter anew.",
         ),
         ErrorCode::Lost => (
-            "More members were lost than the scheme bears: nobody can answer for these bytes.",
-            "All complete members of the bucket are gone, and its pool waits for them (--wait-when-lost).",
-            "Bring back a node that holds them with its memory, or delete the pool.",
+            "More members of a group were lost than its scheme bears: nobody can answer for its bytes. Other groups go on.",
+            "More nodes than the scheme's k failed before what they held was made anew elsewhere; memory does not survive the end of its process.",
+            "If a node was only cut off, bring it back: its memory is still there. Else the bytes are gone: delete the region ('staves memory delete NAME'), make it anew and fill it again; or delete the pool. 'staves status' names the regions.",
         ),
         ErrorCode::NotFound => (
             "There is no such pool, node, group, key or code.",

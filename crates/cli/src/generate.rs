@@ -11,14 +11,13 @@ use crate::output;
 
 /// Prints the completions of a shell.
 pub fn completions(shell: Shell) -> anyhow::Result<()> {
-    output::print(&script(shell)?);
-    Ok(())
+    output::print(&script(shell)?)
 }
 
 /// Prints the program's man page, or writes one for each command into `folder`.
 pub fn man(folder: Option<&Path>) -> anyhow::Result<()> {
     match folder {
-        None => output::print(&page()?),
+        None => output::print(&page()?)?,
         Some(folder) => clap_mangen::generate_to(Args::command(), folder)
             .with_context(|| format!("cannot write man pages to {}", folder.display()))?,
     }

@@ -20,6 +20,8 @@ struct Row {
     state: &'static str,
     tolerates: Option<u8>,
     members: Vec<Member>,
+    /// Of a memory pool: the region that it is part of.
+    region: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -105,6 +107,15 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                 says: None,
             })
             .collect(),
+        region: map
+            .pools
+            .get(&group.pool)
+            .and_then(|pool| {
+                pool.regions()
+                    .iter()
+                    .find(|r| r.groups().any(|g| g == group.id))
+            })
+            .map(|region| region.name.clone()),
     })
 }
 
@@ -138,17 +149,19 @@ fn marked(member: &Member) -> String {
 }
 
 fn described(row: &Row) -> String {
-    let tolerates = row
-        .tolerates
-        .map_or("its data is lost".into(), |nodes| nodes.to_string());
-    let head = properties([
+    let mut pairs = vec![
         ("group", row.group.to_string()),
         ("pool", row.pool.clone()),
         ("bucket", row.bucket.to_string()),
         ("epoch", row.epoch.to_string()),
         ("state", row.state.into()),
-        ("members it may lose", tolerates),
-    ]);
+    ];
+    pairs.extend(row.region.clone().map(|name| ("region", name)));
+    match row.tolerates {
+        Some(nodes) => pairs.push(("members it may lose", nodes.to_string())),
+        None => pairs.extend(loss(row)),
+    }
+    let head = properties(pairs);
     let members = row.members.iter().map(|member| {
         vec![
             member.slot.to_string(),
@@ -172,6 +185,26 @@ fn described(row: &Row) -> String {
             members
         )
     )
+}
+
+/// What was lost, and what can be done.
+fn loss(row: &Row) -> [(&'static str, String); 2] {
+    let whole = row
+        .members
+        .iter()
+        .filter(|member| member.up && member.complete);
+    let left = format!(
+        "more members than the scheme bears; {} of {} are left",
+        whole.count(),
+        row.members.len()
+    );
+    let to_do = match &row.region {
+        Some(region) => format!(
+            "if a node was only cut off, bring it back; else 'staves memory delete {region}', make it anew and fill it"
+        ),
+        None => "bring back a node that was only cut off; else 'staves pool delete'".to_owned(),
+    };
+    [("lost", left), ("what to do", to_do)]
 }
 
 /// How far it has each stream: all of them at parity, its own at a data bucket.

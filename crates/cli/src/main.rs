@@ -27,6 +27,7 @@ mod bench;
 mod cache;
 mod cluster;
 mod config;
+mod confirm;
 mod demo;
 mod explain;
 mod failure;
@@ -41,7 +42,6 @@ mod scrub;
 mod status;
 mod up;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -56,9 +56,8 @@ fn main() -> ExitCode {
         Err(error) => return not_understood(&error),
     };
     let result = run(&args);
-    // A reader that has gone (`staves status | head -1`) is no failure of ours.
-    let _ = std::io::stdout().flush();
-    match result {
+    let flushed = output::flush();
+    match result.and(flushed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(args.output, failure::code(&error), &format!("{error:#}")),
     }
@@ -101,7 +100,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
         Command::Memory { command } => memory::run(args, command),
-        Command::Scrub { pool } => scrub::run(&connect()?, pool.as_deref(), out),
+        Command::Scrub { pool, check } => scrub::run(&connect()?, pool.as_deref(), !check, out),
         Command::Group { command } => group::run(&connect()?, command, out),
         Command::Bench { command } => bench::run(args, command),
     }

@@ -2,23 +2,30 @@
 
 mod args;
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 
 use anyhow::Context;
 use bytes::Bytes;
 use serde_json::json;
 use staves_client::{Client, ClientError, ClientOptions, Region, RegionStat};
+use staves_model::{ClusterMap, Pool};
+use staves_node::config::Size;
 use staves_wire::ErrorCode;
 use tokio::runtime::Runtime;
 
 pub use self::args::Memory;
 use crate::args::{Args, Format};
-use crate::explain::Own;
-use crate::failure::Failure;
+use crate::confirm::confirm;
+use crate::explain::{Code, Own};
+use crate::failure::{self, Failure};
 use crate::output::{self, bytes, properties, table};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
+/// Bytes of standard input that are read before any is written.
+const AHEAD_BYTES: u64 = 64 << 20;
+/// Most bytes that are told as JSON.
+const JSON_BYTES_MAX: u64 = 16 << 20;
 
 /// A client, and what it runs on.
 pub struct Session {
@@ -49,7 +56,11 @@ impl Session {
         self.wait(self.client.region(name))
     }
 
-    fn wait<T>(&self, future: impl Future<Output = Result<T, ClientError>>) -> anyhow::Result<T> {
+    /// Waits for what a client does.
+    pub fn wait<T>(
+        &self,
+        future: impl Future<Output = Result<T, ClientError>>,
+    ) -> anyhow::Result<T> {
         self.runtime.block_on(future).map_err(failed)
     }
 }
@@ -72,6 +83,7 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
     let session = Session::open(args)?;
     match command {
         Memory::Create { name, size, pool } => {
+            check_pool(&session, pool)?;
             let region = session.wait(session.client.create_region(pool, name, size.0))?;
             let stat = session.wait(region.stat())?;
             said(out, &stat, "created")
@@ -103,7 +115,10 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
         Memory::Delete { name, yes } => {
             let region = session.region(name)?;
             let stat = session.wait(region.stat())?;
-            confirm(&stat, *yes)?;
+            if !yes {
+                let what = format!("region '{name}' of {}", bytes(stat.size_bytes));
+                confirm(&what, out)?;
+            }
             session.wait(region.delete())?;
             said(out, &stat, "deleted")
         }
@@ -111,12 +126,54 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
             name,
             offset,
             length,
-        } => read(&session, name, offset.0, length.map(|length| length.0)),
-        Memory::Write { name, offset } => write(&session, name, offset.0, out),
+        } => read(&session, name, offset.0, length.map(|length| length.0), out),
+        Memory::Write { name, offset, load } => {
+            let region = session.region(name)?;
+            if *load {
+                session.wait(region.load(true))?;
+            }
+            write(&session, name, offset.0, out)?;
+            match load {
+                true => session.wait(region.load(false)),
+                false => Ok(()),
+            }
+        }
+        Memory::Protect { name } => {
+            let region = session.region(name)?;
+            session.wait(region.load(false))?;
+            said(out, &session.wait(region.stat())?, "protected")
+        }
     }
 }
 
-fn read(session: &Session, name: &str, offset: u64, length: Option<u64>) -> anyhow::Result<()> {
+/// Whether the pool is there and holds regions.
+pub fn check_pool(session: &Session, name: &str) -> anyhow::Result<()> {
+    let known = |map: &ClusterMap| map.pool_named(name).map(Pool::is_cache);
+    let kind = match known(&session.client.map()) {
+        None => known(&*session.wait(session.client.refresh())?),
+        kind => kind,
+    };
+    let text = match kind {
+        Some(false) => return Ok(()),
+        Some(true) => {
+            let make = "'staves pool create NAME --kind memory' makes one that holds regions";
+            let text = format!("pool '{name}' holds keys, not regions; {make}");
+            return Err(Failure::Wire(ErrorCode::Refused, text).into());
+        }
+        None => format!(
+            "there is no pool '{name}'; 'staves pool list' shows those there are, and 'staves pool create {name} --kind memory' makes it"
+        ),
+    };
+    Err(Failure::NotFound(text).into())
+}
+
+fn read(
+    session: &Session,
+    name: &str,
+    offset: u64,
+    length: Option<u64>,
+    out: Format,
+) -> anyhow::Result<()> {
     let region = session.region(name)?;
     let length = match length {
         Some(length) => length,
@@ -127,6 +184,9 @@ fn read(session: &Session, name: &str, offset: u64, length: Option<u64>) -> anyh
             .saturating_sub(offset)
             .max(1),
     };
+    if out == Format::Json {
+        return read_as_json(session, &region, offset, length);
+    }
     // The last byte first, so that what is out of range is said before anything is printed.
     let last = length.saturating_sub(1).saturating_add(offset);
     session.wait(region.read(last, length.min(1)))?;
@@ -138,7 +198,7 @@ fn read(session: &Session, name: &str, offset: u64, length: Option<u64>) -> anyh
         match stdout.write_all(&bytes) {
             // A reader that has gone (`| head`) has had what it wanted.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            result => result.context("cannot write the bytes")?,
+            result => output::written(result)?,
         }
         at += part;
         if at >= length {
@@ -147,25 +207,68 @@ fn read(session: &Session, name: &str, offset: u64, length: Option<u64>) -> anyh
     }
 }
 
+/// JSON has no bytes: what is no text is told in hexadecimal.
+fn read_as_json(
+    session: &Session,
+    region: &Region,
+    offset: u64,
+    length: u64,
+) -> anyhow::Result<()> {
+    if length > JSON_BYTES_MAX {
+        let most = bytes(JSON_BYTES_MAX);
+        let text =
+            format!("as JSON at most {most} are printed: give --length, or do without -o json");
+        return Err(Failure::Own(Own::Usage, text).into());
+    }
+    let read = session.wait(region.read(offset, length))?;
+    let mut answer = json!({ "region": region.name(), "offset": offset, "bytes": length });
+    match std::str::from_utf8(&read) {
+        Ok(text) => answer["value"] = text.into(),
+        Err(_) => {
+            let hex = read.iter().map(|byte| format!("{byte:02x}"));
+            answer["value_hex"] = hex.collect::<String>().into();
+        }
+    }
+    output::line(answer)
+}
+
 fn write(session: &Session, name: &str, offset: u64, out: Format) -> anyhow::Result<()> {
     let region = session.region(name)?;
     let mut stdin = std::io::stdin().lock();
+    let next = |stdin: &mut std::io::StdinLock<'_>, most: u64| {
+        let mut part = Vec::new();
+        let read = stdin.by_ref().take(most).read_to_end(&mut part);
+        read.context("cannot read the bytes")
+            .map(|_| Bytes::from(part))
+    };
+    // As much as fits into memory is read before any is written: what does not fit the region is said then.
+    let mut ahead = next(&mut stdin, AHEAD_BYTES)?;
+    let known = match length_of_stdin() {
+        Some(more) => ahead.len() as u64 + more,
+        None => ahead.len() as u64,
+    };
+    if known > 0 {
+        let last = offset.saturating_add(known - 1);
+        session
+            .wait(region.read(last, 1))
+            .map_err(|error| match failure::code(&error) {
+                Code::Wire(ErrorCode::Malformed) => past_the_end(session, &region, offset, known),
+                _ => error,
+            })?;
+    }
     let mut written = 0;
     loop {
-        let mut part = Vec::new();
-        stdin
-            .by_ref()
-            .take(PART_BYTES)
-            .read_to_end(&mut part)
-            .context("cannot read the bytes")?;
-        if part.is_empty() && written > 0 {
+        if ahead.is_empty() {
+            ahead = next(&mut stdin, PART_BYTES)?;
+        }
+        if ahead.is_empty() && written > 0 {
             break;
         }
+        let part = ahead.split_to(ahead.len().min(PART_BYTES as usize));
         let count = part.len() as u64;
         let to = offset.saturating_add(written);
-        session
-            .wait(region.write(to, Bytes::from(part)))
-            .with_context(|| format!("{written} bytes were written before"))?;
+        let done = session.wait(region.write(to, part));
+        done.map_err(|error| after(error, written, to))?;
         written += count;
     }
     let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
@@ -174,23 +277,43 @@ fn write(session: &Session, name: &str, offset: u64, out: Format) -> anyhow::Res
     })
 }
 
-fn confirm(stat: &RegionStat, yes: bool) -> anyhow::Result<()> {
-    if yes {
-        return Ok(());
-    }
-    let what = format!("region '{}' of {}", stat.name, bytes(stat.size_bytes));
-    if std::io::stdin().is_terminal() {
-        eprint!("Delete {what} with all that it holds? [y/N] ");
-        let mut line = String::new();
-        std::io::stdin()
-            .read_line(&mut line)
-            .context("cannot read the answer")?;
-        if matches!(line.trim(), "y" | "Y" | "yes") {
-            return Ok(());
+/// How many bytes standard input still has, if it is a file.
+fn length_of_stdin() -> Option<u64> {
+    let stdin = std::io::stdin();
+    let stat = rustix::fs::fstat(&stdin).ok()?;
+    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+    let at = rustix::fs::tell(&stdin).ok().filter(|_| is_file)?;
+    u64::try_from(stat.st_size).ok()?.checked_sub(at)
+}
+
+fn past_the_end(session: &Session, region: &Region, offset: u64, count: u64) -> anyhow::Error {
+    let end = match session.wait(region.stat()) {
+        Ok(stat) => stat.size_bytes,
+        Err(error) => return error,
+    };
+    let text = format!(
+        "region '{}' ends at {}: {} do not fit at offset {}; nothing was written; let it grow with 'staves memory grow'",
+        region.name(),
+        Size(end),
+        Size(count),
+        Size(offset),
+    );
+    Failure::Wire(ErrorCode::Malformed, text).into()
+}
+
+/// An error behind bytes that were written.
+fn after(error: anyhow::Error, written: u64, to: u64) -> anyhow::Error {
+    match (written, failure::code(&error)) {
+        (0, _) => error,
+        (_, Code::Wire(code)) => {
+            let text = format!(
+                "all before offset {} was written; then: {error:#}",
+                Size(to)
+            );
+            Failure::Wire(code, text).into()
         }
+        _ => error,
     }
-    let text = format!("{what} was not deleted: say --yes");
-    Err(Failure::Own(Own::Usage, text).into())
 }
 
 fn said(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {
@@ -213,6 +336,7 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
         "scheme": stat.scheme,
         "size_bytes": stat.size_bytes,
         "capacity_bytes": stat.capacity_bytes,
+        "loading": stat.loading,
         "groups": stat.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
 }
@@ -240,5 +364,14 @@ fn described(stat: &RegionStat) -> String {
         ),
         ("can grow to, with its groups", bytes(stat.capacity_bytes)),
         ("groups", groups.join(" ")),
+        (
+            "state",
+            if stat.loading {
+                "being loaded: it has no parity"
+            } else {
+                "in use"
+            }
+            .into(),
+        ),
     ])
 }

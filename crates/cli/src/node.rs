@@ -105,8 +105,16 @@ fn stop(
     // Others that drain are on their way out, too.
     let drains = |id| map.nodes.get(&id).is_some_and(|n| n.draining);
     let warning = map.after_stop(node.id, drains).warning(map);
-    let then = "it hands over what it serves, then ends";
-    told(out, node, "stopping", then, warning)
+    let until = cluster.until_looked();
+    while cluster.answers(node) {
+        if Instant::now() + LOOK >= until {
+            let then = "it hands over what it serves, then ends";
+            return told(out, node, "stopping", then, warning);
+        }
+        std::thread::sleep(LOOK);
+    }
+    let then = "it has handed over what it served";
+    told(out, node, "stopped", then, warning)
 }
 
 /// The node's own words, without who said them to what question.

@@ -2,19 +2,33 @@
 
 use std::io::Write;
 
+use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use crate::args::Format;
 
-/// Writes to stdout. A reader that has gone is no error.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Writes to stdout. A reader that has gone (`staves status | head -1`) is no error; a full disk is.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    written(std::io::stdout().write_all(text.as_bytes()))
+}
+
+/// Writes what is not written yet.
+pub fn flush() -> anyhow::Result<()> {
+    written(std::io::stdout().flush())
+}
+
+/// What came of writing to stdout.
+pub fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the answer to standard output"),
+    }
 }
 
 /// Writes a line to stdout.
-pub fn line(text: impl std::fmt::Display) {
-    print(&format!("{text}\n"));
+pub fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    print(&format!("{text}\n"))
 }
 
 /// Answers with a value as JSON, or with what `table` makes of it.
@@ -27,7 +41,6 @@ pub fn answer<T: Serialize>(
         Format::Json => line(serde_json::to_string_pretty(value)?),
         Format::Table => line(table(value)),
     }
-    Ok(())
 }
 
 /// A table without lines. Columns whose heading ends in a blank are numbers, and stand to the right.

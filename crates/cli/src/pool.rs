@@ -1,8 +1,5 @@
 //! `staves pool`: make, look at, change and delete pools.
 
-use std::io::{IsTerminal, Write};
-
-use anyhow::Context;
 use serde_json::json;
 use staves_model::{Change, ClusterMap, Medium, PoolKind};
 use staves_node::config::Size;
@@ -11,10 +8,14 @@ use staves_wire::ErrorCode;
 
 use crate::args::{Format, Kind, Pool};
 use crate::cluster::Cluster;
+use crate::confirm::confirm;
 use crate::explain::Own;
 use crate::failure::Failure;
 use crate::output::{self, bytes, or_dash, properties};
 use crate::status::{self, find_pool};
+
+/// Buckets of a cache for which none were asked.
+const BUCKETS: u32 = 64;
 
 pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()> {
     match command {
@@ -31,6 +32,11 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             buckets,
             wait_when_lost,
         } => {
+            if let (Kind::Memory, Some(_)) = (kind, buckets) {
+                let text = "a memory pool takes no --buckets: they come with its regions";
+                return Err(Failure::Own(Own::Usage, text.into()).into());
+            }
+            let buckets = buckets.unwrap_or(BUCKETS);
             cluster.propose(&Change::CreatePool {
                 name: name.clone(),
                 kind: match kind {
@@ -42,7 +48,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 scheme: *scheme,
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
-                buckets: if *kind == Kind::Cache { *buckets } else { 0 },
+                buckets: if *kind == Kind::Cache { buckets } else { 0 },
                 may_start_empty: *kind == Kind::Cache && !wait_when_lost,
             })?;
             let then = match kind {
@@ -77,7 +83,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
         Pool::Delete { name, yes } => {
             find_pool(&cluster.status()?, name)?;
             if !yes {
-                confirm(name, out)?;
+                confirm(&format!("pool '{name}'"), out)?;
             }
             cluster.propose(&Change::DeletePool { name: name.clone() })?;
             said(out, name, "deleted", "all that it held is gone", None)
@@ -145,28 +151,6 @@ fn overcommitted(map: &ClusterMap) -> Option<String> {
             bytes(least.memory_bytes)
         )
     })
-}
-
-/// Asks on the terminal; where there is none, nobody can confirm.
-fn confirm(name: &str, out: Format) -> anyhow::Result<()> {
-    let would = format!("pool '{name}' would be deleted with all that it holds");
-    let not_confirmed = |text: String| Err(Failure::Own(Own::NotConfirmed, text).into());
-    let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
-    if !stdin.is_terminal() || !stderr.is_terminal() || out == Format::Json {
-        return not_confirmed(format!("{would}; nothing was changed (--yes deletes it)"));
-    }
-    eprint!("{would}. Delete it? (yes/no) ");
-    stderr.flush().context("cannot ask on the terminal")?;
-    let mut answer = String::new();
-    stdin
-        .read_line(&mut answer)
-        .context("cannot read the answer")?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "yes" | "y" => Ok(()),
-        _ => not_confirmed(format!(
-            "pool '{name}' was not deleted; nothing was changed"
-        )),
-    }
 }
 
 fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {

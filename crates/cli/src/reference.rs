@@ -16,8 +16,7 @@ pub fn run(page: Page) -> anyhow::Result<()> {
         Page::Config => config(),
         Page::Metrics => metrics(),
         Page::Errors => errors(),
-    });
-    Ok(())
+    })
 }
 
 /// A table. What would end a cell early is escaped.

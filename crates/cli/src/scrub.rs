@@ -1,69 +1,35 @@
 //! `staves scrub`: whether parity is the code of the data, byte for byte (I4), over the whole cluster and
-//! while it is written.
+//! while it is written; and what does not fit, made anew.
 //!
-//! Every page carries the label of the last delta in it, for each stream. Parity that has the same labels as
-//! the data must be their code exactly; a page whose labels differ is on its way, and is looked at again.
+//! The nodes send sums of their pages, which are as linear as the code ([`staves_group::Sums`]), with the label of the
+//! last delta in each, for each stream. Parity that has the same labels as the data must be their code exactly; a
+//! page whose labels differ is on its way, and is looked at again.
 
-use std::collections::BTreeMap;
+mod tally;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::Serialize;
-use staves_erasure::Code;
-use staves_model::{ClusterMap, Group, GroupId, Label, MemberSlot, PAGE_BYTES};
-use staves_wire::admin::GroupPagesAnswer;
-use staves_wire::group::{PageContent, PagePart};
+use staves_group::{Finding, Sums};
+use staves_model::{ClusterMap, Group, GroupId, MemberSlot, whole_buckets};
+use staves_wire::Message;
+use staves_wire::admin::{GroupMend, GroupSums, GroupSumsAnswer, PageSum};
 
+use self::tally::{Difference, Outcome, Tally};
 use crate::args::Format;
 use crate::cluster::Cluster;
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::output::{self, number, properties};
+use crate::output;
 use crate::status::find_pool;
 
-/// Pages that are asked of a member at a time.
-const PAGES: u32 = 64;
+/// Pages whose sums are asked of a member at a time.
+const PAGES: u32 = 1024;
 /// How often a page that is on its way is looked at again, and after how long.
 const LOOKS: usize = 40;
 const REST: Duration = Duration::from_millis(50);
-/// Most differences that are told one by one.
-const TOLD_MAX: usize = 100;
 
-/// What was found.
-#[derive(Default, Serialize)]
-struct Found {
-    groups: u64,
-    /// Groups with a vacant or rebuilding member, or between two epochs: some of their pages could not be checked.
-    groups_short: u64,
-    pages_checked: u64,
-    /// Pages that were written each time that they were looked at.
-    pages_busy: u64,
-    /// Pages that a member lacks: it is being rebuilt.
-    pages_missing: u64,
-    differences: u64,
-    /// The first of them.
-    told: Vec<Difference>,
-}
-
-#[derive(Serialize)]
-struct Difference {
-    group: u32,
-    page: u32,
-    slot: u8,
-    node: u64,
-}
-
-/// What one look at a page shows.
-#[derive(PartialEq, Eq, Debug)]
-enum Look {
-    /// These parity slots do not hold the code of the data.
-    Compared(Vec<MemberSlot>),
-    /// Labels differ: look again.
-    Busy,
-    /// A member does not have it.
-    Missing,
-}
-
-pub fn run(cluster: &Cluster, pool: Option<&str>, out: Format) -> anyhow::Result<()> {
+pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> anyhow::Result<()> {
     if let Some(pool) = pool {
         find_pool(&cluster.status()?, pool)?;
     }
@@ -72,27 +38,72 @@ pub fn run(cluster: &Cluster, pool: Option<&str>, out: Format) -> anyhow::Result
         let name = map.pools.get(&group.pool).map(|pool| pool.name.as_str());
         pool.is_none() || name == pool
     };
-    let groups: Vec<GroupId> = map.groups.values().filter(wanted).map(|g| g.id).collect();
-    let mut found = Found::default();
-    for (at, id) in groups.iter().enumerate() {
-        // The newest map: a group may have moved, or be gone, since the last one was looked at.
-        let map = cluster.map()?;
-        if let Some(group) = map.groups.get(id) {
-            Scrub::new(cluster, &map, group).run(&mut found)?;
-            found.groups += 1;
-        }
-        if (at + 1) % 16 == 0 {
-            eprintln!("{} of {} groups", at + 1, groups.len());
-        }
+    let groups: Vec<&Group> = map.groups.values().filter(wanted).collect();
+    let mut tally = Tally::new(out == Format::Table, pages_of(cluster, &map, &groups));
+    for group in groups {
+        scrub(cluster, group.id, mend, &mut tally)?;
     }
-    output::answer(out, &found, told)?;
-    match found.differences {
-        0 => Ok(()),
-        count => {
-            let text = format!("{count} pages of parity are not the code of their data");
-            Err(Failure::Own(Own::Failed, text).into())
-        }
+    tally.end();
+    output::answer(out, &tally.found(), |_| tally.told())?;
+    match tally.failure() {
+        None => Ok(()),
+        Some(text) => Err(Failure::Own(Own::Failed, text).into()),
     }
+}
+
+/// How many pages there are to check by now, as far as is known: for the progress.
+fn pages_of(cluster: &Cluster, map: &ClusterMap, groups: &[&Group]) -> BTreeMap<GroupId, u32> {
+    let ask = |group: &&Group| {
+        let (_, member) = group.listed().next()?;
+        let node = map.nodes.get(&member.node)?;
+        let message = Message::GroupSums(GroupSums {
+            group: group.id,
+            page: 0,
+            count: 0,
+        });
+        Some((group.id, (node.native.clone(), message)))
+    };
+    let (ids, asks): (Vec<GroupId>, Vec<_>) = groups.iter().filter_map(ask).unzip();
+    let end = |answer| match answer {
+        Ok(Message::GroupSumsAnswer(answer)) => answer.end,
+        _ => 0,
+    };
+    let ends = cluster.ask_all(asks).into_iter().map(end);
+    ids.into_iter().zip(ends).collect()
+}
+
+/// Checks one group by the newest map: it may have moved, or be gone, since the last one was looked at.
+fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut Tally) -> anyhow::Result<()> {
+    let map = cluster.map()?;
+    let Some(group) = map.groups.get(&id) else {
+        return Ok(());
+    };
+    let Some(pool) = map.pools.get(&group.pool) else {
+        return Ok(());
+    };
+    let held = whole_buckets(group.m, &group.members, |x| {
+        map.is_up(x.node, x.incarnation)
+    });
+    let whole = group.open && held >= pool.scheme.width();
+    let parity = originals(group).any(|(slot, _)| slot.0 >= group.m);
+    tally.group(id, whole, parity || pool.scheme.k > 0);
+    let scrub = Scrub {
+        cluster,
+        map: &map,
+        group,
+        // Records have indices beside their pages; and a copy of a cache starts empty at worst.
+        mend: mend && !pool.is_cache(),
+    };
+    if parity && group.open && !scrub.run(tally) && whole {
+        tally.changed();
+    }
+    Ok(())
+}
+
+/// The members, but for those that only stand beside another that holds the same.
+fn originals(group: &Group) -> impl Iterator<Item = (MemberSlot, &staves_model::Member)> {
+    let original = |slot: MemberSlot| group.bucket_slot(slot) == slot;
+    group.listed().filter(move |(slot, _)| original(*slot))
 }
 
 /// One group.
@@ -100,223 +111,215 @@ struct Scrub<'a> {
     cluster: &'a Cluster,
     map: &'a ClusterMap,
     group: &'a Group,
-    code: Option<Code>,
+    mend: bool,
 }
 
-impl<'a> Scrub<'a> {
-    fn new(cluster: &'a Cluster, map: &'a ClusterMap, group: &'a Group) -> Scrub<'a> {
-        let (m, k) = (
-            usize::from(group.m),
-            group.members.len() - usize::from(group.m),
-        );
-        let code = Code::new(m, k.max(1)).ok().filter(|_| m > 1);
-        Scrub {
-            cluster,
-            map,
-            group,
-            code,
+/// What a member says of its pages.
+struct Member {
+    slot: MemberSlot,
+    end: u32,
+    parts: BTreeMap<u32, PageSum>,
+    /// A page that was never written.
+    unwritten: PageSum,
+}
+
+impl Member {
+    fn new(answer: GroupSumsAnswer) -> Member {
+        let parts = answer.sums.into_iter().map(|part| (part.page, part));
+        Member {
+            slot: answer.slot,
+            end: answer.end,
+            parts: parts.collect(),
+            unwritten: PageSum {
+                page: 0,
+                labels: Vec::new(),
+                sum: bytes::Bytes::new(),
+            },
         }
     }
 
-    fn run(&self, found: &mut Found) -> anyhow::Result<()> {
-        let vacant = self.group.members.iter().any(Option::is_none);
-        if vacant || !self.group.open || self.group.members.len() == usize::from(self.group.m) {
-            found.groups_short += u64::from(!self.group.open || vacant);
-            return Ok(());
-        }
-        let (mut first, mut end) = (0, 1);
-        while first < end {
-            let mut left: Vec<u32> = (first..first + PAGES).collect();
+    /// `None` if it lacks the page.
+    fn part(&self, page: u32) -> Option<(MemberSlot, &PageSum)> {
+        let part = match page < self.end {
+            true => self.parts.get(&page)?,
+            false => &self.unwritten,
+        };
+        Some((self.slot, part))
+    }
+}
+
+/// What is known of a page so far.
+#[derive(Default)]
+struct Seen {
+    /// Found wrong, and told to be made anew.
+    mended: BTreeSet<MemberSlot>,
+    last: Option<Finding>,
+}
+
+impl Scrub<'_> {
+    /// Checks all pages. False: a member did not answer for its pages, or is of another epoch by now.
+    fn run(&self, tally: &mut Tally) -> bool {
+        let (mut first, mut end) = (0, 0);
+        loop {
+            let mut left = BTreeMap::new();
             for look in 0..LOOKS {
                 if look > 0 {
                     std::thread::sleep(REST);
                 }
-                let Some(parts) = self.fetch(first, &mut end) else {
-                    found.groups_short += 1;
-                    return Ok(());
+                let pages = match look {
+                    0 => first..first + PAGES,
+                    _ => spanned(&left),
                 };
-                left.retain(|page| self.look(&parts, *page, look + 1 == LOOKS, found));
+                let Some(parts) = self.fetch(pages, &mut end) else {
+                    return false;
+                };
+                if look == 0 {
+                    left = (first..end.min(first + PAGES))
+                        .map(|page| (page, Seen::default()))
+                        .collect();
+                }
+                left.retain(|page, seen| self.look(*page, seen, &parts, tally));
                 if left.is_empty() {
                     break;
                 }
             }
+            for (page, seen) in left {
+                self.give_up(page, &seen, tally);
+            }
             first += PAGES;
+            if first >= end {
+                return true;
+            }
         }
-        Ok(())
     }
 
-    /// Every member's pages; `None` if one of them is not there, or is of another epoch.
-    fn fetch(&self, first: u32, end: &mut u32) -> Option<Vec<BTreeMap<u32, PagePart>>> {
-        let mut all = Vec::new();
-        for (slot, member) in self.group.listed() {
+    /// Every member's sums; `None` if one of them is not there, or is of another epoch.
+    fn fetch(&self, pages: std::ops::Range<u32>, end: &mut u32) -> Option<Vec<Member>> {
+        let ask = |(_, member): (MemberSlot, &staves_model::Member)| {
             let node = self.map.nodes.get(&member.node)?;
-            let answer = self
-                .cluster
-                .group_pages(node, self.group.id, first, PAGES)
-                .ok()?;
-            let GroupPagesAnswer {
-                slot: theirs,
-                epoch,
-                end: theirs_end,
-                parts,
-            } = answer;
-            if theirs != slot || epoch != self.group.epoch {
+            let message = Message::GroupSums(GroupSums {
+                group: self.group.id,
+                page: pages.start,
+                count: pages.end - pages.start,
+            });
+            Some((node.native.clone(), message))
+        };
+        let asks: Option<Vec<_>> = originals(self.group).map(ask).collect();
+        let mut all = Vec::new();
+        for ((slot, _), answer) in originals(self.group).zip(self.cluster.ask_all(asks?)) {
+            let Ok(Message::GroupSumsAnswer(answer)) = answer else {
+                return None;
+            };
+            if answer.slot != slot || answer.epoch != self.group.epoch {
                 return None;
             }
-            *end = (*end).max(theirs_end);
-            all.push(parts.into_iter().map(|part| (part.page, part)).collect());
+            *end = (*end).max(answer.end);
+            all.push(Member::new(answer));
         }
         Some(all)
     }
 
     /// Whether the page is to be looked at again.
-    fn look(
-        &self,
-        parts: &[BTreeMap<u32, PagePart>],
-        page: u32,
-        last: bool,
-        found: &mut Found,
-    ) -> bool {
-        let parts: Option<Vec<&PagePart>> = parts.iter().map(|all| all.get(&page)).collect();
-        match compare(self.group.m.into(), self.code.as_ref(), parts.as_deref()) {
-            Look::Busy if !last => return true,
-            Look::Busy => found.pages_busy += 1,
-            Look::Missing => found.pages_missing += 1,
-            Look::Compared(wrong) => {
-                found.pages_checked += 1;
-                for slot in wrong {
-                    found.differences += 1;
-                    let node = self.group.member(slot).map_or(0, |member| member.node.0);
-                    if found.told.len() < TOLD_MAX {
-                        found.told.push(Difference {
-                            group: self.group.id.0,
-                            page,
-                            slot: slot.0,
-                            node,
-                        });
-                    }
+    fn look(&self, page: u32, seen: &mut Seen, parts: &[Member], tally: &mut Tally) -> bool {
+        let here = parts.iter().filter_map(|member| member.part(page));
+        let here: Vec<(MemberSlot, &PageSum)> = here.collect();
+        let all = here.len() == parts.len();
+        let sums = Sums::new(self.group.m.into(), &here).filter(|_| all);
+        let Some(finding) = sums.map(|sums| sums.finding()) else {
+            // It is being rebuilt. That is waited for only if it was asked for here.
+            seen.last = None;
+            if seen.mended.is_empty() {
+                tally.missing();
+            }
+            return !seen.mended.is_empty();
+        };
+        let again = match &finding {
+            Finding::Fits => {
+                tally.checked();
+                for slot in &seen.mended {
+                    tally.wrong(self.difference(page, *slot, Outcome::Repaired));
                 }
+                false
+            }
+            Finding::Parity(slots) if self.mend => {
+                let part = |slot| here.iter().find(|(s, _)| *s == slot);
+                for (slot, part) in slots.iter().filter_map(|slot| part(*slot)) {
+                    seen.mended.insert(*slot);
+                    self.tell_to_mend(*slot, part);
+                }
+                true
+            }
+            Finding::Busy => true,
+            Finding::Parity(_) | Finding::Data(_) | Finding::Several => {
+                self.tell_of(page, &finding, tally);
+                false
+            }
+        };
+        seen.last = Some(finding);
+        again
+    }
+
+    /// What comes of it is seen at the next look.
+    fn tell_to_mend(&self, slot: MemberSlot, part: &PageSum) {
+        let member = self.group.member(slot);
+        let node = member.and_then(|member| self.map.nodes.get(&member.node));
+        if let Some(node) = node {
+            let message = Message::GroupMend(GroupMend {
+                group: self.group.id,
+                slot,
+                page: part.page,
+                labels: part.labels.clone(),
+            });
+            self.cluster.ask_all(vec![(node.native.clone(), message)]);
+        }
+    }
+
+    fn give_up(&self, page: u32, seen: &Seen, tally: &mut Tally) {
+        match &seen.last {
+            Some(wrong @ Finding::Parity(_)) => self.tell_of(page, wrong, tally),
+            Some(_) if seen.mended.is_empty() => tally.busy(),
+            _ => {
+                for slot in &seen.mended {
+                    tally.wrong(self.difference(page, *slot, Outcome::BeingRepaired));
+                }
+                tally.busy();
             }
         }
-        false
     }
-}
 
-/// One page, by the parts of all members in order of slot.
-fn compare(m: usize, code: Option<&Code>, parts: Option<&[&PagePart]>) -> Look {
-    let Some(parts) = parts else {
-        return Look::Missing;
-    };
-    let (data, parity) = parts.split_at(m);
-    let label = |part: &PagePart, stream: usize| -> Label {
-        part.labels
-            .get(stream)
-            .copied()
-            .flatten()
-            .unwrap_or_default()
-    };
-    let same = |parity: &&PagePart| {
-        (0..m).all(|stream| label(parity, stream) == label(data[stream], stream))
-    };
-    if !parity.iter().all(same) {
-        return Look::Busy;
-    }
-    let wrong = (0..parity.len()).filter(|row| {
-        let mut expected = vec![0u8; PAGE_BYTES];
-        for (column, part) in data.iter().enumerate() {
-            match (&part.content, code) {
-                (PageContent::Bytes(bytes), Some(code)) => {
-                    code.apply(*row, column, bytes, &mut expected);
+    fn tell_of(&self, page: u32, finding: &Finding, tally: &mut Tally) {
+        tally.checked();
+        match finding {
+            Finding::Parity(slots) => {
+                for slot in slots {
+                    tally.wrong(self.difference(page, *slot, Outcome::Parity));
                 }
-                (PageContent::Bytes(bytes), None) => expected.copy_from_slice(bytes),
-                _ => {}
             }
+            Finding::Data(slot) => tally.wrong(self.difference(page, *slot, Outcome::Data)),
+            Finding::Several => {
+                let first = MemberSlot(self.group.m);
+                tally.wrong(self.difference(page, first, Outcome::Several));
+            }
+            Finding::Fits | Finding::Busy => {}
         }
-        match &parity[*row].content {
-            PageContent::Bytes(bytes) => bytes[..] != expected[..],
-            _ => expected.iter().any(|byte| *byte != 0),
+    }
+
+    fn difference(&self, page: u32, slot: MemberSlot, outcome: Outcome) -> Difference {
+        let node = self.group.member(slot).map(|member| member.node);
+        let name = node.and_then(|node| self.map.nodes.get(&node));
+        Difference {
+            group: self.group.id.0,
+            page,
+            slot: slot.0,
+            node: node.map_or(0, |node| node.0),
+            name: name.map_or_else(String::new, |node| node.name.clone()),
+            outcome,
         }
-    });
-    Look::Compared(wrong.map(|row| MemberSlot((m + row) as u8)).collect())
+    }
 }
 
-fn told(found: &Found) -> String {
-    let mut text = properties([
-        ("groups", number(found.groups)),
-        ("of them short or changing", number(found.groups_short)),
-        ("pages checked", number(found.pages_checked)),
-        ("pages that did not hold still", number(found.pages_busy)),
-        ("pages being rebuilt", number(found.pages_missing)),
-        ("pages that differ", number(found.differences)),
-    ]);
-    for one in &found.told {
-        text.push_str(&format!(
-            "\n  group {} page {}: member {} on node {}",
-            one.group, one.page, one.slot, one.node
-        ));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use staves_model::Epoch;
-
-    use super::*;
-
-    fn part(labels: &[Option<u64>], byte: u8) -> PagePart {
-        let label = |seq| Label {
-            epoch: Epoch(1),
-            seq,
-        };
-        PagePart {
-            page: 0,
-            labels: labels.iter().map(|seq| seq.map(label)).collect(),
-            content: match byte {
-                0 => PageContent::Zero,
-                byte => PageContent::Bytes(Bytes::from(vec![byte; PAGE_BYTES])),
-            },
-        }
-    }
-
-    fn look(m: usize, parts: &[PagePart]) -> Look {
-        let code = Code::new(m, 2).ok().filter(|_| m > 1);
-        let parts: Vec<&PagePart> = parts.iter().collect();
-        compare(m, code.as_ref(), Some(&parts))
-    }
-
-    #[test]
-    fn what_has_the_same_labels_must_be_the_code() {
-        let data = [part(&[Some(3), None], 5), part(&[None, Some(9)], 6)];
-        let with = |parity: PagePart| [data[0].clone(), data[1].clone(), parity];
-        let slot = MemberSlot(2);
-        assert_eq!(
-            look(2, &with(part(&[Some(3), Some(9)], 3))),
-            Look::Compared(vec![])
-        );
-        assert_eq!(
-            look(2, &with(part(&[Some(3), Some(9)], 4))),
-            Look::Compared(vec![slot])
-        );
-        assert_eq!(
-            look(2, &with(part(&[Some(3), Some(9)], 0))),
-            Look::Compared(vec![slot])
-        );
-        assert_eq!(look(2, &with(part(&[Some(3), Some(8)], 3))), Look::Busy);
-        assert_eq!(compare(2, None, None), Look::Missing);
-    }
-
-    #[test]
-    fn a_copy_is_the_same() {
-        let copies = |byte| {
-            [
-                part(&[Some(1)], 7),
-                part(&[Some(1)], 7),
-                part(&[Some(1)], byte),
-            ]
-        };
-        assert_eq!(look(1, &copies(7)), Look::Compared(vec![]));
-        assert_eq!(look(1, &copies(8)), Look::Compared(vec![MemberSlot(2)]));
-    }
+fn spanned(left: &BTreeMap<u32, Seen>) -> std::ops::Range<u32> {
+    let first = left.first_key_value().map_or(0, |(page, _)| *page);
+    let last = left.last_key_value().map_or(0, |(page, _)| *page);
+    first..last + 1
 }

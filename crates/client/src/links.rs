@@ -171,7 +171,7 @@ impl Links {
     }
 
     /// Another node first, next time: the one that answered knows nothing newer.
-    fn ask_another(&self) {
+    pub(crate) fn ask_another(&self) {
         self.first.fetch_add(1, Ordering::Relaxed);
     }
 }

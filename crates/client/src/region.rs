@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
     Change, ClusterMap, GroupId, MemberSlot, NodeState, Pool, Region as Entry, RegionId, Revision,
+    with_unit,
 };
 use staves_net::NetError;
 use staves_wire::cache::Answer;
@@ -44,10 +45,22 @@ pub struct RegionStat {
     pub capacity_bytes: u64,
     /// Its groups, in order.
     pub groups: Vec<GroupId>,
+    /// It is being loaded: it has no parity.
+    pub loading: bool,
+    /// Its groups have all the parity that they are to have: none while it is loaded, otherwise the scheme's,
+    /// as far as there are nodes, and all of it complete.
+    pub settled: bool,
 }
+
+/// How long a change may take to be known to all nodes that are well.
+const NEWS_SPREADS: Duration = Duration::from_millis(500);
+/// How long before another node is asked for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A piece of a request that lies in one chunk.
 struct Piece {
+    /// Where in the region.
+    at: u64,
     group: GroupId,
     slot: MemberSlot,
     offset: u64,
@@ -72,30 +85,41 @@ impl Client {
         self.region(&name).await
     }
 
-    /// A region by name.
+    /// A region by name. One that was made just now is not known to all nodes yet: several are asked before
+    /// it counts as not there.
     pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
         let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
-        let id = match known(&self.map()) {
-            Some(id) => id,
-            None => known(&*self.refresh().await?).ok_or_else(|| {
+        let mut found = known(&self.map());
+        let asked_until = Instant::now() + NEWS_SPREADS;
+        loop {
+            if let Some(id) = found {
+                return Ok(Region {
+                    client: self.clone(),
+                    id,
+                    name: name.into(),
+                });
+            }
+            found = known(&*self.refresh().await?);
+            if found.is_some() {
+                continue;
+            }
+            if Instant::now() >= asked_until {
                 let text = format!(
                     "there is no region '{name}'; 'staves memory list' shows those there are"
                 );
-                not_found(text)
-            })?,
-        };
-        Ok(Region {
-            client: self.clone(),
-            id,
-            name: name.into(),
-        })
+                return Err(not_found(text));
+            }
+            self.router().transport().ask_another();
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// All regions, by pool and in the order in which they were made.
     pub async fn regions(&self) -> Result<Vec<RegionStat>, ClientError> {
         let map = self.refresh().await?;
         let in_pool = |pool: &Pool| {
-            let stats = pool.regions().iter().map(|region| stat(pool, region));
+            let regions = pool.regions().iter();
+            let stats = regions.map(|region| stat(&map, pool, region));
             stats.collect::<Vec<_>>()
         };
         Ok(map.pools.values().flat_map(in_pool).collect())
@@ -140,7 +164,7 @@ impl Client {
                 let code = ErrorCode::Deadline;
                 return Err(ClientError::Operation { code, text });
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
     }
@@ -159,7 +183,7 @@ fn not_found(text: String) -> ClientError {
     ClientError::Operation { code, text }
 }
 
-fn stat(pool: &Pool, region: &Entry) -> RegionStat {
+fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
     RegionStat {
         name: region.name.clone(),
         pool: pool.name.clone(),
@@ -167,6 +191,25 @@ fn stat(pool: &Pool, region: &Entry) -> RegionStat {
         size_bytes: region.size_bytes,
         capacity_bytes: region.capacity_bytes(pool.scheme.m),
         groups: region.groups().collect(),
+        loading: region.loading,
+        settled: region.groups().all(|id| settled(map, pool, region, id)),
+    }
+}
+
+/// Whether a group has the parity that it is to have.
+fn settled(map: &ClusterMap, pool: &Pool, region: &Entry, id: GroupId) -> bool {
+    let Some(group) = map.groups.get(&id).filter(|group| group.open) else {
+        return false;
+    };
+    let homes = map.nodes.values().filter(|node| !node.draining).count();
+    let wanted = match region.loading {
+        true => usize::from(group.m),
+        false => pool.scheme.width().min(homes),
+    };
+    let complete = group.listed().filter(|(_, member)| member.complete).count();
+    match region.loading {
+        true => group.listed().count() <= wanted,
+        false => complete >= wanted,
     }
 }
 
@@ -180,7 +223,7 @@ impl Region {
     pub async fn stat(&self) -> Result<RegionStat, ClientError> {
         let map = self.client.refresh().await?;
         let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
-        Ok(stat(pool, region))
+        Ok(stat(&map, pool, region))
     }
 
     /// Lets it end at `size_bytes`. Nothing moves, and whoever uses it goes on.
@@ -188,6 +231,35 @@ impl Region {
         let name = self.name.to_string();
         let change = Change::GrowRegion { name, size_bytes };
         self.client.propose(&change).await
+    }
+
+    /// Begins or ends a load, and returns once all its groups are as that wants them (row H11). While it goes on
+    /// the region has no parity: what is written is neither logged nor sent to other nodes, and what a node
+    /// holds of the region is lost with the node, what was there before included. When it ends, parity is
+    /// made of the data in one pass.
+    pub async fn load(&self, on: bool) -> Result<(), ClientError> {
+        let name = self.name.to_string();
+        let change = Change::LoadRegion { name, on };
+        self.client.propose(&change).await?;
+        let deadline = self.client.deadline();
+        while !self.stat().await?.settled {
+            if Instant::now() >= deadline {
+                let text = match on {
+                    true => {
+                        "its parity was not given up in time; ask again, or see 'staves group list'"
+                    }
+                    false => {
+                        "its parity is still being made; 'staves group list' shows how far it is"
+                    }
+                };
+                return Err(ClientError::Operation {
+                    code: ErrorCode::Deadline,
+                    text: format!("region '{}': {text}", self.name),
+                });
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     /// Deletes it, with all that it holds. Whoever still uses it gets an error that says so.
@@ -312,8 +384,8 @@ impl Region {
             .iter()
             .try_fold(0u64, |sum, (_, len)| sum.checked_add(*len));
         if total.is_none_or(|total| total > TRANSFER_BYTES_MAX) {
-            let text =
-                format!("one request takes at most {TRANSFER_BYTES_MAX} bytes: make several");
+            let most = with_unit(TRANSFER_BYTES_MAX);
+            let text = format!("one request takes at most {most}: make several");
             let code = ErrorCode::TooLarge;
             return Err(ClientError::Operation { code, text });
         }
@@ -330,6 +402,7 @@ impl Region {
                 })?;
                 let part = place.left.min(end - at);
                 pieces.push(Piece {
+                    at,
                     group: place.group,
                     slot: place.slot,
                     offset: place.offset,
@@ -342,15 +415,19 @@ impl Region {
     }
 
     fn check_range(&self, region: &Entry, offset: u64, len: u64) -> Result<(), ClientError> {
-        let (name, size) = (&self.name, region.size_bytes);
+        let (name, size) = (&self.name, with_unit(region.size_bytes));
+        let (at, count) = (with_unit(offset), with_unit(len));
         if len == 0 {
             return Err(wrong(format!(
-                "0 bytes at offset {offset} of region '{name}': give at least one"
+                "0 bytes at offset {at} of region '{name}': give at least one"
             )));
         }
-        if offset.checked_add(len).is_none_or(|end| end > size) {
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > region.size_bytes)
+        {
             return Err(wrong(format!(
-                "region '{name}' ends at {size} bytes: there are no {len} bytes at offset {offset}; let it grow with 'staves memory grow'"
+                "region '{name}' ends at {size}: there are no {count} at offset {at}; let it grow with 'staves memory grow'"
             )));
         }
         Ok(())
@@ -362,7 +439,9 @@ impl Region {
         pieces: &[Piece],
         actions: impl Iterator<Item = Action>,
     ) -> Result<Vec<Answer>, ClientError> {
+        let mut writes = false;
         let ops = pieces.iter().zip(actions);
+        let ops = ops.inspect(|(_, action)| writes |= action.is_write());
         let ops = ops.map(|(piece, action)| (piece.group, piece.slot, action));
         let deadline = self.client.deadline();
         let answers = self.client.router().memory(ops.collect(), deadline).await;
@@ -380,12 +459,20 @@ impl Region {
             None => Ok(answers),
             Some((ErrorCode::NotFound, _)) => Err(self.deleted()),
             Some((code, text)) => {
-                let done = pieces.len() - errors().count();
-                let text = match done {
-                    0 => text.clone(),
-                    done => format!(
-                        "{text}; {done} of {} parts of the request were done",
-                        pieces.len()
+                let is_error = |answer: &Answer| matches!(answer, Answer::Error(..));
+                let first = answers.iter().position(is_error).unwrap_or(0);
+                let text = match code {
+                    ErrorCode::Lost => &format!("region '{}': {text}", self.name),
+                    _ => text,
+                };
+                let text = match (writes, answers.len() - errors().count()) {
+                    (false, _) => text.clone(),
+                    (true, 0) if code.nothing_done() => format!("{text}; nothing was written"),
+                    (true, 0) => text.clone(),
+                    (true, done) => format!(
+                        "{text}; {done} of {} parts of the request were written, all before offset {} among them: go on there",
+                        pieces.len(),
+                        with_unit(pieces[first].at)
                     ),
                 };
                 Err(ClientError::Operation { code, text })

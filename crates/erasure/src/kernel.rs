@@ -103,7 +103,7 @@ impl Kernel {
     /// buffers differ in length.
     pub fn combine(self, rows: &[u8], sources: &[&[u8]], outputs: &mut [&mut [u8]], add: bool) {
         assert!(
-            self.is_available(),
+            self == Kernel::best() || self.is_available(),
             "this machine does not run the kernel {self}"
         );
         assert_eq!(
@@ -119,36 +119,47 @@ impl Kernel {
             same,
             "sources and outputs must be of one length, here {len} bytes"
         );
-        let piece = if outputs.len() > OUTPUTS_MAX {
-            PIECE_BYTES
-        } else {
-            len.max(1)
+        let pass = |first: usize, outputs: &mut [&mut [u8]], from: usize, upto: usize| {
+            self.pass(Pass {
+                rows: &rows[first * sources.len()..][..outputs.len() * sources.len()],
+                sources,
+                outputs,
+                from,
+                len: upto - from,
+                add,
+            });
         };
-        for from in (0..len).step_by(piece) {
-            let upto = len.min(from + piece);
-            for (first, outputs) in outputs.chunks_mut(OUTPUTS_MAX).enumerate() {
-                let rows =
-                    &rows[first * OUTPUTS_MAX * sources.len()..][..outputs.len() * sources.len()];
-                self.pass(rows, sources, outputs, from, upto, add);
+        if outputs.len() <= OUTPUTS_MAX {
+            return pass(0, outputs, 0, len);
+        }
+        for from in (0..len).step_by(PIECE_BYTES) {
+            let upto = len.min(from + PIECE_BYTES);
+            for (at, outputs) in outputs.chunks_mut(OUTPUTS_MAX).enumerate() {
+                pass(at * OUTPUTS_MAX, outputs, from, upto);
             }
         }
     }
 
-    fn pass(
-        self,
-        rows: &[u8],
-        sources: &[&[u8]],
-        outputs: &mut [&mut [u8]],
-        from: usize,
-        upto: usize,
-        add: bool,
-    ) {
+    #[inline]
+    fn pass(self, mut pass: Pass<'_, '_>) {
         #[cfg(target_arch = "x86_64")]
         if self != Kernel::Portable {
-            return x86::pass(self, rows, sources, outputs, from, upto, add);
+            return x86::pass(self, &mut pass);
         }
-        portable::pass(rows, sources, outputs, from, upto, add);
+        portable::pass(&mut pass);
     }
+}
+
+/// One pass over some sources: up to four outputs, `len` bytes of each buffer, `from` bytes behind its begin.
+struct Pass<'a, 'b> {
+    /// A coefficient for each source of each output.
+    rows: &'a [u8],
+    sources: &'a [&'a [u8]],
+    outputs: &'a mut [&'b mut [u8]],
+    from: usize,
+    len: usize,
+    /// The sums are added to what the outputs hold.
+    add: bool,
 }
 
 impl fmt::Display for Kernel {

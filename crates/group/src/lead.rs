@@ -144,13 +144,13 @@ impl Leading {
         // more either, whatever was wished for and refused. m > 1: data buckets differ in length, so that
         // they say nothing of each other; if there is no parity, a new one needs what the longest has.
         let held = |s: &Sealed| s.want_extents;
-        let parity = |slot: &MemberSlot| {
-            self.group.m == 1 || self.group.bucket_slot(*slot).0 >= self.group.m
-        };
+        let coded = self.group.m > 1;
+        let parity = |slot: &MemberSlot| !coded || self.group.bucket_slot(*slot).0 >= self.group.m;
         let at_parity = self.sealed.iter().filter(|(slot, _)| parity(slot));
         let held = at_parity
             .map(|(_, s)| held(s))
             .min()
+            .filter(|_| !(coded && planted(Mutant::MemoryOfTheLargestAsked)))
             .unwrap_or_else(|| most(held));
         // Pages that only the logs know yet exist at the cut too.
         let logged = streams

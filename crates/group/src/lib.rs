@@ -13,7 +13,8 @@
 //! opens by the directory; what a joiner lacks comes through `fill`.
 //!
 //! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
-//! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). The
+//! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). What is
+//! applied together is added up by page first, so that a page that is hit often is multiplied seldom. The
 //! coefficients of a parity bucket do not depend on k, so k is raised and lowered while the group serves: new
 //! parity buckets join and fetch, like any member. Where members were lost, data buckets or parity, the first
 //! joiner makes one pass over m others and sends every other joiner its pages along with its own. A data
@@ -23,9 +24,9 @@
 //! parity, and it is counted among what is lost until a node takes it. What is free is zero, adds nothing to
 //! parity and has no memory; freeing costs the freed bytes once, since parity must take them out.
 //!
-//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So a large
-//! load goes into a pool with k = 0, and then k is raised: one pass encodes the pages for all parity buckets.
-//! Until it has, a lost data bucket is lost, as the pool says.
+//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So the groups
+//! of a region that is being loaded have none, whatever their pool's scheme says (row H11), and when the load ends
+//! one pass encodes the pages for all parity buckets. Until it has, a lost data bucket is lost, as the region says.
 //!
 //! **What a service does.** Before a write: [`Member::recall`], [`Member::absent_in`] and
 //! [`Member::demand`], [`Member::usable_extents`] and [`Member::want_extents`], [`Member::admit`]; then
@@ -38,19 +39,22 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
-//! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1. `lease`: promises. `seal`, `lead`,
-//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `code`: the way to `staves-erasure`.
+//! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
+//! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
 
+mod asks;
 mod code;
 mod fill;
 mod give;
 mod lead;
 mod lease;
 mod member;
+mod merge;
 mod requests;
+mod scrub;
 mod seal;
 mod stream;
 mod sums;
@@ -59,7 +63,10 @@ mod table;
 mod update;
 
 pub use code::supported;
+pub use fill::Filled;
 pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
+pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
+pub use scrub::{Finding, Sums};
 pub use stream::{Log, Stream};
-pub use table::{PageTable, Rebuilt, Shape};
+pub use table::{PageTable, Shape};

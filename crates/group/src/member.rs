@@ -9,9 +9,9 @@ use staves_model::{
     mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
-use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, PagePart, RequestId, Run, RunKind};
+use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
-use crate::fill::Fill;
+use crate::fill::{Fill, Filled};
 use crate::lead::Leading;
 use crate::requests::Recall;
 use crate::stream::Stream;
@@ -38,6 +38,9 @@ pub struct Options {
     pub fetch_pages: u32,
     /// Such messages a joiner keeps unanswered.
     pub fetch_window: usize,
+    /// Most pages that all joiners of the node together have asked for, but for those that clients wait
+    /// for: members made with the same options share it. With 0, only clients' pages are fetched.
+    pub fill_budget: Arc<Budget>,
     /// For pools that may start empty: a member that has not heard the directory for so long stops
     /// acknowledging and promising (GROUP rule 13).
     pub quiet_after: Option<Duration>,
@@ -52,8 +55,10 @@ impl Default for Options {
             stuck_after: Duration::from_millis(800),
             log_bytes_max: 8 << 20,
             message_bytes_max: 512 << 10,
-            fetch_pages: 64,
+            // Enough under way to keep all sources busy, and little enough to stay in a processor's cache.
+            fetch_pages: 32,
             fetch_window: 8,
+            fill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,
         }
     }
@@ -241,7 +246,8 @@ impl Ctx<'_> {
     }
 }
 
-/// Called at a copy or parity bucket for each delta that it applies, in order of seq.
+/// Called at a copy or parity bucket for each delta that it applies, in order of seq. Copies have it in
+/// their pages by then; parity buckets with m > 1 at the end of the step.
 pub type Applied<'a> = dyn FnMut(&Pages, &Delta) + 'a;
 
 /// One node's part in one group. It may be no member at all (yet, or any more).
@@ -345,6 +351,11 @@ impl Member {
             .map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
     }
 
+    /// How it last came by pages that it lacked, if it ever did.
+    pub fn filled(&self) -> Option<Filled> {
+        self.state.as_ref().and_then(|s| s.fill.filled)
+    }
+
     /// The directory's entry by which it stands.
     pub fn view(&self) -> Option<&Arc<Group>> {
         self.state.as_ref().map(|s| &s.view)
@@ -395,6 +406,13 @@ impl Member {
         if let Some(state) = &mut self.state {
             state.send_new(&ctx, out);
         }
+    }
+
+    /// When a tick will send something again that nobody has reported. A driver that can wait for less than its usual
+    /// ticks may tick then: on a way that loses messages it is a matter of round trips.
+    pub fn resend_at(&self, now: Time) -> Option<Time> {
+        let ctx = ctx!(self, now);
+        self.state.as_ref().and_then(|s| s.resend_at(&ctx))
     }
 
     /// What is known of a request.
@@ -493,13 +511,6 @@ impl Member {
         self.state.as_ref().map(|s| s.table.pages())
     }
 
-    /// A page with its labels; `None` if it is not here. Two members' pages with the same labels are of one
-    /// moment: for scrubbing (I4).
-    pub fn part(&self, page: u32) -> Option<PagePart> {
-        let state = self.state.as_ref()?;
-        state.table.is_here(page).then(|| state.part(page, None))
-    }
-
     /// The first page of a range that is not here yet (m > 1). Ask for it with [`Member::demand`]; a write
     /// to it waits, as a read does.
     pub fn absent_in(&self, runs: &[Run]) -> Option<u32> {
@@ -510,11 +521,11 @@ impl Member {
         crate::table::touched(runs).find(|p| !state.table.is_here(*p))
     }
 
-    /// Fetches a page before the others: a client waits for it (rule 16).
-    pub fn demand(&mut self, now: Time, page: u32, out: &mut Effects) {
+    /// Fetches what is lacking of a run of pages before the others: a client waits for it (rule 16).
+    pub fn demand(&mut self, now: Time, page: u32, count: u32, out: &mut Effects) {
         let ctx = ctx!(self, now);
         if let Some(state) = &mut self.state {
-            state.demand(&ctx, page, out);
+            state.demand(&ctx, page, count, out);
         }
     }
 
@@ -548,6 +559,17 @@ impl Member {
     /// The page table, for checkers and status.
     pub fn table(&self) -> Option<&PageTable> {
         self.state.as_ref().map(|s| &s.table)
+    }
+
+    /// How much this parity bucket had to reckon since it took its slot (m > 1).
+    pub fn arithmetic(&self) -> crate::Arithmetic {
+        self.table().map(PageTable::arithmetic).unwrap_or_default()
+    }
+
+    /// Whether it cannot go on for lack of memory that its data buckets had reserved, for checkers: that
+    /// must never be.
+    pub fn is_stalled(&self) -> bool {
+        self.state.as_ref().is_some_and(|s| s.stalled)
     }
 
     /// The epoch at whose cut this member stands, for checkers.

@@ -30,18 +30,14 @@ impl State {
         if runs.iter().all(untouched) {
             return (runs, new);
         }
-        let mut sums = BytesMut::from(&new[..]);
-        let (mut at, mut old) = (0, Vec::new());
+        let mut sums = Vec::with_capacity(new.len());
         for run in &runs {
-            let len = run.len as usize;
-            old.clear();
-            pages.read_into(run.offset, len, &mut old);
-            for (x, o) in sums[at..at + len].iter_mut().zip(&old) {
-                *x ^= o;
-            }
-            at += len;
+            pages.read_into(run.offset, run.len as usize, &mut sums);
         }
-        (runs, sums.freeze())
+        for (sum, new) in sums.iter_mut().zip(&new) {
+            *sum ^= new;
+        }
+        (runs, sums.into())
     }
 
     // An update that frees: page by page, what differs between what the page is and what it becomes. Pages

@@ -170,7 +170,9 @@ impl State {
         applied: &mut Applied<'_>,
     ) -> bool {
         // With m > 1 a data bucket made all that it has, and needs nothing for what the others have.
-        let needs_more = self.shape().m == 1 || !self.shape().is_data();
+        let needs_more = self.shape().m == 1
+            || !self.shape().is_data()
+            || planted(Mutant::MemoryOfTheLargestAsked);
         // Never less than it has: deltas up to the cut may need more than the cut itself.
         let lacks = needs_more && self.table.pages().reserved() < want_extents;
         if lacks && !self.table.pages_mut().reserve(want_extents) {

@@ -11,17 +11,15 @@ use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Full, Pages};
 use staves_wire::group::{Delta, Run, RunKind};
 
 use crate::code;
+use crate::merge::{self, Arithmetic, Merge};
 use crate::stream::SEQ_MAX;
 
 /// A page on its way in: rebuilt, and waiting until the streams have come as far as it has.
-#[derive(Clone, Debug)]
-pub struct Rebuilt {
-    /// Its label per column of the table.
-    pub labels: Vec<Label>,
-    /// Its bytes; `None` when all zero.
-    pub bytes: Option<Bytes>,
-    /// When it was rebuilt.
-    pub since: Time,
+struct Rebuilt {
+    labels: Vec<Label>,
+    /// `None` when all zero.
+    bytes: Option<Bytes>,
+    since: Time,
 }
 
 /// A member's page table.
@@ -36,6 +34,9 @@ pub struct PageTable {
     absent: Vec<u64>,
     absent_count: u32,
     gone: BTreeMap<u32, Vec<u64>>,
+    /// At parity with m > 1, within one step: what is not multiplied yet.
+    merge: Merge,
+    arithmetic: Arithmetic,
     rebuilt: BTreeMap<u32, Rebuilt>,
 }
 
@@ -58,6 +59,8 @@ impl PageTable {
             absent: Vec::new(),
             absent_count: 0,
             gone: BTreeMap::new(),
+            merge: Merge::default(),
+            arithmetic: Arithmetic::default(),
             rebuilt: BTreeMap::new(),
         }
     }
@@ -92,6 +95,11 @@ impl PageTable {
             .rposition(|w| *w != 0)
             .map_or(0, |w| (w as u32 + 1) * 64);
         labelled.max(absent_end)
+    }
+
+    /// How much parity had to reckon (m > 1).
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// How many pages are still to be fetched.
@@ -247,6 +255,71 @@ impl PageTable {
         Ok(())
     }
 
+    /// Whether a delta can be added up at parity with others before it is multiplied (m > 1): all its pages
+    /// are here, and have memory, so that nothing can hinder it later.
+    pub fn adds_up(&self, shape: Shape, delta: &Delta) -> bool {
+        let fits = |r: &Run| {
+            let extent = EXTENT_BYTES as u64;
+            let extents = r.offset / extent..(r.offset + u64::from(r.len)).div_ceil(extent);
+            r.len > 0 && extents.into_iter().all(|e| self.pages.exists(e * extent))
+        };
+        shape.m > 1
+            && !shape.holds_data()
+            && delta.runs.iter().all(fits)
+            && (self.absent_count == 0 || touched(&delta.runs).all(|p| self.is_here(p)))
+    }
+
+    /// Adds such a delta up; its pages have it once [`PageTable::multiply`] was called, in the same step.
+    pub fn add_up(&mut self, shape: Shape, stream: usize, delta: &Delta) {
+        let column = shape.column(stream);
+        let mut at = 0;
+        for run in &delta.runs {
+            let (mut offset, end) = (run.offset, run.offset + u64::from(run.len));
+            while offset < end {
+                let page = (offset / PAGE_BYTES as u64) as u32;
+                let within = (offset % PAGE_BYTES as u64) as usize;
+                let len = (PAGE_BYTES - within).min((end - offset) as usize);
+                if self.label(page, column) < delta.label || planted(Mutant::DeltaAppliedTwice) {
+                    self.arithmetic.parts += 1;
+                    let part = delta.bytes.slice(at..at + len);
+                    self.merge.add(page, within, part);
+                }
+                at += len;
+                offset += len as u64;
+            }
+        }
+        for page in touched(&delta.runs) {
+            if self.label(page, column) < delta.label {
+                self.set_label(page, column, delta.label);
+            }
+        }
+        if self.merge.len() >= merge::PAGES_MAX {
+            self.multiply(shape, stream);
+        }
+    }
+
+    /// Adds what was added up of one stream to the pages, times the coefficient.
+    pub fn multiply(&mut self, shape: Shape, stream: usize) {
+        for (page, sums) in self.merge.take() {
+            let start = u64::from(page) * PAGE_BYTES as u64;
+            for (within, bytes) in sums {
+                self.arithmetic.multiplications += 1;
+                let (pages, at) = (&mut self.pages, start + within as u64);
+                code::add_delta(pages, shape.m, shape.slot, stream, at, &bytes)
+                    .expect("the extent was there, or has just gone back to this reservation");
+            }
+            self.release_if_free(page);
+        }
+    }
+
+    // The last bytes of an extent were freed; at parity, those of the whole rank.
+    fn release_if_free(&mut self, page: u32) {
+        if self.pages.page(page).is_some_and(is_zero) {
+            self.pages
+                .release_if_zero(u64::from(page) * PAGE_BYTES as u64);
+        }
+    }
+
     // A delta passes a page that is not here. If the page is at hand but waited for the streams, and does
     // not have this delta, its moment is now; else the delta is let go and a part without it is too old.
     fn meet_absent(&mut self, page: u32, column: usize, seq: u64, prefixes: &[u64]) {
@@ -264,7 +337,9 @@ impl PageTable {
             // Without memory for it, it is let go and asked for again.
             if let Some(rebuilt) = self.rebuilt.remove(&page)
                 && ready
-                && self.install(page, &rebuilt).is_ok()
+                && self
+                    .install(page, &rebuilt.labels, rebuilt.bytes.as_deref())
+                    .is_ok()
             {
                 return;
             }
@@ -298,9 +373,10 @@ impl PageTable {
                 } else {
                     let pages = &mut self.pages;
                     code::add_delta(pages, shape.m, shape.slot, stream, offset, part)?;
-                    // The last bytes of an extent were freed; at parity, those of the whole rank.
-                    if self.pages.page(page).is_some_and(is_zero) {
-                        self.pages.release_if_zero(offset);
+                    self.release_if_free(page);
+                    if !shape.holds_data() {
+                        self.arithmetic.parts += 1;
+                        self.arithmetic.multiplications += 1;
                     }
                 }
             }
@@ -333,29 +409,42 @@ impl PageTable {
         }
     }
 
-    /// Takes a rebuilt page. It becomes part of the table once every stream has been applied as far as
-    /// the page has it (rule 15); until then it waits. Returns false if it is older than deltas that
-    /// were let go for it already, or there is no memory for it now: ask again.
-    pub fn offer(&mut self, page: u32, rebuilt: Rebuilt, applied: &[u64]) -> bool {
+    /// Takes a page rebuilt at `now`, with its label per column; `None` when it is all zero. It becomes part
+    /// of the table once every stream has been applied as far as the page has it (rule 15); until then it
+    /// waits. Returns false if it is older than deltas that were let go for it already, or there is no memory
+    /// for it now: ask again.
+    pub fn offer(
+        &mut self,
+        page: u32,
+        labels: &[Label],
+        bytes: Option<&[u8]>,
+        now: Time,
+        applied: &[u64],
+    ) -> bool {
         if self.is_here(page) {
             return true;
         }
         let old = self
             .gone
             .get(&page)
-            .is_some_and(|gone| gone.iter().zip(&rebuilt.labels).any(|(g, l)| *g > l.seq));
+            .is_some_and(|gone| gone.iter().zip(labels).any(|(g, l)| *g > l.seq));
         if old && !planted(Mutant::PartOlderThanGone) {
             return false;
         }
-        let ahead = rebuilt.labels.iter().zip(applied).any(|(l, a)| l.seq > *a);
+        let ahead = labels.iter().zip(applied).any(|(l, a)| l.seq > *a);
         if ahead && !planted(Mutant::PageAheadTakenAsDone) {
             let room = self.rebuilt.len() < WAITING_MAX;
             if room {
+                let rebuilt = Rebuilt {
+                    labels: labels.to_vec(),
+                    bytes: bytes.map(Bytes::copy_from_slice),
+                    since: now,
+                };
                 self.rebuilt.insert(page, rebuilt);
             }
             return room;
         }
-        self.install(page, &rebuilt).is_ok()
+        self.install(page, labels, bytes).is_ok()
     }
 
     /// Whether a page is at hand and only waits for the streams.
@@ -385,14 +474,14 @@ impl PageTable {
         for page in ready {
             if let Some(rebuilt) = self.rebuilt.remove(&page) {
                 // Without memory it stays absent, and is asked for again.
-                let _ = self.install(page, &rebuilt);
+                let _ = self.install(page, &rebuilt.labels, rebuilt.bytes.as_deref());
             }
         }
     }
 
-    fn install(&mut self, page: u32, rebuilt: &Rebuilt) -> Result<(), Full> {
-        self.pages.set_page(page, rebuilt.bytes.as_deref())?;
-        for (column, label) in rebuilt.labels.iter().enumerate() {
+    fn install(&mut self, page: u32, labels: &[Label], bytes: Option<&[u8]>) -> Result<(), Full> {
+        self.pages.set_page(page, bytes)?;
+        for (column, label) in labels.iter().enumerate() {
             if *label != UNWRITTEN || self.label(page, column) != UNWRITTEN {
                 self.set_label(page, column, *label);
             }
@@ -409,14 +498,19 @@ impl PageTable {
             .filter(|p| self.is_here(*p) && self.label(*p, column).seq > cut)
             .collect();
         for page in &above {
-            self.pages
-                .zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
-            for c in 0..self.columns {
-                self.set_label(*page, c, UNWRITTEN);
-            }
-            self.set_absent(*page);
+            self.let_go(*page);
         }
         above.len() as u32
+    }
+
+    /// Lets go of a page, to be fetched anew.
+    pub fn let_go(&mut self, page: u32) {
+        let at = u64::from(page) * PAGE_BYTES as u64;
+        self.pages.zero(at, PAGE_BYTES as u64);
+        for c in 0..self.columns {
+            self.set_label(page, c, UNWRITTEN);
+        }
+        self.set_absent(page);
     }
 
     /// A copy of a page's bytes for a message; `None` when it is all zero.

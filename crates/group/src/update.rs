@@ -28,12 +28,18 @@ pub(crate) struct Peer {
     pub moved_at: Time,
     /// When it was last heard.
     pub heard_at: Time,
-    /// When deltas were last sent again.
+    /// When all that it has not reported was last sent again.
     pub resent_at: Time,
     /// How often, since its prefix last passed what had been sent again.
     pub resends: u32,
     /// Up to here it had been sent everything when that was sent again.
     pub resent_to: u64,
+    /// How long deltas lately took to be reported, smoothed.
+    pub round_trip: Duration,
+    /// Messages to it are known to get lost, until then.
+    pub lossy_until: Time,
+    /// How often a message is sent meanwhile.
+    pub copies: u32,
     /// It promised that no successor answers before.
     pub promise: Time,
     /// Extents that it has reserved.
@@ -52,6 +58,10 @@ impl Peer {
         }
     }
 
+    fn is_lossy(&self, now: Time) -> bool {
+        now < self.lossy_until
+    }
+
     /// What it has not reported is to be sent again.
     fn send_again(&mut self, now: Time) {
         self.resent_to = self.sent;
@@ -60,9 +70,54 @@ impl Peer {
         self.resends = self.resends.saturating_add(1);
     }
 
-    /// How long it is given to report what was sent, each time longer.
-    fn patience(&self, resend_after: Duration) -> Duration {
-        resend_after * (1 << self.resends.min(RESEND_DOUBLINGS))
+    /// How long it is given to report what was sent, each time longer. Only where messages do get lost is
+    /// a round trip enough: elsewhere who is silent is slow or paused, and has them already.
+    fn patience(&self, now: Time, resend_after: Duration) -> Duration {
+        let slow = resend_after * (1 << self.resends.min(RESEND_DOUBLINGS));
+        if !self.is_lossy(now) || self.round_trip.is_zero() {
+            return slow;
+        }
+        let quick = self.round_trip * 3 / 2 * (1 << self.resends.min(QUICK_DOUBLINGS));
+        quick.min(slow)
+    }
+
+    /// When what it owes a report of is to be sent again. Whatever else was sent meanwhile, heartbeats and
+    /// later deltas, does not put it off.
+    fn due_again(&self, now: Time, resend_after: Duration) -> Option<Time> {
+        let since = self.moved_at.max(self.resent_at);
+        (self.prefix < self.sent).then(|| since + self.patience(now, resend_after))
+    }
+
+    /// Takes in its answer to a message that was sent at `clock`: true if something was lost and is to be
+    /// sent again at once. On one connection messages keep their order. So a gap in front of one that
+    /// was sent after the last repetition is a new loss; in front of an older one, the repetition is on
+    /// its way, and would come ever later if each answer let it be sent once more.
+    fn reported(&mut self, now: Time, prefix: u64, gap: bool, clock: Time) -> bool {
+        self.heard_at = now;
+        let gap = gap && clock > self.resent_at;
+        let mut lost = gap;
+        if prefix > self.prefix {
+            self.prefix = prefix;
+            self.moved_at = now;
+            let took = now.since(clock);
+            self.round_trip = match self.round_trip {
+                Duration::ZERO => took,
+                before => (before * 7 + took) / 8,
+            };
+            self.copies = self.copies.saturating_sub(1);
+            // It was the repetition that brought this, and not what had been repeated.
+            lost |= self.resends > 0 && clock >= self.resent_at;
+        }
+        self.sent = self.sent.max(self.prefix);
+        if self.prefix >= self.resent_to {
+            self.resends = 0;
+        }
+        if lost {
+            self.lossy_until = now + LOSSY_FOR;
+        }
+        // A member whose log is full lets go of what it is sent: it is not sent the same each round trip.
+        let waits = self.round_trip * (1 << self.resends.min(RESEND_DOUBLINGS));
+        gap && now.since(self.resent_at) >= waits
     }
 }
 
@@ -82,12 +137,18 @@ pub(crate) struct Wish {
     of: Vec<(Time, u32)>,
 }
 
-/// A gap is filled again after this time at the soonest, so that a burst of acks that all report it
-/// causes one burst of deltas.
-const RESEND_NOT_BEFORE: Duration = Duration::from_millis(5);
+/// A way that lost a message is taken for one that loses more, for so long.
+const LOSSY_FOR: Duration = Duration::from_secs(1);
+/// On such a way each message repeats what is not reported yet, if that is no more than this; and where much is
+/// lost it goes more than once, since copies then cost less than waits.
+const REPEAT_BYTES_MAX: usize = 64 << 10;
+/// How often at most: twice more after each silence, once less after each report.
+const COPIES_MAX: u32 = 6;
 /// Who does not answer is sent the same again after twice the time before, so often: eight times
 /// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
 const RESEND_DOUBLINGS: u32 = 3;
+/// From a few microseconds to the same.
+const QUICK_DOUBLINGS: u32 = 16;
 
 /// A parity bucket's log below this is applied with the next tick, above it at once; and at once, too, above an
 /// eighth of what the log may hold.
@@ -162,6 +223,11 @@ impl State {
         if std::mem::take(&mut self.wish.lowered) {
             self.wish.void_until = ctx.now;
         }
+        let peer = &mut self.peers[slot.index()];
+        if peer.prefix >= peer.sent && peer.resends == 0 {
+            peer.moved_at = ctx.now;
+        }
+        let copies = self.copies_to(ctx, slot);
         loop {
             let stream = &self.streams[own];
             let peer = &self.peers[slot.index()];
@@ -184,9 +250,12 @@ impl State {
                 want_extents: self.want_extents,
             };
             let (last, stable) = (stream.prefix, stream.stable);
-            out.sends.push((node, ctx.envelope(self.epoch, message)));
+            let envelope = ctx.envelope(self.epoch, message);
             let peer = &mut self.peers[slot.index()];
             let stuck_in_place = sent == peer.sent;
+            let copies = if stuck_in_place { 1 } else { copies };
+            out.sends
+                .extend(std::iter::repeat_n((node, envelope), copies));
             peer.sent = sent;
             peer.sent_stable = stable;
             peer.sent_at = ctx.now;
@@ -194,6 +263,39 @@ impl State {
                 return;
             }
         }
+    }
+
+    // How often each message goes. On a way that loses them it begins with all that is not reported, so
+    // that it needs no other; but not if that is much.
+    fn copies_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot) -> usize {
+        let log = &self.streams[self.slot.index()].log;
+        let peer = &mut self.peers[slot.index()];
+        if !peer.is_lossy(ctx.now) {
+            return 1;
+        }
+        let mut weight = 0;
+        let fits = log.from(peer.prefix + 1).all(|delta| {
+            weight += delta.weight();
+            weight <= REPEAT_BYTES_MAX
+        });
+        if !fits {
+            return 1;
+        }
+        if peer.prefix < peer.sent {
+            peer.sent = peer.prefix;
+            peer.resent_at = ctx.now;
+        }
+        peer.copies.max(1) as usize
+    }
+
+    /// When what is not reported is to be sent again, if there is any.
+    pub fn resend_at(&self, ctx: &Ctx<'_>) -> Option<Time> {
+        let own = self.slot.index();
+        let slots = self.serving().then(|| self.view.protectors(own));
+        let due = |slot: MemberSlot| {
+            self.peers[slot.index()].due_again(ctx.now, ctx.options.resend_after)
+        };
+        slots.into_iter().flatten().filter_map(due).min()
     }
 
     /// Heartbeats, sending again, and reports of members that do not move (rules 1, 6).
@@ -209,11 +311,10 @@ impl State {
             if peer.prefix >= last {
                 peer.moved_at = ctx.now;
             }
-            let owed = peer.prefix < peer.sent;
-            // Whatever else was sent meanwhile, heartbeats and later deltas, does not put it off.
-            let quiet_for = ctx.now.since(peer.moved_at.max(peer.resent_at));
-            if owed && quiet_for >= peer.patience(ctx.options.resend_after) {
+            let due_again = peer.due_again(ctx.now, ctx.options.resend_after);
+            if due_again.is_some_and(|at| at <= ctx.now) {
                 peer.send_again(ctx.now);
+                peer.copies = (peer.copies + 2).min(COPIES_MAX);
             }
             let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
@@ -257,12 +358,16 @@ impl State {
             } => {
                 if self.accepts(from, incarnation, epoch, stream, deltas.first()) {
                     let stream = usize::from(stream);
+                    let carried = !deltas.is_empty();
                     // The data bucket speaks only once the directory has opened the epoch, so this one
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
-                    self.open |= epoch == self.epoch && self.synced == self.epoch;
+                    if !self.open && epoch == self.epoch && self.synced == self.epoch {
+                        self.open = true;
+                        self.tick_fill(ctx, out);
+                    }
                     self.receive(ctx, epoch, stream, deltas, stable, applied);
                     self.take_wish(stream, last, clock, want_extents);
-                    self.acknowledge(ctx, from, epoch, stream, last, clock, out);
+                    self.acknowledge(ctx, from, epoch, stream, (carried, last), clock, out);
                 }
             }
             GroupMessage::Ack {
@@ -283,7 +388,7 @@ impl State {
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
-                    self.acknowledged(ctx, slot, prefix, gap, out);
+                    self.acknowledged(ctx, slot, prefix, gap, clock, out);
                     let peer = &mut self.peers[slot.index()];
                     if !self.wish.lowered && clock > self.wish.void_until {
                         peer.granted = granted_extents;
@@ -390,7 +495,7 @@ impl State {
         to: NodeId,
         epoch: Epoch,
         stream: usize,
-        last: u64,
+        (carried, last): (bool, u64),
         clock: Time,
         out: &mut Effects,
     ) {
@@ -399,7 +504,9 @@ impl State {
             return;
         }
         let s = &self.streams[stream];
-        let (mut prefix, gap) = (s.prefix, s.log.has_gap() && s.prefix < last);
+        // A heartbeat may have overtaken deltas: it says nothing of what was lost.
+        let gap = carried && s.log.has_gap() && s.prefix < last;
+        let mut prefix = s.prefix;
         if planted(Mutant::AckHighestReceived) {
             prefix = prefix.max(s.log.highest().unwrap_or(0));
         }
@@ -411,7 +518,10 @@ impl State {
         };
         // What is reserved for another data bucket goes when that one wants it no more.
         let wish = self.wish.of.get(stream);
-        let wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        let mut wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        if planted(Mutant::GrantedToAll) {
+            wanted = self.want_extents;
+        }
         let message = GroupMessage::Ack {
             slot: self.slot,
             incarnation: ctx.incarnation,
@@ -431,29 +541,14 @@ impl State {
         slot: MemberSlot,
         prefix: u64,
         gap: bool,
+        clock: Time,
         out: &mut Effects,
     ) {
         let last = self.own().prefix;
         // What nobody can have received yet is no report of ours; a peer that says so is not believed.
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
-        peer.heard_at = ctx.now;
-        if prefix > peer.prefix {
-            peer.prefix = prefix;
-            peer.moved_at = ctx.now;
-        }
-        peer.sent = peer.sent.max(peer.prefix);
-        // That it answers says nothing about what was sent again: over a slow way that is still coming,
-        // and would come ever later if each answer let it be sent once more.
-        let arrived = peer.prefix >= peer.resent_to;
-        if arrived {
-            peer.resends = 0;
-        }
-        let not_before = match arrived {
-            true => RESEND_NOT_BEFORE,
-            false => peer.patience(ctx.options.resend_after),
-        };
-        if gap && ctx.now.since(peer.resent_at) >= not_before {
+        if peer.reported(ctx.now, prefix, gap, clock.min(ctx.now)) {
             peer.send_again(ctx.now);
             self.send_to(ctx, slot, out);
         }
@@ -506,16 +601,21 @@ impl State {
     }
 
     /// Applies a stream's deltas, in order, up to a seq that is in the log. Stops before one for which
-    /// there is no memory; false then.
+    /// there is no memory; false then. At parity with m > 1 they are added up by page first.
     pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) -> bool {
         let shape = self.shape();
         let prefixes = self.prefixes();
         while self.streams[stream].applied < upto {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
-                let fits = self.table.has_room_for(&delta.runs);
-                if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
-                    return false;
+                if self.table.adds_up(shape, delta) {
+                    self.table.add_up(shape, stream, delta);
+                } else {
+                    self.table.multiply(shape, stream);
+                    let fits = self.table.has_room_for(&delta.runs);
+                    if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
+                        return false;
+                    }
                 }
                 applied(self.table.pages(), delta);
             } else {
@@ -526,6 +626,7 @@ impl State {
             }
             self.streams[stream].applied = seq;
         }
+        self.table.multiply(shape, stream);
         true
     }
 
@@ -535,6 +636,7 @@ impl State {
     pub fn want(&mut self, extents: u32) {
         let extents = match self.shape().m {
             1 => extents,
+            _ if planted(Mutant::MissingPagesMemoryGivenBack) => extents,
             _ if self.table.absent_count() > 0 => {
                 extents.max(self.table.end().div_ceil(EXTENT_PAGES))
             }
@@ -577,7 +679,9 @@ impl State {
         let before = (Time::ZERO, self.want_extents);
         self.wish.of.resize(self.streams.len(), before);
         let (at, wanted) = &mut self.wish.of[stream];
-        if clock < *at || (extents < *wanted && !settled) {
+        // Two wishes of one moment come in either order. The larger counts: it may be granted already.
+        let too_soon = clock == *at || !settled;
+        if clock < *at || (extents < *wanted && too_soon) {
             return;
         }
         (*at, *wanted) = (clock, extents);

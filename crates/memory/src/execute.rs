@@ -144,9 +144,8 @@ impl Bucket {
             return false;
         }
         let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
-        for page in page(run.offset)..=page(run.offset + u64::from(run.len) - 1) {
-            self.member.demand(now, page, effects);
-        }
+        let (first, last) = (page(run.offset), page(run.offset + u64::from(run.len) - 1));
+        self.member.demand(now, first, last - first + 1, effects);
         true
     }
 
@@ -157,7 +156,10 @@ impl Bucket {
                 let at = chunks::at(place, offset);
                 self.member.read(now, at, len as u32, &mut bytes)
             }
-            None if !self.member.may_read(now) => Err(Unread::NoLease),
+            None if !self.member.may_read(now) => Err(match self.member.is_lost() {
+                true => Unread::Lost,
+                false => Unread::NoLease,
+            }),
             None => {
                 bytes.resize(len as usize, 0);
                 Ok(0)
@@ -228,6 +230,8 @@ impl Bucket {
         match self.grow(now, chunks::extents_upto(place)) {
             Growth::Granted => {}
             Growth::Refused if !taken => return self.keep(ask, out_of_memory()),
+            Growth::Pending | Growth::Refused
+                if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
             Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
         }
         if !taken {
@@ -308,6 +312,6 @@ fn lost() -> Answer {
 fn out_of_memory() -> Answer {
     Answer::error(
         ErrorCode::OutOfMemory,
-        "the pool's memory is used up on a node that holds these bytes; nothing was changed: delete a region, or give the pool more with 'staves pool set --memory'",
+        "the pool's memory is used up on a node that holds these bytes: delete a region, or give the pool more with 'staves pool set NAME --memory SIZE'",
     )
 }

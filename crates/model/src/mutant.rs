@@ -40,6 +40,7 @@ pub enum Mutant {
     NoOpNotRemembered = 104,
     // Of the memory service (`staves-memory`); not in GROUP.md.
     LostReadWaits = 501,
+    OldPlaceNeedsNoMemory = 502,
     // Of groups with m > 1; not in GROUP.md.
     MixedPageVersions = 401,
     RecipeOfOtherSources = 402,
@@ -50,6 +51,10 @@ pub enum Mutant {
     ParityPurgesUnstable = 407,
     DonePagesReset = 408,
     VacantStreamForgotten = 409,
+    EqualLabelsTakenAsOne = 410,
+    MemoryOfTheLargestAsked = 411,
+    GrantedToAll = 412,
+    MissingPagesMemoryGivenBack = 413,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotSynced = 302,
@@ -106,10 +111,10 @@ impl Mutant {
     ];
 
     /// Those of the memory service.
-    pub const MEMORY: [Mutant; 1] = [Mutant::LostReadWaits];
+    pub const MEMORY: [Mutant; 2] = [Mutant::LostReadWaits, Mutant::OldPlaceNeedsNoMemory];
 
     /// Those of groups with m > 1.
-    pub const CODED: [Mutant; 9] = [
+    pub const CODED: [Mutant; 13] = [
         Mutant::MixedPageVersions,
         Mutant::RecipeOfOtherSources,
         Mutant::DeltaAppliedTwice,
@@ -119,6 +124,10 @@ impl Mutant {
         Mutant::ParityPurgesUnstable,
         Mutant::DonePagesReset,
         Mutant::VacantStreamForgotten,
+        Mutant::EqualLabelsTakenAsOne,
+        Mutant::MemoryOfTheLargestAsked,
+        Mutant::GrantedToAll,
+        Mutant::MissingPagesMemoryGivenBack,
     ];
 
     /// Those of the glue.

@@ -115,7 +115,14 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
             reply.send(&Message::StatusAnswer(StatusAnswer { json }));
         }
         Message::GroupState(target) => group::state(&running.host, target, reply),
-        Message::GroupPages(ask) => group::pages(&running.host, ask, reply),
+        Message::GroupSums(ask) => group::sums(&running.host, ask, reply),
+        Message::GroupMend(_) if peer.hello.role == Role::Client => {
+            reply.error(
+                ErrorCode::Denied,
+                "clients do not mend pages: 'staves scrub' does",
+            );
+        }
+        Message::GroupMend(ask) => group::mend(&running.host, &ask, reply),
         Message::KeyRange(target) => key_range(running, target, reply),
         Message::NodeStop(target) => node_stop(running, target, false, reply),
         Message::NodeStopForced(target) => node_stop(running, target, true, reply),
@@ -148,16 +155,8 @@ fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
             running.host.cache_stats(pool.id),
         )),
         None => {
-            let name = match pool {
-                PoolRef::Id(id) => id.to_string(),
-                PoolRef::Name(name) => name.clone(),
-            };
-            reply.error(
-                ErrorCode::NotFound,
-                format!(
-                    "there is no key-value pool '{name}'; 'staves pool list' shows those there are"
-                ),
-            );
+            let text = batch::no_pool(&running.host.routes().map, pool);
+            reply.error(ErrorCode::NotFound, text);
         }
     }
 }
@@ -340,7 +339,10 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
     // What an application may make for itself, it may make through any door.
     let regions = matches!(
         change,
-        Change::CreateRegion { .. } | Change::GrowRegion { .. } | Change::DeleteRegion { .. }
+        Change::CreateRegion { .. }
+            | Change::GrowRegion { .. }
+            | Change::LoadRegion { .. }
+            | Change::DeleteRegion { .. }
     );
     match role {
         _ if regions => Ok(()),

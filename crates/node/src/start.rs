@@ -3,13 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
 use staves_model::{Change, ClusterId, ClusterMap, Medium, PoolKind};
+use staves_store::Budget;
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint};
+
+/// How long a port that is in use is waited for, and how often it is tried.
+const PORT_WAIT: Duration = Duration::from_secs(3);
+const PORT_LOOK: Duration = Duration::from_millis(50);
 
 /// Why a node does not start. Each says it in one line.
 #[derive(Debug, thiserror::Error)]
@@ -121,17 +126,25 @@ async fn bind(
     flag: &'static str,
 ) -> Result<TcpListener, StartError> {
     let addr = at.to_string();
-    TcpListener::bind((at.host.as_str(), at.port))
-        .await
-        .map_err(|reason| match reason.kind() {
-            io::ErrorKind::AddrInUse => StartError::PortInUse { door, addr, flag },
-            _ => StartError::Bind {
-                door,
-                addr,
-                reason,
-                flag,
-            },
-        })
+    let until = Instant::now() + PORT_WAIT;
+    loop {
+        match TcpListener::bind((at.host.as_str(), at.port)).await {
+            Ok(listener) => return Ok(listener),
+            Err(reason) if reason.kind() != io::ErrorKind::AddrInUse => {
+                return Err(StartError::Bind {
+                    door,
+                    addr,
+                    reason,
+                    flag,
+                });
+            }
+            Err(_) if Instant::now() >= until => {
+                return Err(StartError::PortInUse { door, addr, flag });
+            }
+            // A node that was told to stop has it until it has handed over.
+            Err(_) => tokio::time::sleep(PORT_LOOK).await,
+        }
+    }
 }
 
 fn with_port(asked: &Endpoint, listener: &TcpListener) -> Endpoint {
@@ -263,6 +276,7 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
         lease: config.lease_ms.duration(),
         heartbeat_every: config.lease_ms.duration() / 5,
         // A share of the node's bound for each bucket: traffic is never even over all of them.
+        fill_budget: Arc::new(Budget::new(config.rebuild_pages_max)),
         log_bytes_max: (config.log_bytes_max.0 / 8).max(LOG_BYTES_MIN) as usize,
         ..staves_group::Options::default()
     };

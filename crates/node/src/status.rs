@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use staves_model::{
-    ClusterMap, Group, Medium, Member, Node, NodeId, NodeState, Pool, whole_buckets,
+    ClusterMap, Group, GroupId, Medium, Member, Node, NodeId, NodeState, Pool, whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
 
@@ -60,6 +60,10 @@ pub struct NodeFacts {
     pub used_bytes: u64,
     /// Bytes of pages that it may hold.
     pub budget_bytes: u64,
+    /// Memory that its process has, as the kernel counts it.
+    pub resident_bytes: u64,
+    /// Bytes that it has sent to nodes and clients of the native protocol since its start.
+    pub sent_bytes: u64,
     /// Reads since its start.
     pub reads: u64,
     /// Reads that found a value.
@@ -222,6 +226,9 @@ pub struct PoolStatus {
     pub starting: u32,
     /// More lost than the scheme bears.
     pub lost: u32,
+    /// Regions of which some group is lost.
+    #[serde(default)]
+    pub lost_regions: Vec<String>,
     /// How many more nodes may be lost without losing data; `None` if data is lost.
     pub tolerates: Option<u32>,
 }
@@ -367,12 +374,15 @@ impl StatusReport {
     /// Everything that follows from the rows.
     fn conclude(&mut self) {
         self.rebuild = self.rebuilding();
+        // A pool without buckets has nothing to lose.
         let data = self
             .pools
             .iter()
+            .filter(|pool| pool.buckets > 0)
             .map(|pool| pool.tolerates)
-            .min()
-            .unwrap_or(Some(0));
+            .min();
+        let nothing = if self.pools.is_empty() { 0 } else { u32::MAX };
+        let data = data.unwrap_or(Some(nothing));
         self.tolerates = data.map(|data| data.min(self.directory_tolerates()));
         self.state = self.judge();
         self.sentence = sentence::sentence(self);
@@ -518,6 +528,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         changing: 0,
         starting: 0,
         lost: 0,
+        lost_regions: lost_regions(map, pool),
         tolerates: None,
     };
     let groups = || pool.groups.iter().filter_map(|id| map.groups.get(id));
@@ -544,6 +555,12 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         Some(least) => least.map(u32::from),
     };
     status
+}
+
+fn lost_regions(map: &ClusterMap, pool: &Pool) -> Vec<String> {
+    let is_lost = |id: GroupId| map.groups.get(&id).is_some_and(|group| group.lost);
+    let lost = pool.regions().iter().filter(|r| r.groups().any(is_lost));
+    lost.map(|region| region.name.clone()).collect()
 }
 
 /// Where a bucket stands.

@@ -1,10 +1,9 @@
 //! What people's tools ask of a node.
 
 use bytes::Bytes;
-use staves_model::{Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId};
+use staves_model::{Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId};
 
 use crate::codec::wire_struct;
-use crate::group::PagePart;
 
 /// The cluster's state as the node sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,9 +57,9 @@ pub struct GroupStateAnswer {
     pub json: Bytes,
 }
 
-/// Asks a node for pages of its part in a group, for scrubbing.
+/// Asks a node for the sums of pages of its part in a group, for scrubbing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GroupPages {
+pub struct GroupSums {
     /// The group.
     pub group: GroupId,
     /// The first page.
@@ -69,30 +68,61 @@ pub struct GroupPages {
     pub count: u32,
 }
 
-/// Pages with their labels.
+/// Sums of pages, with the pages' labels.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GroupPagesAnswer {
+pub struct GroupSumsAnswer {
     /// The node's member slot.
     pub slot: MemberSlot,
     /// The open epoch.
     pub epoch: Epoch,
     /// The end of its page table: no page from here on was ever written.
     pub end: u32,
-    /// Those that are here.
-    pub parts: Vec<PagePart>,
+    /// Of those that are here.
+    pub sums: Vec<PageSum>,
+}
+
+/// One page's sum, with its labels.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PageSum {
+    /// The page.
+    pub page: u32,
+    /// Its label of each stream; `None` for streams that it says nothing of.
+    pub labels: Vec<Option<Label>>,
+    /// The sum; empty for a page that is all zero.
+    pub sum: Bytes,
+}
+
+/// Tells a parity bucket that a page of it is not the code of the data: it makes it anew from the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupMend {
+    /// The group.
+    pub group: GroupId,
+    /// The node's member slot.
+    pub slot: MemberSlot,
+    /// The page.
+    pub page: u32,
+    /// The labels with which it was seen to be wrong: with others nothing is done.
+    pub labels: Vec<Option<Label>>,
 }
 
 // On the wire.
 
 wire_struct!(GroupTarget { group });
 wire_struct!(GroupStateAnswer { json });
-wire_struct!(GroupPages { group, page, count });
-wire_struct!(GroupPagesAnswer {
+wire_struct!(GroupSums { group, page, count });
+wire_struct!(GroupMend {
+    group,
+    slot,
+    page,
+    labels
+});
+wire_struct!(GroupSumsAnswer {
     slot,
     epoch,
     end,
-    parts
+    sums
 });
+wire_struct!(PageSum { page, labels, sum });
 
 wire_struct!(StatusAnswer { json });
 wire_struct!(NodeTarget { node });

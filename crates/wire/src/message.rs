@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use staves_model::Revision;
 
 use crate::admin::{
-    GroupPages, GroupPagesAnswer, GroupStateAnswer, GroupTarget, KeyRangeAnswer, NodeTarget,
-    StatusAnswer,
+    GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer,
+    NodeTarget, StatusAnswer,
 };
 use crate::cache::{CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer};
 use crate::codec::{DecodeError, Wire, decode_front};
@@ -202,10 +202,12 @@ messages! {
     87 GroupState(GroupTarget) "group-state" Request Frame since 2;
     /// As JSON.
     88 GroupStateAnswer(GroupStateAnswer) "group-state-answer" Answer Frames since 2;
-    /// Pages of a node's part in a group, for scrubbing.
-    89 GroupPages(GroupPages) "group-pages" Request Frame since 2;
+    /// The sums of pages of a node's part in a group, for scrubbing.
+    89 GroupSums(GroupSums) "group-sums" Request Frame since 2;
     /// These.
-    90 GroupPagesAnswer(GroupPagesAnswer) "group-pages-answer" Answer Frames since 2;
+    90 GroupSumsAnswer(GroupSumsAnswer) "group-sums-answer" Answer Frames since 2;
+    /// A page of parity is wrong: make it anew. Answered by `Done`.
+    91 GroupMend(GroupMend) "group-mend" Request Frame since 2;
     /// Stop its process in good order, whatever is lost by it. Answered by `Done`.
     92 NodeStopForced(NodeTarget) "node-stop-forced" Request Frame since 2;
 }

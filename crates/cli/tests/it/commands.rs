@@ -502,3 +502,46 @@ fn groups_and_figures_are_listed() {
         Some(3)
     );
 }
+
+/// A full disk is not a pass; a reader that has gone is none of our business.
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    let to = |stdout: std::process::Stdio, args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_staves"));
+        let out = command.args(args).env_clear().stdout(stdout).output();
+        let out = out.expect("the program runs");
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), text)
+    };
+    let full = || std::fs::File::options().write(true).open("/dev/full");
+    for args in [
+        &["explain"][..],
+        &["config", "example"],
+        &["explain", "lost", "-o", "json"],
+    ] {
+        let (code, text) = to(full().expect("a full disk").into(), args);
+        assert_eq!(code, Some(1), "{args:?}: {text}");
+        assert!(
+            text.contains("cannot write the answer to standard output"),
+            "{text}"
+        );
+    }
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(to(writer.into(), &["explain"]), (Some(0), String::new()));
+}
+
+#[test]
+fn what_makes_no_sense_for_a_memory_pool_or_a_group_is_refused() {
+    let fake = Fake::start();
+    let pool = ["pool", "create", "m", "--kind", "memory", "--scheme", "2+1"];
+    let ran = at(
+        &fake,
+        &[&pool[..], &["--memory", "1MiB", "--buckets", "8"]].concat(),
+    );
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("takes no --buckets"), "{}", ran.stderr);
+    let ran = at(&fake, &["group", "show", "abc"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("groups have numbers"), "{}", ran.stderr);
+}

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use crate::{Ran, staves};
 
 mod bench;
+mod losses;
 mod memory;
+mod recovery;
+mod scrub;
 
 /// Real nodes, killed when dropped.
 pub struct Cluster {
@@ -83,8 +86,9 @@ impl Cluster {
     }
 
     fn up(&mut self, i: usize) {
-        let other = self.nodes.get(usize::from(i == 0));
-        let first = other.map(|n| n.native.clone());
+        let others = || (0..).zip(&self.nodes).filter(|(at, _)| *at != i);
+        let running = others().find(|(_, node)| node.child.is_some());
+        let first = running.or(others().next()).map(|(_, n)| n.native.clone());
         let join = (self.nodes[i].data.exists() || i > 0)
             .then_some(first)
             .flatten();
@@ -258,6 +262,26 @@ fn a_node_leaves_on_sigterm_and_comes_back() {
     }
     cluster.up(2);
     cluster.wait_for("it is back and whole", 0, |s| {
+        let up = s["nodes"]
+            .as_array()
+            .map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());
+        up == 3 && s["state"] == "healthy"
+    });
+}
+
+/// Who stops a node and starts it again has not to wait for its ports.
+#[test]
+fn a_node_that_was_told_to_stop_starts_again_at_once() {
+    let mut cluster = Cluster::start(3);
+    let (at, _, _) = cluster.follower();
+    let asked = usize::from(at == 0);
+    let native = cluster.nodes[at].native.clone();
+    let ran = cluster.run(asked, &["node", "stop", &native]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let mut before = cluster.nodes[at].child.take().expect("it ran");
+    cluster.up(at);
+    assert!(before.wait().expect("it is ours").success());
+    cluster.wait_for("it is back and whole", asked, |s| {
         let up = s["nodes"]
             .as_array()
             .map_or(0, |n| n.iter().filter(|n| n["up"] == true).count());

@@ -1,23 +1,19 @@
 //! The kernel that runs anywhere: a table of products for each coefficient.
 
+use super::Pass;
 use crate::field::PRODUCT;
 
-/// Makes up to four outputs over `from..upto`.
-pub(super) fn pass(
-    rows: &[u8],
-    sources: &[&[u8]],
-    outputs: &mut [&mut [u8]],
-    from: usize,
-    upto: usize,
-    add: bool,
-) {
-    for (r, output) in outputs.iter_mut().enumerate() {
-        let output = &mut output[from..upto];
-        if !add {
+/// Makes up to four outputs over a part of the buffers.
+pub(super) fn pass(pass: &mut Pass<'_, '_>) {
+    let part = pass.from..pass.from + pass.len;
+    let m = pass.sources.len();
+    for (r, output) in pass.outputs.iter_mut().enumerate() {
+        let output = &mut output[part.clone()];
+        if !pass.add {
             output.fill(0);
         }
-        for (c, source) in rows[r * sources.len()..].iter().zip(sources) {
-            add_multiple(*c, &source[from..upto], output);
+        for (c, source) in pass.rows[r * m..].iter().zip(pass.sources) {
+            add_multiple(*c, &source[part.clone()], output);
         }
     }
 }

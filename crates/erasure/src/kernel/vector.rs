@@ -3,6 +3,8 @@
 //! that the machine has them.
 #![allow(unsafe_code)]
 
+use super::Pass;
+
 /// A vector of bytes and what the loop does with it.
 pub(super) trait Vector: Copy {
     /// Bytes in it.
@@ -18,6 +20,11 @@ pub(super) trait Vector: Copy {
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
     unsafe fn xor(self, other: Self) -> Self;
+    /// The sum of three: one instruction where there is one.
+    #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        unsafe { self.xor(a).xor(b) }
+    }
     unsafe fn ready(self) -> Self::Ready;
     unsafe fn factor(c: u8) -> Self::Factor;
     unsafe fn times(ready: Self::Ready, factor: Self::Factor) -> Self;
@@ -26,34 +33,27 @@ pub(super) trait Vector: Copy {
 /// One pass: outputs are `rows.len() / sources.len()`, at most four.
 ///
 /// # Safety
-/// The machine has the features of `V`; all pointers are good for `len` bytes, the outputs' for writing,
-/// and no output overlaps a source or another output.
+/// The machine has the features of `V`, and all buffers have `from + len` bytes.
 #[inline(always)]
-pub(super) unsafe fn pass<V: Vector>(
-    rows: &[u8],
-    sources: &[*const u8],
-    outputs: &[*mut u8],
-    len: usize,
-    add: bool,
-) {
+pub(super) unsafe fn pass<V: Vector>(pass: &mut Pass<'_, '_>) {
     // A first row of ones, which a code has, needs no multiplication.
-    let ones = rows[..sources.len()].iter().all(|c| *c == 1);
+    let ones = pass.rows[..pass.sources.len()].iter().all(|c| *c == 1);
     unsafe {
-        match (outputs.len(), V::MANY) {
-            (1, _) if ones => run::<V, 1, 4, true>(rows, sources, outputs, len, add),
-            (1, _) => run::<V, 1, 4, false>(rows, sources, outputs, len, add),
-            (2, true) if ones => run::<V, 2, 4, true>(rows, sources, outputs, len, add),
-            (2, true) => run::<V, 2, 4, false>(rows, sources, outputs, len, add),
-            (2, false) if ones => run::<V, 2, 2, true>(rows, sources, outputs, len, add),
-            (2, false) => run::<V, 2, 2, false>(rows, sources, outputs, len, add),
-            (3, true) if ones => run::<V, 3, 4, true>(rows, sources, outputs, len, add),
-            (3, true) => run::<V, 3, 4, false>(rows, sources, outputs, len, add),
-            (3, false) if ones => run::<V, 3, 2, true>(rows, sources, outputs, len, add),
-            (3, false) => run::<V, 3, 2, false>(rows, sources, outputs, len, add),
-            (4, true) if ones => run::<V, 4, 4, true>(rows, sources, outputs, len, add),
-            (4, true) => run::<V, 4, 4, false>(rows, sources, outputs, len, add),
-            (4, false) if ones => run::<V, 4, 2, true>(rows, sources, outputs, len, add),
-            (4, false) => run::<V, 4, 2, false>(rows, sources, outputs, len, add),
+        match (pass.outputs.len(), V::MANY) {
+            (1, _) if ones => run::<V, 1, 4, true>(pass),
+            (1, _) => run::<V, 1, 4, false>(pass),
+            (2, true) if ones => run::<V, 2, 4, true>(pass),
+            (2, true) => run::<V, 2, 4, false>(pass),
+            (2, false) if ones => run::<V, 2, 2, true>(pass),
+            (2, false) => run::<V, 2, 2, false>(pass),
+            (3, true) if ones => run::<V, 3, 4, true>(pass),
+            (3, true) => run::<V, 3, 4, false>(pass),
+            (3, false) if ones => run::<V, 3, 2, true>(pass),
+            (3, false) => run::<V, 3, 2, false>(pass),
+            (4, true) if ones => run::<V, 4, 4, true>(pass),
+            (4, true) => run::<V, 4, 4, false>(pass),
+            (4, false) if ones => run::<V, 4, 2, true>(pass),
+            (4, false) => run::<V, 4, 2, false>(pass),
             (n, _) => unreachable!("a pass makes 1 to 4 outputs, not {n}"),
         }
     }
@@ -61,24 +61,25 @@ pub(super) unsafe fn pass<V: Vector>(
 
 #[inline(always)]
 unsafe fn run<V: Vector, const N: usize, const U: usize, const ONES: bool>(
-    rows: &[u8],
-    sources: &[*const u8],
-    outputs: &[*mut u8],
-    len: usize,
-    add: bool,
+    pass: &mut Pass<'_, '_>,
 ) {
-    let mut at = 0;
+    let mut outputs = [std::ptr::null_mut(); N];
+    for (to, bytes) in outputs.iter_mut().zip(pass.outputs.iter_mut()) {
+        *to = bytes.as_mut_ptr();
+    }
+    let mut at = pass.from;
+    let end = pass.from + pass.len;
     unsafe {
-        while at + U * V::BYTES <= len {
-            step::<V, N, U, ONES>(rows, sources, outputs, at, add);
+        while at + U * V::BYTES <= end {
+            step::<V, N, U, ONES>(pass, outputs, at);
             at += U * V::BYTES;
         }
-        while at + V::BYTES <= len {
-            step::<V, N, 1, ONES>(rows, sources, outputs, at, add);
+        while at + V::BYTES <= end {
+            step::<V, N, 1, ONES>(pass, outputs, at);
             at += V::BYTES;
         }
-        if at < len {
-            rest::<V, N>(rows, sources, outputs, at, len - at, add);
+        if at < end {
+            rest::<V, N>(pass, outputs, at, end - at);
         }
     }
 }
@@ -86,43 +87,58 @@ unsafe fn run<V: Vector, const N: usize, const U: usize, const ONES: bool>(
 // U vectors of each of N outputs.
 #[inline(always)]
 unsafe fn step<V: Vector, const N: usize, const U: usize, const ONES: bool>(
-    rows: &[u8],
-    sources: &[*const u8],
-    outputs: &[*mut u8],
+    pass: &Pass<'_, '_>,
+    outputs: [*mut u8; N],
     at: usize,
-    add: bool,
 ) {
-    let m = sources.len();
+    let m = pass.sources.len();
     unsafe {
         let mut sums = [[V::zero(); U]; N];
-        if add {
+        if pass.add {
             for (sums, output) in sums.iter_mut().zip(outputs) {
                 for (u, sum) in sums.iter_mut().enumerate() {
                     *sum = V::load(output.add(at + u * V::BYTES));
                 }
             }
         }
-        for (s, source) in sources.iter().enumerate() {
+        let load = |s: usize| {
+            let from = pass.sources.get_unchecked(s).as_ptr().add(at);
             let mut vectors = [V::zero(); U];
             for (u, vector) in vectors.iter_mut().enumerate() {
-                *vector = V::load(source.add(at + u * V::BYTES));
+                *vector = V::load(from.add(u * V::BYTES));
             }
-            let first = if ONES {
-                for (sum, vector) in sums[0].iter_mut().zip(vectors) {
-                    *sum = sum.xor(vector);
+            vectors
+        };
+        let factor = |r: usize, s: usize| V::factor(*pass.rows.get_unchecked(r * m + s));
+        // Two sources at a time: a sum of three takes as long as one of two.
+        let mut s = 0;
+        while s + 2 <= m {
+            let (a, b) = (load(s), load(s + 1));
+            for (r, sums) in sums.iter_mut().enumerate() {
+                if ONES && r == 0 {
+                    for (u, sum) in sums.iter_mut().enumerate() {
+                        *sum = sum.xor3(a[u], b[u]);
+                    }
+                    continue;
                 }
-                1
-            } else {
-                0
-            };
-            if first == N {
-                continue;
+                let (by_a, by_b) = (factor(r, s), factor(r, s + 1));
+                for (u, sum) in sums.iter_mut().enumerate() {
+                    let a = V::times(a[u].ready(), by_a);
+                    let b = V::times(b[u].ready(), by_b);
+                    *sum = sum.xor3(a, b);
+                }
             }
-            for (u, vector) in vectors.iter().enumerate() {
-                let ready = vector.ready();
-                for (r, sums) in sums.iter_mut().enumerate().skip(first) {
-                    let factor = V::factor(*rows.get_unchecked(r * m + s));
-                    sums[u] = sums[u].xor(V::times(ready, factor));
+            s += 2;
+        }
+        if s < m {
+            let vectors = load(s);
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let by = factor(r, s);
+                for (u, sum) in sums.iter_mut().enumerate() {
+                    *sum = match ONES && r == 0 {
+                        true => sum.xor(vectors[u]),
+                        false => sum.xor(V::times(vectors[u].ready(), by)),
+                    };
                 }
             }
         }
@@ -137,31 +153,27 @@ unsafe fn step<V: Vector, const N: usize, const U: usize, const ONES: bool>(
 // Less than a vector: through buffers that are long enough.
 #[inline(always)]
 unsafe fn rest<V: Vector, const N: usize>(
-    rows: &[u8],
-    sources: &[*const u8],
-    outputs: &[*mut u8],
+    pass: &Pass<'_, '_>,
+    outputs: [*mut u8; N],
     at: usize,
     len: usize,
-    add: bool,
 ) {
-    let m = sources.len();
+    let m = pass.sources.len();
     unsafe {
         let mut sums = [V::zero(); N];
         let mut buffer = [0u8; 64];
-        for (s, source) in sources.iter().enumerate() {
-            source
-                .add(at)
-                .copy_to_nonoverlapping(buffer.as_mut_ptr(), len);
+        for (s, source) in pass.sources.iter().enumerate() {
+            buffer[..len].copy_from_slice(&source[at..at + len]);
             let ready = V::load(buffer.as_ptr()).ready();
             for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = sum.xor(V::times(ready, V::factor(rows[r * m + s])));
+                *sum = sum.xor(V::times(ready, V::factor(pass.rows[r * m + s])));
             }
         }
         for (sum, output) in sums.iter().zip(outputs) {
             sum.store(buffer.as_mut_ptr());
             for (i, byte) in buffer[..len].iter().enumerate() {
                 let to = output.add(at + i);
-                *to = if add { *to ^ byte } else { *byte };
+                *to = if pass.add { *to ^ byte } else { *byte };
             }
         }
     }

@@ -7,71 +7,46 @@
 use std::arch::x86_64::*;
 
 use super::vector::{self, Vector};
-use super::{Kernel, OUTPUTS_MAX};
+use super::{Kernel, Pass};
 use crate::field::{AFFINE, NIBBLES};
 
-/// Most sources: a code has at most 256 members.
-const SOURCES_MAX: usize = 256;
-
-/// Makes up to four outputs over `from..upto`.
-pub(super) fn pass(
-    kernel: Kernel,
-    rows: &[u8],
-    sources: &[&[u8]],
-    outputs: &mut [&mut [u8]],
-    from: usize,
-    upto: usize,
-    add: bool,
-) {
-    assert!(
-        sources.len() <= SOURCES_MAX,
-        "{} sources, more than {SOURCES_MAX}",
-        sources.len()
-    );
-    assert!(outputs.len() <= OUTPUTS_MAX);
-    let mut source = [std::ptr::null(); SOURCES_MAX];
-    for (pointer, bytes) in source.iter_mut().zip(sources) {
-        *pointer = bytes[from..upto].as_ptr();
-    }
-    let mut output = [std::ptr::null_mut(); OUTPUTS_MAX];
-    for (pointer, bytes) in output.iter_mut().zip(outputs.iter_mut()) {
-        *pointer = bytes[from..upto].as_mut_ptr();
-    }
-    let (source, output, len) = (
-        &source[..sources.len()],
-        &output[..outputs.len()],
-        upto - from,
-    );
-    // SAFETY: `combine` has asked whether the machine has the kernel's features. The pointers come from
-    // slices of `len` bytes; outputs are `&mut`, so they overlap nothing.
+/// Makes up to four outputs over a part of the buffers.
+pub(super) fn pass(kernel: Kernel, pass: &mut Pass<'_, '_>) {
+    let (end, sources) = (pass.from + pass.len, &pass.sources);
+    debug_assert!(sources.iter().all(|s| s.len() >= end));
+    debug_assert!(pass.outputs.iter().all(|o| o.len() >= end));
+    debug_assert_eq!(pass.rows.len(), sources.len() * pass.outputs.len());
+    // SAFETY: `combine` has asked whether the machine has the kernel's features. It has checked that all
+    // buffers have the part, and that there is a coefficient for each pair of them; outputs are `&mut`, so they
+    // overlap nothing.
     unsafe {
         match kernel {
-            Kernel::Gfni512 => gfni512(rows, source, output, len, add),
-            Kernel::Gfni256 => gfni256(rows, source, output, len, add),
-            Kernel::Avx2 => avx2(rows, source, output, len, add),
-            Kernel::Ssse3 | Kernel::Portable => ssse3(rows, source, output, len, add),
+            Kernel::Gfni512 => gfni512(pass),
+            Kernel::Gfni256 => gfni256(pass),
+            Kernel::Avx2 => avx2(pass),
+            Kernel::Ssse3 | Kernel::Portable => ssse3(pass),
         }
     }
 }
 
 #[target_feature(enable = "gfni,avx512f,avx512bw")]
-unsafe fn gfni512(rows: &[u8], sources: &[*const u8], outputs: &[*mut u8], len: usize, add: bool) {
-    unsafe { vector::pass::<Matrix512>(rows, sources, outputs, len, add) }
+unsafe fn gfni512(pass: &mut Pass<'_, '_>) {
+    unsafe { vector::pass::<Matrix512>(pass) }
 }
 
 #[target_feature(enable = "gfni,avx2")]
-unsafe fn gfni256(rows: &[u8], sources: &[*const u8], outputs: &[*mut u8], len: usize, add: bool) {
-    unsafe { vector::pass::<Matrix256>(rows, sources, outputs, len, add) }
+unsafe fn gfni256(pass: &mut Pass<'_, '_>) {
+    unsafe { vector::pass::<Matrix256>(pass) }
 }
 
 #[target_feature(enable = "avx2")]
-unsafe fn avx2(rows: &[u8], sources: &[*const u8], outputs: &[*mut u8], len: usize, add: bool) {
-    unsafe { vector::pass::<Shuffle256>(rows, sources, outputs, len, add) }
+unsafe fn avx2(pass: &mut Pass<'_, '_>) {
+    unsafe { vector::pass::<Shuffle256>(pass) }
 }
 
 #[target_feature(enable = "ssse3")]
-unsafe fn ssse3(rows: &[u8], sources: &[*const u8], outputs: &[*mut u8], len: usize, add: bool) {
-    unsafe { vector::pass::<Shuffle128>(rows, sources, outputs, len, add) }
+unsafe fn ssse3(pass: &mut Pass<'_, '_>) {
+    unsafe { vector::pass::<Shuffle128>(pass) }
 }
 
 #[derive(Clone, Copy)]
@@ -98,6 +73,11 @@ impl Vector for Matrix512 {
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
         unsafe { Matrix512(_mm512_xor_si512(self.0, other.0)) }
+    }
+    #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        // 0x96: a bit is set if an odd number of the three are.
+        unsafe { Matrix512(_mm512_ternarylogic_epi64::<0x96>(self.0, a.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn ready(self) -> __m512i {

@@ -36,6 +36,7 @@ fn rebuild(code: &Code, all: &[Vec<u8>], sources: &[usize], wanted: &[usize]) ->
     made
 }
 
+/// Row H1.
 #[test]
 fn every_pattern_of_loss_of_small_shapes_is_repaired() {
     for m in 1..=6usize {
@@ -60,6 +61,7 @@ fn every_pattern_of_loss_of_small_shapes_is_repaired() {
     }
 }
 
+/// Row H1: the first parity is a plain XOR.
 #[test]
 fn the_first_parity_is_the_plain_xor_and_copies_are_copies() {
     for (m, k) in [(1, 3), (2, 1), (4, 2), (8, 3), (32, 8)] {

@@ -13,7 +13,7 @@ use crate::town::Town;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Writes `pages` pages at each of m data buckets, each with bytes of its own; at stable when done.
-fn load(town: &mut Town, m: usize, pages: u64) {
+pub fn load(town: &mut Town, m: usize, pages: u64) {
     for data in 0..m {
         town.write_at(data, 0, b"");
         for page in 0..pages {
@@ -38,7 +38,7 @@ fn page_of(town: &Town, index: usize, page: u32) -> Vec<u8> {
 }
 
 /// Compares the parity buckets on these nodes (by slot from m on) with the code of the data.
-fn check_parity(town: &Town, data: &[usize], parity: &[usize], pages: u64) {
+pub fn check_parity(town: &Town, data: &[usize], parity: &[usize], pages: u64) {
     let code = Code::new(data.len(), parity.len()).expect("a small code");
     for page in 0..pages as u32 {
         let bytes: Vec<Vec<u8>> = data.iter().map(|d| page_of(town, *d, page)).collect();
@@ -191,7 +191,7 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     town.kept_back.clear();
     let mut out = Effects::default();
     town.now = town.now + std::time::Duration::from_millis(150);
-    town.members[3].demand(town.now, 7, &mut out);
+    town.members[3].demand(town.now, 7, 1, &mut out);
     town.carry(out);
     assert!(bytes.is_empty());
     let seq = read(&town, &mut bytes).expect("it was made");
@@ -287,7 +287,7 @@ fn a_part_is_rolled_forward_by_streams_whose_labels_are_equal() {
     town.now = town.now + std::time::Duration::from_millis(150);
     // Parity does its arithmetic with a tick, and there is none before the page is asked for.
     let mut out = Effects::default();
-    town.members[4].demand(town.now, 1, &mut out);
+    town.members[4].demand(town.now, 1, 1, &mut out);
     town.carry(out);
     assert!(page_of(&town, 4, 1) == wanted);
 }
@@ -426,4 +426,77 @@ fn a_data_bucket_moves_by_a_twin() {
 #[test]
 fn a_parity_bucket_moves_by_a_twin() {
     moves(2);
+}
+
+/// Row H2: what one page is hit by between two ticks is added up and multiplied once; the bytes are the same.
+#[test]
+fn a_page_that_is_written_over_and_over_is_multiplied_seldom() {
+    let mut town = Town::new(3, 2, 0);
+    load(&mut town, 3, 2);
+    let before = [3, 4].map(|p| town.members[p].arithmetic());
+    for i in 0..120u64 {
+        let data = (i % 3) as usize;
+        let at = PAGE + 100 + i % 5 * 8;
+        assert!(town.write_at(data, at, &(i + 1).to_le_bytes()));
+        if i % 30 == 29 {
+            town.ticks(3);
+        }
+    }
+    town.ticks(10);
+    check_parity(&town, &[0, 1, 2], &[3, 4], 2);
+    for (p, before) in [3, 4].into_iter().zip(before) {
+        let now = town.members[p].arithmetic();
+        let parts = now.parts - before.parts;
+        let multiplications = now.multiplications - before.multiplications;
+        assert_eq!(parts, 120, "each delta was received");
+        assert!(
+            (12..=40).contains(&multiplications),
+            "{multiplications} for {parts} deltas, ten of each data bucket between two ticks"
+        );
+    }
+}
+
+/// Parts that lie apart in a page stay apart: nothing between them is multiplied, and nothing is lost.
+#[test]
+fn parts_that_lie_apart_are_multiplied_apart() {
+    let mut town = Town::new(2, 2, 0);
+    load(&mut town, 2, 2);
+    let before = town.members[2].arithmetic();
+    for at in [0, 1000, 2000, PAGE - 4] {
+        assert!(town.write_at(0, at, b"over a page's end"));
+    }
+    town.ticks(10);
+    check_parity(&town, &[0, 1], &[2, 3], 2);
+    let now = town.members[2].arithmetic();
+    let parts = now.parts - before.parts;
+    assert_eq!(
+        (parts, now.multiplications - before.multiplications),
+        (5, 5)
+    );
+}
+
+/// A data bucket that changes its wish twice in one moment: the messages come in the other order, and what was
+/// granted for the second is kept (seed 5497 of the wide worlds).
+#[test]
+fn the_larger_of_two_wishes_of_one_moment_counts() {
+    let mut town = Town::new(2, 1, 0);
+    town.ticks(10);
+    let now = town.now;
+    let wish = |town: &mut Town, extents: u32| {
+        let mut out = Effects::default();
+        town.members[0].want_extents(extents);
+        town.members[0].flush(now, &mut out);
+        out
+    };
+    let (first, second) = (wish(&mut town, 2), wish(&mut town, 5));
+    town.carry(second);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    town.carry(first);
+    let reserved = town.members[2].pages().map(|p| p.reserved());
+    assert_eq!(reserved, Some(5), "what is granted stays");
+    // The next message says what counts.
+    town.members[0].want_extents(3);
+    town.ticks(20);
+    let reserved = town.members[2].pages().map(|p| p.reserved());
+    assert_eq!((reserved, town.members[0].usable_extents()), (Some(3), 3));
 }

@@ -3,4 +3,5 @@
 mod coded;
 mod lies;
 mod pace;
+mod scrub;
 mod town;

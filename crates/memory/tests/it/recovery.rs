@@ -146,6 +146,32 @@ fn a_write_to_an_old_place_waits_until_a_new_parity_bucket_has_memory_for_it() {
     }
 }
 
+/// A chunk that was never written has no pages to be missing: who reads it in a lost group whose lease has run
+/// out is told so all the same.
+#[test]
+fn a_read_of_what_was_never_written_in_a_lost_group_is_told_so() {
+    let mut c = Cluster::new(2, 1, 3, 8);
+    c.write(0, 0, b"one");
+    c.no_lease = true;
+    c.cut_off = vec![1, 2];
+    c.ticks(60);
+    let read = Action::Read {
+        offset: 9 * CHUNK_BYTES,
+        len: 4,
+    };
+    let waits = c.submit(0, None, &read);
+    assert!(!c.answers.contains_key(&waits), "it may still be answered");
+    c.group.lost = true;
+    c.group.revision = c.group.revision.next();
+    c.announce();
+    let told = c.answers.remove(&waits);
+    assert_eq!(
+        told.as_ref().and_then(code),
+        Some(ErrorCode::Lost),
+        "{told:?}"
+    );
+}
+
 /// More is lost than the scheme bears while pages are missing: who reads them is told so, and not let wait.
 #[test]
 fn a_read_of_what_is_missing_in_a_lost_group_is_told_so() {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use staves_cache::Refused;
-use staves_model::{Group, GroupId, HashSlot, NodeId, PoolId, Revision, Time};
+use staves_model::{ClusterMap, Group, GroupId, HashSlot, NodeId, PoolId, Revision, Time};
 use staves_net::Reply;
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, PoolRef};
 use staves_wire::group::RequestId;
@@ -315,14 +315,26 @@ pub(crate) async fn serve_and_wait(
     }
 }
 
-fn refuse_all(routes: &Routes, request: &CacheRequest, asker: Asker) {
-    let name = match &request.pool {
-        PoolRef::Id(id) => id.to_string(),
-        PoolRef::Name(name) => name.clone(),
+/// Why a pool takes no keys.
+pub(super) fn no_pool(map: &ClusterMap, pool: &PoolRef) -> String {
+    let known = map.pools.values().find(|known| match pool {
+        PoolRef::Id(id) => known.id == *id,
+        PoolRef::Name(name) => known.name == *name,
+    });
+    let name = match (pool, known) {
+        (_, Some(known)) => known.name.clone(),
+        (PoolRef::Id(id), None) => id.to_string(),
+        (PoolRef::Name(name), None) => name.clone(),
     };
-    let text =
-        format!("there is no key-value pool '{name}'; 'staves pool list' shows those there are");
-    let answer = Answer::error(ErrorCode::NotFound, text);
+    let then = match known {
+        Some(_) => ": it holds regions; 'staves memory list' shows them",
+        None => "; 'staves pool list' shows those there are",
+    };
+    format!("there is no key-value pool '{name}'{then}")
+}
+
+fn refuse_all(routes: &Routes, request: &CacheRequest, asker: Asker) {
+    let answer = Answer::error(ErrorCode::NotFound, no_pool(&routes.map, &request.pool));
     let answers = CacheAnswers {
         revision: routes.map.revision,
         answers: vec![answer; request.ops.len()],

@@ -1,15 +1,19 @@
-//! What a node says of its part in one group: for `staves group show`, and for scrubbing.
+//! What a node says of its part in one group: for `staves group show`, and for scrubbing; and what it mends.
 
 use bytes::Bytes;
+use staves_model::GroupId;
 use staves_net::Reply;
-use staves_wire::admin::{GroupPages, GroupPagesAnswer, GroupStateAnswer, GroupTarget};
+use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
 
 use crate::group_state::GroupState;
 use crate::host::Host;
+use crate::host::bucket::Bucket;
 
-/// Most pages of one answer: 1 MiB.
-const PAGES_MAX: u32 = 256;
+/// Most pages of one answer: their sums have 64 KiB.
+const PAGES_MAX: u32 = 1024;
+/// Pages that are summed under one lock.
+const AT_ONCE: u32 = 32;
 
 pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
     let Some(cell) = host.routes().cell(target.group).cloned() else {
@@ -18,7 +22,13 @@ pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
     let state = {
         let state = cell.lock();
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
-        GroupState::of(target.group, &host.life, member, state.waiting())
+        GroupState::of(
+            target.group,
+            &host.life,
+            host.clock.now(),
+            member,
+            state.waiting(),
+        )
     };
     match serde_json::to_vec(&state) {
         Ok(json) => reply.send(&Message::GroupStateAnswer(GroupStateAnswer {
@@ -28,35 +38,90 @@ pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
     }
 }
 
-/// Gives pages with their labels, as to a joiner: those that are here.
-pub(super) fn pages(host: &Host, ask: GroupPages, reply: Reply) {
+/// Gives the sums of pages, of those that are here.
+pub(super) fn sums(host: &Host, ask: GroupSums, reply: Reply) {
     let target = GroupTarget { group: ask.group };
     let Some(cell) = host.routes().cell(target.group).cloned() else {
         return reply.error(ErrorCode::NotFound, no_group(target));
     };
-    let answer = {
+    let end = ask.page.saturating_add(ask.count.min(PAGES_MAX));
+    let mut answer: Option<GroupSumsAnswer> = None;
+    let mut page = ask.page;
+    loop {
+        // Not all under one lock: others want the bucket.
         let state = cell.lock();
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
-        member.and_then(|member| {
-            let end = ask.page.saturating_add(ask.count.min(PAGES_MAX));
-            Some(GroupPagesAnswer {
-                slot: member.slot().filter(|_| member.is_open())?,
-                epoch: member.epoch(),
-                end: member.progress().1,
-                parts: (ask.page..end)
-                    .filter_map(|page| member.part(page))
-                    .collect(),
-            })
-        })
-    };
-    match answer {
-        Some(answer) => reply.send(&Message::GroupPagesAnswer(answer)),
-        None => {
-            let (me, group) = (host.life.node, ask.group);
-            let text = format!("node {me} is no member of an open epoch of group {group}");
-            reply.error(ErrorCode::NotServing, text);
+        let here = member.and_then(|x| Some((x, x.slot().filter(|_| x.is_open())?)));
+        let Some((member, slot)) = here else {
+            return reply.error(ErrorCode::NotServing, no_member(host, ask.group));
+        };
+        let sums = answer.get_or_insert_with(|| GroupSumsAnswer {
+            slot,
+            epoch: member.epoch(),
+            end: member.progress().1,
+            sums: Vec::new(),
+        });
+        if (sums.slot, sums.epoch) != (slot, member.epoch()) {
+            return reply.error(ErrorCode::NotServing, no_member(host, ask.group));
+        }
+        // Where nothing was ever written there is nothing to sum.
+        let until = end.min(page.saturating_add(AT_ONCE)).min(sums.end);
+        sums.sums
+            .extend((page..until).filter_map(|page| member.sum(page)));
+        page = until.max(page);
+        if page >= end.min(sums.end) {
+            break;
         }
     }
+    if let Some(answer) = answer {
+        reply.send(&Message::GroupSumsAnswer(answer));
+    }
+}
+
+/// Makes a page of parity anew that was seen to be wrong.
+pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
+    let target = GroupTarget { group: ask.group };
+    let routes = host.routes();
+    let (Some(cell), Some(group)) = (
+        routes.cell(target.group).cloned(),
+        routes.map.groups.get(&ask.group),
+    ) else {
+        return reply.error(ErrorCode::NotFound, no_group(target));
+    };
+    let map = &routes.map;
+    let whole = group.open
+        && group
+            .members
+            .iter()
+            .flatten()
+            .all(|x| x.complete && map.is_up(x.node, x.incarnation));
+    if !whole {
+        let text = format!(
+            "group {} is not whole: a page is made anew once all its members are",
+            ask.group
+        );
+        return reply.error(ErrorCode::Refused, text);
+    }
+    let mut state = cell.lock();
+    let Some(Bucket::Memory(bucket)) = &mut state.bucket else {
+        let text = "only pages of memory pools are made anew, by a member of their group";
+        return reply.error(ErrorCode::Refused, text);
+    };
+    let member = bucket.member_mut();
+    let done = member.slot() == Some(ask.slot) && member.mend(ask.page, &ask.labels);
+    drop(state);
+    match done {
+        true => reply.send(&Message::Done),
+        false => reply.error(
+            ErrorCode::Busy,
+            "the page was written meanwhile: look at it again",
+        ),
+    }
+}
+
+fn no_member(host: &Host, group: GroupId) -> String {
+    let me = host.life.node;
+    format!("node {me} is no member of an open epoch of group {group}, or became another")
 }
 
 fn no_group(target: GroupTarget) -> String {

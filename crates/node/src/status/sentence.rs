@@ -19,7 +19,8 @@ pub(super) fn sentence(report: &StatusReport) -> String {
         parts.push("there is no pool, so nothing is served: 'staves pool create' makes one".into());
     }
     parts.extend(report.pools.iter().flat_map(pool));
-    if report.state == State::Healthy && !report.pools.is_empty() {
+    let any = report.pools.iter().any(|pool| pool.buckets > 0);
+    if report.state == State::Healthy && any {
         parts.push("every bucket has all its copies".into());
     }
     parts.extend(full(report));
@@ -111,7 +112,27 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
     } else {
         "and wait for the return of a node that holds their data"
     };
-    let have_lost = format!("lost more members than {} bears {end}", pool.scheme);
+    let have_lost = match &pool.lost_regions[..] {
+        [] => format!("lost more members than {} bears {end}", pool.scheme),
+        regions => {
+            let them = match regions {
+                [_] => "it",
+                _ => "them",
+            };
+            let regions: Vec<String> = regions.iter().map(|name| format!("'{name}'")).collect();
+            let noun = if regions.len() == 1 {
+                "region"
+            } else {
+                "regions"
+            };
+            format!(
+                "lost more members than {} bears: bytes of {noun} {} are gone, unless a node that was only cut off \
+                 comes back ('staves memory delete' gives {them} up)",
+                pool.scheme,
+                listed(&regions)
+            )
+        }
+    };
     let cases = [
         (pool.lost, have_lost.as_str()),
         (pool.starting, "not begun yet"),
@@ -138,11 +159,14 @@ fn full(report: &StatusReport) -> Vec<String> {
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         listed(&names)
     };
-    let text = |(pool, nodes): (&str, Vec<&super::NodeStatus>)| {
-        format!(
-            "pool '{pool}' has used up its memory on {} (writes fail with OOM: delete keys, or give it more)",
-            at(&nodes)
-        )
+    let text = |(name, nodes): (&str, Vec<&super::NodeStatus>)| {
+        let memory = |pool: &PoolStatus| pool.name == name && pool.kind == "memory";
+        let what = match report.pools.iter().any(memory) {
+            true => "writes to new places fail: delete a region, or give it more",
+            false => "writes fail with OOM: delete keys, or give it more",
+        };
+        let at = at(&nodes);
+        format!("pool '{name}' has used up its memory on {at} ({what})")
     };
     report.full().into_iter().map(text).collect()
 }
@@ -227,12 +251,13 @@ fn tolerance(report: &StatusReport) -> String {
         1 => "any 1 more node may be lost".to_owned(),
         n => format!("any {n} more nodes may be lost"),
     };
-    let by_data = report.pools.iter().filter_map(|pool| pool.tolerates).min();
+    let pools = || report.pools.iter().filter(|pool| pool.buckets > 0);
+    let by_data = pools().filter_map(|pool| pool.tolerates).min();
     if by_data.is_some_and(|by_data| by_data > nodes) {
         let voters = count(report.directory.voters.len() as u32, "voter");
         return format!("{text} (the directory has {voters})");
     }
-    let short_of_nodes = report.pools.iter().find(|pool| {
+    let short_of_nodes = pools().find(|pool| {
         let asked = pool
             .scheme
             .rsplit_once('+')

@@ -413,6 +413,89 @@ fn what_is_lost_is_said_plainly() {
     );
 }
 
+fn memory_pool(id: u32, regions: &[(&str, u32, u32)]) -> Pool {
+    let region = |(name, first, count): &(&str, u32, u32)| staves_model::Region {
+        id: staves_model::RegionId(*first),
+        name: (*name).to_owned(),
+        size_bytes: 1,
+        loading: false,
+        stretches: vec![staves_model::Stretch {
+            first: GroupId(*first),
+            count: *count,
+        }],
+    };
+    Pool {
+        id: PoolId(id),
+        name: "memory".into(),
+        kind: PoolKind::Memory {
+            regions: regions.iter().map(region).collect(),
+        },
+        scheme: "4+2".parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes: 1 << 29,
+        groups: vec![],
+        may_start_empty: false,
+    }
+}
+
+#[test]
+fn a_pool_without_regions_limits_nothing() {
+    let mut five = cluster(5, "1+2");
+    let before = five.says();
+    five.map.pools.insert(PoolId(2), memory_pool(2, &[]));
+    assert_eq!(five.says(), before);
+    // And alone it says nothing of buckets; the directory still bears something.
+    five.map.pools.remove(&PoolId(1));
+    five.map.groups.clear();
+    let bare = said(
+        State::Healthy,
+        "Healthy: 5 nodes up; any 2 more nodes may be lost.",
+    );
+    assert_eq!(five.says(), bare);
+}
+
+#[test]
+fn lost_regions_are_named_with_what_to_do() {
+    let mut five = cluster(5, "4+0");
+    let mut pool = memory_pool(1, &[("a", 0, 3), ("b", 3, 5)]);
+    pool.groups = (0..8).map(GroupId).collect();
+    five.map.pools.insert(PoolId(1), pool);
+    five.map.groups.get_mut(&GroupId(1)).expect("a group").lost = true;
+    let report = five.report();
+    assert_eq!(report.pools[0].lost_regions, ["a"]);
+    let says = "1 of 8 buckets of pool 'memory' lost more members than 4+2 bears: bytes of region 'a' are gone";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    assert!(
+        report
+            .sentence
+            .contains("'staves memory delete' gives it up")
+    );
+}
+
+#[test]
+fn a_full_memory_pool_is_not_told_to_delete_keys() {
+    let mut three = cluster(3, "1+1");
+    three.map.pools.insert(PoolId(2), memory_pool(2, &[]));
+    let full = PoolFacts {
+        pool: "memory".into(),
+        used_bytes: 1 << 20,
+        budget_bytes: 1 << 20,
+    };
+    let facts = NodeFacts {
+        node: 2,
+        pools: vec![full],
+        ..NodeFacts::default()
+    };
+    let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), [facts]);
+    assert!(
+        report
+            .sentence
+            .contains("used up its memory on n2 (writes to new places fail: delete a region"),
+        "{}",
+        report.sentence
+    );
+}
+
 #[test]
 fn a_directory_without_a_leader_is_told() {
     let mut three = cluster(3, "1+1");

@@ -9,8 +9,8 @@ use staves_model::{
     MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
 };
 use staves_wire::admin::{
-    GroupPages, GroupPagesAnswer, GroupStateAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
-    NodeTarget, StatusAnswer,
+    GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
+    NodeTarget, PageSum, StatusAnswer,
 };
 use staves_wire::cache::{
     Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp,
@@ -186,16 +186,26 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::GroupStateAnswer => Message::GroupStateAnswer(GroupStateAnswer {
             json: rng.bytes(40),
         }),
-        Opcode::GroupPages => Message::GroupPages(GroupPages {
+        Opcode::GroupSums => Message::GroupSums(GroupSums {
             group: GroupId(rng.u32()),
             page: rng.u32(),
             count: rng.u32(),
         }),
-        Opcode::GroupPagesAnswer => Message::GroupPagesAnswer(GroupPagesAnswer {
+        Opcode::GroupSumsAnswer => Message::GroupSumsAnswer(GroupSumsAnswer {
             slot: rng.slot(),
             epoch: rng.epoch(),
             end: rng.u32(),
-            parts: rng.list(3, part),
+            sums: rng.list(3, |r| PageSum {
+                page: r.u32(),
+                labels: r.list(3, |r| r.option(Rng::label)),
+                sum: r.bytes(64),
+            }),
+        }),
+        Opcode::GroupMend => Message::GroupMend(GroupMend {
+            group: GroupId(rng.u32()),
+            slot: rng.slot(),
+            page: rng.u32(),
+            labels: rng.list(3, |r| r.option(Rng::label)),
         }),
         Opcode::Status => Message::Status,
         Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {

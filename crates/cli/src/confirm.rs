@@ -1,0 +1,29 @@
+//! Asking before something is deleted.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Context;
+
+use crate::args::Format;
+use crate::explain::Own;
+use crate::failure::Failure;
+
+/// Asks on the terminal whether to delete this; where there is none, nobody can confirm.
+pub fn confirm(what: &str, out: Format) -> anyhow::Result<()> {
+    let would = format!("{what} would be deleted with all that it holds");
+    let not_confirmed = |text: String| Err(Failure::Own(Own::NotConfirmed, text).into());
+    let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
+    if !stdin.is_terminal() || !stderr.is_terminal() || out == Format::Json {
+        return not_confirmed(format!("{would}; nothing was changed (--yes deletes it)"));
+    }
+    eprint!("{would}. Delete it? (yes/no) ");
+    stderr.flush().context("cannot ask on the terminal")?;
+    let mut answer = String::new();
+    stdin
+        .read_line(&mut answer)
+        .context("cannot read the answer")?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "yes" | "y" => Ok(()),
+        _ => not_confirmed(format!("{what} was not deleted; nothing was changed")),
+    }
+}

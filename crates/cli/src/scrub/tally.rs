@@ -1,0 +1,348 @@
+//! What a scrub has found, and how far it is.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use staves_model::GroupId;
+
+use crate::output::{number, properties};
+
+/// Most differences that are told one by one.
+const TOLD_MAX: usize = 100;
+/// How often the progress is told: on a terminal, and where it goes to a log.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
+
+/// What was found.
+#[derive(Default, Serialize)]
+pub struct Found {
+    /// In a word: `clean`, `repaired`, `wrong` or `nothing-checked`.
+    result: &'static str,
+    groups: u64,
+    /// Groups without a bucket of parity: there is nothing to compare.
+    groups_without_parity: u64,
+    /// Groups with a vacant member, between two epochs, or that changed meanwhile: some of their pages could not be
+    /// checked.
+    groups_short: u64,
+    pages_checked: u64,
+    /// Pages that were written each time that they were looked at.
+    pages_busy: u64,
+    /// Pages that a member lacks: it is being rebuilt.
+    pages_missing: u64,
+    /// Pages that were wrong; those repaired are among them.
+    differences: u64,
+    repaired: u64,
+    /// The first of them.
+    told: Vec<Difference>,
+}
+
+/// A page that was wrong.
+#[derive(Clone, Serialize)]
+pub struct Difference {
+    pub group: u32,
+    pub page: u32,
+    pub slot: u8,
+    pub node: u64,
+    pub name: String,
+    pub outcome: Outcome,
+}
+
+/// What is wrong with it, or what was done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// A page of parity, made anew from the others.
+    Repaired,
+    /// The same, and it was not all there by the last look.
+    BeingRepaired,
+    /// A page of parity that does not fit.
+    Parity,
+    /// A page of data that does not fit, where all others agree.
+    Data,
+    /// More than one page of the rank.
+    Several,
+}
+
+impl Outcome {
+    fn text(self) -> &'static str {
+        match self {
+            Outcome::Repaired => "parity did not fit; made anew",
+            Outcome::BeingRepaired => "parity did not fit; being made anew",
+            Outcome::Parity => "parity does not fit",
+            Outcome::Data => "data is wrong: all other members agree on what it should be",
+            Outcome::Several => "several pages of the rank are wrong, and nothing tells which",
+        }
+    }
+
+    /// What to do about it.
+    fn remedy(self) -> Option<&'static str> {
+        match self {
+            Outcome::Repaired => None,
+            Outcome::BeingRepaired => Some("scrub again in a while"),
+            Outcome::Parity => Some(
+                "without --check, and with all members there, a scrub of a memory pool makes the page anew; for a \
+                 pool of keys restart the node: its part is made anew from the others",
+            ),
+            Outcome::Data => Some(
+                "clients read wrong bytes there: write them anew, or restart the node while the others are whole: \
+                 its part is rebuilt from theirs",
+            ),
+            Outcome::Several => Some(
+                "the bytes of that rank cannot be trusted: write them anew from where they came from, then scrub again",
+            ),
+        }
+    }
+}
+
+/// What was found so far, and what is left to do.
+pub struct Tally {
+    found: Found,
+    remedies: BTreeMap<Outcome, u64>,
+    progress: bool,
+    terminal: bool,
+    began: Instant,
+    shown: Instant,
+    pages: BTreeMap<GroupId, u32>,
+    /// Pages of groups that are done, or passed over.
+    before: u64,
+    total: u64,
+    at: Option<GroupId>,
+    of_this: u64,
+}
+
+impl Tally {
+    /// For groups of so many pages. `progress`: whether people look on.
+    pub fn new(progress: bool, pages: BTreeMap<GroupId, u32>) -> Tally {
+        Tally {
+            found: Found::default(),
+            remedies: BTreeMap::new(),
+            progress,
+            terminal: std::io::stderr().is_terminal(),
+            began: Instant::now(),
+            shown: Instant::now(),
+            before: 0,
+            total: pages.values().map(|pages| u64::from(*pages)).sum(),
+            pages,
+            at: None,
+            of_this: 0,
+        }
+    }
+
+    /// The next group.
+    pub fn group(&mut self, id: GroupId, whole: bool, parity: bool) {
+        let last = self.at.and_then(|last| self.pages.get(&last));
+        self.before += last.map_or(0, |pages| u64::from(*pages));
+        (self.at, self.of_this) = (Some(id), 0);
+        self.found.groups += 1;
+        self.found.groups_without_parity += u64::from(!parity);
+        self.found.groups_short += u64::from(parity && !whole);
+    }
+
+    /// This group became another under the scrub.
+    pub fn changed(&mut self) {
+        self.found.groups_short += 1;
+    }
+
+    pub fn checked(&mut self) {
+        self.found.pages_checked += 1;
+        self.step();
+    }
+
+    pub fn busy(&mut self) {
+        self.found.pages_busy += 1;
+        self.step();
+    }
+
+    pub fn missing(&mut self) {
+        self.found.pages_missing += 1;
+        self.step();
+    }
+
+    pub fn wrong(&mut self, one: Difference) {
+        self.found.differences += 1;
+        self.found.repaired += u64::from(one.outcome == Outcome::Repaired);
+        *self.remedies.entry(one.outcome).or_default() += 1;
+        if self.found.told.len() < TOLD_MAX {
+            self.found.told.push(one);
+        }
+    }
+
+    fn step(&mut self) {
+        self.of_this += 1;
+        let every = match self.terminal {
+            true => SHOWN_EVERY,
+            false => LOGGED_EVERY,
+        };
+        if self.progress && self.shown.elapsed() >= every {
+            self.shown = Instant::now();
+            let line = progress(self.before + self.of_this, self.total, self.began.elapsed());
+            match self.terminal {
+                true => eprint!("\r  {line}        "),
+                false => eprintln!("{line}"),
+            }
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    /// Ends the progress.
+    pub fn end(&mut self) {
+        if self.progress && self.terminal {
+            eprint!("\r{:60}\r", "");
+        }
+        let found = &mut self.found;
+        found.result = match found {
+            _ if found.differences > found.repaired => "wrong",
+            _ if found.pages_checked == 0 => "nothing-checked",
+            _ if found.repaired > 0 => "repaired",
+            _ => "clean",
+        };
+    }
+
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Why the command fails, if it does.
+    pub fn failure(&self) -> Option<String> {
+        let found = &self.found;
+        match found.result {
+            "wrong" => {
+                let left = number(found.differences - found.repaired);
+                Some(format!("{left} pages are wrong and were not made right"))
+            }
+            "nothing-checked" => Some(format!("no page was checked: {}", self.nothing())),
+            _ => None,
+        }
+    }
+
+    /// Why there was nothing to check.
+    fn nothing(&self) -> &'static str {
+        let found = &self.found;
+        match found {
+            _ if found.groups == 0 => {
+                "the pool has no group; a memory pool has none before its first region"
+            }
+            _ if found.groups == found.groups_without_parity => {
+                "no group has parity, so there is nothing to compare; 'staves pool set --scheme' adds some"
+            }
+            _ if found.pages_missing > 0 => {
+                "all of them are being rebuilt; scrub again when that is done"
+            }
+            _ if found.pages_busy > 0 => "all of them were being written",
+            _ if found.groups_short > 0 => {
+                "the groups are not whole, or changed meanwhile; 'staves status' says what is missing"
+            }
+            _ => "nothing was ever written there",
+        }
+    }
+
+    /// All of it for people.
+    pub fn told(&self) -> String {
+        let found = &self.found;
+        let mut text = properties([
+            ("result", found.result.replace('-', " ")),
+            ("groups", number(found.groups)),
+            (
+                "of them without parity",
+                number(found.groups_without_parity),
+            ),
+            ("of them short or changing", number(found.groups_short)),
+            ("pages checked", number(found.pages_checked)),
+            ("pages that did not hold still", number(found.pages_busy)),
+            ("pages being rebuilt", number(found.pages_missing)),
+            ("pages that were wrong", number(found.differences)),
+            ("of them made anew", number(found.repaired)),
+        ]);
+        for one in &found.told {
+            let (group, page, slot) = (one.group, one.page, one.slot);
+            let (node, name, what) = (one.node, &one.name, one.outcome.text());
+            text +=
+                &format!("\n  group {group} page {page}, member {slot} on {name} ({node}): {what}");
+        }
+        let remedies = self.remedies.keys().filter_map(|outcome| outcome.remedy());
+        remedies.for_each(|remedy| text += &format!("\nwhat to do: {remedy}"));
+        text
+    }
+}
+
+/// How far it is, and how long the rest takes if it goes on as before.
+fn progress(done: u64, total: u64, elapsed: Duration) -> String {
+    // What is written meanwhile comes on top.
+    let total = total.max(done);
+    let percent = done * 100 / total.max(1);
+    let left = elapsed.as_secs_f64() / done.max(1) as f64 * (total - done) as f64;
+    let (done, total) = (number(done), number(total));
+    format!("{done} of {total} pages, {percent} %, about {left:.0} s left")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_tells_what_is_left() {
+        let at = |done, total| progress(done, total, Duration::from_secs(10));
+        assert_eq!(at(250, 1000), "250 of 1,000 pages, 25 %, about 30 s left");
+        assert_eq!(
+            at(1200, 1000),
+            "1,200 of 1,200 pages, 100 %, about 0 s left"
+        );
+        assert_eq!(at(0, 0), "0 of 0 pages, 0 %, about 0 s left");
+    }
+
+    fn tally(of: impl FnOnce(&mut Tally)) -> Tally {
+        let mut tally = Tally::new(false, BTreeMap::new());
+        of(&mut tally);
+        tally.end();
+        tally
+    }
+
+    #[test]
+    fn nothing_checked_does_not_look_like_a_pass() {
+        let said = |of: fn(&mut Tally)| {
+            let tally = tally(of);
+            assert_eq!(tally.found().result, "nothing-checked");
+            tally.failure().expect("a failure")
+        };
+        assert!(said(|_| {}).contains("no group"));
+        assert!(said(|t| t.group(GroupId(1), true, true)).contains("nothing was ever written"));
+        assert!(said(|t| t.group(GroupId(1), true, false)).contains("no group has parity"));
+        assert!(said(|t| t.group(GroupId(1), false, true)).contains("not whole"));
+        assert_eq!(tally(|t| t.checked()).failure(), None);
+    }
+
+    #[test]
+    fn what_was_repaired_is_no_failure_and_what_was_not_is() {
+        let wrong = |outcome| {
+            tally(|t| {
+                t.checked();
+                t.wrong(Difference {
+                    group: 7,
+                    page: 3,
+                    slot: 1,
+                    node: 2,
+                    name: "n2".into(),
+                    outcome,
+                });
+            })
+        };
+        let repaired = wrong(Outcome::Repaired);
+        assert_eq!(
+            (repaired.found().result, repaired.failure()),
+            ("repaired", None)
+        );
+        for outcome in [
+            Outcome::BeingRepaired,
+            Outcome::Parity,
+            Outcome::Data,
+            Outcome::Several,
+        ] {
+            let left = wrong(outcome);
+            assert_eq!(left.found().result, "wrong");
+            assert!(left.failure().is_some());
+            assert!(left.told().contains("what to do: "), "{}", left.told());
+        }
+    }
+}
