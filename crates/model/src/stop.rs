@@ -80,7 +80,7 @@ impl AfterStop {
             ),
         };
         Some(format!(
-            "{groups} no further loss until they are rebuilt: stop no other node before that"
+            "{groups} no further loss until what is missing is rebuilt: stop no other node before that"
         ))
     }
 }
