@@ -361,7 +361,7 @@ impl World {
             return false;
         };
         self.cover.count("page demanded");
-        self.with_member(node, |m, now, out, _| m.demand(now, page, out));
+        self.with_member(node, |m, now, out, _| m.demand(now, page, 1, out));
         true
     }
 

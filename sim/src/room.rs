@@ -219,7 +219,7 @@ impl World {
             self.with_member(node, |m, now, out, _| m.flush(now, out));
         }
         if let Some(node) = lacks {
-            self.with_member(node, |m, now, out, _| m.demand(now, page, out));
+            self.with_member(node, |m, now, out, _| m.demand(now, page, 1, out));
         }
     }
 

@@ -281,6 +281,8 @@ impl World {
             message_bytes_max: 600,
             fetch_pages: 4,
             fetch_window: 4,
+            // Less than the window: who sweeps has to wait now and then.
+            fill_budget: Arc::new(Budget::new(12)),
             quiet_after: None,
         }
     }

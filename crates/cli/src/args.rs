@@ -313,7 +313,7 @@ pub enum Pool {
         #[arg(long, value_name = "SIZE")]
         memory: Size,
         /// Buckets: a power of two, 64 if not given (a cache only; those of memory come with its regions)
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         buckets: Option<u32>,
         /// When a bucket is lost whole, wait for its members instead of starting empty
         #[arg(long)]

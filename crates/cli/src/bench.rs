@@ -25,6 +25,7 @@ mod memory;
 mod native;
 mod pace;
 mod progress;
+mod recovery;
 mod report;
 mod stream;
 mod tally;
@@ -54,7 +55,7 @@ use tally::{Kind, Tally};
 use work::Job;
 use workers::{Target, Workers};
 
-use crate::args::Args;
+use crate::args::{Args, Format};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::output::{self, bytes, number};
@@ -74,6 +75,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
         Bench::Cache(cache) => cache,
         Bench::Memory(bench) => return memory::run(args, bench),
         Bench::Erasure(bench) => return erasure::run(args, bench),
+        Bench::Recovery(bench) => return recovery::run(args, bench),
     };
     let plans = cache.plans()?;
     let deadline = args.deadline.duration();
@@ -86,6 +88,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let mut desk = Desk {
             cache,
+            out: args.output,
             target,
             cpu,
             deadline,
@@ -177,6 +180,7 @@ fn doors(args: &Args) -> anyhow::Result<Vec<String>> {
 /// What does the runs, one after another.
 struct Desk<'a> {
     cache: &'a CacheBench,
+    out: Format,
     target: Target,
     cpu: ServerCpu,
     deadline: Duration,
@@ -187,6 +191,13 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
+    /// Tells people how far it is. Programs have nothing to read on stderr but an error.
+    fn say(&self, text: &str) {
+        if self.out == Format::Table {
+            eprintln!("{text}");
+        }
+    }
+
     fn addresses(&self) -> Vec<String> {
         match &self.target {
             Target::Stream { addresses, .. } | Target::Native { addresses, .. } => {
@@ -210,7 +221,7 @@ impl Desk<'_> {
                 break;
             }
             let (warm_up, duration) = (self.cache.warm_up, self.cache.duration);
-            eprintln!("run {} of {}: {plan}", at + 1, plans.len());
+            self.say(&format!("run {} of {}: {plan}", at + 1, plans.len()));
             let job = self.job(*plan, None);
             let (tally, measured) = self
                 .phase(job, warm_up.duration(), duration.duration())
@@ -218,7 +229,10 @@ impl Desk<'_> {
             if let Some(measured) = measured {
                 let run = Run::new(plan, &tally, &measured);
                 let rate = number(run.operations_per_second().round() as u64);
-                eprintln!("  {rate} operations/s, {} errors", tally.error_count());
+                self.say(&format!(
+                    "  {rate} operations/s, {} errors",
+                    tally.error_count()
+                ));
                 runs.push(run);
             }
             if self.interrupted {
@@ -231,7 +245,7 @@ impl Desk<'_> {
     /// Sets every key, so that what is read has a value, and one of the right length.
     async fn fill(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let (keys, size) = (number(plan.keys), bytes(plan.value_bytes));
-        eprintln!("setting {keys} keys of {size}");
+        self.say(&format!("setting {keys} keys of {size}"));
         let tally = self.sweep(plan, Kind::Write).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
@@ -250,7 +264,7 @@ impl Desk<'_> {
             return Ok(());
         };
         let keys = number(plan.keys);
-        eprintln!("deleting {keys} keys (--keep leaves them)");
+        self.say(&format!("deleting {keys} keys (--keep leaves them)"));
         let tally = self.sweep(plan, Kind::Delete).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());

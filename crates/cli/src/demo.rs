@@ -13,7 +13,7 @@
 //! `story`: what happened when.
 
 mod load;
-mod nodes;
+pub mod nodes;
 mod region;
 pub mod resp;
 mod story;
@@ -41,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that write.
 const WRITERS: usize = 4;
+/// Memory of each node.
+const NODE_MEMORY: &str = "512MiB";
 /// What each node may give to the second act's pool.
 const MEMORY_BUDGET: u64 = 128 << 20;
 /// From so many nodes on, a second one may be killed: its successors still have a majority.
@@ -52,8 +54,10 @@ const NODES_FOR_MEMORY: usize = 6;
 
 pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
+    let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;
+    nodes.flags = vec!["--memory".into(), NODE_MEMORY.into()];
     let mut show = Show {
-        nodes: Nodes::new(demo.nodes, demo.base_port, demo.keep)?,
+        nodes,
         story: Story::begin(demo.nodes),
         interrupted,
     };

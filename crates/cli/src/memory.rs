@@ -127,7 +127,22 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
             offset,
             length,
         } => read(&session, name, offset.0, length.map(|length| length.0), out),
-        Memory::Write { name, offset } => write(&session, name, offset.0, out),
+        Memory::Write { name, offset, load } => {
+            let region = session.region(name)?;
+            if *load {
+                session.wait(region.load(true))?;
+            }
+            write(&session, name, offset.0, out)?;
+            match load {
+                true => session.wait(region.load(false)),
+                false => Ok(()),
+            }
+        }
+        Memory::Protect { name } => {
+            let region = session.region(name)?;
+            session.wait(region.load(false))?;
+            said(out, &session.wait(region.stat())?, "protected")
+        }
     }
 }
 
@@ -321,6 +336,7 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
         "scheme": stat.scheme,
         "size_bytes": stat.size_bytes,
         "capacity_bytes": stat.capacity_bytes,
+        "loading": stat.loading,
         "groups": stat.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
 }
@@ -348,5 +364,14 @@ fn described(stat: &RegionStat) -> String {
         ),
         ("can grow to, with its groups", bytes(stat.capacity_bytes)),
         ("groups", groups.join(" ")),
+        (
+            "state",
+            if stat.loading {
+                "being loaded: it has no parity"
+            } else {
+                "in use"
+            }
+            .into(),
+        ),
     ])
 }

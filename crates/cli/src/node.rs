@@ -113,13 +113,8 @@ fn stop(
         }
         std::thread::sleep(LOOK);
     }
-    told(
-        out,
-        node,
-        "stopped",
-        "it has handed over what it served",
-        warning,
-    )
+    let then = "it has handed over what it served";
+    told(out, node, "stopped", then, warning)
 }
 
 /// The node's own words, without who said them to what question.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use staves_group::{Finding, Sums};
-use staves_model::{ClusterMap, Group, GroupId, MemberSlot, Pool};
+use staves_model::{ClusterMap, Group, GroupId, MemberSlot, whole_buckets};
 use staves_wire::Message;
 use staves_wire::admin::{GroupMend, GroupSums, GroupSumsAnswer, PageSum};
 
@@ -78,21 +78,32 @@ fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut Tally) -> anyho
     let Some(group) = map.groups.get(&id) else {
         return Ok(());
     };
-    let whole = group.members.iter().all(Option::is_some) && group.open;
-    let parity = group.members.len() > usize::from(group.m);
-    tally.group(id, whole, parity);
-    let pool = map.pools.get(&group.pool);
+    let Some(pool) = map.pools.get(&group.pool) else {
+        return Ok(());
+    };
+    let held = whole_buckets(group.m, &group.members, |x| {
+        map.is_up(x.node, x.incarnation)
+    });
+    let whole = group.open && held >= pool.scheme.width();
+    let parity = originals(group).any(|(slot, _)| slot.0 >= group.m);
+    tally.group(id, whole, parity || pool.scheme.k > 0);
     let scrub = Scrub {
         cluster,
         map: &map,
         group,
         // Records have indices beside their pages; and a copy of a cache starts empty at worst.
-        mend: mend && whole && pool.is_some_and(|pool: &Pool| !pool.is_cache()),
+        mend: mend && !pool.is_cache(),
     };
     if parity && group.open && !scrub.run(tally) && whole {
         tally.changed();
     }
     Ok(())
+}
+
+/// The members, but for those that only stand beside another that holds the same.
+fn originals(group: &Group) -> impl Iterator<Item = (MemberSlot, &staves_model::Member)> {
+    let original = |slot: MemberSlot| group.bucket_slot(slot) == slot;
+    group.listed().filter(move |(slot, _)| original(*slot))
 }
 
 /// One group.
@@ -193,9 +204,9 @@ impl Scrub<'_> {
             });
             Some((node.native.clone(), message))
         };
-        let asks: Option<Vec<_>> = self.group.listed().map(ask).collect();
+        let asks: Option<Vec<_>> = originals(self.group).map(ask).collect();
         let mut all = Vec::new();
-        for ((slot, _), answer) in self.group.listed().zip(self.cluster.ask_all(asks?)) {
+        for ((slot, _), answer) in originals(self.group).zip(self.cluster.ask_all(asks?)) {
             let Ok(Message::GroupSumsAnswer(answer)) = answer else {
                 return None;
             };

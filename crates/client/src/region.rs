@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use staves_model::{
     Change, ClusterMap, GroupId, MemberSlot, NodeState, Pool, Region as Entry, RegionId, Revision,
+    with_unit,
 };
 use staves_net::NetError;
 use staves_wire::cache::Answer;
@@ -44,6 +45,11 @@ pub struct RegionStat {
     pub capacity_bytes: u64,
     /// Its groups, in order.
     pub groups: Vec<GroupId>,
+    /// It is being loaded: it has no parity.
+    pub loading: bool,
+    /// Its groups have all the parity that they are to have: none while it is loaded, otherwise the scheme's,
+    /// as far as there are nodes, and all of it complete.
+    pub settled: bool,
 }
 
 /// How long a change may take to be known to all nodes that are well.
@@ -112,7 +118,8 @@ impl Client {
     pub async fn regions(&self) -> Result<Vec<RegionStat>, ClientError> {
         let map = self.refresh().await?;
         let in_pool = |pool: &Pool| {
-            let stats = pool.regions().iter().map(|region| stat(pool, region));
+            let regions = pool.regions().iter();
+            let stats = regions.map(|region| stat(&map, pool, region));
             stats.collect::<Vec<_>>()
         };
         Ok(map.pools.values().flat_map(in_pool).collect())
@@ -176,7 +183,7 @@ fn not_found(text: String) -> ClientError {
     ClientError::Operation { code, text }
 }
 
-fn stat(pool: &Pool, region: &Entry) -> RegionStat {
+fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
     RegionStat {
         name: region.name.clone(),
         pool: pool.name.clone(),
@@ -184,6 +191,25 @@ fn stat(pool: &Pool, region: &Entry) -> RegionStat {
         size_bytes: region.size_bytes,
         capacity_bytes: region.capacity_bytes(pool.scheme.m),
         groups: region.groups().collect(),
+        loading: region.loading,
+        settled: region.groups().all(|id| settled(map, pool, region, id)),
+    }
+}
+
+/// Whether a group has the parity that it is to have.
+fn settled(map: &ClusterMap, pool: &Pool, region: &Entry, id: GroupId) -> bool {
+    let Some(group) = map.groups.get(&id).filter(|group| group.open) else {
+        return false;
+    };
+    let homes = map.nodes.values().filter(|node| !node.draining).count();
+    let wanted = match region.loading {
+        true => usize::from(group.m),
+        false => pool.scheme.width().min(homes),
+    };
+    let complete = group.listed().filter(|(_, member)| member.complete).count();
+    match region.loading {
+        true => group.listed().count() <= wanted,
+        false => complete >= wanted,
     }
 }
 
@@ -197,7 +223,7 @@ impl Region {
     pub async fn stat(&self) -> Result<RegionStat, ClientError> {
         let map = self.client.refresh().await?;
         let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
-        Ok(stat(pool, region))
+        Ok(stat(&map, pool, region))
     }
 
     /// Lets it end at `size_bytes`. Nothing moves, and whoever uses it goes on.
@@ -205,6 +231,35 @@ impl Region {
         let name = self.name.to_string();
         let change = Change::GrowRegion { name, size_bytes };
         self.client.propose(&change).await
+    }
+
+    /// Begins or ends a load, and returns once all its groups are as that wants them (row H11). While it goes on
+    /// the region has no parity: what is written is neither logged nor sent to other nodes, and what a node
+    /// holds of the region is lost with the node, what was there before included. When it ends, parity is
+    /// made of the data in one pass.
+    pub async fn load(&self, on: bool) -> Result<(), ClientError> {
+        let name = self.name.to_string();
+        let change = Change::LoadRegion { name, on };
+        self.client.propose(&change).await?;
+        let deadline = self.client.deadline();
+        while !self.stat().await?.settled {
+            if Instant::now() >= deadline {
+                let text = match on {
+                    true => {
+                        "its parity was not given up in time; ask again, or see 'staves group list'"
+                    }
+                    false => {
+                        "its parity is still being made; 'staves group list' shows how far it is"
+                    }
+                };
+                return Err(ClientError::Operation {
+                    code: ErrorCode::Deadline,
+                    text: format!("region '{}': {text}", self.name),
+                });
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     /// Deletes it, with all that it holds. Whoever still uses it gets an error that says so.
@@ -475,16 +530,6 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// Bytes in the largest unit that tells them exactly, as the program takes them: `201MiB`, `17B`.
-fn with_unit(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let exact = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
-    match units.into_iter().find(exact) {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => format!("{bytes}B"),
-    }
-}
-
 fn wrong(text: String) -> ClientError {
     let code = ErrorCode::Malformed;
     ClientError::Operation { code, text }
@@ -494,23 +539,4 @@ fn senseless(what: &str, got: &Answer) -> ClientError {
     let text = format!("{what} was answered with {got:?}, which makes no sense");
     let code = ErrorCode::Internal;
     ClientError::Operation { code, text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_told_as_the_program_takes_them() {
-        let told = [
-            (0, "0B"),
-            (17, "17B"),
-            (4096, "4KiB"),
-            (201 << 20, "201MiB"),
-            (3 << 30, "3GiB"),
-        ];
-        for (bytes, text) in told {
-            assert_eq!(with_unit(bytes), text);
-        }
-    }
 }

@@ -6,11 +6,12 @@
 
 use std::sync::OnceLock;
 
-use bytes::Bytes;
 use staves_erasure::{Code, Recipe};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{M_MAX, MemberSlot, PAGE_BYTES, PARITY_SLOTS, bucket_slot, slots_max};
 use staves_store::{Full, Pages};
+
+use crate::table::is_zero;
 
 const PARITY_MAX: usize = PARITY_SLOTS as usize;
 
@@ -64,36 +65,42 @@ pub fn add_delta_to(m: usize, parity: MemberSlot, stream: usize, delta: &[u8], t
     code(m).apply(row, stream, delta, there);
 }
 
-/// The last recipe, kept because the same one serves page after page: an inverted matrix.
+/// A source that is all zero.
+static ZERO_PAGE: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// The last recipe, kept because the same one serves page after page (an inverted matrix), and the memory
+/// that pages are made in.
 #[derive(Default)]
 pub struct Recipes {
     last: Option<(Vec<MemberSlot>, Vec<MemberSlot>, Recipe)>,
+    made: Vec<u8>,
 }
 
 impl Recipes {
-    /// The pages of the members `wanted`, made of those of m others in one pass; `None` where a page is all
-    /// zero. Parts that are all zero add nothing and cost nothing.
+    /// Makes the pages of the members `wanted` of those of m others, reading each once, and hands them on
+    /// one by one; `None` is a page that is all zero.
     pub fn make(
         &mut self,
         m: usize,
         sources: &[MemberSlot],
-        parts: &[Option<Bytes>],
+        parts: &[Option<&[u8]>],
         wanted: &[MemberSlot],
-    ) -> Vec<Option<Bytes>> {
-        if m == 1 {
-            return vec![parts.first().cloned().flatten(); wanted.len()];
+        mut take: impl FnMut(MemberSlot, Option<&[u8]>),
+    ) {
+        if m == 1 || parts.iter().all(Option::is_none) {
+            let same = parts.first().copied().flatten();
+            return wanted.iter().for_each(|slot| take(*slot, same));
         }
-        let recipe = self.recipe(m, sources, wanted);
-        let mut made = vec![vec![0u8; PAGE_BYTES]; wanted.len()];
-        let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
-        for (source, bytes) in parts.iter().enumerate() {
-            if let Some(bytes) = bytes {
-                recipe.add(source, bytes, &mut outputs);
-            }
+        let mut made = std::mem::take(&mut self.made);
+        made.resize(wanted.len() * PAGE_BYTES, 0);
+        let sources_bytes: Vec<&[u8]> = parts.iter().map(|p| p.unwrap_or(&ZERO_PAGE)).collect();
+        let mut outputs: Vec<&mut [u8]> = made.chunks_exact_mut(PAGE_BYTES).collect();
+        self.recipe(m, sources, wanted)
+            .make(&sources_bytes, &mut outputs);
+        for (slot, page) in wanted.iter().zip(made.chunks_exact(PAGE_BYTES)) {
+            take(*slot, (!is_zero(page)).then_some(page));
         }
-        made.into_iter()
-            .map(|page| page.iter().any(|b| *b != 0).then(|| Bytes::from(page)))
-            .collect()
+        self.made = made;
     }
 
     fn recipe(&mut self, m: usize, sources: &[MemberSlot], wanted: &[MemberSlot]) -> &Recipe {

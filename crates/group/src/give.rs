@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use staves_model::{Epoch, Label, NodeId, mutant::Mutant, mutant::planted};
+use bytes::{Bytes, BytesMut};
+use staves_model::{Epoch, Label, NodeId, PAGE_BYTES, mutant::Mutant, mutant::planted};
 use staves_wire::group::{Delta, GroupMessage, PageContent, PagePart};
 
 use crate::code;
@@ -15,7 +15,9 @@ use crate::table::{bytes_in, is_zero, touched};
 const GET_PAGES_MAX: u32 = 1024;
 
 impl State {
-    /// Gives the pages that are here to a joiner of the same open epoch.
+    /// Gives the pages that are here to a joiner of the same epoch, at whose cut this member stands. A joiner
+    /// asks only once the epoch is open, so this one need not have been told yet: the joiner would have to
+    /// wait until it asks again.
     #[allow(clippy::too_many_arguments)]
     pub fn give(
         &mut self,
@@ -27,18 +29,19 @@ impl State {
         held: &[Label],
         out: &mut Effects,
     ) {
-        let ready = self.open || planted(Mutant::PartsBeforeCutApplied);
-        if epoch != self.epoch || !ready || self.synced != self.epoch {
+        if epoch != self.epoch || self.synced != self.epoch {
             return;
         }
         let count = count.min(GET_PAGES_MAX);
         let last = page.saturating_add(count);
         let logged = self.logged(page, last);
+        // All pages of the message in one piece of memory.
+        let mut room = BytesMut::with_capacity((last - page) as usize * PAGE_BYTES);
         let parts: Vec<PagePart> = (page..last)
             .filter(|p| self.table.is_here(*p))
             .map(|p| match logged.get(&p) {
                 Some(deltas) => self.part_rolled_forward(p, deltas),
-                None => self.part(p, held.get((p - page) as usize)),
+                None => self.part_in(p, held.get((p - page) as usize), &mut room),
             })
             .collect();
         let message = GroupMessage::Parts {
@@ -80,7 +83,7 @@ impl State {
             .table
             .pages()
             .page(page)
-            .map_or_else(|| vec![0; staves_model::PAGE_BYTES], <[u8]>::to_vec);
+            .map_or_else(|| vec![0; PAGE_BYTES], <[u8]>::to_vec);
         for (stream, delta) in deltas {
             if labels[*stream] >= delta.label {
                 continue;
@@ -113,7 +116,8 @@ impl State {
         (0..shape.m).map(known).collect()
     }
 
-    pub fn part(&self, page: u32, held: Option<&Label>) -> PagePart {
+    // A part whose bytes are put at the end of `room`.
+    fn part_in(&self, page: u32, held: Option<&Label>, room: &mut BytesMut) -> PagePart {
         let shape = self.shape();
         let labels = self.known_labels(page);
         let label = self.table.label(page, 0);
@@ -129,9 +133,11 @@ impl State {
         let content = if same {
             PageContent::Held
         } else {
-            self.table
-                .copy_out(page)
-                .map_or(PageContent::Zero, PageContent::Bytes)
+            let bytes = self.table.pages().page(page).filter(|b| !is_zero(b));
+            bytes.map_or(PageContent::Zero, |bytes| {
+                room.extend_from_slice(bytes);
+                PageContent::Bytes(room.split().freeze())
+            })
         };
         PagePart {
             page,

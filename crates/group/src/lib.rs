@@ -24,9 +24,9 @@
 //! parity, and it is counted among what is lost until a node takes it. What is free is zero, adds nothing to
 //! parity and has no memory; freeing costs the freed bytes once, since parity must take them out.
 //!
-//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So a large
-//! load goes into a pool with k = 0, and then k is raised: one pass encodes the pages for all parity buckets.
-//! Until it has, a lost data bucket is lost, as the pool says.
+//! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So the groups
+//! of a region that is being loaded have none, whatever their pool's scheme says (row H11), and when the load ends
+//! one pass encodes the pages for all parity buckets. Until it has, a lost data bucket is lost, as the region says.
 //!
 //! **What a service does.** Before a write: [`Member::recall`], [`Member::absent_in`] and
 //! [`Member::demand`], [`Member::usable_extents`] and [`Member::want_extents`], [`Member::admit`]; then
@@ -40,11 +40,12 @@
 //!
 //! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
 //! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
-//! `sync`: rules 7 to 13. `fill`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
+//! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
 
+mod asks;
 mod code;
 mod fill;
 mod give;
@@ -62,9 +63,10 @@ mod table;
 mod update;
 
 pub use code::supported;
+pub use fill::Filled;
 pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
 pub use stream::{Log, Stream};
-pub use table::{PageTable, Rebuilt, Shape};
+pub use table::{PageTable, Shape};

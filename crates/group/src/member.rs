@@ -11,7 +11,7 @@ use staves_model::{
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
-use crate::fill::Fill;
+use crate::fill::{Fill, Filled};
 use crate::lead::Leading;
 use crate::requests::Recall;
 use crate::stream::Stream;
@@ -38,6 +38,9 @@ pub struct Options {
     pub fetch_pages: u32,
     /// Such messages a joiner keeps unanswered.
     pub fetch_window: usize,
+    /// Most pages that all joiners of the node together have asked for, but for those that clients wait
+    /// for: members made with the same options share it. With 0, only clients' pages are fetched.
+    pub fill_budget: Arc<Budget>,
     /// For pools that may start empty: a member that has not heard the directory for so long stops
     /// acknowledging and promising (GROUP rule 13).
     pub quiet_after: Option<Duration>,
@@ -52,8 +55,10 @@ impl Default for Options {
             stuck_after: Duration::from_millis(800),
             log_bytes_max: 8 << 20,
             message_bytes_max: 512 << 10,
-            fetch_pages: 64,
+            // Enough under way to keep all sources busy, and little enough to stay in a processor's cache.
+            fetch_pages: 32,
             fetch_window: 8,
+            fill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,
         }
     }
@@ -346,6 +351,11 @@ impl Member {
             .map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
     }
 
+    /// How it last came by pages that it lacked, if it ever did.
+    pub fn filled(&self) -> Option<Filled> {
+        self.state.as_ref().and_then(|s| s.fill.filled)
+    }
+
     /// The directory's entry by which it stands.
     pub fn view(&self) -> Option<&Arc<Group>> {
         self.state.as_ref().map(|s| &s.view)
@@ -511,11 +521,11 @@ impl Member {
         crate::table::touched(runs).find(|p| !state.table.is_here(*p))
     }
 
-    /// Fetches a page before the others: a client waits for it (rule 16).
-    pub fn demand(&mut self, now: Time, page: u32, out: &mut Effects) {
+    /// Fetches what is lacking of a run of pages before the others: a client waits for it (rule 16).
+    pub fn demand(&mut self, now: Time, page: u32, count: u32, out: &mut Effects) {
         let ctx = ctx!(self, now);
         if let Some(state) = &mut self.state {
-            state.demand(&ctx, page, out);
+            state.demand(&ctx, page, count, out);
         }
     }
 

@@ -36,7 +36,7 @@ pub enum Finding {
     Several,
 }
 
-/// The sums of one rank: of all m data pages, and of the parity pages there are.
+/// The sums of one rank: of all m data pages, and of the parity pages there are. A twin's page is its original's.
 pub struct Sums<'a> {
     data: Vec<&'a PageSum>,
     parity: Vec<(MemberSlot, &'a PageSum)>,
@@ -64,7 +64,7 @@ impl Member {
             return false;
         };
         let fits = state.open
-            && !state.shape().is_data()
+            && !state.shape().holds_data()
             && page < state.table.end()
             && state.table.is_here(page)
             && state.known_labels(page) == labels;
@@ -90,12 +90,14 @@ fn sum_of(page: &[u8]) -> Bytes {
 impl<'a> Sums<'a> {
     /// Of parts in any order; `None` if one of the m data pages is not among them, or no parity page is.
     pub fn new(m: usize, parts: &[(MemberSlot, &'a PageSum)]) -> Option<Sums<'a>> {
+        let original = |slot: &MemberSlot| bucket_slot(m as u8, *slot) == *slot;
         let of = |slot: usize| parts.iter().find(|(s, _)| s.index() == slot);
         let data: Option<Vec<_>> = (0..m).map(|slot| of(slot).map(|(_, part)| *part)).collect();
-        // Twins are left out: what they hold is looked at once they have taken the others' places.
-        let is_parity =
-            |slot: &MemberSlot| slot.index() >= m && bucket_slot(m as u8, *slot) == *slot;
-        let parity = parts.iter().filter(|(slot, _)| is_parity(slot)).copied();
+        // What twins hold is looked at once they have taken the others' places.
+        let parity = parts
+            .iter()
+            .filter(|(slot, _)| slot.index() >= m && original(slot))
+            .copied();
         let sums = Sums {
             data: data?,
             parity: parity.collect(),

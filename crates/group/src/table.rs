@@ -15,14 +15,11 @@ use crate::merge::{self, Arithmetic, Merge};
 use crate::stream::SEQ_MAX;
 
 /// A page on its way in: rebuilt, and waiting until the streams have come as far as it has.
-#[derive(Clone, Debug)]
-pub struct Rebuilt {
-    /// Its label per column of the table.
-    pub labels: Vec<Label>,
-    /// Its bytes; `None` when all zero.
-    pub bytes: Option<Bytes>,
-    /// When it was rebuilt.
-    pub since: Time,
+struct Rebuilt {
+    labels: Vec<Label>,
+    /// `None` when all zero.
+    bytes: Option<Bytes>,
+    since: Time,
 }
 
 /// A member's page table.
@@ -267,7 +264,7 @@ impl PageTable {
             r.len > 0 && extents.into_iter().all(|e| self.pages.exists(e * extent))
         };
         shape.m > 1
-            && !shape.is_data()
+            && !shape.holds_data()
             && delta.runs.iter().all(fits)
             && (self.absent_count == 0 || touched(&delta.runs).all(|p| self.is_here(p)))
     }
@@ -340,7 +337,9 @@ impl PageTable {
             // Without memory for it, it is let go and asked for again.
             if let Some(rebuilt) = self.rebuilt.remove(&page)
                 && ready
-                && self.install(page, &rebuilt).is_ok()
+                && self
+                    .install(page, &rebuilt.labels, rebuilt.bytes.as_deref())
+                    .is_ok()
             {
                 return;
             }
@@ -375,7 +374,7 @@ impl PageTable {
                     let pages = &mut self.pages;
                     code::add_delta(pages, shape.m, shape.slot, stream, offset, part)?;
                     self.release_if_free(page);
-                    if !shape.is_data() {
+                    if !shape.holds_data() {
                         self.arithmetic.parts += 1;
                         self.arithmetic.multiplications += 1;
                     }
@@ -410,29 +409,42 @@ impl PageTable {
         }
     }
 
-    /// Takes a rebuilt page. It becomes part of the table once every stream has been applied as far as
-    /// the page has it (rule 15); until then it waits. Returns false if it is older than deltas that
-    /// were let go for it already, or there is no memory for it now: ask again.
-    pub fn offer(&mut self, page: u32, rebuilt: Rebuilt, applied: &[u64]) -> bool {
+    /// Takes a page rebuilt at `now`, with its label per column; `None` when it is all zero. It becomes part
+    /// of the table once every stream has been applied as far as the page has it (rule 15); until then it
+    /// waits. Returns false if it is older than deltas that were let go for it already, or there is no memory
+    /// for it now: ask again.
+    pub fn offer(
+        &mut self,
+        page: u32,
+        labels: &[Label],
+        bytes: Option<&[u8]>,
+        now: Time,
+        applied: &[u64],
+    ) -> bool {
         if self.is_here(page) {
             return true;
         }
         let old = self
             .gone
             .get(&page)
-            .is_some_and(|gone| gone.iter().zip(&rebuilt.labels).any(|(g, l)| *g > l.seq));
+            .is_some_and(|gone| gone.iter().zip(labels).any(|(g, l)| *g > l.seq));
         if old && !planted(Mutant::PartOlderThanGone) {
             return false;
         }
-        let ahead = rebuilt.labels.iter().zip(applied).any(|(l, a)| l.seq > *a);
+        let ahead = labels.iter().zip(applied).any(|(l, a)| l.seq > *a);
         if ahead && !planted(Mutant::PageAheadTakenAsDone) {
             let room = self.rebuilt.len() < WAITING_MAX;
             if room {
+                let rebuilt = Rebuilt {
+                    labels: labels.to_vec(),
+                    bytes: bytes.map(Bytes::copy_from_slice),
+                    since: now,
+                };
                 self.rebuilt.insert(page, rebuilt);
             }
             return room;
         }
-        self.install(page, &rebuilt).is_ok()
+        self.install(page, labels, bytes).is_ok()
     }
 
     /// Whether a page is at hand and only waits for the streams.
@@ -462,14 +474,14 @@ impl PageTable {
         for page in ready {
             if let Some(rebuilt) = self.rebuilt.remove(&page) {
                 // Without memory it stays absent, and is asked for again.
-                let _ = self.install(page, &rebuilt);
+                let _ = self.install(page, &rebuilt.labels, rebuilt.bytes.as_deref());
             }
         }
     }
 
-    fn install(&mut self, page: u32, rebuilt: &Rebuilt) -> Result<(), Full> {
-        self.pages.set_page(page, rebuilt.bytes.as_deref())?;
-        for (column, label) in rebuilt.labels.iter().enumerate() {
+    fn install(&mut self, page: u32, labels: &[Label], bytes: Option<&[u8]>) -> Result<(), Full> {
+        self.pages.set_page(page, bytes)?;
+        for (column, label) in labels.iter().enumerate() {
             if *label != UNWRITTEN || self.label(page, column) != UNWRITTEN {
                 self.set_label(page, column, *label);
             }

@@ -361,7 +361,10 @@ impl State {
                     let carried = !deltas.is_empty();
                     // The data bucket speaks only once the directory has opened the epoch, so this one
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
-                    self.open |= epoch == self.epoch && self.synced == self.epoch;
+                    if !self.open && epoch == self.epoch && self.synced == self.epoch {
+                        self.open = true;
+                        self.tick_fill(ctx, out);
+                    }
                     self.receive(ctx, epoch, stream, deltas, stable, applied);
                     self.take_wish(stream, last, clock, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, (carried, last), clock, out);
@@ -676,7 +679,9 @@ impl State {
         let before = (Time::ZERO, self.want_extents);
         self.wish.of.resize(self.streams.len(), before);
         let (at, wanted) = &mut self.wish.of[stream];
-        if clock < *at || (extents < *wanted && !settled) {
+        // Two wishes of one moment come in either order. The larger counts: it may be granted already.
+        let too_soon = clock == *at || !settled;
+        if clock < *at || (extents < *wanted && too_soon) {
             return;
         }
         (*at, *wanted) = (clock, extents);

@@ -144,9 +144,8 @@ impl Bucket {
             return false;
         }
         let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
-        for page in page(run.offset)..=page(run.offset + u64::from(run.len) - 1) {
-            self.member.demand(now, page, effects);
-        }
+        let (first, last) = (page(run.offset), page(run.offset + u64::from(run.len) - 1));
+        self.member.demand(now, first, last - first + 1, effects);
         true
     }
 

@@ -172,6 +172,13 @@ pub enum Change {
         /// The region.
         name: String,
     },
+    /// Lets a region be without parity while it is loaded, or ends that (row H11).
+    LoadRegion {
+        /// The region.
+        name: String,
+        /// Begin, or end.
+        on: bool,
+    },
 }
 
 /// What a change came to.
@@ -252,6 +259,7 @@ impl ClusterMap {
             } => self.create_region(pool, name, *size_bytes),
             Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
+            Change::LoadRegion { name, on } => self.load_region(name, *on),
         }
     }
 

@@ -35,6 +35,7 @@ mod stop;
 #[cfg(test)]
 mod testing;
 mod time;
+mod units;
 
 pub use change::{Change, NewEpoch, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
@@ -57,3 +58,4 @@ pub use scheme::{
 };
 pub use stop::AfterStop;
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
+pub use units::with_unit;

@@ -112,6 +112,12 @@ impl Pool {
         }
     }
 
+    /// Whether a group of it belongs to a region that is being loaded.
+    pub fn is_loading(&self, group: GroupId) -> bool {
+        let mut loading = self.regions().iter().filter(|region| region.loading);
+        loading.any(|region| region.stretches.iter().any(|s| s.contains(group)))
+    }
+
     /// The bucket (index into `groups`) of a hash slot.
     pub fn bucket_of(&self, slot: HashSlot) -> usize {
         usize::from(slot.0) * self.groups.len() / usize::from(HASH_SLOTS)

@@ -40,6 +40,11 @@ impl Stretch {
         (self.first.0..self.first.0.saturating_add(self.count)).map(GroupId)
     }
 
+    /// Whether a group is one of them.
+    pub fn contains(self, group: GroupId) -> bool {
+        (self.first.0..self.first.0.saturating_add(self.count)).contains(&group.0)
+    }
+
     fn bytes(self, m: u8) -> u64 {
         u64::from(self.count) * stretch_unit(m)
     }
@@ -61,6 +66,9 @@ pub struct Region {
     pub size_bytes: u64,
     /// Its groups, in order of offset.
     pub stretches: Vec<Stretch>,
+    /// It is being loaded: its groups have no parity, so that what is written is neither logged nor sent, and
+    /// what a node holds of it is lost with the node. Once it is loaded, parity is made in one pass (row H11).
+    pub loading: bool,
 }
 
 /// Where a byte of a region lies.
@@ -133,6 +141,7 @@ mod tests {
                     count: *count,
                 })
                 .collect(),
+            loading: false,
         }
     }
 

@@ -20,7 +20,7 @@
 //! does not encrypt yet.
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
-//! `session`, `reply`: the answering side. `peers`: links between nodes. `dialer`: connections by address. `identity`, `options`,
+//! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `identity`, `options`,
 //! `error`.
 
 mod connection;
@@ -34,6 +34,7 @@ mod queue;
 mod reply;
 mod server;
 mod session;
+mod traffic;
 
 pub use connection::Connection;
 pub use dialer::Dialer;
@@ -43,3 +44,4 @@ pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};
 pub use reply::Reply;
 pub use server::{Handler, PeerInfo, Server};
+pub use traffic::sent_bytes;

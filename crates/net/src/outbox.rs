@@ -288,6 +288,9 @@ impl Outbox {
 
     fn written(&self, mut piece: Piece) {
         if piece.is_group() {
+            if let Some(group) = &self.group {
+                group.take_back(piece.body);
+            }
             return;
         }
         self.less(piece.body.len());
@@ -315,7 +318,10 @@ impl Outbox {
             }
             match socket.try_write_vectored(&writing.slices()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => writing.advance(bytes, |piece| self.written(piece)),
+                Ok(bytes) => {
+                    crate::traffic::sent(bytes);
+                    writing.advance(bytes, |piece| self.written(piece));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Wrote::Blocked(writing.written));
                 }

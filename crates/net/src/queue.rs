@@ -24,6 +24,12 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// While no more than this waits, everything keeps its order: it leaves in one write anyway.
 const PASS_BEYOND: usize = 64 << 10;
 
+/// Most blocks whose memory is kept.
+const SPARE_MAX: usize = 2;
+
+/// So many pages are few: a chunk of a region, for which a client may wait.
+const PARTS_URGENT_MAX: usize = 16;
+
 #[derive(Default)]
 struct Block {
     bytes: BytesMut,
@@ -37,6 +43,8 @@ struct Blocks {
     queue: VecDeque<Block>,
     /// Of both.
     bytes: usize,
+    /// Memory of blocks that have been written: large pieces cost much to find and to give back.
+    spare: Vec<BytesMut>,
     sent: u64,
     dropped: u64,
 }
@@ -76,21 +84,24 @@ impl GroupQueue {
     /// Puts an envelope in, and lets the oldest go if that makes too much. The writer is not woken:
     /// whoever puts in sees to that ([`GroupQueue::take_unsaid`]) once it has said all.
     pub(crate) fn put(&self, envelope: &GroupEnvelope) {
-        let mut blocks = self.blocks.lock();
+        let mut guard = self.blocks.lock();
+        let blocks = &mut *guard;
         let passes = blocks.bytes > PASS_BEYOND && is_urgent(&envelope.message);
-        let queue = if passes {
-            &mut blocks.urgent
-        } else {
-            &mut blocks.queue
+        let queue = match passes {
+            true => &mut blocks.urgent,
+            false => &mut blocks.queue,
         };
-        if queue
-            .back()
-            .is_none_or(|block| block.bytes.len() >= BLOCK_BYTES)
-        {
-            queue.push_back(Block::default());
+        let full = |block: &Block| block.bytes.len() >= BLOCK_BYTES;
+        if queue.back().is_none_or(full) {
+            queue.push_back(Block {
+                bytes: blocks.spare.pop().unwrap_or_default(),
+                envelopes: 0,
+            });
         }
         if let Some(block) = queue.back_mut() {
             let before = block.bytes.len();
+            // Once, instead of growing under what is put in.
+            block.bytes.reserve(envelope.message.weight());
             envelope.encode(&mut block.bytes);
             block.envelopes += 1;
             blocks.bytes += block.bytes.len() - before;
@@ -102,13 +113,23 @@ impl GroupQueue {
                 .or_else(|| blocks.urgent.pop_front());
             blocks.let_go(oldest);
         }
-        drop(blocks);
+        drop(guard);
         self.unsaid.store(true, Ordering::Release);
     }
 
     /// Whether anything was put in since this was last asked.
     pub(crate) fn take_unsaid(&self) -> bool {
         self.unsaid.load(Ordering::Relaxed) && self.unsaid.swap(false, Ordering::Acquire)
+    }
+
+    /// Takes back the memory of a block that has been written.
+    pub(crate) fn take_back(&self, mut bytes: BytesMut) {
+        let of_use = (BLOCK_BYTES..=2 * BLOCK_BYTES).contains(&bytes.capacity());
+        let mut blocks = self.blocks.lock();
+        if of_use && blocks.spare.len() < SPARE_MAX {
+            bytes.clear();
+            blocks.spare.push(bytes);
+        }
     }
 
     /// Whether nothing waits.
@@ -183,6 +204,9 @@ fn is_urgent(message: &GroupMessage) -> bool {
     match message {
         GroupMessage::Deltas { deltas, .. } => deltas.is_empty(),
         GroupMessage::Ack { .. } | GroupMessage::Seal { .. } | GroupMessage::Synced { .. } => true,
+        // A client waits for these; the sweep asks for many pages at a time.
+        GroupMessage::Get { urgent, .. } => *urgent,
+        GroupMessage::Parts { parts, .. } => parts.len() <= PARTS_URGENT_MAX,
         _ => false,
     }
 }
@@ -192,7 +216,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use staves_model::{Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time};
-    use staves_wire::group::Delta;
+    use staves_wire::group::{Delta, PageContent, PagePart};
 
     fn envelope(message: GroupMessage) -> GroupEnvelope {
         GroupEnvelope {
@@ -257,6 +281,27 @@ mod tests {
         assert!(all[1..].iter().sum::<usize>() > 8 << 20, "{all:?}");
         assert_eq!(queue.counts().queued_bytes, 0);
         assert_eq!(queue.counts().sent, 10);
+    }
+
+    #[test]
+    fn pages_that_a_client_waits_for_pass_those_of_the_sweep() {
+        let queue = GroupQueue::new(64 << 20);
+        let parts = |count: u32| {
+            let part = |page| PagePart {
+                page,
+                labels: vec![None; 4],
+                content: PageContent::Bytes(Bytes::from(vec![1; staves_model::PAGE_BYTES])),
+            };
+            envelope(GroupMessage::Parts {
+                slot: MemberSlot(1),
+                parts: (0..count).map(part).collect(),
+            })
+        };
+        (0..8).for_each(|_| queue.put(&parts(64)));
+        queue.put(&parts(1));
+        let all = taken(&queue, usize::MAX);
+        assert!((4096..5000).contains(&all[0]), "{all:?}");
+        assert!(all[1..].iter().all(|len| *len > 64 * 4096), "{all:?}");
     }
 
     #[test]

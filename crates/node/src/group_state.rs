@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use staves_directory::Life;
 use staves_group::Member;
-use staves_model::GroupId;
+use staves_model::{GroupId, Time};
 
 /// What a node says of its part in a group.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -33,8 +33,24 @@ pub struct GroupState {
     pub extents_reserved: u32,
     /// Requests that wait at it.
     pub requests_waiting: u64,
+    /// How it last came by pages that it lacked.
+    pub fill: Option<FillState>,
     /// The streams that it holds: a data bucket its own, a parity bucket all.
     pub streams: Vec<StreamState>,
+}
+
+/// How a member came by pages that it lacked when its epoch opened. Times count back from when it says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FillState {
+    /// Pages that it lacked.
+    pub pages: u32,
+    /// Pages that were fetched out of turn, because a client waited for them.
+    pub demanded_pages: u32,
+    /// When the epoch opened.
+    pub began_us_ago: u64,
+    /// When it had all; `None` while it has not.
+    pub ended_us_ago: Option<u64>,
 }
 
 /// How far a member has one data bucket's stream.
@@ -57,6 +73,7 @@ impl GroupState {
     pub(crate) fn of(
         group: GroupId,
         life: &Life,
+        now: Time,
         member: Option<&Member>,
         requests_waiting: usize,
     ) -> GroupState {
@@ -81,6 +98,13 @@ impl GroupState {
         if let Some(pages) = member.pages() {
             (state.extents, state.extents_reserved) = (pages.used(), pages.reserved());
         }
+        let ago = |at: Time| now.since(at).as_micros() as u64;
+        state.fill = member.filled().map(|filled| FillState {
+            pages: filled.pages,
+            demanded_pages: filled.demanded,
+            began_us_ago: ago(filled.began),
+            ended_us_ago: filled.ended.map(ago),
+        });
         let own = member.is_data().then_some(slot.0);
         state.streams = (0..=u8::MAX)
             .map_while(|stream| Some((stream, member.stream(stream.into())?)))

@@ -34,7 +34,7 @@
 //! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
 //! `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`], [`resp`]: pure, by themselves.
-//! [`cpu`]: processor time.
+//! [`cpu`], [`resident`]: what the kernel counts.
 
 mod admin;
 mod clock;
@@ -50,6 +50,7 @@ mod links;
 pub mod metrics;
 mod native;
 mod node;
+pub mod resident;
 pub mod resp;
 mod start;
 pub mod status;

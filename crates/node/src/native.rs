@@ -338,7 +338,10 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
     // What an application may make for itself, it may make through any door.
     let regions = matches!(
         change,
-        Change::CreateRegion { .. } | Change::GrowRegion { .. } | Change::DeleteRegion { .. }
+        Change::CreateRegion { .. }
+            | Change::GrowRegion { .. }
+            | Change::LoadRegion { .. }
+            | Change::DeleteRegion { .. }
     );
     match role {
         _ if regions => Ok(()),

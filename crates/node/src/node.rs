@@ -487,6 +487,8 @@ impl Running {
             incarnation: host.life.incarnation.0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: host.clock.uptime().as_millis() as u64,
+            resident_bytes: crate::resident::resident_bytes(None).unwrap_or(0),
+            sent_bytes: staves_net::sent_bytes(),
             keys: figures.keys,
             live_bytes: figures.live_bytes,
             used_bytes,

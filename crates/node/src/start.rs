@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
 use staves_model::{Change, ClusterId, ClusterMap, Medium, PoolKind};
+use staves_store::Budget;
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint};
@@ -275,6 +276,7 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
         lease: config.lease_ms.duration(),
         heartbeat_every: config.lease_ms.duration() / 5,
         // A share of the node's bound for each bucket: traffic is never even over all of them.
+        fill_budget: Arc::new(Budget::new(config.rebuild_pages_max)),
         log_bytes_max: (config.log_bytes_max.0 / 8).max(LOG_BYTES_MIN) as usize,
         ..staves_group::Options::default()
     };

@@ -60,6 +60,10 @@ pub struct NodeFacts {
     pub used_bytes: u64,
     /// Bytes of pages that it may hold.
     pub budget_bytes: u64,
+    /// Memory that its process has, as the kernel counts it.
+    pub resident_bytes: u64,
+    /// Bytes that it has sent to nodes and clients of the native protocol since its start.
+    pub sent_bytes: u64,
     /// Reads since its start.
     pub reads: u64,
     /// Reads that found a value.

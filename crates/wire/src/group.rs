@@ -224,6 +224,21 @@ pub enum GroupMessage {
     },
 }
 
+impl GroupMessage {
+    /// About how many bytes it takes up on the wire: never far less, if it is large.
+    pub fn weight(&self) -> usize {
+        const PART_BYTES: usize = 32 + staves_model::PAGE_BYTES;
+        match self {
+            GroupMessage::Deltas { deltas, .. } => deltas.iter().map(Delta::weight).sum(),
+            GroupMessage::Parts { parts, .. } => {
+                let labels = |part: &PagePart| part.labels.len() * 17;
+                parts.iter().map(|part| PART_BYTES + labels(part)).sum()
+            }
+            _ => 0,
+        }
+    }
+}
+
 /// A message with what fences it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupEnvelope {

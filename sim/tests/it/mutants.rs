@@ -113,17 +113,16 @@ hunts! {
     parity_that_purges_what_is_not_stable_is_found: ParityPurgesUnstable, 2 + 2, mixed, 5;
     done_pages_that_are_reset_are_found: DonePagesReset, 2 + 2, mixed, 10;
     the_stream_of_a_vacant_bucket_forgotten_is_found: VacantStreamForgotten, 2 + 2, mixed, 20;
-    equal_labels_of_two_streams_taken_as_one_are_found: EqualLabelsTakenAsOne, 3 + 2, mixed, 200;
-    an_epoch_that_asks_all_for_the_largest_memory_is_found: MemoryOfTheLargestAsked, 2 + 1, mixed, 200;
-    memory_granted_to_two_is_found: GrantedToAll, 2 + 1, mixed, 200;
-    memory_of_missing_pages_given_back_is_found: MissingPagesMemoryGivenBack, 2 + 2, mixed, 200;
+    equal_labels_of_two_streams_taken_as_one_are_found: EqualLabelsTakenAsOne, 3 + 2, mixed, 80;
+    an_epoch_that_asks_all_for_the_largest_memory_is_found: MemoryOfTheLargestAsked, 2 + 1, mixed, 15;
+    memory_of_missing_pages_given_back_is_found: MissingPagesMemoryGivenBack, 2 + 2, mixed, 20;
 }
 
 // Bugs of the memory service, in the worlds that run it.
 hunts! {
     MEMORY_HUNTED:
-    a_read_of_a_lost_group_that_waits_is_found: LostReadWaits, 2 + 2, mixed, 100;
-    a_write_to_an_old_place_without_memory_is_found: OldPlaceNeedsNoMemory, 2 + 2, mixed, 60;
+    a_read_of_a_lost_group_that_waits_is_found: LostReadWaits, 2 + 2, mixed, 35;
+    a_write_to_an_old_place_without_memory_is_found: OldPlaceNeedsNoMemory, 2 + 2, mixed, 10;
 }
 
 /// Rare: a late copy of a request that changed nothing must meet the very bucket that answered it.
@@ -150,6 +149,7 @@ const SCRIPTED: &[Mutant] = &[
     Mutant::RequestTableNotRebuilt,
     Mutant::OldIncarnationCounted,
     Mutant::HeldReadNeedsNoLease,
+    Mutant::GrantedToAll,
 ];
 
 /// Not found, with the reason at `scripts::fence_by_label_cannot_show`.
@@ -165,7 +165,8 @@ fn no_planted_bug_is_left_out() {
         );
     }
     for mutant in Mutant::CODED {
-        assert!(CODED_HUNTED.contains(&mutant), "{mutant:?} has no test");
+        let known = CODED_HUNTED.contains(&mutant) || SCRIPTED.contains(&mutant);
+        assert!(known, "{mutant:?} has no test");
     }
     for mutant in Mutant::MEMORY {
         assert!(MEMORY_HUNTED.contains(&mutant), "{mutant:?} has no test");

@@ -28,6 +28,14 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
         "both members of a former life came back after the group had begun anew, heard the \
          directory, and went on answering until they saw the map",
     ),
+    (
+        5497,
+        4,
+        2,
+        "a data bucket changed its wish for memory twice in one moment, the messages came in the other \
+         order, and parity gave back what it had granted for the second (also \
+         coded::the_larger_of_two_wishes_of_one_moment_counts in crates/group)",
+    ),
 ];
 
 #[test]

@@ -2,12 +2,14 @@
 //! things at once, and what earlier versions of the protocol broke on. Each runs clean as it is; with
 //! its bug planted it must show.
 
+use bytes::Bytes;
 use staves_model::mutant::Mutant;
 use staves_sim::event::Packet;
 use staves_sim::kv_history::{Act, Text};
 use staves_sim::script::{Script, brings, group_message, is_ack, is_open_call, play, play_keys};
 use staves_sim::world::MS;
-use staves_wire::group::GroupMessage;
+use staves_store::EXTENT_BYTES;
+use staves_wire::group::{GroupMessage, Run, RunKind};
 
 fn clean(shape: (usize, usize), act: fn(&mut Script)) {
     let bad = play(None, shape, act);
@@ -124,6 +126,50 @@ fn a_lease_is_for_the_epoch_that_is_open() {
         s.heal();
         s.until_complete();
     });
+}
+
+/// Parity had memory for what one data bucket wished for, and the other counted it as its own. The one gives
+/// it back, somebody takes it, and the other uses it before parity's word comes: what it then makes is
+/// acknowledged, and can never be applied.
+#[test]
+fn memory_is_granted_to_who_asked_for_it() {
+    fn act(s: &mut Script) {
+        fn wish(s: &mut Script, node: usize, extents: u32) {
+            s.world.with_member(node, |m, now, out, _| {
+                m.want_extents(extents);
+                m.flush(now, out);
+            });
+            s.run_ms(60);
+        }
+        wish(s, 0, 5);
+        s.hold(|from, to, p| from == 2 && to == 1 && is_ack(p));
+        wish(s, 0, 2);
+        let budget = s.world.nodes[2].budget.clone();
+        let free = budget.limit() - budget.taken();
+        assert!(budget.take(free));
+        s.world.with_member(1, |m, now, out, _| {
+            m.want_extents(4);
+            if m.usable_extents() >= 4 {
+                let run = Run {
+                    offset: 3 * EXTENT_BYTES as u64,
+                    len: 8,
+                    kind: RunKind::Bytes,
+                };
+                let bytes = Bytes::from_static(b"too soon");
+                m.update(None, Bytes::new(), vec![run], bytes);
+            }
+            m.flush(now, out);
+        });
+        s.run_ms(30);
+        s.heal();
+        s.let_go();
+        s.run_ms(100);
+        budget.give(free);
+        s.run_ms(100);
+        let usable = s.world.nodes[1].member.as_ref().map(|m| m.usable_extents());
+        assert_eq!(usable, Some(4), "granted once there is memory for it");
+    }
+    caught(Mutant::GrantedToAll, (2, 1), "a seq is never refused", act);
 }
 
 /// A value that no copy has is read, and gone with the data bucket (rule 3, planted bug 2).

@@ -34,6 +34,10 @@ pub enum Bench {
     /// One thread. Rates are gigabytes (10^9) that are read in a second: m buffers for an encoding or a decoding, one for
     /// a delta, a copy or an XOR.
     Erasure(super::erasure::ErasureBench),
+    /// Kill nodes of a cluster of its own, and measure how fast what they held is rebuilt
+    ///
+    /// Starts the nodes on this machine by itself, and stops them at the end.
+    Recovery(super::recovery::RecoveryBench),
 }
 
 /// What a server speaks.

@@ -9,13 +9,15 @@ use rand::{Rng, RngCore, SeedableRng};
 use serde::Serialize;
 use staves_client::{ClientError, Region};
 use staves_node::config::{Millis, Size};
+use staves_node::status::NodeFacts;
 use staves_wire::ErrorCode;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::histogram::Histogram;
 use crate::args::{Args, Format};
+use crate::cluster::Cluster;
 use crate::memory::{Session, check_pool, failed};
-use crate::output::{self, bytes, number, table};
+use crate::output::{self, bytes, number, or_dash, table};
 
 /// Bytes of one write while the region is filled.
 const FILL_BYTES: u64 = 8 << 20;
@@ -76,6 +78,8 @@ struct Run {
     operations: u64,
     operations_per_second: f64,
     bytes_per_second: f64,
+    /// What all nodes and this program sent meanwhile, for each operation; `null` where a node does not say.
+    sent_bytes_per_operation: Option<f64>,
     mean_us: f64,
     p50_us: f64,
     p99_us: f64,
@@ -92,6 +96,10 @@ struct Report {
     scheme: String,
     region_bytes: u64,
     fill_bytes_per_second: f64,
+    /// Memory of all nodes once the region is filled, whatever it is used for, and as a multiple of the
+    /// region; `null` where a node does not say.
+    resident_bytes: Option<u64>,
+    resident_share: Option<f64>,
     runs: Vec<Run>,
 }
 
@@ -190,11 +198,16 @@ fn runs(
         .runtime
         .block_on(fill(region, bench.size.0))
         .map_err(failed)?;
+    let fill_seconds = begun.elapsed().as_secs_f64();
+    let all = |of: fn(&NodeFacts) -> u64| sum(args, of);
+    let resident_bytes = all(|facts| facts.resident_bytes);
     let mut report = Report {
         pool: stat.pool,
         scheme: stat.scheme,
         region_bytes: bench.size.0,
-        fill_bytes_per_second: bench.size.0 as f64 / begun.elapsed().as_secs_f64(),
+        fill_bytes_per_second: bench.size.0 as f64 / fill_seconds,
+        resident_bytes,
+        resident_share: resident_bytes.map(|all| all as f64 / bench.size.0 as f64),
         runs: Vec::new(),
     };
     for block in &bench.blocks {
@@ -210,16 +223,34 @@ fn runs(
                     from,
                     until: from + bench.duration.duration(),
                 };
-                report
-                    .runs
-                    .push(one(args, bench.threads, region.name(), plan)?);
+                let sent = || all(|facts| facts.sent_bytes);
+                let before = sent();
+                let ours = staves_net::sent_bytes();
+                let mut run = one(args, bench.threads, region.name(), plan)?;
+                // What was sent in the warm-up counts, and so do its operations.
+                let span = (plan.until - plan.from) + bench.warm_up.duration();
+                let done = run.operations_per_second * span.as_secs_f64();
+                let sent = sent().zip(before).map(|(after, before)| after - before);
+                let ours = staves_net::sent_bytes() - ours;
+                run.sent_bytes_per_operation =
+                    sent.map(|sent| (sent + ours) as f64 / done.max(1.0));
+                report.runs.push(run);
             }
         }
     }
     Ok(report)
 }
 
-async fn fill(region: &Region, size: u64) -> Result<(), ClientError> {
+/// A figure of all nodes that are up, together; `None` if one does not say.
+fn sum(args: &Args, of: fn(&NodeFacts) -> u64) -> Option<u64> {
+    let cluster = Cluster::connect(&args.cluster, args.deadline.duration()).ok()?;
+    let report = cluster.status().ok()?;
+    let up = report.nodes.iter().filter(|node| node.up);
+    up.map(|node| node.facts.as_ref().map(of)).sum()
+}
+
+/// Writes all of a region once.
+pub async fn fill(region: &Region, size: u64) -> Result<(), ClientError> {
     let mut part = vec![0; FILL_BYTES.min(size) as usize];
     SmallRng::seed_from_u64(size).fill_bytes(&mut part);
     let part = Bytes::from(part);
@@ -267,6 +298,7 @@ fn one(args: &Args, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Ru
         operations: count,
         operations_per_second: count as f64 / seconds,
         bytes_per_second: (count * plan.block) as f64 / seconds,
+        sent_bytes_per_operation: None,
         mean_us: us(seen.latencies.mean()),
         p50_us: us(seen.latencies.quantile(0.5)),
         p99_us: us(seen.latencies.quantile(0.99)),
@@ -350,6 +382,7 @@ impl Report {
             "callers ",
             "operations/s ",
             "bytes/s ",
+            "sent/op ",
             "p50 ",
             "p99 ",
             "max ",
@@ -363,6 +396,7 @@ impl Report {
                 run.callers.to_string(),
                 number(run.operations_per_second.round() as u64),
                 bytes(run.bytes_per_second as u64),
+                or_dash(run.sent_bytes_per_operation.map(|sent| bytes(sent as u64))),
                 us(run.p50_us),
                 us(run.p99_us),
                 us(run.max_us),
@@ -371,8 +405,17 @@ impl Report {
         };
         let rows = table(&headings, self.runs.iter().map(row));
         let fill = bytes(self.fill_bytes_per_second as u64);
+        let memory = match self.resident_bytes.zip(self.resident_share) {
+            Some((all, share)) => {
+                format!(
+                    "; the nodes have {} resident, {share:.2} times the region",
+                    bytes(all)
+                )
+            }
+            None => String::new(),
+        };
         format!(
-            "{} in pool '{}', {}; filled at {fill}/s\n{rows}",
+            "{} in pool '{}', {}; filled at {fill}/s{memory}\n{rows}",
             bytes(self.region_bytes),
             self.pool,
             self.scheme

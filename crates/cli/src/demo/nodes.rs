@@ -1,4 +1,4 @@
-//! The demo's nodes: child processes with folders in a temporary place.
+//! Nodes of our own, for the demo and for benches: child processes with folders in a temporary place.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -16,8 +16,6 @@ use crate::cluster::Cluster;
 
 /// How long one look at the cluster may take.
 const STATUS: Duration = Duration::from_millis(1000);
-/// Memory of each node.
-const MEMORY: &str = "512MiB";
 const HOST: &str = "127.0.0.1";
 
 /// One node: its doors and, while it runs, its process.
@@ -36,6 +34,8 @@ pub struct Nodes {
     folder: Option<TempDir>,
     path: PathBuf,
     processes: Vec<Process>,
+    /// Flags of `up` that those started from now on get besides.
+    pub flags: Vec<String>,
     /// The connection that the last look was taken through.
     cluster: Option<Cluster>,
 }
@@ -67,6 +67,7 @@ impl Nodes {
             folder: Some(folder),
             path,
             processes,
+            flags: Vec::new(),
             cluster: None,
         };
         if keep {
@@ -107,7 +108,8 @@ impl Nodes {
             .args(["--listen", &format!("{HOST}:{}", process.native)])
             .args(["--resp", &format!("{HOST}:{}", process.resp)])
             .args(["--admin", &format!("{HOST}:{}", process.admin)])
-            .args(["--memory", MEMORY, "--threads", "2"])
+            .args(["--threads", "2"])
+            .args(&self.flags)
             .args(["--parent-pid", &std::process::id().to_string()])
             .arg("--data")
             .arg(&process.folder);
@@ -191,6 +193,17 @@ impl Nodes {
         Ok(report)
     }
 
+    /// A connection to any node that runs.
+    pub fn cluster(&mut self) -> anyhow::Result<&Cluster> {
+        self.status()?;
+        self.cluster.as_ref().context("no node answers")
+    }
+
+    /// A node's process while it runs.
+    pub fn pid(&self, at: usize) -> Option<u32> {
+        self.processes[at].child.as_ref().map(Child::id)
+    }
+
     /// The running node at this native address.
     pub fn at(&self, native: &str) -> Option<usize> {
         self.running().find(|at| self.native(*at) == native)
@@ -205,9 +218,7 @@ impl Nodes {
 
     /// Makes a change of the cluster's map, through any node that runs.
     pub fn propose(&mut self, change: &Change) -> anyhow::Result<()> {
-        self.status()?;
-        let cluster = self.cluster.as_ref().context("no node answers")?;
-        cluster.propose(change).map(|_| ())
+        self.cluster()?.propose(change).map(|_| ())
     }
 
     /// The native doors of all running nodes.
@@ -224,7 +235,7 @@ impl Nodes {
         )
     }
 
-    fn native(&self, at: usize) -> String {
+    pub fn native(&self, at: usize) -> String {
         format!("{HOST}:{}", self.processes[at].native)
     }
 

@@ -57,5 +57,14 @@ pub enum Memory {
         /// Where the first byte goes
         #[arg(long, value_name = "SIZE", default_value = "0B")]
         offset: Size,
+        /// Without parity until all is written, which is faster: then parity is made in one pass. What a node
+        /// that fails meanwhile holds of the region, also of what was there before, is lost
+        #[arg(long)]
+        load: bool,
+    },
+    /// Make the parity of a region whose load was broken off
+    Protect {
+        /// Its name
+        name: String,
     },
 }

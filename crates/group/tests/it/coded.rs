@@ -191,7 +191,7 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     town.kept_back.clear();
     let mut out = Effects::default();
     town.now = town.now + std::time::Duration::from_millis(150);
-    town.members[3].demand(town.now, 7, &mut out);
+    town.members[3].demand(town.now, 7, 1, &mut out);
     town.carry(out);
     assert!(bytes.is_empty());
     let seq = read(&town, &mut bytes).expect("it was made");
@@ -287,7 +287,7 @@ fn a_part_is_rolled_forward_by_streams_whose_labels_are_equal() {
     town.now = town.now + std::time::Duration::from_millis(150);
     // Parity does its arithmetic with a tick, and there is none before the page is asked for.
     let mut out = Effects::default();
-    town.members[4].demand(town.now, 1, &mut out);
+    town.members[4].demand(town.now, 1, 1, &mut out);
     town.carry(out);
     assert!(page_of(&town, 4, 1) == wanted);
 }
@@ -473,4 +473,30 @@ fn parts_that_lie_apart_are_multiplied_apart() {
         (parts, now.multiplications - before.multiplications),
         (5, 5)
     );
+}
+
+/// A data bucket that changes its wish twice in one moment: the messages come in the other order, and what was
+/// granted for the second is kept (seed 5497 of the wide worlds).
+#[test]
+fn the_larger_of_two_wishes_of_one_moment_counts() {
+    let mut town = Town::new(2, 1, 0);
+    town.ticks(10);
+    let now = town.now;
+    let wish = |town: &mut Town, extents: u32| {
+        let mut out = Effects::default();
+        town.members[0].want_extents(extents);
+        town.members[0].flush(now, &mut out);
+        out
+    };
+    let (first, second) = (wish(&mut town, 2), wish(&mut town, 5));
+    town.carry(second);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    town.carry(first);
+    let reserved = town.members[2].pages().map(|p| p.reserved());
+    assert_eq!(reserved, Some(5), "what is granted stays");
+    // The next message says what counts.
+    town.members[0].want_extents(3);
+    town.ticks(20);
+    let reserved = town.members[2].pages().map(|p| p.reserved());
+    assert_eq!((reserved, town.members[0].usable_extents()), (Some(3), 3));
 }

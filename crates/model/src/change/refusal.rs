@@ -6,6 +6,7 @@ use thiserror::Error;
 use super::BUCKETS_MAX;
 use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
+use crate::units::with_unit;
 
 /// A refused change. The map is as it was.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
@@ -177,10 +178,12 @@ pub enum Refusal {
         "region '{name}' exists already: choose another name, or let it grow with `staves memory grow`"
     )]
     RegionExists { name: String },
-    #[error("region '{name}' cannot have {bytes} bytes more: choose a size from 1 to {max} bytes")]
+    #[error("region '{name}' cannot have {} more: choose a size from 1B to {}", with_unit(*bytes), with_unit(*max))]
     BadRegionSize { name: String, bytes: u64, max: u64 },
     #[error(
-        "region '{name}' has {from} bytes and cannot shrink to {to}: make a smaller one and copy what is to stay"
+        "region '{name}' has {} and cannot shrink to {}: make a smaller one and copy what is to stay",
+        with_unit(*from),
+        with_unit(*to)
     )]
     RegionShrinks { name: String, from: u64, to: u64 },
 }

@@ -27,6 +27,7 @@ impl ClusterMap {
             name: name.into(),
             size_bytes,
             stretches: vec![stretch],
+            loading: false,
         };
         let id = region.id;
         self.regions_of(pool).push(region);
@@ -55,6 +56,16 @@ impl ClusterMap {
         let region = region.expect("looked up above");
         region.size_bytes = size_bytes;
         region.stretches.extend(stretch);
+        self.moved(Outcome::Done)
+    }
+
+    pub(super) fn load_region(&mut self, name: &str, on: bool) -> Result<Outcome, Refusal> {
+        let (pool, _, region) = self.region_to_change(name)?;
+        if region.loading == on {
+            return Ok(Outcome::Unchanged);
+        }
+        let region = self.regions_of(pool).iter_mut().find(|r| r.name == name);
+        region.expect("looked up above").loading = on;
         self.moved(Outcome::Done)
     }
 

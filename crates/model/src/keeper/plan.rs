@@ -117,7 +117,10 @@ impl View<'_> {
 
     /// Members that the scheme wants and the nodes allow.
     fn width(&self) -> usize {
-        self.pool.scheme.width()
+        match self.pool.is_loading(self.group.id) {
+            true => self.group.m.into(),
+            false => self.pool.scheme.width(),
+        }
     }
 
     /// The nodes that should hold the group.

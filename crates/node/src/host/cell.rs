@@ -39,7 +39,7 @@ pub(crate) struct State {
     out: BucketEffects,
     /// The group has parity: writes wait for it, and may have to be asked again.
     parity: bool,
-    /// Writes were made since the last flush.
+    /// Something was made since the last flush that other nodes are to be told.
     dirty: bool,
     /// Since when the bucket holds nothing and is listed nowhere.
     pub(crate) idle_since: Option<Time>,
@@ -245,8 +245,13 @@ impl State {
         }
     }
 
+    /// Whether submits have left something to be said to other nodes: flush the cell after the batch.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
     /// Tries an operation on a memory pool's bucket. `None`: the waiter will be told. Writes want a flush
-    /// after the batch.
+    /// after the batch, and so does a read that asks other nodes for pages.
     pub(crate) fn submit_memory(
         &mut self,
         now: Time,
@@ -267,6 +272,7 @@ impl State {
         };
         let (effects, mut answers) = (&mut self.out.effects, staves_memory::Answers::new());
         let answer = bucket.submit(now, ask, op.slot, &op.action, effects, &mut answers);
+        self.dirty |= !effects.sends.is_empty();
         let answer = answer.or_else(|| answers.pop().map(|(_, answer)| answer));
         if answer.is_none() {
             self.waiting.insert(waiter());

@@ -22,7 +22,13 @@ pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
     let state = {
         let state = cell.lock();
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
-        GroupState::of(target.group, &host.life, member, state.waiting())
+        GroupState::of(
+            target.group,
+            &host.life,
+            host.clock.now(),
+            member,
+            state.waiting(),
+        )
     };
     match serde_json::to_vec(&state) {
         Ok(json) => reply.send(&Message::GroupStateAnswer(GroupStateAnswer {

@@ -65,8 +65,9 @@ pub(crate) fn serve(
         if let Some(answer) = state.submit_memory(now, id, deadline, op, waiter) {
             batch.put(index, answer);
         }
+        let says_something = state.is_dirty();
         drop(state);
-        if op.action.is_write() {
+        if says_something {
             touched.push(cell.clone());
         }
     }

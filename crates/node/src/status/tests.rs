@@ -418,6 +418,7 @@ fn memory_pool(id: u32, regions: &[(&str, u32, u32)]) -> Pool {
         id: staves_model::RegionId(*first),
         name: (*name).to_owned(),
         size_bytes: 1,
+        loading: false,
         stretches: vec![staves_model::Stretch {
             first: GroupId(*first),
             count: *count,

@@ -534,3 +534,94 @@ fn a_stop_that_would_lose_a_region_is_refused() {
     let forced = Message::NodeStopForced(NodeTarget { node: NodeId(3) });
     assert_eq!(town.citizens[0].ask(&forced), Message::Done);
 }
+
+/// Row H11: a region of a protected pool is loaded without parity; then parity is made of the data in one
+/// pass, and bears the loss of as many nodes as if every write had been logged.
+#[test]
+fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
+    let (mut town, client) = town_with_pool(5, "2+2");
+    let runtime = town.citizens[0].runtime().handle().clone();
+    let size = 6 << 20;
+    let (region, groups) = runtime.block_on(async {
+        let region = client.create_region(POOL, "r", size).await;
+        let region = region.expect("a region");
+        region.write(5, pattern(1, 100)).await.expect("protected");
+        region.load(true).await.expect("a load begins");
+        let stat = region.stat().await.expect("its entry");
+        assert!(stat.loading && stat.settled);
+        (region, stat.groups)
+    });
+    let parity = |town: &Town| {
+        let map = town.citizens[0].map();
+        let slots = groups.iter().filter_map(|id| map.groups.get(id));
+        slots.map(|g| g.parity_slots().count()).collect::<Vec<_>>()
+    };
+    eventually("a node knows of it", || parity(&town) == [0]);
+    runtime.block_on(async {
+        region
+            .write(0, pattern(2, size as usize))
+            .await
+            .expect("loaded");
+        region.load(false).await.expect("parity is made");
+        let stat = region.stat().await.expect("its entry");
+        assert!(!stat.loading && stat.settled);
+    });
+    eventually("a node knows of it", || parity(&town) == [2]);
+    let map = town.citizens[0].map();
+    let members = map.groups[&groups[0]].listed();
+    // The client lives at the first node.
+    let places = members
+        .map(|(_, x)| town.position(x.node))
+        .filter(|at| *at != 0);
+    let victims: Vec<usize> = places.take(2).collect();
+    victims.iter().for_each(|at| town.citizens[*at].kill());
+    let got = runtime.block_on(region.read(0, size)).expect("rebuilt");
+    assert!(got == pattern(2, size as usize));
+}
+
+/// Row H6: a page that a client waits for is asked for at once. Regression: what a read asked other nodes for
+/// was sent with the node's next look at the clock.
+#[test]
+fn h6_a_missing_page_does_not_wait_for_the_clock() {
+    let tick = Duration::from_millis(300);
+    let mut town = Town::found_as(5, |_, config| {
+        config.tick_ms = staves_node::config::Millis(tick.as_millis() as u64);
+        config.lease_ms = staves_node::config::Millis(4 * config.tick_ms.0);
+        config.rebuild_pages_max = 0;
+    });
+    make_pool(&town, POOL, "2+2", 24 << 20);
+    let client = client(&town);
+    let runtime = town.citizens[0].runtime().handle().clone();
+    let chunks = 32;
+    let region = runtime.block_on(async {
+        let region = client.create_region(POOL, "r", chunks * CHUNK_BYTES).await;
+        let region = region.expect("a region");
+        let bytes = pattern(3, (chunks * CHUNK_BYTES) as usize);
+        region.write(0, bytes).await.expect("all of it");
+        region
+    });
+    let map = town.citizens[0].map();
+    let group = map.region_named("r").expect("made").1.stretches[0].first;
+    let slots = 0..2u8;
+    let home = |slot| map.groups[&group].member(staves_model::MemberSlot(slot));
+    let homes: Vec<usize> = slots
+        .filter_map(home)
+        .map(|x| town.position(x.node))
+        .collect();
+    let lost = (0..2).find(|slot| homes[*slot] != 0).expect("one of two");
+    town.citizens[homes[lost]].kill();
+    let all = pattern(3, (chunks * CHUNK_BYTES) as usize);
+    let mut took: Vec<Duration> = (0..chunks)
+        .filter(|chunk| *chunk as usize % 2 == lost)
+        .map(|chunk| {
+            let (offset, begun) = (chunk * CHUNK_BYTES, std::time::Instant::now());
+            let got = runtime
+                .block_on(region.read(offset, 4096))
+                .expect("rebuilt");
+            assert!(got == all[offset as usize..][..4096]);
+            begun.elapsed()
+        })
+        .collect();
+    took.sort();
+    assert!(took[took.len() / 2] < tick / 3, "{took:?}");
+}

@@ -1,0 +1,528 @@
+//! `staves bench recovery`: how fast lost buckets of a region are rebuilt, alone and under reads, and how
+//! fast a page comes that a client waits for (row H9; figure 8 of the paper on reliability groups).
+//!
+//! As many nodes as the scheme is wide are started on this machine, each a process of its own, and a region is
+//! made and filled. Then nodes are killed, started again with nothing in memory, and rebuild what they held:
+//! a bucket of each of the region's groups, data or parity. The nodes say themselves when the first of these
+//! groups opened and when the last bucket had all its pages; the rate is what was rebuilt over that time.
+
+mod reads;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+use staves_client::{Client, ClientOptions, Region};
+use staves_model::{
+    Change, ClusterMap, GroupId, Medium, NodeId, PAGE_BYTES, PoolKind, Scheme, stretch_unit,
+};
+use staves_node::config::Size;
+use staves_node::group_state::FillState;
+use staves_node::resident::resident_bytes;
+use tokio::runtime::Runtime;
+
+use self::reads::{Figures, Places, Reads};
+use super::memory::fill;
+use crate::args::Args;
+use crate::demo::nodes::Nodes;
+use crate::output::{self, bytes, number, table};
+
+/// How long the cluster may take for anything: to start, to notice a death, to rebuild.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How often it is looked at meanwhile; what is measured is timed by the nodes themselves.
+const LOOK: Duration = Duration::from_millis(50);
+const POOL: &str = "recovery";
+const REGION: &str = "recovery";
+
+#[derive(clap::Args, Debug)]
+pub struct RecoveryBench {
+    /// Bytes of the region; all are written before anything is measured
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: Size,
+
+    /// The region's scheme; so many nodes are started
+    #[arg(long, value_name = "DATA+PARITY", default_value = "4+2")]
+    pub scheme: Scheme,
+
+    /// How many nodes are killed at once; a list
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub lost: Vec<u8>,
+
+    /// Runs of each, to take the median of
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub times: u32,
+
+    /// Reads a second beside a recovery, half of them of pages that are not rebuilt yet; 0: no run with reads
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub reads: u32,
+
+    /// Pages that are read while nothing is rebuilt but what is asked for; 0: no such run
+    #[arg(long, value_name = "COUNT", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub demand: u32,
+
+    /// Keep the nodes' folders and logs, and say where
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// All that was measured.
+#[derive(Serialize)]
+struct Report {
+    scheme: String,
+    nodes: usize,
+    region_bytes: u64,
+    fill_bytes_per_second: f64,
+    /// Resident memory of all nodes once the region is filled, whatever it is used for.
+    resident_bytes: u64,
+    resident_share: f64,
+    recoveries: Vec<Recovery>,
+    demands: Vec<Demand>,
+    /// For a plot: x is how many nodes were killed, y megabytes a second.
+    rows: Vec<Row>,
+}
+
+/// Nodes were killed, and what they held was rebuilt.
+#[derive(Clone, Serialize)]
+struct Recovery {
+    lost_nodes: u8,
+    pages: u64,
+    seconds: f64,
+    bytes_per_second: f64,
+    /// Pages that came out of turn, because a read waited for them.
+    demanded_pages: u64,
+    /// Of those that began while it went on; `null`: there were none beside it.
+    reads: Option<Figures>,
+}
+
+/// Reads while nothing is rebuilt but what they ask for.
+#[derive(Serialize)]
+struct Demand {
+    /// Whether each page was missing, or was there all the time.
+    missing: bool,
+    callers: u32,
+    reads: Figures,
+}
+
+#[derive(Serialize)]
+struct Row {
+    figure: u8,
+    case: &'static str,
+    x: f64,
+    y: f64,
+}
+
+pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
+    let Scheme { m, k } = bench.scheme;
+    ensure!(
+        m > 1,
+        "a recovery of {} copies bytes; give two data buckets or more",
+        bench.scheme
+    );
+    if let Some(lost) = bench.lost.iter().find(|lost| **lost > k) {
+        bail!("{} does not bear the loss of {lost} nodes", bench.scheme);
+    }
+    let mut town = Town::start(bench)?;
+    let fill_bytes_per_second = town.fill(bench.size.0)?;
+    let resident_bytes = town.resident_bytes();
+    let mut report = Report {
+        scheme: bench.scheme.to_string(),
+        nodes: town.nodes.len(),
+        region_bytes: bench.size.0,
+        fill_bytes_per_second,
+        resident_bytes,
+        resident_share: resident_bytes as f64 / bench.size.0 as f64,
+        recoveries: Vec::new(),
+        demands: Vec::new(),
+        rows: Vec::new(),
+    };
+    let loads = [0, bench.reads];
+    let loads = if bench.reads > 0 {
+        &loads[..]
+    } else {
+        &loads[..1]
+    };
+    for lost in &bench.lost {
+        for reads in loads {
+            for _ in 0..bench.times {
+                let recovery = town.recovery(*lost, *reads)?;
+                let rate = bytes(recovery.bytes_per_second as u64);
+                eprintln!("{lost} lost, {reads} reads/s beside it: {rate}/s");
+                report.recoveries.push(recovery);
+            }
+        }
+    }
+    if bench.demand > 0 {
+        report.demands = town.demand(bench.demand)?;
+    }
+    report.rows = rows(&report.recoveries);
+    output::answer(args.output, &report, Report::table)
+}
+
+/// The medians, as points of figure 8.
+fn rows(recoveries: &[Recovery]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (case, beside) in [("alone", false), ("under reads", true)] {
+        for lost in 1..=u8::MAX {
+            let of = |r: &&Recovery| r.lost_nodes == lost && r.reads.is_some() == beside;
+            let mut rates: Vec<f64> = recoveries
+                .iter()
+                .filter(of)
+                .map(|r| r.bytes_per_second)
+                .collect();
+            rates.sort_by(f64::total_cmp);
+            if let Some(median) = rates.get(rates.len() / 2) {
+                rows.push(Row {
+                    figure: 8,
+                    case,
+                    x: f64::from(lost),
+                    y: median / 1e6,
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// Our nodes, with a region on all of them.
+struct Town {
+    nodes: Nodes,
+    runtime: Runtime,
+    client: Client,
+    region: Region,
+    scheme: Scheme,
+}
+
+impl Town {
+    fn start(bench: &RecoveryBench) -> anyhow::Result<Town> {
+        let scheme = bench.scheme;
+        let mut nodes = Nodes::new(scheme.width() as u32, None, bench.keep)?;
+        // Each node has one bucket of every group, and some room beside it.
+        let unit = stretch_unit(scheme.m);
+        let bucket_bytes = bench.size.0.div_ceil(unit) * (unit / u64::from(scheme.m));
+        let budget = bucket_bytes + bucket_bytes / 4 + (64 << 20);
+        nodes.flags = vec!["--memory".into(), format!("{budget}B")];
+        for at in 0..nodes.len() {
+            nodes.spawn(at)?;
+            if at == 0 {
+                until("the first node answers", || Ok(nodes.status().is_ok()))?;
+            }
+        }
+        let all = nodes.len();
+        until("all nodes have joined", || {
+            let up = |report: staves_node::status::StatusReport| {
+                report.nodes.iter().filter(|node| node.up).count()
+            };
+            Ok(nodes.status().is_ok_and(|report| up(report) == all))
+        })?;
+        // A cache that nobody uses would only be in the way.
+        nodes.propose(&Change::DeletePool {
+            name: "cache".into(),
+        })?;
+        nodes.propose(&Change::CreatePool {
+            name: POOL.into(),
+            kind: PoolKind::Memory {
+                regions: Vec::new(),
+            },
+            scheme,
+            medium: Medium::Ram,
+            node_budget_bytes: budget,
+            buckets: 0,
+            may_start_empty: false,
+        })?;
+        let (runtime, client) = connect(&nodes.native_doors())?;
+        let region = runtime.block_on(client.create_region(POOL, REGION, bench.size.0))?;
+        let mut town = Town {
+            nodes,
+            runtime,
+            client,
+            region,
+            scheme,
+        };
+        town.wait_until_whole()?;
+        Ok(town)
+    }
+
+    fn fill(&mut self, size: u64) -> anyhow::Result<f64> {
+        eprintln!("{} nodes; writing {}", self.nodes.len(), bytes(size));
+        let begun = Instant::now();
+        self.runtime.block_on(fill(&self.region, size))?;
+        Ok(size as f64 / begun.elapsed().as_secs_f64())
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        let pids = (0..self.nodes.len()).filter_map(|at| self.nodes.pid(at));
+        pids.filter_map(|pid| resident_bytes(Some(pid))).sum()
+    }
+
+    /// Kills nodes that hold data of the first group, starts them again, and waits for what they held.
+    fn recovery(&mut self, lost: u8, reads_per_second: u32) -> anyhow::Result<Recovery> {
+        let victims = self.kill(lost)?;
+        self.nodes.revive()?;
+        let reads = match reads_per_second {
+            0 => None,
+            rate => {
+                let places = self.places(&victims)?;
+                Some(Reads::start(self.nodes.native_doors(), places, rate)?)
+            }
+        };
+        self.wait_until_whole()?;
+        let reads = reads.map(Reads::stop).transpose()?;
+        let (mut pages, mut demanded) = (0, 0);
+        let (mut began, mut ended) = (None::<Instant>, None::<Instant>);
+        for (node, group) in self.parts(&victims)? {
+            let Some((fill, now)) = self.fill_of(node, group)? else {
+                continue;
+            };
+            let ended_ago = fill
+                .ended_us_ago
+                .context("a bucket that is whole was never rebuilt")?;
+            let at = |ago: u64| now - Duration::from_micros(ago);
+            began = Some(began.map_or(at(fill.began_us_ago), |b| b.min(at(fill.began_us_ago))));
+            ended = Some(ended.map_or(at(ended_ago), |e| e.max(at(ended_ago))));
+            pages += u64::from(fill.pages);
+            demanded += u64::from(fill.demanded_pages);
+        }
+        let (Some(began), Some(ended)) = (began, ended) else {
+            bail!("nothing was lost with the nodes that were killed");
+        };
+        let seconds = (ended - began).as_secs_f64();
+        Ok(Recovery {
+            lost_nodes: lost,
+            pages,
+            seconds,
+            bytes_per_second: (pages * PAGE_BYTES as u64) as f64 / seconds.max(1e-6),
+            demanded_pages: demanded,
+            reads: reads.map(|reads| reads.figures(began, ended)),
+        })
+    }
+
+    /// Reads pages of a node that comes back and rebuilds nothing by itself, and as many of other nodes.
+    fn demand(&mut self, count: u32) -> anyhow::Result<Vec<Demand>> {
+        let victims = self.kill(1)?;
+        self.nodes
+            .flags
+            .extend(["--rebuild-pages-max".into(), "0".into()]);
+        self.nodes.revive()?;
+        let listed = |map: &ClusterMap, id: &GroupId| {
+            let group = map.groups.get(id);
+            group.is_some_and(|g| {
+                g.open
+                    && victims
+                        .iter()
+                        .all(|v| g.listed().any(|(_, x)| x.node == *v))
+            })
+        };
+        let groups = self.groups()?;
+        self.wait_for("the node that came back has its buckets", |map| {
+            groups.iter().all(|id| listed(map, id))
+        })?;
+        let mut demands = Vec::new();
+        let mut places = self.places(&victims)?;
+        for (missing, callers) in [(false, 1), (true, 1), (true, 16)] {
+            let doors = self.nodes.native_doors();
+            let (reads, left) = Reads::each(doors, places, missing, callers, count)?;
+            places = left;
+            demands.push(Demand {
+                missing,
+                callers,
+                reads,
+            });
+        }
+        Ok(demands)
+    }
+
+    /// Kills so many nodes that hold data of the first group, the directory's leader not among them, and waits
+    /// until that is noticed.
+    fn kill(&mut self, lost: u8) -> anyhow::Result<Vec<NodeId>> {
+        let report = self.nodes.status()?;
+        let leader = report.directory.leader;
+        let map = self.nodes.cluster()?.map()?;
+        let first = self.groups()?[0];
+        let group = map.groups.get(&first).context("the region has no group")?;
+        let data = (0..group.m).filter_map(|slot| group.member(staves_model::MemberSlot(slot)));
+        let victims: Vec<NodeId> = data
+            .map(|x| x.node)
+            .filter(|node| Some(node.0) != leader)
+            .take(usize::from(lost))
+            .collect();
+        for victim in &victims {
+            let node = map.nodes.get(victim).context("a member is no node")?;
+            let process = self
+                .nodes
+                .at(&node.native)
+                .context("a member is no process of ours")?;
+            self.nodes.kill(process)?;
+        }
+        let gone = |map: &ClusterMap| {
+            let up = |id: &NodeId| {
+                map.nodes
+                    .get(id)
+                    .is_some_and(|n| n.state == staves_model::NodeState::Up)
+            };
+            !victims.iter().any(up)
+        };
+        self.wait_for("the death of the killed nodes is noticed", gone)?;
+        Ok(victims)
+    }
+
+    /// Where reads may go: pages of lost data buckets, and others.
+    fn places(&mut self, victims: &[NodeId]) -> anyhow::Result<Places> {
+        let map = self.nodes.cluster()?.map()?;
+        let (_, region) = map.region_named(REGION).context("the region is gone")?;
+        let home = |id: &GroupId, slot| {
+            let before = self.client.map();
+            let group = before.groups.get(id).or_else(|| map.groups.get(id));
+            group.and_then(|g| g.member(slot)).map(|x| x.node)
+        };
+        Ok(Places::of(region, self.scheme.m, |id, slot| {
+            // A vacant slot was a victim's.
+            home(id, slot).is_none_or(|node| victims.contains(&node))
+        }))
+    }
+
+    fn groups(&self) -> anyhow::Result<Vec<GroupId>> {
+        let stat = self.runtime.block_on(self.region.stat())?;
+        ensure!(!stat.groups.is_empty(), "the region has no group");
+        Ok(stat.groups)
+    }
+
+    /// The buckets that these nodes have.
+    fn parts(&mut self, nodes: &[NodeId]) -> anyhow::Result<Vec<(NodeId, GroupId)>> {
+        let map = self.nodes.cluster()?.map()?;
+        let groups = self.groups()?;
+        let of = |id: &GroupId| {
+            let members = map.groups.get(id).into_iter().flat_map(|g| g.listed());
+            let ours = members
+                .map(|(_, x)| x.node)
+                .filter(|node| nodes.contains(node));
+            ours.map(|node| (node, *id)).collect::<Vec<_>>()
+        };
+        Ok(groups.iter().flat_map(of).collect())
+    }
+
+    fn fill_of(
+        &mut self,
+        node: NodeId,
+        group: GroupId,
+    ) -> anyhow::Result<Option<(FillState, Instant)>> {
+        let cluster = self.nodes.cluster()?;
+        let map = cluster.map()?;
+        let node = map.nodes.get(&node).context("a member is no node")?;
+        let state = cluster.group_state(node, group)?;
+        Ok(state.fill.map(|fill| (fill, Instant::now())))
+    }
+
+    fn wait_until_whole(&mut self) -> anyhow::Result<()> {
+        let (groups, width) = (self.groups()?, self.scheme.width());
+        self.wait_for("every bucket is whole", |map| {
+            groups.iter().all(|id| {
+                let group = map.groups.get(id);
+                group.is_some_and(|g| {
+                    g.open
+                        && g.listed()
+                            .filter(|(_, x)| x.complete && map.is_up(x.node, x.incarnation))
+                            .count()
+                            == width
+                })
+            })
+        })
+    }
+
+    fn wait_for(&mut self, what: &str, wanted: impl Fn(&ClusterMap) -> bool) -> anyhow::Result<()> {
+        let nodes = &mut self.nodes;
+        until(what, || {
+            nodes.check_alive()?;
+            let map = nodes.cluster().and_then(|cluster| cluster.map());
+            Ok(map.is_ok_and(|map| wanted(&map)))
+        })
+    }
+}
+
+fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the program's runtime")?;
+    let options = ClientOptions {
+        deadline: PATIENCE,
+        ..ClientOptions::default()
+    };
+    let client = runtime.block_on(Client::connect(doors, options));
+    Ok((runtime, client.context("cannot reach the cluster")?))
+}
+
+fn until(what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !done()? {
+        let waited = PATIENCE.as_secs();
+        ensure!(
+            Instant::now() < end,
+            "after {waited} s still waiting until {what}"
+        );
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+impl Report {
+    fn table(&self) -> String {
+        let us = |us: f64| format!("{us:.0} us");
+        let headings = [
+            "lost ",
+            "reads ",
+            "rebuilt ",
+            "seconds ",
+            "MB/s ",
+            "out of turn ",
+            "p50 ",
+            "p99 ",
+        ];
+        let recoveries = self.recoveries.iter().map(|r| {
+            let read = |of: fn(&Figures) -> f64| {
+                r.reads.as_ref().map_or("-".into(), |reads| us(of(reads)))
+            };
+            vec![
+                r.lost_nodes.to_string(),
+                r.reads
+                    .as_ref()
+                    .map_or("-".into(), |reads| number(reads.answered)),
+                bytes(r.pages * PAGE_BYTES as u64),
+                format!("{:.3}", r.seconds),
+                format!("{:.0}", r.bytes_per_second / 1e6),
+                number(r.demanded_pages),
+                read(|reads| reads.p50_us),
+                read(|reads| reads.p99_us),
+            ]
+        });
+        let mut text = format!(
+            "{} on {} nodes, {}; filled at {}/s; all nodes have {} resident, {:.2} times the region\n{}",
+            bytes(self.region_bytes),
+            self.nodes,
+            self.scheme,
+            bytes(self.fill_bytes_per_second as u64),
+            bytes(self.resident_bytes),
+            self.resident_share,
+            table(&headings, recoveries)
+        );
+        if !self.demands.is_empty() {
+            let headings = [
+                "pages", "callers ", "reads ", "reads/s ", "p50 ", "p99 ", "max ", "errors ",
+            ];
+            let demands = self.demands.iter().map(|d| {
+                vec![
+                    if d.missing { "missing" } else { "there" }.to_owned(),
+                    d.callers.to_string(),
+                    number(d.reads.answered),
+                    number(d.reads.per_second.round() as u64),
+                    us(d.reads.p50_us),
+                    us(d.reads.p99_us),
+                    us(d.reads.max_us),
+                    number(d.reads.errors),
+                ]
+            });
+            text.push_str("\n\nNothing is rebuilt but what is asked for:\n");
+            text.push_str(&table(&headings, demands));
+        }
+        text
+    }
+}

@@ -1,0 +1,257 @@
+//! A joiner's requests for pages that are under way: how many there may be, and when one is made again.
+//!
+//! A request is made again only after clearly longer than answers take lately. Where processors or
+//! links are busy, answers come late because there is much to do, and asking again would add to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_model::Time;
+use staves_store::Budget;
+
+/// The least time after which a request is made again.
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+/// The longest.
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
+/// As many times as answers take lately.
+const PATIENCE_TIMES: u32 = 4;
+/// The newest answer's share in what answers take lately is one in so many.
+const SMOOTHING: u32 = 8;
+
+/// One request: for a run of pages, at several members.
+pub(crate) struct Asked {
+    pub count: u32,
+    /// At so many members.
+    pub of: usize,
+    /// When it was last made.
+    at: Time,
+    /// When it was first made.
+    since: Time,
+    tries: u32,
+    /// Its pages, taken from what the node's buckets may ask for together. None for a client that waits.
+    _permit: Option<Permit>,
+}
+
+/// Pages taken from a budget, given back when this is dropped.
+struct Permit {
+    budget: Arc<Budget>,
+    pages: u32,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.give(self.pages);
+    }
+}
+
+/// Requests under way, by first page.
+#[derive(Default)]
+pub(crate) struct Asks {
+    sweep: BTreeMap<u32, Asked>,
+    /// Those for which a client waits. Their pages may be among those of the sweep, too.
+    urgent: BTreeMap<u32, Asked>,
+    /// How long answers take lately.
+    usual: Duration,
+}
+
+impl Asks {
+    /// Another epoch: nothing is under way. How long answers take is still known.
+    pub fn clear(&mut self) {
+        self.sweep.clear();
+        self.urgent.clear();
+    }
+
+    /// How many requests of the sweep are under way.
+    pub fn sweeping(&self) -> usize {
+        self.sweep.len()
+    }
+
+    /// The end of the sweep's request that names this page, if one does.
+    pub fn sweep_end(&self, page: u32) -> Option<u32> {
+        let (first, asked) = self.sweep.range(..=page).next_back()?;
+        Some(first + asked.count).filter(|end| page < *end)
+    }
+
+    /// The first page at or after this one that a request of the sweep names.
+    pub fn next_sweep(&self, page: u32) -> Option<u32> {
+        self.sweep.range(page..).next().map(|(first, _)| *first)
+    }
+
+    /// Whether somebody was asked for this page out of turn.
+    pub fn is_urgent(&self, page: u32) -> bool {
+        let before = self.urgent.range(..=page).next_back();
+        before.is_some_and(|(first, asked)| page - first < asked.count)
+    }
+
+    /// At how many members this page was asked for, as far as it was.
+    pub fn members_asked(&self, page: u32) -> usize {
+        let of = |asks: &BTreeMap<u32, Asked>| {
+            let (first, asked) = asks.range(..=page).next_back()?;
+            (page - first < asked.count).then_some(asked.of)
+        };
+        of(&self.sweep).max(of(&self.urgent)).unwrap_or(0)
+    }
+
+    /// Notes a request of the sweep. False if the node's buckets have asked for as much as they may.
+    pub fn sweep(
+        &mut self,
+        now: Time,
+        page: u32,
+        count: u32,
+        of: usize,
+        budget: &Arc<Budget>,
+    ) -> bool {
+        let taken = budget.take(count);
+        if taken {
+            let permit = Permit {
+                budget: budget.clone(),
+                pages: count,
+            };
+            self.sweep
+                .insert(page, Asked::new(now, count, of, Some(permit)));
+        }
+        taken
+    }
+
+    /// Notes a request for which a client waits.
+    pub fn demand(&mut self, now: Time, page: u32, count: u32, of: usize) {
+        self.urgent.insert(page, Asked::new(now, count, of, None));
+    }
+
+    /// Parts from this page on have come: requests that begin with it are done, if all their pages are
+    /// below `until`.
+    pub fn answered(&mut self, now: Time, page: u32, until: u32) {
+        for asks in [&mut self.sweep, &mut self.urgent] {
+            if asks
+                .get(&page)
+                .is_none_or(|asked| page + asked.count > until)
+            {
+                continue;
+            }
+            if let Some(asked) = asks.remove(&page) {
+                let took = now.since(asked.since);
+                self.usual = match self.usual {
+                    Duration::ZERO => took,
+                    usual => usual - usual / SMOOTHING + took / SMOOTHING,
+                };
+            }
+        }
+    }
+
+    /// Requests that have waited too long. They are to be made again, at `of` members, but for those of
+    /// which `void` says that nothing is needed.
+    pub fn due(&mut self, now: Time, of: Of, void: impl Fn(u32, u32) -> bool) -> Vec<Due> {
+        let patience = (self.usual * PATIENCE_TIMES).clamp(PATIENCE_MIN, PATIENCE_MAX);
+        let mut due = Vec::new();
+        for (urgent, of, asks) in [
+            (false, of.sweep, &mut self.sweep),
+            (true, of.urgent, &mut self.urgent),
+        ] {
+            asks.retain(|first, asked| {
+                let wait = (patience * (1 << asked.tries.min(4))).min(PATIENCE_MAX);
+                if now.since(asked.at) < wait {
+                    return true;
+                }
+                if void(*first, asked.count) {
+                    return false;
+                }
+                (asked.at, asked.of) = (now, of);
+                asked.tries += 1;
+                due.push(Due {
+                    page: *first,
+                    count: asked.count,
+                    urgent,
+                });
+                true
+            });
+        }
+        due
+    }
+}
+
+/// At how many members a request is made again.
+#[derive(Clone, Copy)]
+pub(crate) struct Of {
+    pub sweep: usize,
+    pub urgent: usize,
+}
+
+/// A request that is to be made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Due {
+    pub page: u32,
+    pub count: u32,
+    pub urgent: bool,
+}
+
+impl Asked {
+    fn new(now: Time, count: u32, of: usize, permit: Option<Permit>) -> Asked {
+        Asked {
+            count,
+            of,
+            at: now,
+            since: now,
+            tries: 0,
+            _permit: permit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn due_at(asks: &mut Asks, ms: u64) -> usize {
+        let of = Of {
+            sweep: 2,
+            urgent: 3,
+        };
+        asks.due(Time(ms * MS), of, |_, _| false).len()
+    }
+
+    /// Regression: on a machine with much to do, answers took longer than the fixed time after which all
+    /// was asked for again, so that the same pages were sent many times over.
+    #[test]
+    fn who_answers_slowly_is_given_more_time() {
+        let budget = Arc::new(Budget::new(1000));
+        let mut asks = Asks::default();
+        assert!(asks.sweep(Time(0), 0, 64, 2, &budget));
+        let again: usize = (1..600).map(|ms| due_at(&mut asks, ms)).sum();
+        assert_eq!(again, 1, "times in 600 ms");
+        asks.answered(Time(600 * MS), 0, 63);
+        assert_eq!(budget.taken(), 64, "its last page has not come");
+        asks.answered(Time(600 * MS), 0, 64);
+        // Answers take 600 ms: what was asked for just now is not asked for again before that.
+        assert!(asks.sweep(Time(600 * MS), 64, 64, 2, &budget));
+        let again: usize = (600..1400).map(|ms| due_at(&mut asks, ms)).sum();
+        assert_eq!(again, 0);
+        asks.answered(Time(1400 * MS), 64, 128);
+        assert_eq!(budget.taken(), 0);
+        // They come fast again, and soon patience is short again.
+        for i in 0..64 {
+            asks.demand(Time(1400 * MS), i, 1, 2);
+            asks.answered(Time(1401 * MS), i, i + 1);
+        }
+        asks.demand(Time(2000 * MS), 0, 1, 2);
+        assert_eq!(due_at(&mut asks, 2249), 0);
+        assert_eq!(due_at(&mut asks, 2251), 1);
+    }
+
+    #[test]
+    fn what_the_node_may_ask_for_bounds_the_sweep_and_not_who_waits() {
+        let budget = Arc::new(Budget::new(100));
+        let (mut one, mut two) = (Asks::default(), Asks::default());
+        assert!(one.sweep(Time(0), 0, 64, 4, &budget));
+        assert!(!two.sweep(Time(0), 0, 64, 4, &budget));
+        two.demand(Time(0), 5, 1, 4);
+        assert!(two.is_urgent(5) && !two.is_urgent(6));
+        one.clear();
+        assert!(two.sweep(Time(0), 0, 64, 4, &budget));
+        assert_eq!((two.sweep_end(63), two.sweep_end(64)), (Some(64), None));
+        drop(two);
+        assert_eq!(budget.taken(), 0);
+    }
+}
