@@ -191,7 +191,6 @@ fn rows(recoveries: &[Recovery]) -> Vec<Row> {
 struct Town {
     nodes: Nodes,
     runtime: Runtime,
-    client: Client,
     region: Region,
     scheme: Scheme,
 }
@@ -234,7 +233,6 @@ impl Town {
         let mut town = Town {
             nodes,
             runtime,
-            client,
             region,
             scheme,
         };
