@@ -1,10 +1,11 @@
 //! `staves bench recovery`: how fast lost buckets of a region are rebuilt, alone and under reads, and how
 //! fast a page comes that a client waits for (row H9; figure 8 of the paper on reliability groups).
 //!
-//! As many nodes as the scheme is wide are started on this machine, each a process of its own, and a region is
-//! made and filled. Then nodes are killed, started again with nothing in memory, and rebuild what they held:
-//! a bucket of each of the region's groups, data or parity. The nodes say themselves when the first of these
-//! groups opened and when the last bucket had all its pages; the rate is what was rebuilt over that time.
+//! As many nodes as the scheme is wide are started on this machine, and as many to spare as are killed at once, each
+//! a process of its own, and a region is made and filled. Then nodes are killed, and the spare ones rebuild
+//! what they held: a bucket of each of the groups that they were in, data or parity. Each node says itself when
+//! a bucket's group opened and when it had all its pages; the rate is what was rebuilt over the time in which
+//! any of them was being rebuilt.
 
 mod reads;
 
@@ -17,7 +18,6 @@ use staves_model::{
     Change, ClusterMap, GroupId, Medium, NodeId, PAGE_BYTES, PoolKind, Scheme, stretch_unit,
 };
 use staves_node::config::Size;
-use staves_node::group_state::FillState;
 use staves_node::resident::resident_bytes;
 use tokio::runtime::Runtime;
 
@@ -40,7 +40,7 @@ pub struct RecoveryBench {
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub size: Size,
 
-    /// The region's scheme; so many nodes are started
+    /// The region's scheme; so many nodes are started, and as many more as are killed at once
     #[arg(long, value_name = "DATA+PARITY", default_value = "4+2")]
     pub scheme: Scheme,
 
@@ -121,7 +121,8 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
     if let Some(lost) = bench.lost.iter().find(|lost| **lost > k) {
         bail!("{} does not bear the loss of {lost} nodes", bench.scheme);
     }
-    let mut town = Town::start(bench)?;
+    let spare = bench.lost.iter().copied().max().unwrap_or(1);
+    let mut town = Town::start(bench, spare, &[])?;
     let fill_bytes_per_second = town.fill(bench.size.0)?;
     let resident_bytes = town.resident_bytes();
     let mut report = Report {
@@ -151,7 +152,10 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
             }
         }
     }
+    drop(town);
     if bench.demand > 0 {
+        let mut town = Town::start(bench, 1, &["--rebuild-pages-max", "0"])?;
+        town.fill(bench.size.0)?;
         report.demands = town.demand(bench.demand)?;
     }
     report.rows = rows(&report.recoveries);
@@ -187,33 +191,28 @@ fn rows(recoveries: &[Recovery]) -> Vec<Row> {
 struct Town {
     nodes: Nodes,
     runtime: Runtime,
-    client: Client,
     region: Region,
     scheme: Scheme,
 }
 
 impl Town {
-    fn start(bench: &RecoveryBench) -> anyhow::Result<Town> {
+    fn start(bench: &RecoveryBench, spare: u8, flags: &[&str]) -> anyhow::Result<Town> {
         let scheme = bench.scheme;
-        let mut nodes = Nodes::new(scheme.width() as u32, None, bench.keep)?;
+        let count = scheme.width() as u32 + u32::from(spare);
+        let mut nodes = Nodes::new(count, None, bench.keep)?;
         // Each node has one bucket of every group, and some room beside it.
         let unit = stretch_unit(scheme.m);
         let bucket_bytes = bench.size.0.div_ceil(unit) * (unit / u64::from(scheme.m));
         let budget = bucket_bytes + bucket_bytes / 4 + (64 << 20);
         nodes.flags = vec!["--memory".into(), format!("{budget}B")];
+        nodes.flags.extend(flags.iter().map(ToString::to_string));
         for at in 0..nodes.len() {
             nodes.spawn(at)?;
             if at == 0 {
                 until("the first node answers", || Ok(nodes.status().is_ok()))?;
             }
         }
-        let all = nodes.len();
-        until("all nodes have joined", || {
-            let up = |report: staves_node::status::StatusReport| {
-                report.nodes.iter().filter(|node| node.up).count()
-            };
-            Ok(nodes.status().is_ok_and(|report| up(report) == all))
-        })?;
+        wait_until_all_are_up(&mut nodes)?;
         // A cache that nobody uses would only be in the way.
         nodes.propose(&Change::DeletePool {
             name: "cache".into(),
@@ -234,7 +233,6 @@ impl Town {
         let mut town = Town {
             nodes,
             runtime,
-            client,
             region,
             scheme,
         };
@@ -254,70 +252,82 @@ impl Town {
         pids.filter_map(|pid| resident_bytes(Some(pid))).sum()
     }
 
-    /// Kills nodes that hold data of the first group, starts them again, and waits for what they held.
+    /// Kills nodes that hold data of the first group, waits until others have what they held, and starts them
+    /// again.
     fn recovery(&mut self, lost: u8, reads_per_second: u32) -> anyhow::Result<Recovery> {
-        let victims = self.kill(lost)?;
-        self.nodes.revive()?;
+        self.wait_until_whole()?;
+        let begun = Instant::now();
+        let places = self.kill(lost)?;
         let reads = match reads_per_second {
             0 => None,
-            rate => {
-                let places = self.places(&victims)?;
-                Some(Reads::start(self.nodes.native_doors(), places, rate)?)
-            }
+            rate => Some(Reads::start(self.nodes.native_doors(), places, rate)?),
         };
         self.wait_until_whole()?;
         let reads = reads.map(Reads::stop).transpose()?;
-        let (mut pages, mut demanded) = (0, 0);
-        let (mut began, mut ended) = (None::<Instant>, None::<Instant>);
-        for (node, group) in self.parts(&victims)? {
-            let Some((fill, now)) = self.fill_of(node, group)? else {
-                continue;
-            };
-            let ended_ago = fill
-                .ended_us_ago
-                .context("a bucket that is whole was never rebuilt")?;
-            let at = |ago: u64| now - Duration::from_micros(ago);
-            began = Some(began.map_or(at(fill.began_us_ago), |b| b.min(at(fill.began_us_ago))));
-            ended = Some(ended.map_or(at(ended_ago), |e| e.max(at(ended_ago))));
-            pages += u64::from(fill.pages);
-            demanded += u64::from(fill.demanded_pages);
-        }
-        let (Some(began), Some(ended)) = (began, ended) else {
-            bail!("nothing was lost with the nodes that were killed");
+        let fills = self.fills_since(begun)?;
+        let (pages, demanded) = (sum(&fills, |f| f.pages), sum(&fills, |f| f.demanded));
+        let (from, until) = match (fills.first(), fills.iter().map(|f| f.until).max()) {
+            (Some(first), Some(until)) => (first.from, until),
+            _ => bail!("nothing was lost with the nodes that were killed"),
         };
-        let seconds = (ended - began).as_secs_f64();
+        let seconds = covered(&fills).as_secs_f64();
+        self.nodes.revive()?;
+        wait_until_all_are_up(&mut self.nodes)?;
         Ok(Recovery {
             lost_nodes: lost,
             pages,
             seconds,
             bytes_per_second: (pages * PAGE_BYTES as u64) as f64 / seconds.max(1e-6),
             demanded_pages: demanded,
-            reads: reads.map(|reads| reads.figures(began, ended)),
+            reads: reads.map(|reads| reads.figures(from, until)),
         })
     }
 
-    /// Reads pages of a node that comes back and rebuilds nothing by itself, and as many of other nodes.
-    fn demand(&mut self, count: u32) -> anyhow::Result<Vec<Demand>> {
-        let victims = self.kill(1)?;
-        self.nodes
-            .flags
-            .extend(["--rebuild-pages-max".into(), "0".into()]);
-        self.nodes.revive()?;
-        let listed = |map: &ClusterMap, id: &GroupId| {
-            let group = map.groups.get(id);
-            group.is_some_and(|g| {
-                g.open
-                    && victims
-                        .iter()
-                        .all(|v| g.listed().any(|(_, x)| x.node == *v))
-            })
-        };
+    /// What members of the region's groups rebuilt since then, in the order in which they began.
+    fn fills_since(&mut self, begun: Instant) -> anyhow::Result<Vec<Fill>> {
         let groups = self.groups()?;
-        self.wait_for("the node that came back has its buckets", |map| {
-            groups.iter().all(|id| listed(map, id))
+        let cluster = self.nodes.cluster()?;
+        let map = cluster.map()?;
+        let mut fills = Vec::new();
+        for group in groups.iter().filter_map(|id| map.groups.get(id)) {
+            for (_, member) in group.listed() {
+                let node = map.nodes.get(&member.node);
+                let node = node.context("a member is no node")?;
+                let fill = cluster.group_state(node, group.id)?.fill;
+                let now = Instant::now();
+                let at = |us_ago: u64| now.checked_sub(Duration::from_micros(us_ago));
+                if let Some(fill) = fill
+                    && let Some(from) = at(fill.began_us_ago).filter(|from| *from >= begun)
+                    && let Some(until) = fill.ended_us_ago.and_then(at)
+                {
+                    fills.push(Fill {
+                        from,
+                        until,
+                        pages: fill.pages,
+                        demanded: fill.demanded_pages,
+                    });
+                }
+            }
+        }
+        fills.sort_by_key(|fill| fill.from);
+        Ok(fills)
+    }
+
+    /// Reads pages of a bucket whose new node rebuilds nothing by itself, and as many of other buckets.
+    fn demand(&mut self, count: u32) -> anyhow::Result<Vec<Demand>> {
+        let mut places = self.kill(1)?;
+        let groups = self.groups()?;
+        self.wait_for("a spare node has the killed node's buckets", |map| {
+            let served = |id: &GroupId| {
+                let group = map.groups.get(id);
+                group.is_some_and(|g| {
+                    let up = g.listed().filter(|(_, x)| map.is_up(x.node, x.incarnation));
+                    g.open && up.count() == g.members.len()
+                })
+            };
+            groups.iter().all(served)
         })?;
         let mut demands = Vec::new();
-        let mut places = self.places(&victims)?;
         for (missing, callers) in [(false, 1), (true, 1), (true, 16)] {
             let doors = self.nodes.native_doors();
             let (reads, left) = Reads::each(doors, places, missing, callers, count)?;
@@ -332,8 +342,8 @@ impl Town {
     }
 
     /// Kills so many nodes that hold data of the first group, the directory's leader not among them, and waits
-    /// until that is noticed.
-    fn kill(&mut self, lost: u8) -> anyhow::Result<Vec<NodeId>> {
+    /// until that is noticed. Where reads may go: pages of data buckets that were lost, and others.
+    fn kill(&mut self, lost: u8) -> anyhow::Result<Places> {
         let report = self.nodes.status()?;
         let leader = report.directory.leader;
         let map = self.nodes.cluster()?.map()?;
@@ -362,21 +372,10 @@ impl Town {
             !victims.iter().any(up)
         };
         self.wait_for("the death of the killed nodes is noticed", gone)?;
-        Ok(victims)
-    }
-
-    /// Where reads may go: pages of lost data buckets, and others.
-    fn places(&mut self, victims: &[NodeId]) -> anyhow::Result<Places> {
-        let map = self.nodes.cluster()?.map()?;
         let (_, region) = map.region_named(REGION).context("the region is gone")?;
-        let home = |id: &GroupId, slot| {
-            let before = self.client.map();
-            let group = before.groups.get(id).or_else(|| map.groups.get(id));
-            group.and_then(|g| g.member(slot)).map(|x| x.node)
-        };
         Ok(Places::of(region, self.scheme.m, |id, slot| {
-            // A vacant slot was a victim's.
-            home(id, slot).is_none_or(|node| victims.contains(&node))
+            let member = map.groups.get(id).and_then(|group| group.member(slot));
+            member.is_some_and(|x| victims.contains(&x.node))
         }))
     }
 
@@ -384,32 +383,6 @@ impl Town {
         let stat = self.runtime.block_on(self.region.stat())?;
         ensure!(!stat.groups.is_empty(), "the region has no group");
         Ok(stat.groups)
-    }
-
-    /// The buckets that these nodes have.
-    fn parts(&mut self, nodes: &[NodeId]) -> anyhow::Result<Vec<(NodeId, GroupId)>> {
-        let map = self.nodes.cluster()?.map()?;
-        let groups = self.groups()?;
-        let of = |id: &GroupId| {
-            let members = map.groups.get(id).into_iter().flat_map(|g| g.listed());
-            let ours = members
-                .map(|(_, x)| x.node)
-                .filter(|node| nodes.contains(node));
-            ours.map(|node| (node, *id)).collect::<Vec<_>>()
-        };
-        Ok(groups.iter().flat_map(of).collect())
-    }
-
-    fn fill_of(
-        &mut self,
-        node: NodeId,
-        group: GroupId,
-    ) -> anyhow::Result<Option<(FillState, Instant)>> {
-        let cluster = self.nodes.cluster()?;
-        let map = cluster.map()?;
-        let node = map.nodes.get(&node).context("a member is no node")?;
-        let state = cluster.group_state(node, group)?;
-        Ok(state.fill.map(|fill| (fill, Instant::now())))
     }
 
     fn wait_until_whole(&mut self) -> anyhow::Result<()> {
@@ -436,6 +409,39 @@ impl Town {
             Ok(map.is_ok_and(|map| wanted(&map)))
         })
     }
+}
+
+fn wait_until_all_are_up(nodes: &mut Nodes) -> anyhow::Result<()> {
+    let all = nodes.len();
+    until("all nodes are up", || {
+        let report = nodes.status();
+        let up = report.map(|report| report.nodes.iter().filter(|node| node.up).count());
+        Ok(up.is_ok_and(|up| up == all))
+    })
+}
+
+/// A bucket that was rebuilt.
+struct Fill {
+    from: Instant,
+    until: Instant,
+    pages: u32,
+    demanded: u32,
+}
+
+fn sum(fills: &[Fill], of: impl Fn(&Fill) -> u32) -> u64 {
+    fills.iter().map(|fill| u64::from(of(fill))).sum()
+}
+
+/// How long any of these went on; they are in the order in which they began.
+fn covered(fills: &[Fill]) -> Duration {
+    let mut all = Duration::ZERO;
+    let mut until: Option<Instant> = None;
+    for fill in fills {
+        let from = until.map_or(fill.from, |until| until.max(fill.from));
+        all += fill.until.saturating_duration_since(from);
+        until = Some(until.map_or(fill.until, |until| until.max(fill.until)));
+    }
+    all
 }
 
 fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {
@@ -524,5 +530,30 @@ impl Report {
             text.push_str(&table(&headings, demands));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_nothing_is_rebuilt_does_not_count_and_other_time_counts_once() {
+        let zero = Instant::now();
+        let at = |ms: u64| zero + Duration::from_millis(ms);
+        let fill = |(from, until)| Fill {
+            from: at(from),
+            until: at(until),
+            pages: 7,
+            demanded: 1,
+        };
+        let of = |spans: &[(u64, u64)]| {
+            let fills: Vec<Fill> = spans.iter().copied().map(fill).collect();
+            assert_eq!(sum(&fills, |f| f.pages), 7 * spans.len() as u64);
+            covered(&fills).as_millis()
+        };
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[(0, 10), (2, 5), (4, 20)]), 20);
+        assert_eq!(of(&[(0, 10), (50, 60), (55, 57), (60, 61)]), 21);
     }
 }

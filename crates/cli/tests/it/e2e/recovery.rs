@@ -21,8 +21,9 @@ fn the_bench_measures_recoveries_and_pages_on_demand() {
     assert_eq!(recoveries.len(), 2, "alone and under reads: {report}");
     for recovery in recoveries {
         // Half of the region, and the table of its places.
+        // At least half of the region.
         let pages = number(recovery, "pages");
-        assert!((512.0..600.0).contains(&pages), "{recovery}");
+        assert!(pages >= 512.0, "{recovery}");
         let by_hand = pages * 4096.0 / number(recovery, "seconds");
         let rate = number(recovery, "bytes_per_second");
         assert!((rate / by_hand - 1.0).abs() < 0.01, "{recovery}");
