@@ -52,6 +52,10 @@ pub struct KeeperConfig {
     /// How long a member that could not follow is not chosen again for that group. Doubles each time
     /// that it could not again, up to [`UNABLE_DOUBLINGS_MAX`] times.
     pub unable_for: Duration,
+    /// How long a group must have been open, unchanged, before a parity bucket is given up so that its node can
+    /// take a lost data bucket's place: until that is made anew the group bears one loss less, and nodes
+    /// that fail together are not found dead together.
+    pub calm_after: Duration,
     /// How long before a proposal that has not reached the map is made again.
     pub propose_again: Duration,
     /// How long before a node that is down, holds nothing and cannot come back is forgotten.
@@ -65,6 +69,7 @@ impl Default for KeeperConfig {
             start_empty_after: START_EMPTY_AFTER,
             moves_at_once: 16,
             unable_for: Duration::from_secs(30),
+            calm_after: Duration::from_secs(5),
             propose_again: Duration::from_millis(300),
             forget_after: Duration::from_secs(60),
         }
@@ -117,6 +122,8 @@ struct Watch {
     waiting_since: Option<Time>,
     /// The member slots of that epoch that were reported stuck.
     stuck: BTreeSet<MemberSlot>,
+    /// Since when that epoch was seen open.
+    open_since: Option<Time>,
     /// Since when the group was seen with too few complete members.
     gone_since: Option<Time>,
     /// The group's revision for which a proposal was made, and when.
@@ -267,8 +274,10 @@ impl Keeper {
             if watch.epoch != group.epoch {
                 watch.epoch = group.epoch;
                 watch.waiting_since = None;
+                watch.open_since = None;
                 watch.stuck.clear();
             }
+            watch.open_since = group.open.then(|| watch.open_since.unwrap_or(now));
             let waits = !group.open && group.epoch > Epoch(0);
             watch.waiting_since = waits.then(|| watch.waiting_since.unwrap_or(now));
             let gone = group.last_open.epoch > Epoch(0)
@@ -395,6 +404,9 @@ impl Keeper {
             pool,
             choice,
             stuck: &watch.stuck,
+            calm: watch
+                .open_since
+                .is_some_and(|since| now.since(since) >= self.config.calm_after),
         };
         let found = match watch.gone_since {
             _ if group.last_open.epoch == Epoch(0) => {

@@ -83,6 +83,8 @@ pub(super) struct View<'a> {
     pub(super) choice: Choice,
     /// The member slots of the newest epoch that were reported stuck.
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
+    /// The group has been open, unchanged, for a while.
+    pub(super) calm: bool,
 }
 
 /// A member on its way into an epoch: where it is kept from, if it is.
@@ -293,7 +295,7 @@ fn seats_in_place(
     }
     if joiners {
         view.fill_vacant(&mut seats);
-        view.free_a_node_if(true, &mut seats);
+        view.free_a_node_if(false, &mut seats);
     }
     shorten(&mut seats, view.width());
     seats
@@ -448,7 +450,9 @@ impl View<'_> {
         }
         let buckets_end = end.min(usize::from(self.group.m + PARITY_SLOTS));
         let filling = members.iter().any(|(_, x)| !x.complete);
-        let kind = if self.fill_vacant(&mut seats) || self.free_a_node_if(!filling, &mut seats) {
+        let kind = if self.fill_vacant(&mut seats)
+            || self.free_a_node_if(self.calm && !filling, &mut seats)
+        {
             Kind::Repair
         } else if filling
             || seats[..usize::from(self.group.m)]
