@@ -29,8 +29,9 @@ pub(crate) struct Asked {
     /// When it was first made.
     since: Time,
     tries: u32,
-    /// Its pages, taken from what the node's buckets may ask for together. None for a client that waits.
-    _permit: Option<Permit>,
+    /// Its pages, taken from what the node's buckets may ask for together. None for a client that waits, and none
+    /// any more once it was made again in vain.
+    permit: Option<Permit>,
 }
 
 /// Pages taken from a budget, given back when this is dropped.
@@ -162,6 +163,11 @@ impl Asks {
                 }
                 (asked.at, asked.of) = (now, of);
                 asked.tries += 1;
+                // A group that lost too many members is not answered any more: it must not hold what others on this
+                // node could fetch. What it goes on to ask for is bounded by its window.
+                if asked.tries > 1 {
+                    asked.permit = None;
+                }
                 due.push(Due {
                     page: *first,
                     count: asked.count,
@@ -197,7 +203,7 @@ impl Asked {
             at: now,
             since: now,
             tries: 0,
-            _permit: permit,
+            permit,
         }
     }
 }
@@ -242,6 +248,20 @@ mod tests {
         asks.demand(Time(2000 * MS), 0, 1, 2);
         assert_eq!(due_at(&mut asks, 2249), 0);
         assert_eq!(due_at(&mut asks, 2251), 1);
+    }
+
+    /// Regression: groups that had lost too many members held what the node may ask for until they were
+    /// deleted, and the node rebuilt nothing else.
+    #[test]
+    fn who_is_never_answered_holds_nothing_that_others_could_ask_for() {
+        let budget = Arc::new(Budget::new(64));
+        let (mut lost, mut other) = (Asks::default(), Asks::default());
+        assert!(lost.sweep(Time(0), 0, 64, 2, &budget));
+        let again: usize = (1..5000).map(|ms| due_at(&mut lost, ms)).sum();
+        assert!(again > 1 && lost.sweeping() == 1, "it is still asked for");
+        assert!(other.sweep(Time(5000 * MS), 0, 64, 2, &budget));
+        lost.answered(Time(5001 * MS), 0, 64);
+        assert_eq!((lost.sweeping(), budget.taken()), (0, 64));
     }
 
     #[test]
