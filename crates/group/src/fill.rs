@@ -67,6 +67,11 @@ impl Fill {
         self.next = 0;
         self.passed = None;
     }
+
+    /// Somebody waits for this page: who has it is asked soon, even where nothing is fetched unasked.
+    pub fn wanted(&mut self, now: Time, page: u32) {
+        self.asks.demand(now, page, 1, 0);
+    }
 }
 
 /// Pages made for other joiners in the pass, by slot.

@@ -556,6 +556,12 @@ impl Member {
         self.state.as_ref().and_then(|s| s.streams.get(stream))
     }
 
+    /// Whether it keeps that stream up to date: a data bucket and its twin their own, parity all.
+    pub fn keeps(&self, stream: usize) -> bool {
+        let state = self.state.as_ref();
+        state.is_some_and(|s| stream < s.streams.len() && s.shape().carries(stream))
+    }
+
     /// The page table, for checkers and status.
     pub fn table(&self) -> Option<&PageTable> {
         self.state.as_ref().map(|s| &s.table)

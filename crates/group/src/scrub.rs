@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use staves_erasure::Code;
-use staves_model::{Label, MemberSlot, PAGE_BYTES, bucket_slot};
+use staves_model::{Label, MemberSlot, PAGE_BYTES, Time, bucket_slot};
 use staves_wire::admin::PageSum;
 
 use crate::code::code;
@@ -59,7 +59,7 @@ impl Member {
 
     /// Lets go of a page of parity that was seen to be wrong with these labels, to make it anew from other members
     /// under rules 14 and 15. False, and nothing is done, if it is another page by now, or not of an open epoch.
-    pub fn mend(&mut self, page: u32, labels: &[Option<Label>]) -> bool {
+    pub fn mend(&mut self, now: Time, page: u32, labels: &[Option<Label>]) -> bool {
         let Some(state) = &mut self.state else {
             return false;
         };
@@ -70,6 +70,7 @@ impl Member {
             && state.known_labels(page) == labels;
         if fits {
             state.table.let_go(page);
+            state.fill.wanted(now, page);
         }
         fits
     }

@@ -367,7 +367,8 @@ impl State {
                     }
                     self.receive(ctx, epoch, stream, deltas, stable, applied);
                     self.take_wish(stream, last, clock, want_extents);
-                    self.acknowledge(ctx, from, epoch, stream, (carried, last), clock, out);
+                    let said = (carried, last, want_extents);
+                    self.acknowledge(ctx, from, epoch, stream, said, clock, out);
                 }
             }
             GroupMessage::Ack {
@@ -495,7 +496,7 @@ impl State {
         to: NodeId,
         epoch: Epoch,
         stream: usize,
-        (carried, last): (bool, u64),
+        (carried, last, wish): (bool, u64, u32),
         clock: Time,
         out: &mut Effects,
     ) {
@@ -516,9 +517,12 @@ impl State {
         } else {
             self.epoch
         };
-        // What is reserved for another data bucket goes when that one wants it no more.
-        let wish = self.wish.of.get(stream);
-        let mut wanted = wish.map_or(self.want_extents, |(_, extents)| *extents);
+        // What is reserved for another data bucket goes when that one wants it no more. And whoever wishes for less
+        // is granted no more than that, though it may be too soon to give the rest back: it goes with a later message,
+        // and the data bucket, which may want it again by then, would not know.
+        let of = self.wish.of.get(stream);
+        let of = of.map_or(self.want_extents, |(_, extents)| *extents);
+        let mut wanted = of.min(wish);
         if planted(Mutant::GrantedToAll) {
             wanted = self.want_extents;
         }

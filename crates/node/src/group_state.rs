@@ -35,7 +35,7 @@ pub struct GroupState {
     pub requests_waiting: u64,
     /// How it last came by pages that it lacked.
     pub fill: Option<FillState>,
-    /// The streams that it holds: a data bucket its own, a parity bucket all.
+    /// The streams that it holds: a data bucket and its twin their own, a parity bucket all.
     pub streams: Vec<StreamState>,
 }
 
@@ -105,10 +105,9 @@ impl GroupState {
             began_us_ago: ago(filled.began),
             ended_us_ago: filled.ended.map(ago),
         });
-        let own = member.is_data().then_some(slot.0);
         state.streams = (0..=u8::MAX)
             .map_while(|stream| Some((stream, member.stream(stream.into())?)))
-            .filter(|(stream, _)| own.is_none_or(|own| own == *stream))
+            .filter(|(stream, _)| member.keeps((*stream).into()))
             .map(|(number, stream)| StreamState {
                 stream: number,
                 prefix: stream.prefix,

@@ -382,6 +382,9 @@ fn moves(slot: u8) {
     town.ticks(3);
     town.keep_parts = false;
     town.fill();
+    let kept: Vec<usize> = (0..3).filter(|s| town.members[to].keeps(*s)).collect();
+    let carried = if slot < m { vec![from] } else { vec![0, 1] };
+    assert_eq!(kept, carried, "of other streams it knows nothing newer");
     assert_eq!(town.given.keys().max(), Some(&NodeId(from as u64 + 1)));
     assert_eq!(town.group.tolerates(|_, _| true), Some(2), "two are one");
     assert!(town.write_at(0, 5 * PAGE, &[9; 64]) && town.write_at(1, 5 * PAGE, &[9; 64]));
@@ -473,6 +476,35 @@ fn parts_that_lie_apart_are_multiplied_apart() {
         (parts, now.multiplications - before.multiplications),
         (5, 5)
     );
+}
+
+/// Regression: a data bucket wished for less while parity had deltas to apply, was told that it still had as much as
+/// before, and took that for the answer when it wished for more again; parity had given it back by then.
+#[test]
+fn what_is_held_at_a_lower_wish_is_not_granted_to_a_higher_one() {
+    let mut town = Town::new(2, 1, 0);
+    let wish = |town: &mut Town, extents| {
+        town.members[0].want_extents(extents);
+        let mut out = Effects::default();
+        town.members[0].flush(town.now, &mut out);
+        town.carry(out);
+    };
+    wish(&mut town, 5);
+    town.ticks(2);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    assert!(town.write_at(0, 0, b"what parity applies with its next tick"));
+    wish(&mut town, 2);
+    town.now = town.now + std::time::Duration::from_millis(1);
+    assert!(town.write_at(0, 8, b"and this"));
+    assert_eq!(town.members[2].pages().expect("parity").reserved(), 5);
+    town.silent = Some(NodeId(1));
+    town.ticks(30);
+    assert_eq!(town.members[2].pages().expect("parity").reserved(), 2);
+    wish(&mut town, 5);
+    assert_eq!(town.members[0].usable_extents(), 2, "the answer is lost");
+    town.silent = None;
+    town.ticks(30);
+    assert_eq!(town.members[0].usable_extents(), 5);
 }
 
 /// A data bucket that changes its wish twice in one moment: the messages come in the other order, and what was

@@ -48,6 +48,8 @@ pub struct Town {
     pub silent: Option<NodeId>,
     /// Pages for joiners are kept back.
     pub keep_parts: bool,
+    /// What all members together may have asked for.
+    pub fill_budget: Arc<Budget>,
     /// Pages that each node gave to joiners.
     pub given: BTreeMap<NodeId, usize>,
 }
@@ -74,12 +76,14 @@ impl Town {
         let budgets: Vec<Arc<Budget>> = (0..width + more)
             .map(|_| Arc::new(Budget::new(EXTENTS)))
             .collect();
+        let options = options();
+        let fill_budget = options.fill_budget.clone();
         let member = |n: u64| {
             let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
             let budget = budgets[n as usize - 1].clone();
             let life = life(n);
             Member::new(
-                options(),
+                options.clone(),
                 group.id,
                 life.node,
                 life.incarnation,
@@ -96,6 +100,7 @@ impl Town {
             calls: Vec::new(),
             silent: None,
             keep_parts: false,
+            fill_budget,
             given: BTreeMap::new(),
         };
         town.tell_map();

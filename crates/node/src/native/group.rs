@@ -102,13 +102,14 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
         );
         return reply.error(ErrorCode::Refused, text);
     }
+    let now = host.clock.now();
     let mut state = cell.lock();
     let Some(Bucket::Memory(bucket)) = &mut state.bucket else {
         let text = "only pages of memory pools are made anew, by a member of their group";
         return reply.error(ErrorCode::Refused, text);
     };
     let member = bucket.member_mut();
-    let done = member.slot() == Some(ask.slot) && member.mend(ask.page, &ask.labels);
+    let done = member.slot() == Some(ask.slot) && member.mend(now, ask.page, &ask.labels);
     drop(state);
     match done {
         true => reply.send(&Message::Done),
