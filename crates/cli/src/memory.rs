@@ -127,17 +127,7 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
             offset,
             length,
         } => read(&session, name, offset.0, length.map(|length| length.0), out),
-        Memory::Write { name, offset, load } => {
-            let region = session.region(name)?;
-            if *load {
-                session.wait(region.load(true))?;
-            }
-            write(&session, name, offset.0, out)?;
-            match load {
-                true => session.wait(region.load(false)),
-                false => Ok(()),
-            }
-        }
+        Memory::Write { name, offset, load } => write(&session, name, offset.0, *load, out),
         Memory::Protect { name } => {
             let region = session.region(name)?;
             session.wait(region.load(false))?;
@@ -232,7 +222,13 @@ fn read_as_json(
     output::line(answer)
 }
 
-fn write(session: &Session, name: &str, offset: u64, out: Format) -> anyhow::Result<()> {
+fn write(
+    session: &Session,
+    name: &str,
+    offset: u64,
+    load: bool,
+    out: Format,
+) -> anyhow::Result<()> {
     let region = session.region(name)?;
     let mut stdin = std::io::stdin().lock();
     let next = |stdin: &mut std::io::StdinLock<'_>, most: u64| {
@@ -256,13 +252,59 @@ fn write(session: &Session, name: &str, offset: u64, out: Format) -> anyhow::Res
                 _ => error,
             })?;
     }
+    let mut put = || {
+        put(session, &region, offset, &mut ahead, || {
+            next(&mut stdin, PART_BYTES)
+        })
+    };
+    // Only now: what is refused before must not cost the region its parity.
+    let written = match load && known > 0 {
+        false => put()?,
+        true => {
+            session.wait(region.load(true))?;
+            let written = put();
+            let protected = session.wait(region.load(false));
+            match (written, protected) {
+                (Ok(written), Ok(())) => written,
+                (Err(error), Ok(())) => return Err(error),
+                (Ok(_), Err(error)) => return Err(unprotected(name, error)),
+                (Err(error), Err(_)) => return Err(unprotected(name, error)),
+            }
+        }
+    };
+    let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
+    output::answer(out, &answer, |_| {
+        format!("region '{name}': {written} bytes written at offset {offset}")
+    })
+}
+
+/// The region has no parity, and this is why that is not made now.
+fn unprotected(name: &str, error: anyhow::Error) -> anyhow::Error {
+    let text = format!(
+        "{error:#}; region '{name}' has no parity and bears no loss until 'staves memory protect {name}' was done"
+    );
+    match failure::code(&error) {
+        Code::Wire(code) => Failure::Wire(code, text).into(),
+        Code::Own(code) => Failure::Own(code, text).into(),
+        Code::Redis(_) => anyhow::anyhow!(text),
+    }
+}
+
+/// Writes what is at hand and what comes; how much it was.
+fn put(
+    session: &Session,
+    region: &Region,
+    offset: u64,
+    ahead: &mut Bytes,
+    mut next: impl FnMut() -> anyhow::Result<Bytes>,
+) -> anyhow::Result<u64> {
     let mut written = 0;
     loop {
         if ahead.is_empty() {
-            ahead = next(&mut stdin, PART_BYTES)?;
+            *ahead = next()?;
         }
         if ahead.is_empty() && written > 0 {
-            break;
+            return Ok(written);
         }
         let part = ahead.split_to(ahead.len().min(PART_BYTES as usize));
         let count = part.len() as u64;
@@ -271,10 +313,6 @@ fn write(session: &Session, name: &str, offset: u64, out: Format) -> anyhow::Res
         done.map_err(|error| after(error, written, to))?;
         written += count;
     }
-    let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
-    output::answer(out, &answer, |_| {
-        format!("region '{name}': {written} bytes written at offset {offset}")
-    })
 }
 
 /// How many bytes standard input still has, if it is a file.

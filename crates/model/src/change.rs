@@ -31,6 +31,9 @@ pub const POOLS_MAX: usize = 64;
 pub const BUCKETS_MAX: u32 = 4096;
 /// Most groups of all pools together.
 pub const GROUPS_MAX: usize = 16_384;
+/// Most groups of all regions together. Each is renewed, watched and led on its own: some thousands of them, begun at
+/// once, kept a small cluster from everything else.
+pub const REGION_GROUPS_MAX: usize = 1024;
 /// Longest name, zone or address, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 

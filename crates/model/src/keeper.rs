@@ -33,6 +33,8 @@ pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
 const UNABLE_MAX: usize = 4096;
 /// How long a raised budget takes at most to be known by all nodes that are well.
 const BUDGET_SPREADS: Duration = Duration::from_millis(500);
+/// Most groups that begin at a time: a pool or a region may have very many.
+const STARTS_AT_ONCE: usize = 256;
 /// How often the time for which a member is not chosen doubles.
 pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
 
@@ -187,19 +189,25 @@ impl Keeper {
         self.look(now, map);
         stuck.iter().for_each(|report| self.hear(now, map, report));
         let (mut urgent, mut moves, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-        let mut in_change = 0;
+        let mut starts = Vec::new();
+        let (mut in_change, mut starting) = (0, 0);
         for group in map.groups.values() {
             in_change += usize::from(in_change_now(map, group));
+            starting += usize::from(group.last_open.epoch == Epoch(0) && group.epoch > Epoch(0));
             if self.under_way(now, group) {
                 continue;
             }
             match self.need(now, map, group) {
                 Need::Nothing => {}
+                // The first start of a group: nobody waits for bytes that it has.
+                Need::Epoch(Kind::Urgent, new) if group.epoch == Epoch(0) => starts.push(new),
                 Need::Epoch(Kind::Urgent, new) => urgent.push(new),
                 Need::Epoch(kind, new) => moves.push((kind, new)),
                 Need::MarkLost => lost.push(group.id),
             }
         }
+        starts.truncate(STARTS_AT_ONCE.saturating_sub(starting));
+        urgent.extend(starts);
         // Stable: equals stay in order of group.
         moves.sort_by_key(|(kind, _)| *kind);
         let budget = self

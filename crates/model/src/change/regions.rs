@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::pools::{check_name, unborn};
-use super::{GROUPS_MAX, Outcome, Refusal};
+use super::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal};
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::map::{ClusterMap, PoolKind};
 use crate::region::{Region, Stretch, stretch_unit};
@@ -119,6 +119,14 @@ impl ClusterMap {
                 max: GROUPS_MAX,
             });
         }
+        let in_regions = self.pools.values().flat_map(|p| p.regions());
+        let there: usize = in_regions.map(|region| region.groups().count()).sum();
+        if there + count as usize > REGION_GROUPS_MAX {
+            return Err(Refusal::TooMany {
+                what: "groups of all regions".into(),
+                max: REGION_GROUPS_MAX,
+            });
+        }
         let first = self.next_group;
         self.next_group = GroupId(first.0 + count);
         let revision = self.revision.next();
@@ -135,7 +143,7 @@ impl ClusterMap {
 
 /// How many groups so many bytes take.
 fn groups_for(name: &str, bytes: u64, m: u8) -> Result<u32, Refusal> {
-    let max = GROUPS_MAX as u64 * stretch_unit(m);
+    let max = REGION_GROUPS_MAX as u64 * stretch_unit(m);
     if bytes == 0 || bytes > max {
         return Err(Refusal::BadRegionSize {
             name: name.into(),

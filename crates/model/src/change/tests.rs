@@ -642,7 +642,7 @@ mod regions {
             );
         }
         assert!(matches!(
-            make(&mut map, "b", 16_384 * stretch_unit(1)),
+            make(&mut map, "b", 1024 * stretch_unit(1)),
             Err(Refusal::TooMany { .. })
         ));
         assert!(matches!(

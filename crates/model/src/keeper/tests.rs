@@ -202,6 +202,21 @@ fn a_new_pool_starts_on_the_ring_in_one_proposal() {
 }
 
 /// Row D5: one proposal moves all buckets of a dead node, and the first complete copy serves.
+/// Regression: thousands of groups of one huge region began at once, and the cluster did nothing else.
+#[test]
+fn very_many_groups_begin_a_few_hundred_at_a_time() {
+    let mut town = Town::of(cluster_with_pool(3, "1+1", 1024));
+    let mut begun = 0;
+    while begun < 1024 {
+        let said = town.keep(&[]);
+        let new = epochs_of(&said).len();
+        assert!((1..=STARTS_AT_ONCE).contains(&new), "{new}");
+        begun += new;
+        assert!(town.keep(&[]).is_empty(), "the others wait for these");
+        town.work(&mut Dice(1), 100);
+    }
+}
+
 #[test]
 fn a_death_moves_all_buckets_of_the_node_at_once() {
     let mut town = settled(5, "1+2", 64);
