@@ -131,7 +131,11 @@ impl Asks {
                 continue;
             }
             if let Some(asked) = asks.remove(&page) {
-                let took = now.since(asked.since);
+                // Where a request was made again, a message may have been lost: that it took long says little.
+                let took = match now.since(asked.since) {
+                    took if asked.tries > 0 => took.min(PATIENCE_MIN),
+                    took => took,
+                };
                 self.usual = match self.usual {
                     Duration::ZERO => took,
                     usual => usual - usual / SMOOTHING + took / SMOOTHING,

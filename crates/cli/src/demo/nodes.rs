@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use staves_model::Change;
 use staves_node::config::Endpoint;
 use staves_node::status::StatusReport;
@@ -256,16 +256,21 @@ impl Drop for Nodes {
     }
 }
 
-/// Ports that nobody uses now. All are held until all are found, so that none comes twice.
+/// Ports that nobody uses now.
 fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    let bind = |_| TcpListener::bind((HOST, 0));
-    let held: Vec<TcpListener> = (0..count)
-        .map(bind)
-        .collect::<Result<_, _>>()
-        .context("cannot find free ports")?;
-    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-    held.iter()
-        .map(port)
-        .collect::<Result<_, _>>()
-        .context("cannot find free ports")
+    // Below those that the system gives to outgoing connections: one of these could take a port in the
+    // moment between this look and the node's start. Another place for each process.
+    let mut next = 10_000 + (std::process::id() % 1_000) as u16 * 20;
+    let mut ports = Vec::with_capacity(count);
+    while ports.len() < count {
+        if TcpListener::bind((HOST, next)).is_ok() {
+            ports.push(next);
+        }
+        next += 1;
+        ensure!(
+            next < 32_768,
+            "cannot find free ports between 10000 and 32767"
+        );
+    }
+    Ok(ports)
 }

@@ -153,7 +153,7 @@ fn a_lost_majority_is_said_at_every_door() {
         let status = left.status();
         let said = status
             .sentence
-            .contains("the directory has no leader that answers");
+            .contains("the directory has no majority: of its 3 voters");
         status.directory.leader.is_none() && said
     });
     eventually("the node is not ready", || {
