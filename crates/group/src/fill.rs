@@ -297,7 +297,9 @@ impl State {
         out: &mut Effects,
     ) {
         let m = self.shape().m;
-        let Some(first) = parts.first().map(|p| p.page) else {
+        // Nobody asks others, whatever they send: a twin's slot is no row of the code.
+        let giver = self.may_give(from);
+        let Some(first) = parts.first().map(|p| p.page).filter(|_| giver) else {
             return;
         };
         let mut made = Made::new();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use staves_group::Event;
 use staves_model::{
     ClientId, Epoch, Group, GroupId, Incarnation, Label, Member, MemberSlot, NodeId, PAGE_BYTES,
-    Time,
+    Time, twin,
 };
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{
@@ -624,4 +624,40 @@ fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
         town.ticks(1);
     }
     assert!(!waits(&town));
+}
+
+/// Regression: parts of a twin, which nobody asks, were taken for those of a row that no code has.
+#[test]
+fn a_part_from_a_twin_is_not_built_upon() {
+    let mut town = Town::new(2, 1, 2);
+    town.write(0, b"");
+    assert!(town.write(0, b"what the joiner has to fetch"));
+    town.ticks(2);
+    town.keep_parts = true;
+    let beside = twin(2, MemberSlot(0));
+    town.exchange(&[(1, 4), (beside.index(), 5)]);
+    town.ticks(70);
+    let joiner = 3;
+    assert!(town.group.open && town.members[joiner].progress().0 > 0);
+    let unwritten = Some(Label::default());
+    for (node, slot) in [(5, beside), (3, MemberSlot(2))] {
+        let part = PagePart {
+            page: 0,
+            labels: vec![unwritten; 2],
+            content: PageContent::Zero,
+        };
+        let envelope = GroupEnvelope {
+            group: GroupId(1),
+            epoch: town.group.epoch,
+            from: NodeId(node),
+            incarnation: life(node).incarnation,
+            message: GroupMessage::Parts {
+                slot,
+                parts: vec![part],
+            },
+        };
+        town.step(joiner, Event::Message(envelope));
+    }
+    let table = town.members[joiner].table().expect("a member");
+    assert!(!table.is_here(0) && !table.is_waiting(0), "made of a lie");
 }
