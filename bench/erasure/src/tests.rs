@@ -1,3 +1,5 @@
+//! The bench measures what it says, and its rows are whole.
+
 use super::*;
 
 fn plan() -> Plan {

@@ -77,7 +77,7 @@ hunts! {
     m08_new_directory_leader_skips_wait: NewDirectoryLeaderSkipsWait, 2 + 1, mixed, 60;
     m10_old_epoch_accepted: OldEpochAccepted, 2 + 1, mixed, 12;
     m12_go_on_with_seal_missing: GoOnWithSealMissing, 1 + 2, mixed, 12;
-    m13_open_before_all_hold_cut: OpenBeforeAllHoldCut, 1 + 2, hunting, 40;
+    m13_open_before_all_hold_cut: OpenBeforeAllHoldCut, 1 + 2, hunting, 200;
     m14_serve_before_open: ServeBeforeOpen, 1 + 2, mixed, 6;
     m15_sources_from_committed: SourcesFromCommitted, 1 + 2, hunting, 90;
     m16_purge_while_not_open: PurgeWhileNotOpen, 1 + 2, mixed, 6;
