@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use staves_client::{ClientError, ClientOptions};
-use staves_model::{NodeId, NodeState, PoolId, hash_slot};
+use staves_model::{NodeId, NodeState, PoolId, PoolKind, Region, RegionId, hash_slot};
 use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, OwnedOp};
 use staves_wire::directory::Sign;
@@ -345,5 +345,37 @@ fn a_retry_that_is_forgotten_is_not_numbered_anew() {
             "{answers:?}"
         );
         assert_eq!(cluster.world.lock().values[&b"n"[..]], "1");
+    });
+}
+
+/// Regression: a region that was made a moment ago was "not there" at a node that had not heard of it.
+#[test]
+fn a_region_that_is_not_known_everywhere_yet_is_looked_for() {
+    run(async {
+        let cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        let opening = {
+            let client = client.clone();
+            tokio::spawn(async move { client.region("r").await.map(|_| ()) })
+        };
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        cluster.world.lock().change(|map| {
+            let mut pool = map.pools[&PoolId(1)].clone();
+            (pool.id, pool.name, pool.groups) = (PoolId(2), "memory".into(), vec![]);
+            let region = Region {
+                id: RegionId(1),
+                name: "r".into(),
+                size_bytes: 1,
+                stretches: vec![],
+                loading: false,
+            };
+            let regions = vec![region];
+            pool.kind = PoolKind::Memory { regions };
+            map.pools.insert(pool.id, pool);
+        });
+        opening.await.expect("no panic").expect("found");
+        let nobody = client.region("other").await.map(|_| ());
+        let error = nobody.expect_err("nobody made it");
+        assert!(error.to_string().contains("no region 'other'"), "{error}");
     });
 }
