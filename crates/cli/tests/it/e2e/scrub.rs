@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
-use super::Cluster;
+use super::{Cluster, PATIENCE};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -67,12 +68,20 @@ impl Cluster {
         self.nodes.iter().position(named).expect("one of ours")
     }
 
-    /// What a scrub says, and its exit code.
+    /// What a scrub says, and its exit code, once the groups are whole.
     fn scrub(&self, more: &[&str]) -> (Option<i32>, serde_json::Value, String) {
         let all = [&["scrub", "--pool", "memory", "-o", "json"], more].concat();
-        let ran = self.run(0, &all);
-        let found = serde_json::from_str(&ran.stdout).unwrap_or_default();
-        (ran.code, found, ran.stderr)
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let ran = self.run(0, &all);
+            let changing = ["are not whole", "are being rebuilt"];
+            let whole = !changing.iter().any(|words| ran.stderr.contains(words));
+            if whole || Instant::now() >= until {
+                let found = serde_json::from_str(&ran.stdout).unwrap_or_default();
+                return (ran.code, found, ran.stderr);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     fn put(&self, offset: &str, bytes: &[u8]) {
@@ -165,15 +174,15 @@ fn i4_flipped_bytes_are_found_and_mended() {
     cluster.end(data, "-KILL");
     cluster.up(data);
     // Until its part is rebuilt there is less, or nothing, to compare.
-    let until = std::time::Instant::now() + super::PATIENCE;
+    let until = Instant::now() + PATIENCE;
     loop {
         let (_, found, said) = cluster.scrub(&[]);
         let whole = found["groups_short"] == 0 && found["pages_missing"] == 0;
         if found["result"] == "clean" && whole && cluster.place_of(data, &page(3)).is_some() {
             break;
         }
-        assert!(std::time::Instant::now() < until, "{found}{said}");
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(Instant::now() < until, "{found}{said}");
+        std::thread::sleep(Duration::from_millis(200));
     }
     let read = [
         "memory", "read", "r", "--offset", "4KiB", "--length", "4KiB",
