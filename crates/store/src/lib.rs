@@ -23,6 +23,7 @@
 //! **Not here.** What the bytes mean, labels, logs (`staves-group` and the services). Disks.
 
 mod arena;
+pub mod blocks;
 mod budget;
 mod extent;
 mod pages;

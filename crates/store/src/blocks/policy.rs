@@ -1,0 +1,267 @@
+//! Which block goes next: S3-FIFO (Yang and others, SOSP 2023), once for spare copies and once for last ones.
+//!
+//! New blocks enter a small queue, a tenth of the frames. Who leaves it unread since is gone, and remembered as a ghost for a while; who was
+//! read moves to the main queue, and so does who comes back while a ghost. The main queue gives each read one more turn.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::Copies;
+
+/// The small queue's part of the frames.
+const SMALL_PART: usize = 10;
+/// Reads that are counted, beyond the first.
+const READS_MAX: u8 = 3;
+
+/// A place in a queue: an entry of the table, and which of its stays in queues it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    entry: u32,
+    turn: u32,
+}
+
+/// What the policy knows of an entry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    turn: u32,
+    /// Key bits for the ghosts; 0: nobody is in the entry.
+    tag: u64,
+    frames: u32,
+    reads: u8,
+    /// When it was read last: reads of one moment count as one, for a program that goes through a file
+    /// reads each block many times.
+    moment: u32,
+    main: bool,
+    spare: bool,
+    pinned: bool,
+}
+
+/// The queues of spare copies, or of last ones. What an entry is not in any more is passed over.
+#[derive(Debug, Default)]
+struct Queues {
+    small: VecDeque<Place>,
+    main: VecDeque<Place>,
+    small_frames: usize,
+    main_frames: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Policy {
+    known: Vec<Known>,
+    spare: Queues,
+    last: Queues,
+    ghosts: VecDeque<u64>,
+    ghost_set: HashSet<u64>,
+    ghosts_max: usize,
+}
+
+impl Policy {
+    pub(super) fn new(entries: usize) -> Policy {
+        Policy {
+            known: vec![Known::default(); entries],
+            spare: Queues::default(),
+            last: Queues::default(),
+            ghosts: VecDeque::new(),
+            ghost_set: HashSet::new(),
+            ghosts_max: entries,
+        }
+    }
+
+    fn queues(&mut self, spare: bool) -> &mut Queues {
+        match spare {
+            true => &mut self.spare,
+            false => &mut self.last,
+        }
+    }
+
+    /// A block came into an entry.
+    pub(super) fn insert(&mut self, entry: u32, tag: u64, copies: Copies, moment: u32) {
+        let main = self.ghost_set.remove(&tag);
+        let known = &mut self.known[entry as usize];
+        debug_assert_eq!(known.tag, 0, "entry {entry} is taken");
+        *known = Known {
+            turn: known.turn.wrapping_add(1),
+            tag,
+            moment,
+            main,
+            spare: copies == Copies::Spare,
+            ..Known::default()
+        };
+        self.enqueue(entry);
+    }
+
+    /// To the end of the queue where it belongs.
+    fn enqueue(&mut self, entry: u32) {
+        let known = self.known[entry as usize];
+        let turn = known.turn;
+        let most = 2 * self.known.len();
+        let queues = self.queues(known.spare);
+        queues.count(known.main, known.frames as isize);
+        let queue = match known.main {
+            true => &mut queues.main,
+            false => &mut queues.small,
+        };
+        queue.push_back(Place { entry, turn });
+        if queue.len() > most {
+            let mut whole = std::mem::take(queue);
+            whole.retain(|place| !self.is_void(*place));
+            let queues = self.queues(known.spare);
+            match known.main {
+                true => queues.main = whole,
+                false => queues.small = whole,
+            }
+        }
+    }
+
+    /// Whether nobody is in that place of a queue any more.
+    fn is_void(&self, place: Place) -> bool {
+        let known = &self.known[place.entry as usize];
+        known.tag == 0 || known.turn != place.turn
+    }
+
+    /// The block took one frame more.
+    pub(super) fn grew(&mut self, entry: u32) {
+        let known = &mut self.known[entry as usize];
+        known.frames += 1;
+        let (main, spare) = (known.main, known.spare);
+        self.queues(spare).count(main, 1);
+    }
+
+    /// The block was read.
+    pub(super) fn read(&mut self, entry: u32, moment: u32) {
+        let known = &mut self.known[entry as usize];
+        if known.tag != 0 && known.moment != moment {
+            known.moment = moment;
+            known.reads = (known.reads + 1).min(READS_MAX);
+        }
+    }
+
+    /// Whether it must stay.
+    pub(super) fn pin(&mut self, entry: u32, on: bool) {
+        let known = &mut self.known[entry as usize];
+        if known.tag != 0 && known.pinned != on {
+            known.pinned = on;
+            if !on {
+                // Its turns in the queue may have been passed over while it was pinned.
+                self.requeue(entry, |_| {});
+            }
+        }
+    }
+
+    /// The one of these to let go of first, none of them being next in a queue; `None` if all are pinned.
+    pub(super) fn least(&self, entries: impl Iterator<Item = u32>) -> Option<u32> {
+        let worth = |e: &u32| {
+            let known = &self.known[*e as usize];
+            (!known.spare, known.reads, known.moment)
+        };
+        entries
+            .filter(|e| !self.known[*e as usize].pinned)
+            .min_by_key(worth)
+    }
+
+    /// Another node has a copy of the block now, or has none any more.
+    pub(super) fn set_copies(&mut self, entry: u32, copies: Copies) {
+        let spare = copies == Copies::Spare;
+        let known = &self.known[entry as usize];
+        if known.tag != 0 && known.spare != spare {
+            self.requeue(entry, |known| known.spare = spare);
+        }
+    }
+
+    /// Into the queue where it now belongs, at its end; who finds it in another passes over it.
+    fn requeue(&mut self, entry: u32, change: impl FnOnce(&mut Known)) {
+        let known = &mut self.known[entry as usize];
+        let (main, spare, frames) = (known.main, known.spare, known.frames);
+        // The old place in the queue is void.
+        known.turn = known.turn.wrapping_add(1);
+        change(known);
+        self.queues(spare).count(main, -(frames as isize));
+        self.enqueue(entry);
+    }
+
+    /// The entry is empty again.
+    pub(super) fn remove(&mut self, entry: u32) {
+        let known = &mut self.known[entry as usize];
+        let Known {
+            main,
+            spare,
+            frames,
+            ..
+        } = *known;
+        *known = Known {
+            turn: known.turn,
+            ..Known::default()
+        };
+        self.queues(spare).count(main, -(frames as isize));
+    }
+
+    /// Who goes next, if anybody may: spare copies before last ones. Removed by the caller.
+    pub(super) fn victim(&mut self, frames_max: usize) -> Option<u32> {
+        let entry = match self.victim_of(true, frames_max) {
+            Some(entry) => entry,
+            None => self.victim_of(false, frames_max)?,
+        };
+        let known = self.known[entry as usize];
+        if !known.main {
+            self.haunt(known.tag);
+        }
+        Some(entry)
+    }
+
+    fn victim_of(&mut self, spare: bool, frames_max: usize) -> Option<u32> {
+        // Each turn drops a void place, takes a read away or moves a block once: so it ends.
+        loop {
+            let queues = self.queues(spare);
+            let from_small = !queues.small.is_empty()
+                && (queues.small_frames * SMALL_PART >= frames_max || queues.main.is_empty());
+            let place = match from_small {
+                true => queues.small.pop_front()?,
+                false => queues.main.pop_front()?,
+            };
+            if self.is_void(place) {
+                continue;
+            }
+            let known = &mut self.known[place.entry as usize];
+            if known.pinned {
+                continue;
+            }
+            if known.reads == 0 {
+                return Some(place.entry);
+            }
+            if from_small {
+                known.reads = 0;
+                self.requeue(place.entry, |known| known.main = true);
+            } else {
+                known.reads -= 1;
+                self.queues(spare).main.push_back(place);
+            }
+        }
+    }
+
+    fn haunt(&mut self, tag: u64) {
+        if self.ghost_set.insert(tag) {
+            self.ghosts.push_back(tag);
+        }
+        while self.ghosts.len() > self.ghosts_max {
+            let gone = self.ghosts.pop_front();
+            gone.map(|tag| self.ghost_set.remove(&tag));
+        }
+    }
+
+    /// Frames of spare copies, and of last ones.
+    pub(super) fn frames(&self) -> (usize, usize) {
+        let of = |q: &Queues| q.small_frames + q.main_frames;
+        (of(&self.spare), of(&self.last))
+    }
+}
+
+impl Queues {
+    fn count(&mut self, main: bool, frames: isize) {
+        let at = match main {
+            true => &mut self.main_frames,
+            false => &mut self.small_frames,
+        };
+        *at = at
+            .checked_add_signed(frames)
+            .expect("frames leave the queue that they came into");
+    }
+}

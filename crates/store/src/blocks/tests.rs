@@ -1,0 +1,363 @@
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(file: u64, block: u32) -> BlockKey {
+    BlockKey {
+        file: [file, !file],
+        block,
+    }
+}
+
+/// The byte of a block at an offset: other for each block, and for each offset.
+fn byte(key: BlockKey, at: usize) -> u8 {
+    let x = key.file[0] << 40 ^ u64::from(key.block) << 20 ^ at as u64;
+    let x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
+}
+
+fn part_of(key: BlockKey, block_bytes: usize, part: usize) -> Vec<u8> {
+    let start = part * PART_BYTES;
+    let end = (start + PART_BYTES).min(block_bytes);
+    (start..end).map(|at| byte(key, at)).collect()
+}
+
+fn put(blocks: &Blocks, key: BlockKey, block_bytes: usize, part: usize, copies: Copies) {
+    let bytes = part_of(key, block_bytes, part);
+    blocks
+        .put(key, block_bytes, part, &bytes, copies, 0)
+        .unwrap();
+}
+
+fn put_whole(blocks: &Blocks, key: BlockKey, copies: Copies) {
+    for part in 0..BLOCK_PARTS {
+        put(blocks, key, BLOCK_BYTES, part, copies);
+    }
+}
+
+/// The memory as whoever may write to it sees it.
+fn raw(blocks: &Blocks) -> File {
+    let path = format!("/proc/self/fd/{}", blocks.shelf().memfd().as_raw_fd());
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+#[test]
+fn what_is_read_is_what_was_put_at_any_offset() {
+    let blocks = Blocks::new(4 * BLOCK).unwrap();
+    let other = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let short = 5 * PART_BYTES + 1234;
+    let k = key(1, 7);
+    for part in [0, 1, 2, 4, 5] {
+        put(&blocks, k, short, part, Copies::Last);
+    }
+    for (from, len) in [
+        (0, 1),
+        (1, 8192),
+        (4095, 2),
+        (16383, 2),
+        (3, 40_000),
+        (5 * PART_BYTES, 1234),
+    ] {
+        let mut got = vec![0; len];
+        let read = other.read(k, from, &mut got);
+        let there = from + len <= 3 * PART_BYTES || from >= 4 * PART_BYTES;
+        assert_eq!(read.is_ok(), there, "{from}+{len}");
+        if there {
+            let want: Vec<u8> = (from..from + len).map(|at| byte(k, at)).collect();
+            assert_eq!(got, want, "{from}+{len}");
+        }
+    }
+    let mut past = vec![0; 1235];
+    assert_eq!(other.read(k, 5 * PART_BYTES, &mut past), Err(Miss::Absent));
+    assert_eq!(other.read(k, usize::MAX, &mut past), Err(Miss::Absent));
+    assert_eq!(other.read(key(1, 8), 0, &mut past), Err(Miss::Absent));
+    assert_eq!(blocks.parts(k), 0b11_0111);
+}
+
+#[test]
+fn a_part_of_the_wrong_length_is_refused() {
+    let blocks = Blocks::new(BLOCK).unwrap();
+    let k = key(1, 0);
+    for (block_bytes, part, bytes) in [
+        (BLOCK_BYTES + 1, 0, PART_BYTES),
+        (BLOCK_BYTES, BLOCK_PARTS, PART_BYTES),
+        (100, 0, 101),
+        (100, 1, 0),
+        (PART_BYTES, usize::MAX, 1),
+    ] {
+        let put = blocks.put(k, block_bytes, part, &vec![0; bytes], Copies::Last, 0);
+        assert!(
+            matches!(put, Err(PutError::Shape { .. })),
+            "{block_bytes} {part} {bytes}"
+        );
+    }
+}
+
+/// Row D9: bytes that changed in memory are never given, to nobody, and the block goes.
+#[test]
+fn d9_a_flipped_bit_is_never_returned() {
+    let blocks = Blocks::new(2 * BLOCK).unwrap();
+    let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let k = key(3, 0);
+    put_whole(&blocks, k, Copies::Last);
+    let memory = raw(&blocks);
+    let len = memory.metadata().unwrap().len();
+    let mut all = vec![0; len as usize];
+    memory.read_exact_at(&mut all, 0).unwrap();
+    let needle = part_of(k, BLOCK_BYTES, 9);
+    let at = all
+        .windows(64)
+        .position(|w| w == &needle[5000..5064])
+        .unwrap() as u64;
+    memory.write_all_at(&[all[at as usize] ^ 4], at).unwrap();
+    let mut into = vec![0; 4096];
+    assert_eq!(
+        mount.read(k, 9 * PART_BYTES + 4096, &mut into),
+        Err(Miss::Damaged)
+    );
+    assert!(
+        mount.read(k, 9 * PART_BYTES, &mut into).is_ok(),
+        "the 4 KiB beside it are right"
+    );
+    assert_eq!(
+        blocks.read(k, 9 * PART_BYTES + 4096, &mut into, 0),
+        Err(Miss::Damaged)
+    );
+    assert_eq!(blocks.read(k, 0, &mut into, 0), Err(Miss::Absent));
+    assert_eq!(blocks.figures().damaged, 1);
+}
+
+#[test]
+fn a_strange_memory_is_an_error_and_harms_nobody() {
+    let blocks = Blocks::new(2 * BLOCK).unwrap();
+    let memory = raw(&blocks);
+    put_whole(&blocks, key(1, 0), Copies::Last);
+    let open = || {
+        Shelf::open(blocks.descriptor().unwrap())
+            .map(drop)
+            .map_err(|e| e.to_string())
+    };
+    open().unwrap();
+    for (at, value, says) in [
+        (8, 0, "sizes cannot be"),
+        (8, u64::MAX, "sizes cannot be"),
+        (16, 1 << 20, "sizes cannot be"),
+        (16, u64::MAX, "sizes cannot be"),
+        (0, 1, "another version"),
+    ] {
+        let mut was = [0; 8];
+        memory.read_exact_at(&mut was, at).unwrap();
+        memory.write_all_at(&value.to_le_bytes(), at).unwrap();
+        let error = open().unwrap_err();
+        assert!(error.contains(says), "{at} {value}: {error}");
+        memory.write_all_at(&was, at).unwrap();
+    }
+    // Whatever is in the table: no read leaves the memory.
+    let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let index = mount.find(key(1, 0)).unwrap();
+    let entry = mount.entry(index);
+    let frames = &raw const entry.frames as u64;
+    let base = mount.set(0) as *const _ as u64 - 4096;
+    memory
+        .write_all_at(&u32::MAX.to_le_bytes(), frames - base)
+        .unwrap();
+    let mut into = vec![0; 4096];
+    assert_eq!(mount.read(key(1, 0), 0, &mut into), Err(Miss::Damaged));
+    assert!(mount.read(key(1, 0), PART_BYTES, &mut into).is_ok());
+    let plain = File::open("/proc/self/exe").unwrap();
+    assert!(
+        Shelf::open(plain.into())
+            .unwrap_err()
+            .to_string()
+            .contains("not a node's blocks")
+    );
+}
+
+#[test]
+fn spare_copies_go_first_last_ones_after_them_pinned_ones_never() {
+    let blocks = Blocks::new(8 * BLOCK).unwrap();
+    for i in 0..8 {
+        let copies = if i % 2 == 0 {
+            Copies::Spare
+        } else {
+            Copies::Last
+        };
+        put_whole(&blocks, key(1, i), copies);
+    }
+    assert_eq!(blocks.pin_where(true, |k| k.block == 0), 1);
+    for i in 8..11 {
+        put_whole(&blocks, key(1, i), Copies::Last);
+    }
+    let here = |i| blocks.parts(key(1, i)) != 0;
+    assert_eq!([2, 4, 6].map(here), [false; 3]);
+    assert_eq!([0, 1, 3, 5, 7, 8, 9, 10].map(here), [true; 8]);
+    // A last copy of which another node now has one is spare.
+    blocks.set_copies(|k| {
+        if k.block == 9 {
+            Copies::Spare
+        } else {
+            Copies::Last
+        }
+    });
+    put_whole(&blocks, key(1, 11), Copies::Last);
+    assert!(!here(9) && here(1));
+    blocks.pin_where(true, |_| true);
+    let full = blocks.put(key(1, 12), 1, 0, &[0], Copies::Last, 0);
+    assert_eq!(
+        full,
+        Err(PutError::Pinned {
+            frames: 8 * BLOCK_PARTS
+        })
+    );
+    blocks.pin_where(false, |_| true);
+    put(&blocks, key(1, 12), 1, 0, Copies::Last);
+}
+
+/// Blocks that are read again stay while others, read once, go by.
+#[test]
+fn what_is_read_again_outlives_a_scan() {
+    let blocks = Blocks::new(20 * BLOCK).unwrap();
+    let mut into = [0; 64];
+    for i in 0..10 {
+        put_whole(&blocks, key(1, i), Copies::Last);
+    }
+    for moment in 1..3 {
+        for i in 0..10 {
+            blocks.read(key(1, i), 0, &mut into, moment).unwrap();
+        }
+    }
+    for i in 0..100 {
+        put_whole(&blocks, key(2, i), Copies::Last);
+        for _ in 0..32 {
+            blocks.read(key(2, i), 0, &mut into, 0).unwrap(); // one program goes through it
+        }
+    }
+    let stayed = (0..10).filter(|i| blocks.parts(key(1, *i)) != 0).count();
+    assert_eq!(stayed, 10);
+    assert!(blocks.figures().evicted >= 90);
+}
+
+#[test]
+fn a_lower_limit_is_kept_at_once_and_memory_goes_back() {
+    let blocks = Blocks::new(64 * BLOCK).unwrap();
+    for i in 0..64 {
+        put_whole(&blocks, key(1, i), Copies::Last);
+    }
+    let resident = || {
+        use std::os::unix::fs::MetadataExt;
+        raw(&blocks).metadata().unwrap().blocks() * 512
+    };
+    assert_eq!(blocks.figures().blocks, 64);
+    assert!(resident() >= 64 * BLOCK);
+    blocks.set_limit(10 * BLOCK).unwrap();
+    let figures = blocks.figures();
+    assert!(
+        figures.frames_last <= 10 * BLOCK_PARTS && figures.blocks == 10,
+        "{figures:?}"
+    );
+    // Pages of 2 MiB, where the machine gives such, go back only whole.
+    assert!(resident() < 40 * BLOCK, "{}", resident());
+    blocks.set_limit(u64::MAX).unwrap();
+    for i in 0..64 {
+        put_whole(&blocks, key(2, i), Copies::Last);
+    }
+    assert_eq!(blocks.figures().blocks, 64);
+    assert_eq!(blocks.drop_where(|k| k.block < 60), 60);
+    assert_eq!(blocks.figures().frames_last, 4 * BLOCK_PARTS);
+}
+
+proptest! {
+    /// Beside a plain table: a read gives what was put or nothing, and frames never pass the limit.
+    #[test]
+    fn never_other_bytes_never_too_many(
+        steps in prop::collection::vec((0u8..12, 0u64..3, 0u32..6, 0usize..16, 0usize..3), 1..200)
+    ) {
+        let blocks = Blocks::new(3 * BLOCK).unwrap();
+        let mut put_ever: HashMap<(BlockKey, usize), ()> = HashMap::new();
+        let mut limit = 3 * BLOCK_PARTS;
+        for (moment, (step, file, block, part, size)) in steps.into_iter().enumerate() {
+            let k = key(file + 1, block);
+            let block_bytes = [BLOCK_BYTES, 100_000, 77][k.block as usize % 3];
+            let moment = moment as u32;
+            let in_block = part * PART_BYTES < block_bytes;
+            match step {
+                0..6 if in_block => {
+                    let copies = if size == 0 { Copies::Spare } else { Copies::Last };
+                    put(&blocks, k, block_bytes, part, copies);
+                    put_ever.insert((k, part), ());
+                }
+                6..9 if in_block => {
+                    let want = part_of(k, block_bytes, part);
+                    let mut got = vec![0; want.len()];
+                    if blocks.read(k, part * PART_BYTES, &mut got, moment).is_ok() {
+                        prop_assert!(put_ever.contains_key(&(k, part)));
+                        prop_assert_eq!(got, want);
+                    }
+                }
+                9 => { blocks.drop_where(|other| other == k); prop_assert_eq!(blocks.parts(k), 0); }
+                10 => {
+                    limit = (1 + size) * BLOCK_PARTS;
+                    blocks.set_limit((limit * PART_BYTES) as u64).unwrap();
+                }
+                11 => blocks.set_copies(|k| if k.block % 2 == size as u32 % 2 { Copies::Spare } else { Copies::Last }),
+                _ => {}
+            }
+            let figures = blocks.figures();
+            prop_assert!(figures.frames_spare + figures.frames_last <= limit);
+            let parts: u32 = blocks.list().iter().map(|(_, parts)| parts.count_ones()).sum();
+            prop_assert_eq!(parts as usize, figures.frames_spare + figures.frames_last);
+        }
+    }
+}
+
+/// Readers with a mapping of their own, while blocks come and go in too few frames.
+#[test]
+fn readers_beside_evictions_see_right_bytes_or_none() {
+    let blocks = Blocks::new(2 * BLOCK).unwrap();
+    let over = AtomicBool::new(false);
+    let (hits, misses) = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2u32)
+            .map(|reader| {
+                let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+                let over = &over;
+                scope.spawn(move || {
+                    let (mut hits, mut misses, mut i) = (0, 0, reader);
+                    let mut into = vec![0; 9000];
+                    while !over.load(Ordering::Relaxed) {
+                        i = i.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        let k = key(1, i >> 29);
+                        let from = (i >> 8) as usize % (BLOCK_BYTES - 9000);
+                        match mount.read(k, from, &mut into) {
+                            Ok(_) => {
+                                hits += 1;
+                                let wrong = into
+                                    .iter()
+                                    .enumerate()
+                                    .find(|(n, b)| **b != byte(k, from + n));
+                                assert_eq!(wrong, None, "{k:?} from {from}");
+                            }
+                            Err(Miss::Absent) => misses += 1,
+                            Err(Miss::Damaged) => panic!("{k:?} from {from} is damaged"),
+                        }
+                    }
+                    (hits, misses)
+                })
+            })
+            .collect();
+        for round in 0..400u32 {
+            put_whole(&blocks, key(1, round % 8), Copies::Last);
+        }
+        over.store(true, Ordering::Relaxed);
+        let each = readers.into_iter().map(|r| r.join().unwrap());
+        each.fold((0u64, 0u64), |a, b| (a.0 + b.0, a.1 + b.1))
+    });
+    assert!(hits > 0 && misses > 0, "{hits} {misses}");
+}

@@ -1,0 +1,403 @@
+//! Putting blocks in, and letting them go.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use parking_lot::Mutex;
+
+use super::policy::Policy;
+use super::shared::{Entry, Layout, Shelf, WAYS};
+use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, Copies, Miss, PART_BYTES, SUM_BYTES};
+
+/// A part was not put in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PutError {
+    /// Everything that is there is pinned.
+    #[error(
+        "no frame can be freed: all {frames} are pinned; unpin files or give the pool more memory"
+    )]
+    Pinned {
+        /// Frames in all.
+        frames: usize,
+    },
+    /// It is not a part of such a block.
+    #[error("{bytes} bytes are not part {part} of a block of {block_bytes} bytes")]
+    Shape {
+        /// The part.
+        part: usize,
+        /// Its bytes, as given.
+        bytes: usize,
+        /// The block's bytes, as given.
+        block_bytes: usize,
+    },
+}
+
+/// Counts, for people and for placement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Frames that may be used.
+    pub frames_max: usize,
+    /// Frames of spare copies.
+    pub frames_spare: usize,
+    /// Frames of last copies.
+    pub frames_last: usize,
+    /// Blocks, whole or in part.
+    pub blocks: usize,
+    /// Blocks that were evicted, ever.
+    pub evicted: u64,
+    /// Blocks that were dropped because their bytes were not those that came in, ever.
+    pub damaged: u64,
+}
+
+/// A node's blocks.
+#[derive(Debug)]
+pub struct Blocks {
+    shelf: Arc<Shelf>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    policy: Policy,
+    /// Frames that nobody has; their memory may be there still.
+    free: Vec<u32>,
+    /// From here on never used.
+    untouched: u32,
+    /// Frames in use or on their way into it, and how many there may be.
+    taken: usize,
+    frames_max: usize,
+    blocks: usize,
+    evicted: u64,
+    damaged: u64,
+}
+
+impl Blocks {
+    /// Memory for so many bytes of blocks, rounded down to whole parts, at least one block's. The
+    /// kernel provides it as it is touched.
+    pub fn new(bytes: u64) -> io::Result<Blocks> {
+        let frames = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)? / PART_BYTES;
+        let frames = frames.max(BLOCK_PARTS);
+        let layout = Layout::for_frames(frames);
+        let inner = Inner {
+            policy: Policy::new(layout.entries()),
+            free: Vec::new(),
+            untouched: 0,
+            taken: 0,
+            frames_max: frames,
+            blocks: 0,
+            evicted: 0,
+            damaged: 0,
+        };
+        Ok(Blocks {
+            shelf: Arc::new(Shelf::create(layout)?),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// For reading, without any lock.
+    pub fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
+    }
+
+    /// The memory, opened anew for reading only: what a mount on this machine is given.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.shelf.memfd().as_raw_fd());
+        Ok(std::fs::File::open(path)?.into())
+    }
+
+    /// Puts a part of a block in, if it is not there yet. Others may go for it.
+    ///
+    /// `moment` is a coarse clock: reads within one moment count as one.
+    pub fn put(
+        &self,
+        key: BlockKey,
+        block_bytes: usize,
+        part: usize,
+        bytes: &[u8],
+        copies: Copies,
+        moment: u32,
+    ) -> Result<(), PutError> {
+        check_shape(block_bytes, part, bytes.len())?;
+        let frame = {
+            let mut inner = self.inner.lock();
+            if let Some(index) = self.shelf.find(key) {
+                let entry = self.shelf.entry(index);
+                if entry.parts.load(Relaxed) & 1 << part != 0 {
+                    return Ok(());
+                }
+            }
+            self.take_frame(&mut inner)?
+        };
+        // Outside the lock: nobody else has the frame.
+        self.shelf.fill(frame, bytes);
+        let mut sums = [0; PART_BYTES / SUM_BYTES];
+        for (sum, bytes) in sums.iter_mut().zip(bytes.chunks(SUM_BYTES)) {
+            *sum = crc32c::crc32c(bytes);
+        }
+        let mut inner = self.inner.lock();
+        let Some(index) = self.place(&mut inner, key, block_bytes, copies, moment) else {
+            inner.give(frame);
+            return Err(PutError::Pinned {
+                frames: inner.frames_max,
+            });
+        };
+        let entry = self.shelf.entry(index);
+        let parts = entry.parts.load(Relaxed);
+        if parts & 1 << part != 0 || entry.bytes.load(Relaxed) as usize != block_bytes {
+            inner.give(frame); // somebody was faster
+            return Ok(());
+        }
+        entry.change(|entry| {
+            entry.frames[part].store(frame, Relaxed);
+            let from = part * (PART_BYTES / SUM_BYTES);
+            for (to, sum) in entry.sums[from..].iter().zip(sums) {
+                to.store(sum, Relaxed);
+            }
+            entry.parts.store(parts | 1 << part, Relaxed);
+        });
+        inner.policy.grew(index as u32);
+        Ok(())
+    }
+
+    /// The entry of a key, made if it has none; `None` if its set is full of what is pinned.
+    fn place(
+        &self,
+        inner: &mut Inner,
+        key: BlockKey,
+        block_bytes: usize,
+        copies: Copies,
+        moment: u32,
+    ) -> Option<usize> {
+        if let Some(index) = self.shelf.find(key) {
+            return Some(index);
+        }
+        let tag = key.mixed();
+        let index = match self.emptier(tag) {
+            Some(index) => index,
+            None => {
+                let all = self.shelf.ways(tag).map(|index| index as u32);
+                let victim = inner.policy.least(all)? as usize;
+                self.evict(inner, victim);
+                inner.evicted += 1;
+                victim
+            }
+        };
+        let bytes = block_bytes as u32;
+        let entry = self.shelf.entry(index);
+        entry.change(|entry| entry.name(key, bytes));
+        self.shelf.tag(index).store(tag, Release);
+        inner.policy.insert(index as u32, tag, copies, moment);
+        inner.blocks += 1;
+        Some(index)
+    }
+
+    /// An entry that nobody is in, in the emptier of a key's two sets.
+    fn emptier(&self, tag: u64) -> Option<usize> {
+        let free = |index: &usize| !self.is_taken(*index);
+        let in_set = |index: usize| {
+            let set = index / WAYS * WAYS;
+            (set..set + WAYS).filter(free).count()
+        };
+        let all = self.shelf.ways(tag).filter(free);
+        all.max_by_key(|index| in_set(*index))
+    }
+
+    fn take_frame(&self, inner: &mut Inner) -> Result<u32, PutError> {
+        while inner.taken >= inner.frames_max {
+            let frames = inner.frames_max;
+            let victim = inner.policy.victim(frames);
+            let victim = victim.ok_or(PutError::Pinned { frames })?;
+            self.evict(inner, victim as usize);
+            inner.evicted += 1;
+        }
+        inner.taken += 1;
+        Ok(inner.free.pop().unwrap_or_else(|| {
+            inner.untouched += 1;
+            inner.untouched - 1
+        }))
+    }
+
+    /// Empties an entry.
+    fn evict(&self, inner: &mut Inner, index: usize) {
+        let entry = self.shelf.entry(index);
+        self.shelf.tag(index).store(0, Release);
+        let parts = entry.parts.load(Relaxed);
+        entry.change(|entry| entry.parts.store(0, Relaxed));
+        for part in (0..BLOCK_PARTS).filter(|part| parts & 1 << part != 0) {
+            inner.give(entry.frames[part].load(Relaxed));
+        }
+        inner.policy.remove(index as u32);
+        inner.blocks -= 1;
+    }
+
+    /// Reads, and counts the read. A block that is damaged is dropped.
+    pub fn read(
+        &self,
+        key: BlockKey,
+        from: usize,
+        into: &mut [u8],
+        moment: u32,
+    ) -> Result<(), Miss> {
+        match self.shelf.read(key, from, into) {
+            Ok(entry) => {
+                // A count that waits for nobody: whoever holds the lock does more for the order than it would.
+                if let Some(mut inner) = self.inner.try_lock() {
+                    inner.policy.read(entry, moment);
+                }
+                Ok(())
+            }
+            Err(Miss::Damaged) => {
+                self.drop_damaged(key);
+                Err(Miss::Damaged)
+            }
+            Err(Miss::Absent) => Err(Miss::Absent),
+        }
+    }
+
+    /// Lets go of a block that a reader found damaged, if it still is.
+    pub fn drop_damaged(&self, key: BlockKey) {
+        let mut inner = self.inner.lock();
+        let Some(index) = self.shelf.find(key) else {
+            return;
+        };
+        let entry = self.shelf.entry(index);
+        let bytes = (entry.bytes.load(Relaxed) as usize).min(BLOCK_BYTES);
+        let parts = entry.parts.load(Relaxed);
+        let mut part_bytes = [0; PART_BYTES];
+        let wrong = (0..BLOCK_PARTS).filter(|p| parts & 1 << p != 0).any(|p| {
+            let start = p * PART_BYTES;
+            let into = &mut part_bytes[..bytes.saturating_sub(start).min(PART_BYTES)];
+            self.shelf.read(key, start, into) == Err(Miss::Damaged)
+        });
+        if wrong {
+            self.evict(&mut inner, index);
+            inner.damaged += 1;
+        }
+    }
+
+    /// Counts reads that a mount made by itself: entries as [`Shelf::read`] gave them.
+    pub fn touch(&self, entries: &[u32], moment: u32) {
+        let mut inner = self.inner.lock();
+        let known = self.shelf.layout().entries() as u32;
+        for entry in entries.iter().filter(|entry| **entry < known) {
+            inner.policy.read(*entry, moment);
+        }
+    }
+
+    /// Which parts of a block are there, a bit each.
+    pub fn parts(&self, key: BlockKey) -> u32 {
+        let found = self.shelf.find(key);
+        found.map_or(0, |index| self.shelf.entry(index).parts.load(Relaxed))
+    }
+
+    /// All blocks with the parts that are there, in the table's order.
+    pub fn list(&self) -> Vec<(BlockKey, u32)> {
+        let _still = self.inner.lock();
+        let all = 0..self.shelf.layout().entries();
+        all.filter(|index| self.is_taken(*index))
+            .map(|index| self.shelf.entry(index))
+            .map(|entry| (entry.key(), entry.parts.load(Relaxed)))
+            .collect()
+    }
+
+    fn is_taken(&self, index: usize) -> bool {
+        self.shelf.tag(index).load(Relaxed) != 0
+    }
+
+    /// Lets go of all blocks that `goes` says. How many there were.
+    pub fn drop_where(&self, goes: impl Fn(BlockKey) -> bool) -> usize {
+        self.each(|blocks, inner, index, entry| {
+            let gone = goes(entry.key());
+            if gone {
+                blocks.evict(inner, index);
+            }
+            gone
+        })
+    }
+
+    /// Pins all blocks that `which` says, or lets them be evicted again. How many there were.
+    pub fn pin_where(&self, on: bool, which: impl Fn(BlockKey) -> bool) -> usize {
+        self.each(|_, inner, index, entry| {
+            let is = which(entry.key());
+            if is {
+                inner.policy.pin(index as u32, on);
+            }
+            is
+        })
+    }
+
+    /// Says anew of each block whether another node has a copy.
+    pub fn set_copies(&self, of: impl Fn(BlockKey) -> Copies) {
+        self.each(|_, inner, index, entry| {
+            inner.policy.set_copies(index as u32, of(entry.key()));
+            true
+        });
+    }
+
+    fn each(&self, mut on: impl FnMut(&Blocks, &mut Inner, usize, &Entry) -> bool) -> usize {
+        let mut inner = self.inner.lock();
+        let all = 0..self.shelf.layout().entries();
+        all.filter(|index| self.is_taken(*index))
+            .filter(|index| on(self, &mut inner, *index, self.shelf.entry(*index)))
+            .count()
+    }
+
+    /// Changes how much may be used, within what was given at first. What is too much goes at once, and
+    /// its memory back to the kernel.
+    pub fn set_limit(&self, bytes: u64) -> Result<(), PutError> {
+        let mut inner = self.inner.lock();
+        let most = self.shelf.layout().frames;
+        let frames = usize::try_from(bytes).unwrap_or(usize::MAX) / PART_BYTES;
+        inner.frames_max = frames.clamp(BLOCK_PARTS, most);
+        while inner.taken > inner.frames_max {
+            let frames = inner.frames_max;
+            let victim = inner.policy.victim(frames);
+            let victim = victim.ok_or(PutError::Pinned { frames })?;
+            self.evict(&mut inner, victim as usize);
+            inner.evicted += 1;
+        }
+        let free = std::mem::take(&mut inner.free);
+        let (punched, kept): (Vec<u32>, Vec<u32>) =
+            free.into_iter().partition(|f| self.shelf.punch(*f));
+        inner.free = [kept, punched].concat();
+        Ok(())
+    }
+
+    /// Counts.
+    pub fn figures(&self) -> Figures {
+        let inner = self.inner.lock();
+        let (frames_spare, frames_last) = inner.policy.frames();
+        Figures {
+            frames_max: inner.frames_max,
+            frames_spare,
+            frames_last,
+            blocks: inner.blocks,
+            evicted: inner.evicted,
+            damaged: inner.damaged,
+        }
+    }
+}
+
+impl Inner {
+    fn give(&mut self, frame: u32) {
+        self.taken = self.taken.checked_sub(1).expect("a frame comes back once");
+        self.free.push(frame);
+    }
+}
+
+fn check_shape(block_bytes: usize, part: usize, bytes: usize) -> Result<(), PutError> {
+    let start = part.saturating_mul(PART_BYTES);
+    let right = block_bytes <= BLOCK_BYTES
+        && start < block_bytes
+        && bytes == (block_bytes - start).min(PART_BYTES);
+    match right {
+        true => Ok(()),
+        false => Err(PutError::Shape {
+            part,
+            bytes,
+            block_bytes,
+        }),
+    }
+}
