@@ -6,6 +6,7 @@
 //! `change/epochs.rs` those of GROUP (7, 11 and 13) for a group's membership.
 
 mod epochs;
+mod holdings;
 mod nodes;
 mod pools;
 mod refusal;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::epochs::NewEpoch;
 pub(crate) use self::epochs::{is_source, sources};
+pub use self::holdings::NewHoldings;
 pub use self::refusal::Refusal;
 
 use crate::ids::{
@@ -182,6 +184,22 @@ pub enum Change {
         /// Begin, or end.
         on: bool,
     },
+    /// A node changes what it holds of a files pool (row D3).
+    Hold(NewHoldings),
+    /// Names a source of files.
+    SetDataset {
+        /// The pool that its blocks go to.
+        pool: String,
+        /// Its name, unique among the datasets of all pools.
+        name: String,
+        /// Where its bytes come from.
+        source: String,
+    },
+    /// Forgets a dataset's name; its blocks go when room is needed.
+    DropDataset {
+        /// The dataset.
+        name: String,
+    },
 }
 
 /// What a change came to.
@@ -216,7 +234,7 @@ impl ClusterMap {
     /// `expected` is the revision on which the proposer decided. The change is refused with
     /// [`Refusal::MapMovedOn`] if anything that it rests on has changed since: for `CommitEpochs` and
     /// `MarkLost` that is the groups they name (nodes are checked by life and state anyway), so that
-    /// a takeover is not held up by every other group that opens; for all else it is the whole map.
+    /// a takeover is not held up by every other group that opens; for `Hold` the pool's holders; for all else it is the whole map.
     pub fn apply(
         &mut self,
         expected: Option<Revision>,
@@ -263,6 +281,9 @@ impl ClusterMap {
             Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, on } => self.load_region(name, *on),
+            Change::Hold(new) => self.hold(new),
+            Change::SetDataset { pool, name, source } => self.set_dataset(pool, name, source),
+            Change::DropDataset { name } => self.drop_dataset(name),
         }
     }
 
@@ -280,6 +301,10 @@ impl ClusterMap {
                     newest_of(&mut new.iter().map(|n| n.group)) <= expected
                 }
                 Change::MarkLost { groups } => newest_of(&mut groups.iter().copied()) <= expected,
+                Change::Hold(new) => {
+                    let pool = self.pools.get(&new.pool).and_then(|p| p.holdings());
+                    pool.is_none_or(|h| h.revision <= expected)
+                }
                 _ => expected == self.revision,
             };
         if stands {

@@ -21,8 +21,10 @@
 //!
 //! **Not here.** How members agree on bytes (`staves-group`), how changes are ordered (`staves-directory`).
 
+pub mod capacity;
 pub mod change;
 pub mod detector;
+mod files;
 mod ids;
 pub mod keeper;
 pub mod lease;
@@ -37,8 +39,11 @@ mod testing;
 mod time;
 mod units;
 
-pub use change::{Change, NewEpoch, Outcome, Refusal};
+pub use change::{Change, NewEpoch, NewHoldings, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
+pub use files::{
+    DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, SOURCE_BYTES_MAX, STRETCH_BLOCKS,
+};
 pub use ids::{
     ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,
     RegionId, Revision,

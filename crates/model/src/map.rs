@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::Holdings;
 use crate::ids::{
     ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, RegionId,
     Revision,
@@ -57,6 +58,8 @@ pub enum PoolKind {
         /// They come and go while the pool serves.
         regions: Vec<Region>,
     },
+    /// Blocks of files that come from sources. It has no groups.
+    Files(Holdings),
 }
 
 impl PoolKind {
@@ -65,6 +68,7 @@ impl PoolKind {
         match self {
             PoolKind::Cache => "cache",
             PoolKind::Memory { .. } => "memory",
+            PoolKind::Files(_) => "files",
         }
     }
 }
@@ -108,7 +112,7 @@ impl Pool {
     pub fn regions(&self) -> &[Region] {
         match &self.kind {
             PoolKind::Memory { regions } => regions,
-            PoolKind::Cache => &[],
+            PoolKind::Cache | PoolKind::Files(_) => &[],
         }
     }
 

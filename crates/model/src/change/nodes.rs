@@ -67,6 +67,7 @@ impl ClusterMap {
             id: node.id,
             incarnation: node.incarnation,
         };
+        self.strike_holdings(node.id, Some(node.incarnation));
         self.nodes.insert(node.id, node);
         self.moved(outcome)
     }
@@ -93,6 +94,9 @@ impl ClusterMap {
             return Ok(Outcome::Unchanged);
         }
         entry.state = state;
+        if state == NodeState::Down {
+            self.strike_holdings(node, None);
+        }
         self.moved(Outcome::Done)
     }
 

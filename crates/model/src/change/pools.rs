@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{BUCKETS_MAX, Change, GROUPS_MAX, Outcome, POOLS_MAX, Refusal, check_text};
+use crate::files::Holdings;
 use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision};
 use crate::map::{ClusterMap, Group, LastOpen, Pool, PoolKind};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
@@ -32,7 +33,12 @@ impl ClusterMap {
             });
         }
         check_kind(name, kind, *buckets, *may_start_empty)?;
-        if self.groups.len() + *buckets as usize > GROUPS_MAX {
+        // Buckets of files have holders, and no groups.
+        let (kind, groups) = match kind {
+            PoolKind::Files(_) => (PoolKind::Files(empty(*buckets)), 0),
+            other => (other.clone(), *buckets),
+        };
+        if self.groups.len() + groups as usize > GROUPS_MAX {
             return Err(Refusal::TooMany {
                 what: "groups of all pools".into(),
                 max: GROUPS_MAX,
@@ -44,20 +50,20 @@ impl ClusterMap {
         let id = self.next_pool;
         self.next_pool = PoolId(id.0 + 1);
         let first = self.next_group.0;
-        self.next_group = GroupId(first + buckets);
+        self.next_group = GroupId(first + groups);
         let revision = self.revision.next();
-        for bucket in 0..*buckets {
+        for bucket in 0..groups {
             let group = unborn(GroupId(first + bucket), id, bucket, scheme.m, revision);
             self.groups.insert(group.id, group);
         }
         let pool = Pool {
             id,
             name: name.clone(),
-            kind: kind.clone(),
+            kind,
             scheme: *scheme,
             medium: *medium,
             node_budget_bytes: *node_budget_bytes,
-            groups: (0..*buckets).map(|b| GroupId(first + b)).collect(),
+            groups: (0..groups).map(|b| GroupId(first + b)).collect(),
             may_start_empty: *may_start_empty,
         };
         self.pools.insert(id, pool);
@@ -132,9 +138,24 @@ fn check_kind(
         PoolKind::Memory { regions } if regions.is_empty() && buckets == 0 && !may_start_empty => {
             Ok(())
         }
+        PoolKind::Files(holdings) if *holdings != Holdings::default() => {
+            Err(Refusal::BadFilesPool { name: name.into() })
+        }
+        PoolKind::Files(_) if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
+        PoolKind::Files(_) => Err(Refusal::BadBuckets {
+            name: name.to_owned(),
+            buckets,
+        }),
         PoolKind::Memory { .. } => Err(Refusal::BadMemoryPool {
             name: name.to_owned(),
         }),
+    }
+}
+
+fn empty(buckets: u32) -> Holdings {
+    Holdings {
+        buckets: vec![Vec::new(); buckets as usize],
+        ..Holdings::default()
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::BUCKETS_MAX;
-use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision};
+use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 use crate::units::with_unit;
 
@@ -166,6 +166,33 @@ pub enum Refusal {
         "group {group} is not lost: {kept} complete members run and {m} are enough; commit an epoch with them"
     )]
     NotLost { group: GroupId, kept: usize, m: u8 },
+
+    // Files.
+    #[error("pool {pool} is no files pool: make one with `staves pool create --kind files`")]
+    NoFilesPool { pool: PoolId },
+    #[error("a new files pool '{name}' has no holders and no datasets yet")]
+    BadFilesPool { name: String },
+    #[error("incarnation {incarnation} of node {node} is not up: it holds nothing")]
+    HolderNotUp {
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    #[error("node {node} cannot change its part in bucket {bucket}: {reason}")]
+    BadHolding {
+        node: NodeId,
+        bucket: u32,
+        reason: String,
+    },
+    #[error(
+        "dataset '{name}' is in pool '{pool}' already and comes from {source_text}: choose another name, or drop it with `staves files drop`"
+    )]
+    DatasetExists {
+        name: String,
+        pool: String,
+        source_text: String,
+    },
+    #[error("dataset '{name}' does not exist: `staves files list` shows those that do")]
+    UnknownDataset { name: String },
 
     // Regions.
     #[error(

@@ -93,7 +93,9 @@ impl ClusterMap {
             .ok_or_else(|| Refusal::UnknownPool { name: name.into() })?;
         match pool.kind {
             PoolKind::Memory { .. } => Ok((pool.id, pool.scheme.m)),
-            PoolKind::Cache => Err(Refusal::NoMemoryPool { name: name.into() }),
+            PoolKind::Cache | PoolKind::Files(_) => {
+                Err(Refusal::NoMemoryPool { name: name.into() })
+            }
         }
     }
 

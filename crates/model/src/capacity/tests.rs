@@ -1,0 +1,293 @@
+use std::collections::BTreeMap;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::change::{Change, NewHoldings, Refusal};
+use crate::ids::{PoolId, Revision};
+use crate::map::{Medium, PoolKind};
+use crate::scheme::Scheme;
+use crate::testing::{cluster, node_down, node_up_in};
+
+const POOL: PoolId = PoolId(1);
+const BUCKETS: u32 = 64;
+/// What every bucket's blocks take, wherever they are held.
+const BUCKET_BYTES: u64 = 100;
+
+/// Nodes that hold what they say, by a clock that a test moves. Copies take time; what a node drops is gone.
+struct Town {
+    map: ClusterMap,
+    now: Time,
+    nodes: BTreeMap<NodeId, Place>,
+    rng: SmallRng,
+    changes: u32,
+}
+
+struct Place {
+    capacity: Capacity,
+    budget: u64,
+    bytes: Vec<u64>,
+    copying: Option<u32>,
+    /// What it decided on an older map.
+    late: Option<(Revision, NewHoldings)>,
+}
+
+impl Town {
+    fn new(seed: u64, budgets: &[u64]) -> Town {
+        let mut town = Town {
+            map: cluster(0),
+            now: Time(1),
+            nodes: BTreeMap::new(),
+            rng: SmallRng::seed_from_u64(seed),
+            changes: 0,
+        };
+        budgets.iter().for_each(|budget| town.join(*budget));
+        let pool = Change::CreatePool {
+            name: "files".into(),
+            kind: PoolKind::Files(Holdings::default()),
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes: 1 << 40,
+            buckets: BUCKETS,
+            may_start_empty: true,
+        };
+        town.map.apply(None, &pool).unwrap();
+        town
+    }
+
+    fn join(&mut self, budget: u64) {
+        self.map
+            .apply(None, &node_up_in(None, None, budget))
+            .unwrap();
+        let id = *self.map.nodes.keys().next_back().unwrap();
+        let place = Place {
+            capacity: Capacity::default(),
+            budget,
+            bytes: vec![0; BUCKETS as usize],
+            copying: None,
+            late: None,
+        };
+        self.nodes.insert(id, place);
+    }
+
+    fn kill(&mut self, node: u64) {
+        self.map.apply(None, &node_down(&self.map, node)).unwrap();
+        self.nodes.remove(&NodeId(node));
+    }
+
+    fn holdings(&self) -> &Holdings {
+        self.map.pools[&POOL].holdings().unwrap()
+    }
+
+    /// Every node looks once, in any order; some are slow and propose what they decided before.
+    fn round(&mut self) {
+        self.now = Time(self.now.0 + 200_000_000);
+        let mut ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        for i in (1..ids.len()).rev() {
+            ids.swap(i, self.rng.random_range(0..=i));
+        }
+        for id in ids {
+            self.look(id);
+        }
+        self.check();
+    }
+
+    fn look(&mut self, id: NodeId) {
+        let holdings = self.holdings().clone();
+        let incarnation = self.map.nodes[&id].incarnation;
+        let draining = self.map.nodes[&id].draining;
+        let place = self.nodes.get_mut(&id).unwrap();
+        if let Some((seen, late)) = place.late.take() {
+            self.propose(id, seen, late);
+            return;
+        }
+        // A copy is done in a round, if anybody holds it still.
+        let mut done = None;
+        if let Some(bucket) = place.copying.take()
+            && !holdings.holders(bucket).is_empty()
+        {
+            place.bytes[bucket as usize] = BUCKET_BYTES;
+            done = Some(bucket);
+        }
+        for bucket in 0..BUCKETS {
+            let listed = holdings.place(bucket, id, incarnation).is_some();
+            if listed {
+                // Filled again from the source as it is read.
+                place.bytes[bucket as usize] = BUCKET_BYTES;
+            } else if done != Some(bucket) {
+                place.bytes[bucket as usize] = 0;
+            }
+        }
+        let evicts_last = place.bytes.iter().sum::<u64>() > place.budget;
+        let own = Own {
+            node: id,
+            incarnation,
+            budget_bytes: place.budget,
+            bucket_bytes: &place.bytes,
+            evicts_last,
+            copying: done,
+            draining,
+        };
+        let plan = place
+            .capacity
+            .step(self.now, &self.map, &self.map.pools[&POOL], &own);
+        place.copying = plan.copy;
+        let mut take = plan.take;
+        take.extend(done);
+        let new = NewHoldings {
+            pool: POOL,
+            node: id,
+            incarnation,
+            take,
+            leave: plan.leave,
+            flag: plan.flag,
+            unflag: plan.unflag,
+        };
+        let seen = self.map.revision;
+        if self.rng.random_range(0..4) == 0 {
+            self.nodes.get_mut(&id).unwrap().late = Some((seen, new));
+        } else {
+            self.propose(id, seen, new);
+        }
+    }
+
+    fn propose(&mut self, id: NodeId, seen: Revision, new: NewHoldings) {
+        let before = self.map.revision;
+        match self.map.apply(Some(seen), &Change::Hold(new)) {
+            Ok(_) => self.changes += u32::from(self.map.revision != before),
+            Err(Refusal::MapMovedOn { .. }) => {}
+            Err(other) => panic!("{id}: {other}"),
+        }
+    }
+
+    /// Who is listed runs, in that life.
+    fn check(&self) {
+        for holder in self.holdings().buckets.iter().flatten() {
+            assert!(
+                self.map.is_up(holder.node, holder.incarnation),
+                "{holder:?}"
+            );
+        }
+    }
+
+    fn rounds(&mut self, count: u32) {
+        (0..count).for_each(|_| self.round());
+    }
+
+    fn orphans(&self) -> usize {
+        self.holdings()
+            .buckets
+            .iter()
+            .filter(|h| h.is_empty())
+            .count()
+    }
+
+    fn held_by(&self, node: u64) -> usize {
+        let by = |h: &&Vec<crate::files::Holder>| h.iter().any(|h| h.node == NodeId(node));
+        self.holdings().buckets.iter().filter(by).count()
+    }
+
+    fn copied(&self) -> usize {
+        self.holdings()
+            .buckets
+            .iter()
+            .filter(|h| h.len() > 1)
+            .count()
+    }
+
+    /// Nothing changes any more.
+    fn settles(&mut self) {
+        for _ in 0..40 {
+            let before = self.changes;
+            self.rounds(10);
+            if self.changes == before {
+                return;
+            }
+        }
+        panic!("still changing after 400 rounds");
+    }
+}
+
+/// Row D7, rules 1 and 3: all is held, in shares by budget, and free memory holds copies.
+#[test]
+fn d7_orphans_are_shared_out_and_free_memory_gets_copies() {
+    for seed in 0..20 {
+        // Together 9,000 bytes for 6,400: 26 buckets fit twice.
+        let mut town = Town::new(seed, &[2_000, 3_000, 4_000]);
+        // Within a second, even if the slow ones decide twice in vain.
+        town.rounds(5);
+        assert!(town.orphans() < 40, "seed {seed}: {}", town.orphans());
+        town.settles();
+        assert_eq!(town.orphans(), 0, "seed {seed}");
+        let copied = town.copied();
+        assert!((15..=26).contains(&copied), "seed {seed}: {copied}");
+        for node in 1..=3 {
+            let held = town.held_by(node) as u64 * BUCKET_BYTES;
+            let budget = town.nodes[&NodeId(node)].budget;
+            assert!(
+                held <= budget && held * 3 > budget,
+                "seed {seed}: n{node} {held}"
+            );
+        }
+    }
+}
+
+/// Row D7, rules 1 and 4: orphans of a dead node are adopted, and copies make room for them.
+#[test]
+fn d7_orphans_of_the_dead_are_adopted_and_copies_make_room() {
+    for seed in 0..20 {
+        let mut town = Town::new(seed, &[2_300, 2_300, 2_300, 2_300]);
+        town.settles();
+        assert!(town.copied() > 10, "seed {seed}");
+        town.kill(2);
+        let lost = town.orphans();
+        assert!(lost > 0, "seed {seed}");
+        town.rounds(12);
+        assert_eq!(town.orphans(), 0, "seed {seed}");
+        town.settles();
+        for node in [1, 3, 4] {
+            let held = town.held_by(node) as u64 * BUCKET_BYTES;
+            assert!(held <= 2_300 + BUCKET_BYTES, "seed {seed}: n{node} {held}");
+        }
+    }
+}
+
+/// Row D7, rule 2: who drains flags, others copy, and then it holds nothing; nothing is ever an orphan.
+#[test]
+fn d7_a_draining_node_hands_all_over() {
+    for seed in 0..20 {
+        let mut town = Town::new(seed, &[3_000, 3_000, 3_000, 3_000]);
+        town.settles();
+        let node = NodeId(1 + seed % 4);
+        town.map
+            .apply(None, &Change::Drain { node, on: true })
+            .unwrap();
+        for _ in 0..200 {
+            town.round();
+            assert_eq!(town.orphans(), 0, "seed {seed}");
+        }
+        assert_eq!(town.held_by(node.0), 0, "seed {seed}");
+        // And back again.
+        town.map
+            .apply(None, &Change::Drain { node, on: false })
+            .unwrap();
+        town.settles();
+        assert!(town.held_by(node.0) > 5, "seed {seed}");
+    }
+}
+
+/// Row D6: who joins takes load off those that hold too much. A dataset larger than all memory is held all the same.
+#[test]
+fn d7_a_newcomer_takes_its_part_of_what_does_not_fit() {
+    for seed in 0..20 {
+        let mut town = Town::new(seed, &[2_000, 2_000]);
+        town.settles();
+        assert_eq!(town.orphans(), 0, "seed {seed}");
+        town.join(2_000);
+        town.rounds(200);
+        assert!(town.held_by(3) > 10, "seed {seed}: {}", town.held_by(3));
+        assert_eq!(town.orphans(), 0, "seed {seed}");
+        town.settles();
+    }
+}

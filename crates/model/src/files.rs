@@ -1,0 +1,147 @@
+//! Buckets of a files pool: which nodes hold them, and the datasets whose blocks are in them (rows D2, D3).
+//!
+//! A bucket is a set of holders, one of them its home. There is no group behind it: a block never changes under its
+//! key and can be read again from its source. So holders come and go one by one, each by its own proposal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Incarnation, NodeId, Revision};
+use crate::map::{ClusterMap, Pool, PoolKind};
+
+/// Blocks of a file that lie in one bucket together: 1 MiB, what object stores like to give at once.
+pub const STRETCH_BLOCKS: u32 = 4;
+/// Most holders of a bucket.
+pub const HOLDERS_MAX: usize = 16;
+/// Most datasets of all pools.
+pub const DATASETS_MAX: usize = 1024;
+/// Longest address of a source, in bytes.
+pub const SOURCE_BYTES_MAX: usize = 4096;
+
+/// A node that holds a bucket: it has all that it was given of it since it is listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Holder {
+    /// The node.
+    pub node: NodeId,
+    /// Which life of it: memory does not outlive one.
+    pub incarnation: Incarnation,
+    /// It wants to give the bucket up, once another holds it (need-to-remove).
+    pub leaving: bool,
+}
+
+impl Holder {
+    /// Whether this is that life of that node.
+    pub fn is(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.node == node && self.incarnation == incarnation
+    }
+}
+
+/// A dataset: files of one source under one name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Dataset {
+    /// Its name, unique among the datasets of all pools.
+    pub name: String,
+    /// Where its bytes come from: a folder's path, or an address of an object store or of an HTTP server.
+    pub source: String,
+}
+
+/// What a files pool holds, as the directory knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Holdings {
+    /// By bucket: its holders. The first that is not leaving, if there is one, is its home.
+    pub buckets: Vec<Vec<Holder>>,
+    /// The datasets, by name.
+    pub datasets: Vec<Dataset>,
+    /// The map's revision when a holder last came or went.
+    pub revision: Revision,
+}
+
+impl Holdings {
+    /// Who fetches what of a bucket is not there yet, and gives it to the others.
+    pub fn home(&self, bucket: u32) -> Option<&Holder> {
+        let holders = self.buckets.get(bucket as usize)?;
+        holders.iter().find(|h| !h.leaving).or(holders.first())
+    }
+
+    /// The holders of a bucket.
+    pub fn holders(&self, bucket: u32) -> &[Holder] {
+        self.buckets.get(bucket as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where a node stands among the holders of a bucket.
+    pub fn place(&self, bucket: u32, node: NodeId, incarnation: Incarnation) -> Option<usize> {
+        self.holders(bucket)
+            .iter()
+            .position(|h| h.is(node, incarnation))
+    }
+
+    /// The bucket of a block, by the digest of its file's version; the same for the blocks of a stretch. It
+    /// never changes while the pool is there.
+    ///
+    /// # Panics
+    /// If there are no buckets: a files pool has some.
+    pub fn bucket_of(&self, file: [u64; 2], block: u32) -> u32 {
+        let mix = |x: u64| {
+            let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            x ^ (x >> 32)
+        };
+        let stretch = u64::from(block / STRETCH_BLOCKS);
+        let x = mix(mix(file[0] ^ file[1].rotate_left(23)).wrapping_add(stretch));
+        let buckets = self.buckets.len() as u128;
+        assert!(buckets > 0, "a files pool has buckets");
+        ((u128::from(x) * buckets) >> 64) as u32
+    }
+
+    /// Strikes all that a node holds, but for what this life of it holds. Whether there was anything.
+    pub(crate) fn strike(&mut self, node: NodeId, but: Option<Incarnation>) -> bool {
+        let mut any = false;
+        for holders in &mut self.buckets {
+            let were = holders.len();
+            holders.retain(|h| h.node != node || Some(h.incarnation) == but);
+            any |= holders.len() != were;
+        }
+        any
+    }
+}
+
+impl Pool {
+    /// What it holds, if it is a files pool.
+    pub fn holdings(&self) -> Option<&Holdings> {
+        match &self.kind {
+            PoolKind::Files(holdings) => Some(holdings),
+            _ => None,
+        }
+    }
+}
+
+impl ClusterMap {
+    /// A dataset by name, with its pool.
+    pub fn dataset(&self, name: &str) -> Option<(&Pool, &Dataset)> {
+        let of = |pool| Pool::holdings(pool).map(|h| (pool, &h.datasets));
+        let mut all = self.pools.values().filter_map(of);
+        all.find_map(|(pool, all)| Some((pool, all.iter().find(|d| d.name == name)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row D2: blocks are spread evenly, and a block's bucket rests on its key alone.
+    #[test]
+    fn d2_blocks_are_spread_evenly_and_stretches_stay_together() {
+        let holdings = Holdings {
+            buckets: vec![Vec::new(); 64],
+            ..Holdings::default()
+        };
+        let mut counts = [0u32; 64];
+        for file in 0..50u64 {
+            for stretch in 0..128 {
+                let of = |i| holdings.bucket_of([file, 7], stretch * STRETCH_BLOCKS + i);
+                assert!((1..STRETCH_BLOCKS).all(|i| of(i) == of(0)));
+                counts[of(0) as usize] += 1;
+            }
+        }
+        assert!(counts.iter().all(|c| (60..150).contains(c)), "{counts:?}");
+    }
+}
