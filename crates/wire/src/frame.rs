@@ -42,7 +42,8 @@ pub const VERSION_MIN: u8 = 1;
 /// 1. The first.
 /// 2. `cache-answers` says above which number to draw; the codes `clock-ahead` and `answer-gone`;
 ///    the messages of regions, of a group's state and of its pages.
-pub const VERSION_MAX: u8 = 2;
+/// 3. The messages of files.
+pub const VERSION_MAX: u8 = 3;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

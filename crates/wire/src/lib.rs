@@ -13,7 +13,7 @@
 //! and pages are slices of the bytes that were read, not copies.
 //!
 //! **Layout.** [`message`]: all messages and their opcodes in one table; read it first. One file for
-//! each part that has something to say: [`hello`], [`group`], [`cache`], [`memory`], [`directory`], [`admin`],
+//! each part that has something to say: [`hello`], [`group`], [`cache`], [`memory`], [`files`], [`directory`], [`admin`],
 //! [`error`], with the structs and, at the file's end, how they are written. [`frame`]: headers, large
 //! messages in pieces, limits. `codec`: the rules of encoding, and the macros that apply them.
 //!
@@ -25,6 +25,7 @@ pub mod cache;
 mod codec;
 pub mod directory;
 pub mod error;
+pub mod files;
 pub mod frame;
 pub mod group;
 pub mod hello;

@@ -14,6 +14,7 @@ use crate::directory::{
     Propose, Proposed, Raft, RaftAnswer, Report,
 };
 use crate::error::ErrorPacket;
+use crate::files::{FileBytes, FileFetch, FileKeys, FileKeysAnswer, FilePut, FileRead};
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
 use crate::memory::{MemoryAnswers, MemoryRequest};
@@ -182,6 +183,20 @@ messages! {
     61 ProbeAnswer(ProbeAnswer) "probe-answer" Answer Frame since 1;
     /// What members want of the directory. Answered by `Done`.
     62 Calls(Calls) "calls" Request Frames since 1;
+
+    // Files.
+    /// Bytes of a file, if they are there.
+    64 FileRead(FileRead) "file-read" Request Frame since 3;
+    /// These, or that they are not.
+    65 FileBytes(FileBytes) "file-bytes" Answer Frames since 3;
+    /// The same, fetched from the source if need be.
+    66 FileFetch(FileFetch) "file-fetch" Request Frame since 3;
+    /// Bytes for a holder to keep. Answered by `Done`.
+    67 FilePut(FilePut) "file-put" Request Frames since 3;
+    /// What a node has of a bucket.
+    68 FileKeys(FileKeys) "file-keys" Request Frame since 3;
+    /// This.
+    69 FileKeysAnswer(FileKeysAnswer) "file-keys-answer" Answer Frames since 3;
 
     // People's tools.
     /// The cluster's state.

@@ -17,6 +17,9 @@ use staves_wire::cache::{
     PoolRef,
 };
 use staves_wire::directory::*;
+use staves_wire::files::{
+    FileBytes, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FilePut, FileRead,
+};
 use staves_wire::group::{
     Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
     RunKind, SealedStream, SyncStream,
@@ -117,6 +120,7 @@ pub fn kinds(opcode: Opcode) -> u64 {
         Opcode::Memory => 4,
         Opcode::ProbeAnswer => 4,
         Opcode::Calls => 3,
+        Opcode::FileBytes => 2,
         _ => 1,
     }
 }
@@ -207,6 +211,38 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             page: rng.u32(),
             labels: rng.list(3, |r| r.option(Rng::label)),
         }),
+        Opcode::FileRead => Message::FileRead(file_read(rng)),
+        Opcode::FileBytes => Message::FileBytes(FileBytes {
+            bytes: (kind == 0).then(|| rng.bytes(60)),
+        }),
+        Opcode::FileFetch => Message::FileFetch(FileFetch {
+            read: file_read(rng),
+            size: rng.next(),
+            dataset: rng.text(),
+            path: rng.bytes(30),
+            version: rng.text(),
+        }),
+        Opcode::FilePut => Message::FilePut(FilePut {
+            pool: PoolId(rng.u32()),
+            file: file_id(rng),
+            size: rng.next(),
+            from: rng.next(),
+            bytes: rng.bytes(60),
+            forwarded: rng.yes(),
+        }),
+        Opcode::FileKeys => Message::FileKeys(FileKeys {
+            pool: PoolId(rng.u32()),
+            bucket: rng.u32(),
+        }),
+        Opcode::FileKeysAnswer => Message::FileKeysAnswer(FileKeysAnswer {
+            holds: rng.yes(),
+            keys: rng.list(3, |r| FileKey {
+                file: file_id(r),
+                block: r.u32(),
+                bytes: r.u32(),
+                parts: r.u32(),
+            }),
+        }),
         Opcode::Status => Message::Status,
         Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {
             json: rng.bytes(40),
@@ -227,6 +263,22 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             }),
         }),
         _ => directory(rng, opcode, kind),
+    }
+}
+
+fn file_id(rng: &mut Rng) -> FileId {
+    FileId {
+        high: rng.next(),
+        low: rng.next(),
+    }
+}
+
+fn file_read(rng: &mut Rng) -> FileRead {
+    FileRead {
+        pool: PoolId(rng.u32()),
+        file: file_id(rng),
+        from: rng.next(),
+        len: rng.u32(),
     }
 }
 
