@@ -1,0 +1,19 @@
+//! Files of datasets: where their bytes come from (the *source*), and what tells one version of a file from another.
+//!
+//! **Promises.** [`Source::read`] gives the bytes of the version that was asked for, or an error: never those of
+//! another, and never a mix, as far as the source tells its versions apart (see [`FileVersion`]). Nothing outside of the dataset is read,
+//! whatever a path says.
+//!
+//! **Path of the data.** A mount lists and stats files at the source itself, and so learns versions. The bytes come from
+//! the pool, by the version's [digest](FileVersion::id); what the pool does not have, a bucket's home reads from the source
+//! here, or, where it cannot reach it, the mount does.
+//!
+//! **Not here.** Memory (`staves-store`), who holds what (`staves-model`), mounts.
+
+mod folder;
+mod source;
+mod version;
+
+pub use self::folder::Folder;
+pub use self::source::{Kind, Source, SourceError, Stat};
+pub use self::version::FileVersion;
