@@ -316,7 +316,7 @@ impl Host {
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
         let (me, incarnation) = (self.life.node, self.life.incarnation);
         let member = Member::new(options, group, me, incarnation, self.arena.clone(), budget);
-        let mut bucket = match pool.kind {
+        let mut bucket = match &pool.kind {
             PoolKind::Cache => {
                 let options = self.options.cache.clone();
                 Bucket::Cache(staves_cache::Bucket::new(options, member, me, incarnation))
@@ -325,6 +325,7 @@ impl Host {
                 let options = self.options.memory.clone();
                 Bucket::Memory(staves_memory::Bucket::new(options, member, me, incarnation))
             }
+            PoolKind::Files(_) => return None, // it has no groups
         };
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let mut nothing = staves_cache::BucketEffects::default();

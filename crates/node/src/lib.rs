@@ -42,6 +42,7 @@ pub mod config;
 pub mod cpu;
 mod door;
 mod entry;
+mod files;
 mod forward;
 pub mod group_state;
 mod host;

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod batch;
+mod files;
 mod group;
 mod memory;
 
@@ -108,6 +109,10 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
                 Asker::Wire(reply),
             );
         }
+        Message::FileRead(ask) => files::read(running, &ask, reply),
+        Message::FileFetch(ask) => files::fetch(running, ask, reply),
+        Message::FilePut(ask) => files::put(running, ask, reply),
+        Message::FileKeys(ask) => files::keys(running, &ask, reply),
         Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
         Message::GetMap(ask) => get_map(running, ask, reply),
         Message::Status => {

@@ -21,6 +21,7 @@ use crate::config::{Config, Endpoint};
 use crate::cpu::CpuTime;
 use crate::door::{self, Door, DoorState, Phase};
 use crate::entry::Entry;
+use crate::files::Files;
 use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
@@ -44,6 +45,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// What all parts of a running node share.
 pub(crate) struct Running {
     pub(crate) host: Arc<Host>,
+    pub(crate) files: Arc<Files>,
     pub(crate) directory: Directory,
     pub(crate) identity: Identity,
     pub(crate) witness: Witness,
@@ -137,6 +139,7 @@ impl Node {
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
         let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
         let options = start::host_options(&config);
+        let files = Arc::new(Files::new(life, peers.clone()));
         let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
         let ways = Ways::new(host.clone(), directory.map(), witness.clone());
         let router = NodeRouter::new(
@@ -148,6 +151,7 @@ impl Node {
         host.set_router(router);
         let now = Arc::new(Running {
             host: host.clone(),
+            files: files.clone(),
             directory: directory.clone(),
             identity,
             witness,
@@ -167,11 +171,17 @@ impl Node {
             let pool = &config.pool;
             tracing::warn!(%pool, "the cluster has no such pool: the RESP door answers for no key until there is one");
         }
+        files.follow(&first);
         host.follow(first);
         entry.set(now.clone());
-        tasks.push(tokio::spawn(follow_map(host.clone(), directory.map())));
+        tasks.push(tokio::spawn(follow_map(
+            host.clone(),
+            files.clone(),
+            directory.map(),
+        )));
         tasks.push(tokio::spawn(witness::run(directory.clone(), said)));
         tasks.push(tokio::spawn(leave::came_back(now.clone())));
+        tasks.extend(Files::drivers(files, directory.clone()));
         tasks.extend(host::drivers(host, directory));
         phase.send_replace(Phase::Open);
         tracing::info!(
@@ -389,9 +399,10 @@ async fn same_cluster(
     Ok(())
 }
 
-async fn follow_map(host: Arc<Host>, mut map: watch::Receiver<Arc<ClusterMap>>) {
+async fn follow_map(host: Arc<Host>, files: Arc<Files>, mut map: watch::Receiver<Arc<ClusterMap>>) {
     while map.changed().await.is_ok() {
         let newest = map.borrow_and_update().clone();
+        files.follow(&newest);
         host.follow(newest);
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use staves_model::PoolId;
 
-use crate::codec::{DecodeError, Reader, Wire, wire_struct};
+use crate::codec::wire_struct;
 
 /// Most bytes that one message asks for or brings: a stretch of blocks.
 pub const FILE_BYTES_MAX: u32 = 1 << 20;

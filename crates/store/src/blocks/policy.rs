@@ -147,6 +147,11 @@ impl Policy {
         }
     }
 
+    /// Whether another node has a copy.
+    pub(super) fn is_spare(&self, entry: u32) -> bool {
+        self.known[entry as usize].spare
+    }
+
     /// The one of these to let go of first, none of them being next in a queue; `None` if all are pinned.
     pub(super) fn least(&self, entries: impl Iterator<Item = u32>) -> Option<u32> {
         let worth = |e: &u32| {

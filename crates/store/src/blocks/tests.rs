@@ -312,7 +312,7 @@ proptest! {
             }
             let figures = blocks.figures();
             prop_assert!(figures.frames_spare + figures.frames_last <= limit);
-            let parts: u32 = blocks.list().iter().map(|(_, parts)| parts.count_ones()).sum();
+            let parts: u32 = blocks.list().iter().map(|b| b.parts.count_ones()).sum();
             prop_assert_eq!(parts as usize, figures.frames_spare + figures.frames_last);
         }
     }

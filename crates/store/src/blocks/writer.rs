@@ -47,8 +47,21 @@ pub struct Figures {
     pub blocks: usize,
     /// Blocks that were evicted, ever.
     pub evicted: u64,
+    /// Those of them that were last copies.
+    pub evicted_last: u64,
     /// Blocks that were dropped because their bytes were not those that came in, ever.
     pub damaged: u64,
+}
+
+/// A block that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub key: BlockKey,
+    /// Its bytes, all parts together.
+    pub bytes: u32,
+    /// A bit for each part that is there.
+    pub parts: u32,
 }
 
 /// A node's blocks.
@@ -70,6 +83,7 @@ struct Inner {
     frames_max: usize,
     blocks: usize,
     evicted: u64,
+    evicted_last: u64,
     damaged: u64,
 }
 
@@ -88,6 +102,7 @@ impl Blocks {
             frames_max: frames,
             blocks: 0,
             evicted: 0,
+            evicted_last: 0,
             damaged: 0,
         };
         Ok(Blocks {
@@ -179,8 +194,7 @@ impl Blocks {
             None => {
                 let all = self.shelf.ways(tag).map(|index| index as u32);
                 let victim = inner.policy.least(all)? as usize;
-                self.evict(inner, victim);
-                inner.evicted += 1;
+                self.make_room(inner, victim);
                 victim
             }
         };
@@ -209,14 +223,20 @@ impl Blocks {
             let frames = inner.frames_max;
             let victim = inner.policy.victim(frames);
             let victim = victim.ok_or(PutError::Pinned { frames })?;
-            self.evict(inner, victim as usize);
-            inner.evicted += 1;
+            self.make_room(inner, victim as usize);
         }
         inner.taken += 1;
         Ok(inner.free.pop().unwrap_or_else(|| {
             inner.untouched += 1;
             inner.untouched - 1
         }))
+    }
+
+    /// Evicts whoever is in an entry.
+    fn make_room(&self, inner: &mut Inner, index: usize) {
+        inner.evicted += 1;
+        inner.evicted_last += u64::from(!inner.policy.is_spare(index as u32));
+        self.evict(inner, index);
     }
 
     /// Empties an entry.
@@ -292,13 +312,17 @@ impl Blocks {
         found.map_or(0, |index| self.shelf.entry(index).parts.load(Relaxed))
     }
 
-    /// All blocks with the parts that are there, in the table's order.
-    pub fn list(&self) -> Vec<(BlockKey, u32)> {
+    /// All blocks, in the table's order.
+    pub fn list(&self) -> Vec<Listed> {
         let _still = self.inner.lock();
         let all = 0..self.shelf.layout().entries();
         all.filter(|index| self.is_taken(*index))
             .map(|index| self.shelf.entry(index))
-            .map(|entry| (entry.key(), entry.parts.load(Relaxed)))
+            .map(|entry| Listed {
+                key: entry.key(),
+                bytes: entry.bytes.load(Relaxed),
+                parts: entry.parts.load(Relaxed),
+            })
             .collect()
     }
 
@@ -355,8 +379,7 @@ impl Blocks {
             let frames = inner.frames_max;
             let victim = inner.policy.victim(frames);
             let victim = victim.ok_or(PutError::Pinned { frames })?;
-            self.evict(&mut inner, victim as usize);
-            inner.evicted += 1;
+            self.make_room(&mut inner, victim as usize);
         }
         let free = std::mem::take(&mut inner.free);
         let (punched, kept): (Vec<u32>, Vec<u32>) =
@@ -375,6 +398,7 @@ impl Blocks {
             frames_last,
             blocks: inner.blocks,
             evicted: inner.evicted,
+            evicted_last: inner.evicted_last,
             damaged: inner.damaged,
         }
     }

@@ -1,0 +1,428 @@
+//! Files: this node's part of the blocks of each files pool, and what fills it (DESIGN section 8).
+//!
+//! A block never changes under its key. So there is no protocol between holders: any of them answers, each evicts
+//! for itself, and what one does not have another or the source has. Only a bucket's home fetches from the source, each
+//! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
+//!
+//! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part.
+
+mod fetch;
+mod place;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, RwLock};
+use staves_directory::{Directory, Life};
+use staves_files::Source;
+use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
+use staves_net::Peers;
+use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
+use staves_wire::files::{
+    FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FilePut,
+    FileRead,
+};
+use staves_wire::{ErrorCode, ErrorPacket, Message};
+
+use self::fetch::Flights;
+
+/// Bytes of a stretch: what one message asks for lies within one.
+const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
+/// How long a holder is given to take what it is brought; nobody waits for it.
+const PUT: Duration = Duration::from_secs(2);
+
+const _: () = assert!(STRETCH_BYTES == FILE_BYTES_MAX as u64);
+
+/// All files pools of this node.
+pub(crate) struct Files {
+    life: Life,
+    peers: Peers,
+    began: Instant,
+    map: RwLock<Arc<ClusterMap>>,
+    pools: RwLock<BTreeMap<PoolId, Arc<FilesPool>>>,
+    /// Sources by the words that the map has for them.
+    sources: Mutex<BTreeMap<String, Source>>,
+}
+
+/// One pool.
+pub(crate) struct FilesPool {
+    pub(crate) id: PoolId,
+    pub(crate) blocks: Blocks,
+    flights: Flights,
+    sorted: Mutex<Sorted>,
+    budget_bytes: AtomicU64,
+    pub(crate) counts: Counts,
+}
+
+/// By which holdings blocks were last told apart into spare copies and last ones.
+#[derive(Default)]
+struct Sorted {
+    revision: Revision,
+    /// The buckets that this node held, by number.
+    mine: Vec<bool>,
+}
+
+/// What was done since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Bytes that readers asked the home for and were not there.
+    pub(crate) asked_bytes: AtomicU64,
+    /// Bytes read from sources.
+    pub(crate) fetched_bytes: AtomicU64,
+    /// Reads from sources.
+    pub(crate) fetches: AtomicU64,
+    /// Reads answered from memory.
+    pub(crate) hits: AtomicU64,
+}
+
+impl Files {
+    pub(crate) fn new(life: Life, peers: Peers) -> Files {
+        Files {
+            life,
+            peers,
+            began: Instant::now(),
+            map: RwLock::default(),
+            pools: RwLock::default(),
+            sources: Mutex::default(),
+        }
+    }
+
+    /// What drives it, until the tasks are aborted.
+    pub(crate) fn drivers(
+        files: Arc<Files>,
+        directory: Directory,
+    ) -> Vec<tokio::task::JoinHandle<()>> {
+        vec![tokio::spawn(place::run(files, directory))]
+    }
+
+    /// A coarse clock: reads within a second count as one.
+    fn moment(&self) -> u32 {
+        self.began.elapsed().as_secs() as u32
+    }
+
+    fn map(&self) -> Arc<ClusterMap> {
+        self.map.read().clone()
+    }
+
+    /// The map has changed.
+    pub(crate) fn follow(&self, map: &Arc<ClusterMap>) {
+        *self.map.write() = map.clone();
+        let own = map.nodes.get(&self.life.node).map(|n| n.memory_bytes);
+        let mut pools = self.pools.write();
+        pools.retain(|id, _| map.pools.get(id).is_some_and(|p| p.holdings().is_some()));
+        for pool in map.pools.values().filter(|p| p.holdings().is_some()) {
+            let budget = pool.node_budget_bytes.min(own.unwrap_or(u64::MAX));
+            let known = pools.get(&pool.id).cloned();
+            let Some(known) = known.or_else(|| FilesPool::new(pool.id, own, budget)) else {
+                continue;
+            };
+            known.set_budget(budget);
+            if let Some(holdings) = pool.holdings() {
+                known.sort(self.life, holdings);
+            }
+            pools.insert(pool.id, known);
+        }
+    }
+
+    /// A pool, if it is one of files.
+    pub(crate) fn pool(&self, id: PoolId) -> Result<Arc<FilesPool>, ErrorPacket> {
+        self.pools.read().get(&id).cloned().ok_or_else(|| {
+            let text = format!("there is no files pool {id} on this node, by its map");
+            ErrorPacket::new(ErrorCode::NotFound, text)
+        })
+    }
+
+    /// All pools.
+    pub(crate) fn pools(&self) -> Vec<Arc<FilesPool>> {
+        self.pools.read().values().cloned().collect()
+    }
+
+    /// Answers from memory.
+    pub(crate) fn read(&self, ask: &FileRead) -> Result<FileBytes, ErrorPacket> {
+        let pool = self.pool(ask.pool)?;
+        check_range(ask.from, u64::from(ask.len))?;
+        let bytes = pool.get(ask.file, ask.from, ask.len as usize, self.moment());
+        if bytes.is_some() {
+            pool.counts.hits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(FileBytes { bytes })
+    }
+
+    /// Answers from memory, or else from the source.
+    pub(crate) async fn fetch(
+        &self,
+        ask: FileFetch,
+        deadline: Instant,
+    ) -> Result<FileBytes, ErrorPacket> {
+        let pool = self.pool(ask.read.pool)?;
+        let (from, len) = (ask.read.from, u64::from(ask.read.len));
+        check_range(from, len)?;
+        if from.checked_add(len).is_none_or(|end| end > ask.size) {
+            let text = format!("bytes {from} to {} of a file of {}", from + len, ask.size);
+            return Err(ErrorPacket::new(ErrorCode::Malformed, text));
+        }
+        let bytes = fetch::fetch(self, &pool, ask, deadline).await?;
+        Ok(FileBytes { bytes })
+    }
+
+    /// Keeps what a mount or a home brings.
+    pub(crate) fn put(&self, ask: FilePut) -> Result<(), ErrorPacket> {
+        let pool = self.pool(ask.pool)?;
+        let len = ask.bytes.len() as u64;
+        check_range(ask.from, len)?;
+        let end = ask.from + len;
+        let whole = ask.from % PART_BYTES as u64 == 0
+            && (end % PART_BYTES as u64 == 0 || end == ask.size)
+            && end <= ask.size;
+        if !whole {
+            let text = format!(
+                "bytes {} to {end} of a file of {} are not whole parts of {PART_BYTES} bytes",
+                ask.from, ask.size
+            );
+            return Err(ErrorPacket::new(ErrorCode::Malformed, text));
+        }
+        let map = self.map();
+        let Some(holdings) = map.pools.get(&ask.pool).and_then(|p| p.holdings()) else {
+            return Ok(());
+        };
+        let bucket = bucket_of(holdings, ask.file, ask.from);
+        let life = self.life;
+        if holdings
+            .place(bucket, life.node, life.incarnation)
+            .is_none()
+        {
+            let text = format!("this node does not hold bucket {bucket}, by its map");
+            return Err(ErrorPacket::new(ErrorCode::NotServing, text));
+        }
+        let copies = copies(holdings, bucket, life);
+        pool.keep(
+            ask.file,
+            ask.size,
+            ask.from,
+            &ask.bytes,
+            copies,
+            self.moment(),
+        );
+        if !ask.forwarded {
+            self.pass_on(&map, holdings, bucket, ask);
+        }
+        Ok(())
+    }
+
+    /// Gives the bucket's other holders what came in, and waits for none of them.
+    fn pass_on(&self, map: &ClusterMap, holdings: &Holdings, bucket: u32, put: FilePut) {
+        let others = holdings.holders(bucket).iter();
+        let others =
+            others.filter(|h| h.node != self.life.node && map.is_up(h.node, h.incarnation));
+        for holder in others {
+            let (peers, node) = (self.peers.clone(), holder.node);
+            let put = Message::FilePut(FilePut {
+                forwarded: true,
+                ..put.clone()
+            });
+            tokio::spawn(async move {
+                if let Err(error) = peers.call(node, &put, Instant::now() + PUT).await {
+                    tracing::debug!(%node, %error, "a holder did not take a copy");
+                }
+            });
+        }
+    }
+
+    /// What this node has of a bucket.
+    pub(crate) fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
+        let pool = self.pool(ask.pool)?;
+        let map = self.map();
+        let holdings = map.pools.get(&ask.pool).and_then(|p| p.holdings());
+        let Some(holdings) = holdings else {
+            return Ok(FileKeysAnswer {
+                holds: false,
+                keys: Vec::new(),
+            });
+        };
+        let life = self.life;
+        let is_in = |key: &BlockKey| holdings.bucket_of(key.file, key.block) == ask.bucket;
+        let all = pool.blocks.list().into_iter();
+        let keys = all.filter(|block| is_in(&block.key)).map(|block| FileKey {
+            file: FileId {
+                high: block.key.file[0],
+                low: block.key.file[1],
+            },
+            block: block.key.block,
+            bytes: block.bytes,
+            parts: block.parts,
+        });
+        Ok(FileKeysAnswer {
+            holds: holdings
+                .place(ask.bucket, life.node, life.incarnation)
+                .is_some(),
+            keys: keys.collect(),
+        })
+    }
+
+    /// The source of a dataset of a pool, as the map has it.
+    fn source(&self, pool: PoolId, dataset: &str) -> Option<Source> {
+        let map = self.map();
+        let (there, entry) = map.dataset(dataset)?;
+        if there.id != pool {
+            return None;
+        }
+        let known = self.sources.lock().get(&entry.source).cloned();
+        if known.is_some() {
+            return known;
+        }
+        match Source::parse(&entry.source) {
+            Ok(source) => {
+                let mut sources = self.sources.lock();
+                let named = |text: &String| {
+                    let pools = map.pools.values().filter_map(|p| p.holdings());
+                    pools.flat_map(|h| &h.datasets).any(|d| d.source == *text)
+                };
+                sources.retain(|text, _| named(text));
+                sources.insert(entry.source.clone(), source.clone());
+                Some(source)
+            }
+            Err(error) => {
+                tracing::debug!(%dataset, %error, "this node does not reach a source: mounts read it themselves");
+                None
+            }
+        }
+    }
+}
+
+impl FilesPool {
+    fn new(id: PoolId, memory_bytes: Option<u64>, budget_bytes: u64) -> Option<Arc<FilesPool>> {
+        let most = memory_bytes.unwrap_or(budget_bytes).max(budget_bytes);
+        match Blocks::new(most) {
+            Ok(blocks) => Some(Arc::new(FilesPool {
+                id,
+                blocks,
+                flights: Flights::default(),
+                sorted: Mutex::default(),
+                budget_bytes: AtomicU64::new(0),
+                counts: Counts::default(),
+            })),
+            Err(error) => {
+                tracing::error!(pool = %id, %error, "no memory for blocks of files: this node holds none");
+                None
+            }
+        }
+    }
+
+    fn set_budget(&self, bytes: u64) {
+        if self.budget_bytes.swap(bytes, Ordering::Relaxed) != bytes
+            && let Err(error) = self.blocks.set_limit(bytes)
+        {
+            tracing::warn!(pool = %self.id, %error, "the pool keeps more than its new budget");
+        }
+    }
+
+    pub(crate) fn budget_bytes(&self) -> u64 {
+        self.budget_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Tells spare copies from last ones, where holders have changed, and lets go of what is of no bucket of this
+    /// node any more.
+    fn sort(&self, life: Life, holdings: &Holdings) {
+        let mut sorted = self.sorted.lock();
+        if sorted.revision == holdings.revision && !sorted.mine.is_empty() {
+            return;
+        }
+        let buckets = 0..holdings.buckets.len() as u32;
+        let is_mine = |b| holdings.place(b, life.node, life.incarnation).is_some();
+        let mine: Vec<bool> = buckets.map(is_mine).collect();
+        let were = std::mem::replace(
+            &mut *sorted,
+            Sorted {
+                revision: holdings.revision,
+                mine,
+            },
+        );
+        let bucket = |key: BlockKey| holdings.bucket_of(key.file, key.block);
+        // What is being copied is not listed yet, and stays.
+        let given_up = |bucket: u32| {
+            let was = were.mine.get(bucket as usize).copied();
+            was == Some(true) && !sorted.mine[bucket as usize]
+        };
+        self.blocks.drop_where(|key| given_up(bucket(key)));
+        self.blocks
+            .set_copies(|key| copies(holdings, bucket(key), life));
+    }
+
+    /// Bytes of a file, if all are there.
+    fn get(&self, file: FileId, from: u64, len: usize, moment: u32) -> Option<Bytes> {
+        let mut bytes = BytesMut::zeroed(len);
+        let mut done = 0;
+        while done < len {
+            let (key, within) = block_at(file, from + done as u64)?;
+            let part = (len - done).min(BLOCK_BYTES - within);
+            let into = &mut bytes[done..done + part];
+            match self.blocks.read(key, within, into, moment) {
+                Ok(()) => done += part,
+                Err(Miss::Absent) => return None,
+                Err(Miss::Damaged) => {
+                    tracing::error!(
+                        pool = %self.id, ?key,
+                        "a block in memory is not what came in: dropped, to be fetched again; if this comes again, test this machine's memory"
+                    );
+                    return None;
+                }
+            }
+        }
+        Some(bytes.freeze())
+    }
+
+    /// Puts whole parts in. What does not fit is left out.
+    fn keep(&self, file: FileId, size: u64, from: u64, bytes: &[u8], copies: Copies, moment: u32) {
+        for (i, part) in bytes.chunks(PART_BYTES).enumerate() {
+            let at = from + (i * PART_BYTES) as u64;
+            let Some((key, within)) = block_at(file, at) else {
+                return;
+            };
+            let block_bytes = (size - (at - within as u64)).min(BLOCK_BYTES as u64) as usize;
+            let put = self
+                .blocks
+                .put(key, block_bytes, within / PART_BYTES, part, copies, moment);
+            if let Err(error) = put {
+                tracing::debug!(pool = %self.id, %error, "bytes are not kept");
+                return;
+            }
+        }
+    }
+}
+
+/// The block that holds an offset, and where in it.
+fn block_at(file: FileId, at: u64) -> Option<(BlockKey, usize)> {
+    let key = BlockKey {
+        file: [file.high, file.low],
+        block: u32::try_from(at / BLOCK_BYTES as u64).ok()?,
+    };
+    Some((key, (at % BLOCK_BYTES as u64) as usize))
+}
+
+fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {
+    let block = (at / BLOCK_BYTES as u64) as u32;
+    holdings.bucket_of([file.high, file.low], block)
+}
+
+fn copies(holdings: &Holdings, bucket: u32, life: Life) -> Copies {
+    let others = holdings.holders(bucket).iter();
+    let mut others = others.filter(|h| h.node != life.node && !h.leaving);
+    match others.next() {
+        Some(_) => Copies::Spare,
+        None => Copies::Last,
+    }
+}
+
+fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
+    let within = from % STRETCH_BYTES + len <= STRETCH_BYTES
+        && (from / BLOCK_BYTES as u64) < u64::from(u32::MAX);
+    if len > 0 && len <= STRETCH_BYTES && within {
+        return Ok(());
+    }
+    let text =
+        format!("{len} bytes from {from} are not within one stretch of {STRETCH_BYTES} bytes");
+    Err(ErrorPacket::new(ErrorCode::Malformed, text))
+}

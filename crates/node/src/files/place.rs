@@ -1,0 +1,252 @@
+//! Takes buckets on and gives them up, by capacity (rows D3, D5, D7). The rules are `staves_model::capacity`; here
+//! is what they look at, and the copying that comes before a bucket is taken.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use staves_directory::{Directory, DirectoryError, Proposal};
+use staves_model::capacity::{Capacity, Own, Plan};
+use staves_model::{Change, ClusterMap, NewHoldings, NodeId, Pool, PoolId, Refusal, Time};
+use staves_store::blocks::{BLOCK_PARTS, Copies, PART_BYTES};
+use staves_wire::files::{FileBytes, FileKey, FileKeys, FileKeysAnswer, FileRead};
+use staves_wire::{ErrorPacket, Message};
+
+use super::{Files, FilesPool, STRETCH_BYTES, copies};
+
+/// How often a node looks.
+const ROUND: Duration = Duration::from_millis(250);
+/// How long a proposal may take.
+const PROPOSE: Duration = Duration::from_secs(2);
+/// How long another holder is given for each question.
+const ASK: Duration = Duration::from_secs(5);
+
+/// What is remembered of a pool between rounds.
+#[derive(Default)]
+struct Watch {
+    capacity: Capacity,
+    evicted: u64,
+    /// A bucket that is being copied, and the task that does.
+    copying: Option<(u32, tokio::task::JoinHandle<bool>)>,
+}
+
+pub(super) async fn run(files: Arc<Files>, directory: Directory) {
+    let mut watches: BTreeMap<PoolId, Watch> = BTreeMap::new();
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        let pools = files.pools();
+        watches.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
+        for pool in pools {
+            let watch = watches.entry(pool.id).or_default();
+            look(&files, &directory, &pool, watch).await;
+        }
+    }
+}
+
+async fn look(files: &Arc<Files>, directory: &Directory, pool: &Arc<FilesPool>, watch: &mut Watch) {
+    let map = files.map();
+    let Some(entry) = map.pools.get(&pool.id) else {
+        return;
+    };
+    let mut copied = None;
+    if let Some((bucket, task)) = watch.copying.take_if(|(_, task)| task.is_finished())
+        && matches!(task.await, Ok(true))
+    {
+        copied = Some(bucket);
+    }
+    let copying = watch.copying.as_ref().map(|(bucket, _)| *bucket);
+    let plan = decide(files, &map, entry, pool, watch, copied.or(copying));
+    if let Some(bucket) = plan.copy
+        && copying.is_none()
+        && copied.is_none()
+    {
+        let task = tokio::spawn(copy(files.clone(), pool.clone(), bucket));
+        watch.copying = Some((bucket, task));
+    }
+    let mut take = plan.take;
+    take.extend(copied);
+    let new = NewHoldings {
+        pool: pool.id,
+        node: files.life.node,
+        incarnation: files.life.incarnation,
+        take,
+        leave: plan.leave,
+        flag: plan.flag,
+        unflag: plan.unflag,
+    };
+    let idle = new.take.is_empty() && new.leave.is_empty();
+    if idle && new.flag.is_empty() && new.unflag.is_empty() {
+        return;
+    }
+    propose(directory, &map, new).await;
+}
+
+fn decide(
+    files: &Files,
+    map: &ClusterMap,
+    entry: &Pool,
+    pool: &FilesPool,
+    watch: &mut Watch,
+    copying: Option<u32>,
+) -> Plan {
+    let Some(holdings) = entry.holdings() else {
+        return Plan::default();
+    };
+    let mut bucket_bytes = vec![0; holdings.buckets.len()];
+    for block in pool.blocks.list() {
+        let bucket = holdings.bucket_of(block.key.file, block.key.block);
+        let parts = u64::from(block.parts.count_ones());
+        bucket_bytes[bucket as usize] += parts * PART_BYTES as u64;
+    }
+    let evicted = pool.blocks.figures().evicted_last;
+    let evicts_last = evicted > std::mem::replace(&mut watch.evicted, evicted);
+    let draining = map.nodes.get(&files.life.node).is_some_and(|n| n.draining);
+    let own = Own {
+        node: files.life.node,
+        incarnation: files.life.incarnation,
+        budget_bytes: pool.budget_bytes(),
+        bucket_bytes: &bucket_bytes,
+        evicts_last,
+        copying,
+        draining,
+    };
+    let now = Time(files.began.elapsed().as_nanos() as u64 + 1);
+    watch.capacity.step(now, map, entry, &own)
+}
+
+/// A proposal against the map that was looked at: if its holders have changed since, the next round decides anew.
+async fn propose(directory: &Directory, map: &ClusterMap, new: NewHoldings) {
+    let pool = new.pool;
+    let proposal = Proposal {
+        expected: Some(map.revision),
+        term: None,
+        change: Change::Hold(new),
+    };
+    match directory.propose(proposal, PROPOSE).await {
+        Ok(_) => {}
+        Err(DirectoryError::Refused(Refusal::MapMovedOn { .. })) => {}
+        Err(error) => tracing::debug!(%pool, %error, "buckets of files stay as they are for now"),
+    }
+}
+
+/// Fetches all that a bucket's holders have of it. Whether it has all that one of them had.
+async fn copy(files: Arc<Files>, pool: Arc<FilesPool>, bucket: u32) -> bool {
+    let map = files.map();
+    let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
+    let Some(holdings) = holdings else {
+        return false;
+    };
+    let up = |node: NodeId| node != files.life.node;
+    let holders: Vec<NodeId> = holdings.holders(bucket).iter().map(|h| h.node).collect();
+    for node in holders.into_iter().filter(|node| up(*node)) {
+        match copy_from(&files, &pool, bucket, node).await {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(pool = %pool.id, bucket, %node, %error, "a copy broke off")
+            }
+        }
+    }
+    false
+}
+
+async fn copy_from(
+    files: &Files,
+    pool: &FilesPool,
+    bucket: u32,
+    node: NodeId,
+) -> Result<bool, ErrorPacket> {
+    let ask = FileKeys {
+        pool: pool.id,
+        bucket,
+    };
+    let answer = call(files, node, &Message::FileKeys(ask)).await?;
+    let Message::FileKeysAnswer(FileKeysAnswer { holds, keys }) = answer else {
+        return Ok(false);
+    };
+    if !holds {
+        return Ok(false);
+    }
+    for key in keys {
+        let there = pool.blocks.parts(staves_store::blocks::BlockKey {
+            file: [key.file.high, key.file.low],
+            block: key.block,
+        });
+        for (first, end) in runs(key.parts & !there) {
+            copy_run(files, pool, bucket, node, key, first, end).await?;
+        }
+    }
+    Ok(true)
+}
+
+async fn copy_run(
+    files: &Files,
+    pool: &FilesPool,
+    bucket: u32,
+    node: NodeId,
+    key: FileKey,
+    first: usize,
+    end: usize,
+) -> Result<(), ErrorPacket> {
+    let block = u64::from(key.block) * staves_store::blocks::BLOCK_BYTES as u64;
+    let from = block + (first * PART_BYTES) as u64;
+    let bytes = (end * PART_BYTES)
+        .min(key.bytes as usize)
+        .saturating_sub(first * PART_BYTES);
+    if bytes == 0 || from % STRETCH_BYTES + bytes as u64 > STRETCH_BYTES {
+        return Ok(());
+    }
+    let ask = FileRead {
+        pool: pool.id,
+        file: key.file,
+        from,
+        len: bytes as u32,
+    };
+    let answer = call(files, node, &Message::FileRead(ask)).await?;
+    let Message::FileBytes(FileBytes { bytes: Some(bytes) }) = answer else {
+        return Ok(()); // evicted meanwhile
+    };
+    let map = files.map();
+    let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
+    let copies = holdings.map_or(Copies::Spare, |h| copies(h, bucket, files.life));
+    let size = block + u64::from(key.bytes);
+    pool.keep(key.file, size, from, &bytes, copies, files.moment());
+    Ok(())
+}
+
+async fn call(files: &Files, node: NodeId, ask: &Message) -> Result<Message, ErrorPacket> {
+    let asked = files.peers.call(node, ask, Instant::now() + ASK).await;
+    asked.map_err(|error| ErrorPacket::new(staves_wire::ErrorCode::Unreachable, error.to_string()))
+}
+
+/// Runs of parts that are there: from, to.
+fn runs(parts: u32) -> Vec<(usize, usize)> {
+    let mut runs = Vec::new();
+    let mut from = None;
+    for part in 0..=BLOCK_PARTS {
+        let there = part < BLOCK_PARTS && parts & 1 << part != 0;
+        match (there, from) {
+            (true, None) => from = Some(part),
+            (false, Some(first)) => {
+                runs.push((first, part));
+                from = None;
+            }
+            _ => {}
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_parts() {
+        assert_eq!(runs(0), []);
+        assert_eq!(runs(0xffff), [(0, 16)]);
+        assert_eq!(runs(0b1000_0000_0110_0001), [(0, 1), (5, 7), (15, 16)]);
+    }
+}
