@@ -106,10 +106,11 @@
 //! No retry of a write under a new number: if its outcome is unknown, only its user can tell whether to
 //! write again.
 //!
-//! **Layout.** `client`, `region`: what applications hold. `router`: batches and retries. `route`: which node, by
+//! **Layout.** `client`, `region`, `dataset`: what applications hold. `router`: batches and retries. `route`: which node, by
 //! which map. `numbers`: names for writes. `links`: connections, and where maps come from.
 
 mod client;
+mod dataset;
 mod error;
 mod links;
 mod numbers;
@@ -119,9 +120,11 @@ mod route;
 mod router;
 
 pub use client::Client;
+pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use options::{ClientOptions, RouterOptions};
 pub use region::{Region, RegionStat, TRANSFER_BYTES_MAX};
 pub use router::{Router, Transport};
+pub use staves_files::{FileVersion, Kind, SourceError, Stat};
 pub use staves_wire::ErrorCode;
 pub use staves_wire::cache::{Answer, Condition, OwnedOp};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
-use staves_model::{Change, ClusterMap, NodeId, NodeState, PoolKind};
+use staves_model::{Change, ClusterMap, NodeId, NodeState, PoolKind, Scheme};
 use staves_net::{Connection, Handler, NetError, PeerInfo, Reply};
 use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
@@ -340,17 +340,19 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::DeletePool { .. }
             | Change::Drain { .. }
             | Change::ForgetNode { .. }
+            | Change::DropDataset { .. }
     );
     // What an application may make for itself, it may make through any door.
-    let regions = matches!(
+    let own = matches!(
         change,
         Change::CreateRegion { .. }
             | Change::GrowRegion { .. }
             | Change::LoadRegion { .. }
             | Change::DeleteRegion { .. }
+            | Change::SetDataset { .. }
     );
     match role {
-        _ if regions => Ok(()),
+        _ if own => Ok(()),
         _ if !peoples => Err(
             "only pools may be changed, and nodes drained, resumed or forgotten: all else the \
              directory decides",
@@ -401,6 +403,9 @@ fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
         (PoolKind::Cache, Some(scheme)) if scheme.m != 1 => Err(format!(
             "pool '{name}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so \
              give it 1+k, for example 1+2"
+        )),
+        (PoolKind::Files(_), Some(scheme)) if scheme != Scheme { m: 1, k: 0 } => Err(format!(
+            "pool '{name}' cannot have the scheme {scheme}: files come from their source again, so that a files pool has none"
         )),
         (PoolKind::Memory { .. }, Some(scheme))
             if !staves_group::supported(scheme.m.into(), scheme.width()) =>

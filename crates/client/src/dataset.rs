@@ -1,0 +1,441 @@
+//! Datasets: files that are read from the memory of all nodes (DESIGN section 8, "files").
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use staves_files::{FileVersion, Kind, Source, SourceError, Stat};
+use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
+use staves_net::NetError;
+use staves_wire::files::{FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FilePut, FileRead};
+use staves_wire::{ErrorCode, Message};
+use tokio::time::{sleep_until, timeout_at};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+/// A node that has not answered after this is silent: another holder, or the source, is asked as well.
+const SILENT: Duration = Duration::from_millis(40);
+/// How long a silent node is passed over.
+const SHUNNED: Duration = Duration::from_secs(1);
+/// How often a newer map is looked for.
+const MAP_AGE_MAX: Duration = Duration::from_secs(1);
+/// How long a read may take in all.
+const READ: Duration = Duration::from_secs(30);
+/// How long a home is given to take what this client read from the source; nobody waits for it.
+const PUT: Duration = Duration::from_secs(2);
+/// Bytes of a part: what is given to a home is cut at them.
+const PART_BYTES: u64 = 16 << 10;
+/// Bytes of a block.
+const BLOCK_BYTES: u64 = 256 << 10;
+
+/// A dataset, to read. Clones are the same one.
+#[derive(Clone)]
+pub struct Dataset {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    pool: PoolId,
+    name: String,
+    source: Source,
+    shunned: Mutex<BTreeMap<NodeId, Instant>>,
+    looked: Mutex<Instant>,
+    /// Microseconds that homes took to fetch, smoothed: they are not silent while their source is slow.
+    fetch_us: AtomicU64,
+    figures: Figures,
+}
+
+/// Where bytes came from.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Bytes that holders had.
+    pub pool_bytes: AtomicU64,
+    /// Bytes that homes fetched for this client.
+    pub fetched_bytes: AtomicU64,
+    /// Bytes that this client read from the source itself.
+    pub source_bytes: AtomicU64,
+}
+
+/// A file, open in one version.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    version: Arc<FileVersion>,
+    id: FileId,
+}
+
+impl OpenFile {
+    /// Its bytes.
+    pub fn size(&self) -> u64 {
+        self.version.size
+    }
+
+    /// The version that is read.
+    pub fn version(&self) -> &FileVersion {
+        &self.version
+    }
+
+    /// Its name in the pool.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+}
+
+impl Client {
+    /// A dataset of a files pool, named in the directory if it is not yet. `source` is a folder's whole path. A cluster
+    /// whose directory has no majority just now, or that does not answer at all, is no hindrance where the pool is known
+    /// from before.
+    pub async fn dataset(
+        &self,
+        pool: &str,
+        name: &str,
+        source: &str,
+    ) -> Result<Dataset, ClientError> {
+        let place = Source::parse(source).map_err(|error| ClientError::Operation {
+            code: ErrorCode::NotFound,
+            text: error.to_string(),
+        })?;
+        let id = files_pool(&self.map(), pool)?;
+        let known = |map: &ClusterMap| {
+            let there = map.dataset(name).filter(|(p, _)| p.id == id);
+            there.is_some_and(|(_, dataset)| dataset.source == source)
+        };
+        if !known(&self.map()) {
+            let change = Change::SetDataset {
+                pool: pool.to_owned(),
+                name: name.to_owned(),
+                source: source.to_owned(),
+            };
+            self.propose(&change).await?;
+        }
+        Ok(Dataset {
+            inner: Arc::new(Inner {
+                client: self.clone(),
+                pool: id,
+                name: name.to_owned(),
+                source: place,
+                shunned: Mutex::default(),
+                looked: Mutex::new(Instant::now()),
+                fetch_us: AtomicU64::new(0),
+                figures: Figures::default(),
+            }),
+        })
+    }
+}
+
+fn files_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
+    let found = map.pool_named(name).filter(|p| p.holdings().is_some());
+    found.map(|p| p.id).ok_or_else(|| {
+        let have = map.pools.values().filter(|p| p.holdings().is_some());
+        let have: Vec<&str> = have.map(|p| p.name.as_str()).collect();
+        let text = match have.is_empty() {
+            true => format!(
+                "there is no files pool '{name}', nor any other: make one with 'staves pool create {name} --kind files'"
+            ),
+            false => format!("there is no files pool '{name}'; there are: {}", have.join(", ")),
+        };
+        ClientError::Operation {
+            code: ErrorCode::NotFound,
+            text,
+        }
+    })
+}
+
+impl Dataset {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// What a path stands for at the source now. Blocks the thread.
+    pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
+        self.inner.source.stat(path)
+    }
+
+    /// The names in a folder, as the source has them now. Blocks the thread.
+    pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        self.inner.source.list(path)
+    }
+
+    /// Opens a file in its present version. Blocks the thread.
+    pub fn open(&self, path: &[u8]) -> Result<OpenFile, SourceError> {
+        let stat = self.inner.source.stat(path)?;
+        match stat.kind {
+            Kind::File { version, .. } => {
+                let version = FileVersion {
+                    dataset: self.inner.name.clone(),
+                    path: path.to_vec(),
+                    size: stat.size,
+                    version,
+                };
+                let id = version.id();
+                let version = Arc::new(version);
+                Ok(OpenFile { version, id })
+            }
+            _ => Err(SourceError::Denied {
+                path: String::from_utf8_lossy(path).into_owned(),
+                reason: "it is no file".into(),
+            }),
+        }
+    }
+
+    /// Where bytes came from until now.
+    pub fn figures(&self) -> &Figures {
+        &self.inner.figures
+    }
+
+    /// The pool, and the newest map that this client has.
+    pub fn pool(&self) -> (PoolId, Arc<ClusterMap>) {
+        (self.inner.pool, self.inner.client.map())
+    }
+
+    /// Bytes of an open file, fewer only at its end. They are those of its version, or there is an error: rows D9 and D11.
+    pub async fn read_at(
+        &self,
+        file: &OpenFile,
+        from: u64,
+        len: usize,
+    ) -> Result<Bytes, SourceError> {
+        let end = from.saturating_add(len as u64).min(file.size());
+        if from >= end {
+            return Ok(Bytes::new());
+        }
+        self.look_for_a_newer_map();
+        let first = self.piece(file, from, end);
+        let mut bytes = self.inner.read(file, first.0, first.1).await?;
+        if from + bytes.len() as u64 == end {
+            return Ok(bytes);
+        }
+        let mut all = BytesMut::with_capacity((end - from) as usize);
+        loop {
+            all.extend_from_slice(&bytes);
+            let at = from + all.len() as u64;
+            if at == end {
+                return Ok(all.freeze());
+            }
+            let (at, len) = self.piece(file, at, end);
+            bytes = self.inner.read(file, at, len).await?;
+        }
+    }
+
+    /// What of a range lies in the first stretch that it touches.
+    fn piece(&self, _file: &OpenFile, from: u64, end: u64) -> (u64, u32) {
+        let stretch = u64::from(FILE_BYTES_MAX);
+        let to = end.min((from / stretch + 1) * stretch);
+        (from, (to - from) as u32)
+    }
+
+    fn look_for_a_newer_map(&self) {
+        let mut looked = self.inner.looked.lock();
+        if looked.elapsed() < MAP_AGE_MAX {
+            return;
+        }
+        *looked = Instant::now();
+        let client = self.inner.client.clone();
+        tokio::spawn(async move {
+            if let Err(error) = client.refresh().await {
+                tracing::debug!(%error, "no newer map");
+            }
+        });
+    }
+}
+
+/// What came of asking a node.
+enum Asked {
+    Bytes(Bytes),
+    /// It has not all of them, or cannot get them.
+    Absent,
+    /// It did not answer, or not yet.
+    Silent,
+}
+
+impl Inner {
+    async fn read(&self, file: &OpenFile, from: u64, len: u32) -> Result<Bytes, SourceError> {
+        let map = self.client.map();
+        let holdings = map.pools.get(&self.pool).and_then(|p| p.holdings());
+        let Some(holdings) = holdings else {
+            return self.from_source(file, from, len, None).await;
+        };
+        let bucket = holdings.bucket_of([file.id.high, file.id.low], (from / BLOCK_BYTES) as u32);
+        let read = FileRead {
+            pool: self.pool,
+            file: file.id,
+            from,
+            len,
+        };
+        let home = holdings.home(bucket).map(|h| h.node);
+        for node in self.holders(&map, holdings, bucket) {
+            match self
+                .ask(&map, node, Message::FileRead(read.clone()), SILENT)
+                .await
+            {
+                Asked::Bytes(bytes) => {
+                    let pool_bytes = &self.figures.pool_bytes;
+                    pool_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    return Ok(bytes);
+                }
+                Asked::Absent => {}
+                Asked::Silent => self.shun(node),
+            }
+        }
+        let Some(home) = home.filter(|home| !self.is_shunned(*home)) else {
+            return self.from_source(file, from, len, None).await;
+        };
+        self.from_home(&map, home, file, read).await
+    }
+
+    /// Those that hold a bucket, the most promising first. No more than two are asked before the source is.
+    fn holders(&self, map: &ClusterMap, holdings: &Holdings, bucket: u32) -> Vec<NodeId> {
+        let up = holdings.holders(bucket).iter();
+        let up = up.filter(|h| map.is_up(h.node, h.incarnation) && !self.is_shunned(h.node));
+        let mut up: Vec<NodeId> = up.map(|h| h.node).collect();
+        if up.len() > 1 {
+            let first = rand::random_range(0..up.len());
+            up.swap(0, first);
+            up.truncate(2);
+        }
+        up
+    }
+
+    async fn ask(&self, map: &ClusterMap, node: NodeId, ask: Message, within: Duration) -> Asked {
+        let Some(to) = map.nodes.get(&node) else {
+            return Asked::Absent;
+        };
+        let deadline = Instant::now() + within;
+        let transport = self.client.router().transport();
+        match transport.call_addr(&to.native, &ask, deadline).await {
+            Ok(Message::FileBytes(FileBytes { bytes: Some(bytes) })) => Asked::Bytes(bytes),
+            Ok(_) => Asked::Absent,
+            Err(NetError::Refused { .. }) => Asked::Absent,
+            Err(error) => {
+                tracing::debug!(%node, %error, "a holder does not answer");
+                Asked::Silent
+            }
+        }
+    }
+
+    /// The home fetches what nobody has. If it takes longer than it lately did, the source is read here too, and the
+    /// first that comes is taken.
+    async fn from_home(
+        &self,
+        map: &ClusterMap,
+        home: NodeId,
+        file: &OpenFile,
+        read: FileRead,
+    ) -> Result<Bytes, SourceError> {
+        let (from, len) = (read.from, read.len);
+        let fetch = FileFetch {
+            read,
+            size: file.version.size,
+            dataset: file.version.dataset.clone(),
+            path: Bytes::copy_from_slice(&file.version.path),
+            version: file.version.version.clone(),
+        };
+        let began = Instant::now();
+        let usual = Duration::from_micros(self.fetch_us.load(Ordering::Relaxed));
+        let patience = SILENT.max(usual * 4);
+        let asked = self.ask(map, home, Message::FileFetch(fetch), READ);
+        tokio::pin!(asked);
+        let answer = tokio::select! {
+            answer = &mut asked => Some(answer),
+            () = sleep_until((began + patience).into()) => None,
+        };
+        let answer = match answer {
+            Some(answer) => answer,
+            None => {
+                let here = self.from_source(file, from, len, None);
+                tokio::pin!(here);
+                tokio::select! {
+                    here = &mut here => {
+                        self.shun(home);
+                        return here;
+                    }
+                    answer = &mut asked => match answer {
+                        Asked::Bytes(bytes) => Asked::Bytes(bytes),
+                        _ => return here.await,
+                    },
+                }
+            }
+        };
+        match answer {
+            Asked::Bytes(bytes) => {
+                let took = began.elapsed().as_micros() as u64;
+                let smoothed = (usual.as_micros() as u64 * 7 + took) / 8;
+                self.fetch_us.store(smoothed, Ordering::Relaxed);
+                let fetched = &self.figures.fetched_bytes;
+                fetched.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                Ok(bytes)
+            }
+            Asked::Absent => self.from_source(file, from, len, Some(home)).await,
+            Asked::Silent => {
+                self.shun(home);
+                self.from_source(file, from, len, None).await
+            }
+        }
+    }
+
+    /// Reads the source here, and gives the home what was read: whole parts.
+    async fn from_source(
+        &self,
+        file: &OpenFile,
+        from: u64,
+        len: u32,
+        home: Option<NodeId>,
+    ) -> Result<Bytes, SourceError> {
+        let end = from + u64::from(len);
+        let (start, stop) = match home {
+            Some(_) => {
+                let stop = end.next_multiple_of(PART_BYTES).min(file.version.size);
+                (from / PART_BYTES * PART_BYTES, stop)
+            }
+            None => (from, end),
+        };
+        let read = self
+            .source
+            .read(&file.version, start, (stop - start) as usize);
+        let read = timeout_at((Instant::now() + READ).into(), read).await;
+        let (bytes, keep) = read.unwrap_or_else(|_| {
+            Err(SourceError::Unreachable {
+                place: self.name.clone(),
+                reason: format!("it did not answer within {} s", READ.as_secs()),
+            })
+        })?;
+        let source_bytes = &self.figures.source_bytes;
+        source_bytes.fetch_add(stop - start, Ordering::Relaxed);
+        if let Some(home) = home.filter(|_| keep) {
+            self.give(home, file, start, bytes.clone());
+        }
+        let skip = (from - start) as usize;
+        Ok(bytes.slice(skip..skip + len as usize))
+    }
+
+    fn give(&self, home: NodeId, file: &OpenFile, from: u64, bytes: Bytes) {
+        let put = Message::FilePut(FilePut {
+            pool: self.pool,
+            file: file.id,
+            size: file.version.size,
+            from,
+            bytes,
+            forwarded: false,
+        });
+        let client = self.client.clone();
+        tokio::spawn(async move {
+            if let Err(error) = client.ask(home, put, Instant::now() + PUT).await {
+                tracing::debug!(%home, %error, "a home did not take what was read");
+            }
+        });
+    }
+
+    fn is_shunned(&self, node: NodeId) -> bool {
+        let since = self.shunned.lock().get(&node).copied();
+        since.is_some_and(|since| since.elapsed() < SHUNNED)
+    }
+
+    fn shun(&self, node: NodeId) {
+        self.shunned.lock().insert(node, Instant::now());
+    }
+}
