@@ -5,6 +5,7 @@ mod client;
 mod clocks;
 mod configs;
 mod failover;
+mod files;
 mod fuzz;
 mod lives;
 mod membership;
