@@ -1,0 +1,19 @@
+//! Mounts a local folder at another, until SIGTERM: `folder SOURCE DIR`.
+
+use std::path::Path;
+
+use staves_mount::{Folder, Options, mount};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let [source, dir] = args.as_slice() else {
+        return Err("usage: folder SOURCE DIR".into());
+    };
+    let files = Folder::open(Path::new(source))?;
+    let options = Options {
+        name: source.to_string_lossy().into_owned(),
+        ..Options::default()
+    };
+    mount(files, Path::new(dir), &options)?.serve()?;
+    Ok(())
+}

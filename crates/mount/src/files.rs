@@ -1,0 +1,112 @@
+//! What is mounted: a tree of files that can be listed, opened and read.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A version of a file: a digest of all that identifies it. Equal versions of a path are equal bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Version(pub [u64; 2]);
+
+/// What an entry is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Bytes.
+    File,
+    /// Names.
+    Folder,
+    /// A symbolic link, and what it says. It is shown, never followed.
+    Link(PathBuf),
+}
+
+/// What is known of an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// What it is.
+    pub kind: Kind,
+    /// Its bytes; of a folder anything.
+    pub size: u64,
+    /// When it was last changed.
+    pub modified: SystemTime,
+    /// Permissions, 0o777 at most. Who mounts is shown as the owner.
+    pub mode: u16,
+    /// Which version of it; of a folder anything.
+    pub version: Version,
+}
+
+/// What there is in all, for `df`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Used {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files.
+    pub files: u64,
+}
+
+/// Why an entry cannot be shown or read. The text names the thing, the reason and the remedy; it is logged,
+/// while the program that asked sees an errno.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FileError {
+    /// There is no such entry: ENOENT. Not logged.
+    #[error("there is no such file")]
+    NotFound,
+    /// The source has another version of the file than was opened: ESTALE, from now on.
+    #[error("{0}")]
+    Stale(String),
+    /// Nobody answered within the time that one waits: ETIMEDOUT, and the next read tries again.
+    #[error("{0}")]
+    TimedOut(String),
+    /// The source refuses: EACCES.
+    #[error("{0}")]
+    Denied(String),
+    /// Anything else: EIO.
+    #[error("{0}")]
+    Io(String),
+}
+
+/// A read-only tree of files.
+///
+/// Calls come from several threads at once and may block, but not for ever: an implementation MUST answer each within
+/// a bounded time, with [`FileError::TimedOut`] at the latest; a program that reads cannot be killed meanwhile. Paths are
+/// relative to the root, which is the empty path, and have neither `.` nor `..`.
+pub trait Files: Send + Sync + 'static {
+    /// An open file: one version of it.
+    type File: Send + Sync + 'static;
+
+    /// What is known of an entry, not following links.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    fn stat(&self, path: &Path) -> Result<Stat, FileError>;
+
+    /// The entries of a folder, in any order.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError>;
+
+    /// Opens the version of a file that is there now.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    fn open(&self, path: &Path) -> Result<Self::File, FileError>;
+
+    /// What is known of an open file. It MUST stay the same as long as the file is open.
+    fn stat_open<'a>(&self, file: &'a Self::File) -> &'a Stat;
+
+    /// Reads bytes of the version that was opened. Fewer than asked for are read only at its end.
+    ///
+    /// # Errors
+    /// [`FileError::Stale`] if that version cannot be read any more. An implementation MUST NOT give bytes of another.
+    fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
+
+    /// Says that these bytes are likely to be read next. It MUST NOT block.
+    fn will_read(&self, file: &Self::File, offset: u64, bytes: u64) {
+        let _ = (file, offset, bytes);
+    }
+
+    /// What there is in all; nothing if nobody knows.
+    fn used(&self) -> Used {
+        Used::default()
+    }
+}

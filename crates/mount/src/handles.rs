@@ -1,0 +1,104 @@
+//! What programs hold open: files and listings, by the number that the kernel gives back with each request.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::ahead::Ahead;
+use crate::files::Stat;
+
+/// Most files and folders open at a time.
+pub const HANDLES_MAX: usize = 1 << 16;
+
+/// An open file.
+#[derive(Debug)]
+pub struct Open<F> {
+    /// Of what is mounted.
+    pub file: F,
+    /// Its inode.
+    pub inode: u64,
+    /// Its path.
+    pub path: Arc<Path>,
+    /// What to fetch ahead.
+    pub ahead: Mutex<Ahead>,
+    /// Another version is there now.
+    pub stale: AtomicBool,
+}
+
+/// An open folder: what was in it when it was opened.
+pub type Listing = Vec<(OsString, Stat)>;
+
+/// All that is open.
+#[derive(Debug)]
+pub struct Handles<F> {
+    files: RwLock<HashMap<u64, Arc<Open<F>>>>,
+    folders: Mutex<HashMap<u64, Arc<Listing>>>,
+    next: AtomicU64,
+}
+
+impl<F> Default for Handles<F> {
+    fn default() -> Self {
+        Handles {
+            files: RwLock::default(),
+            folders: Mutex::default(),
+            next: AtomicU64::new(1),
+        }
+    }
+}
+
+impl<F> Handles<F> {
+    /// Takes in an open file; None if too many are open.
+    pub fn add_file(&self, open: Open<F>) -> Option<u64> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut files = self.files.write();
+        if files.len() >= HANDLES_MAX {
+            return None;
+        }
+        files.insert(number, Arc::new(open));
+        Some(number)
+    }
+
+    /// Takes in an open folder; None if too many are open.
+    pub fn add_folder(&self, listing: Listing) -> Option<u64> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut folders = self.folders.lock();
+        if folders.len() >= HANDLES_MAX {
+            return None;
+        }
+        folders.insert(number, Arc::new(listing));
+        Some(number)
+    }
+
+    /// An open file.
+    pub fn file(&self, number: u64) -> Option<Arc<Open<F>>> {
+        self.files.read().get(&number).cloned()
+    }
+
+    /// An open folder.
+    pub fn folder(&self, number: u64) -> Option<Arc<Listing>> {
+        self.folders.lock().get(&number).cloned()
+    }
+
+    /// A file is closed.
+    pub fn close_file(&self, number: u64) {
+        // What closing takes is not taken under the lock.
+        let closed = self.files.write().remove(&number);
+        drop(closed);
+    }
+
+    /// A folder is closed.
+    pub fn close_folder(&self, number: u64) {
+        self.folders.lock().remove(&number);
+    }
+
+    /// Another version of an inode's path is there: its handles are of no use any more.
+    pub fn outdate(&self, inode: u64) {
+        for open in self.files.read().values().filter(|o| o.inode == inode) {
+            open.stale.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Files as a folder: a read-only FUSE mount over anything that can list, open and read (row D8).
+//!
+//! **Promises.** Programs that know nothing of us see a folder: they open, read, seek and map its files. A read gives
+//! the bytes of the version that was opened, or fails: with ESTALE once the source has another, with ETIMEDOUT if
+//! nobody answered in time (what is mounted bounds that; the next read tries again), else with EIO. Two versions are
+//! never mixed, not in one page cache either. Whoever opens anew gets the new version, after [`Options::lifetime`] at
+//! the latest. Whatever would change something gets EROFS.
+//!
+//! **Path of the data.** The kernel sends a request (`serve`), which one of a few threads takes. A name becomes an inode
+//! (`inodes`), an open file a handle (`handles`). A read goes to [`Files::read`], into the thread's own buffer, and from there
+//! to the kernel, which keeps the pages for everybody: the next read of them never reaches us. Who reads in order is noticed
+//! (`ahead`), and [`Files::will_read`] told what to fetch.
+//!
+//! **Invariants.** An inode is one version of one path; its size and bytes never change. So the kernel may keep its pages
+//! across opens. A new version is another inode; the handles of the old one are refused, and the kernel is told to let its
+//! pages go (`outdated`). Everything is bounded: inodes, handles, what waits, the size of a request; threads have a buffer each.
+//!
+//! **When the process dies** the kernel says "transport endpoint is not connected" to whoever comes; the next [`mount()`] at the
+//! same folder takes that away. At SIGTERM, [`Mounted::serve`] unmounts.
+//!
+//! **Layout.** `files`: what can be mounted, the only thing to implement. `folder`: a local folder, mounted
+//! as it is. `mount`: from a folder to a served mount. `points`: the kernel's table of mounts.
+//!
+//! **Not here.** Where bytes come from, how long one waits for them, what is kept in memory.
+
+mod ahead;
+mod complaints;
+mod files;
+mod folder;
+mod handles;
+mod inodes;
+mod mount;
+mod outdated;
+mod points;
+mod serve;
+
+pub use files::{FileError, Files, Kind, Stat, Used, Version};
+pub use folder::{Folder, FolderFile};
+pub use mount::{MountError, Mounted, Options, mount, unmount};

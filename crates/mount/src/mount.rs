@@ -1,0 +1,322 @@
+//! Mounting, serving until it is over, unmounting.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::files::Files;
+use crate::outdated;
+use crate::points::{self, Health, MARK};
+use crate::serve::Serve;
+
+/// How to mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// What is mounted, as `mount` and `df` show it.
+    pub name: String,
+    /// How long the kernel remembers names and attributes without asking: a change at the source is seen this much later
+    /// at most. Open files are checked at each read that the page cache does not answer.
+    pub lifetime: Duration,
+    /// Requests that are served at a time.
+    pub threads: usize,
+    /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
+    pub read_ahead_bytes: u64,
+    /// KiB that the kernel itself asks for ahead, and around a page fault, set where that is permitted
+    /// (root). A random page fault costs this much until the kernel has seen some hundred of them.
+    pub kernel_read_ahead_kib: u32,
+    /// Inodes above which the kernel is asked to forget some; at twice as many no more files are shown.
+    pub inodes_max: usize,
+    /// Other users may read too, as far as permissions go.
+    pub others: bool,
+    /// How long [`Mounted::unmount`] waits for programs that have files open.
+    pub linger: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            name: "files".into(),
+            lifetime: Duration::from_secs(1),
+            threads: 8,
+            read_ahead_bytes: 8 << 20,
+            kernel_read_ahead_kib: 128,
+            inodes_max: 1 << 18,
+            others: false,
+            linger: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why nothing was mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages say it.
+pub enum MountError {
+    #[error("there is no folder {dir} to mount at: make it with mkdir")]
+    NoFolder { dir: PathBuf },
+    #[error("{dir} is not a folder: mount at an empty one")]
+    NotAFolder { dir: PathBuf },
+    #[error("{name} is mounted at {dir} and alive: unmount it, or mount at another folder")]
+    Mounted { dir: PathBuf, name: String },
+    #[error(
+        "{name} is mounted at {dir} and does not answer: unmount it lazily (umount -l {dir}), then try again"
+    )]
+    Silent { dir: PathBuf, name: String },
+    #[error("something dead, and not ours, is mounted at {dir}: umount -l {dir}, then try again")]
+    Dead { dir: PathBuf },
+    #[error(
+        "there is no /dev/fuse: load the kernel's module (modprobe fuse), or give the container the device"
+    )]
+    NoDevice,
+    #[error(
+        "this user must not mount at {dir} ({reason}): install FUSE's helper (Debian's package fuse3), be the folder's owner, or be root; \
+         for other users to read, /etc/fuse.conf must say user_allow_other"
+    )]
+    NotPermitted { dir: PathBuf, reason: io::Error },
+    #[error("nothing of Staves is mounted at {dir}")]
+    NotMounted { dir: PathBuf },
+    #[error(
+        "a program has a file or folder of {dir} open, or works in it: see `fuser -vm {dir}`, or unmount lazily"
+    )]
+    Busy { dir: PathBuf },
+    #[error("cannot {what} {dir}: {reason}")]
+    Failed {
+        what: &'static str,
+        dir: PathBuf,
+        reason: io::Error,
+    },
+}
+
+/// A mount that is being served. Dropping it unmounts, without waiting for whoever has files open.
+#[derive(Debug)]
+pub struct Mounted {
+    dir: PathBuf,
+    unmounter: Mutex<SessionUnmounter>,
+    ended: Mutex<Receiver<io::Result<()>>>,
+    linger: Duration,
+}
+
+/// Mounts files at a folder, which may have something in it: that is hidden meanwhile.
+///
+/// What is left of a mount of ours whose process was killed is taken away first.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn mount<S: Files>(files: S, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
+    let dir = prepare(dir)?;
+    let (queue, work) = outdated::queue();
+    let serve = Serve::new(files, options, queue);
+    let mut session = Session::new(serve, &dir, &config(options)).map_err(|e| refused(&dir, e))?;
+    let notifier = session.notifier();
+    let unmounter = Mutex::new(session.unmount_callable());
+    let (sender, ended) = sync_channel(1);
+    let spawned = Builder::new()
+        .name("mount".into())
+        .spawn(move || {
+            let result = session.run();
+            let _ = sender.send(result);
+        })
+        .and_then(|_| {
+            let told = Builder::new().name("mount-outdated".into());
+            told.spawn(move || work.run(&notifier))
+        });
+    let mounted = Mounted {
+        dir,
+        unmounter,
+        ended: Mutex::new(ended),
+        linger: options.linger,
+    };
+    // Dropping it unmounts.
+    spawned.map_err(|reason| MountError::Failed {
+        what: "start threads for",
+        dir: mounted.dir.clone(),
+        reason,
+    })?;
+    set_read_ahead(&mounted.dir, options.kernel_read_ahead_kib);
+    Ok(mounted)
+}
+
+/// Unmounts what is mounted at a folder by any process. `lazily`: even if it is in use; who has files open keeps them as long as
+/// the process that serves them lives.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn unmount(dir: &Path, lazily: bool) -> Result<(), MountError> {
+    let none = || MountError::NotMounted { dir: dir.into() };
+    let dir = points::resolve(dir).map_err(|_| none())?;
+    let point = points::at(&dir).map_err(failed("look at", &dir))?;
+    if point.as_ref().and_then(|p| p.ours()).is_none() {
+        return Err(none());
+    }
+    points::unmount(&dir, lazily).map_err(|error| match error {
+        Errno::BUSY => MountError::Busy { dir },
+        Errno::INVAL => MountError::NotMounted { dir },
+        _ => MountError::Failed {
+            what: "unmount",
+            dir,
+            reason: error.into(),
+        },
+    })
+}
+
+impl Mounted {
+    /// The folder, without links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Serves until it is unmounted from outside or the process is told to end (SIGTERM, SIGINT, SIGHUP); then unmounts.
+    ///
+    /// # Errors
+    /// Signals cannot be waited for, or serving failed.
+    pub fn serve(self) -> Result<(), MountError> {
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+            .map_err(failed("wait for signals for", &self.dir))?;
+        loop {
+            if signals.pending().next().is_some() {
+                return self.unmount();
+            }
+            if let Some(result) = self.over(Duration::from_millis(100)) {
+                return result.map_err(failed("serve", &self.dir));
+            }
+        }
+    }
+
+    /// Unmounts, and waits a little for whoever has files open; lazily if they do not close them. Then they
+    /// keep them until this process ends.
+    ///
+    /// # Errors
+    /// It cannot be unmounted, or serving had failed.
+    pub fn unmount(self) -> Result<(), MountError> {
+        self.detach()?;
+        match self.over(self.linger) {
+            None => {
+                let dir = self.dir.display();
+                tracing::warn!(%dir, "unmounted, though programs have files open: they fail once this process ends");
+                Ok(())
+            }
+            Some(result) => result.map_err(failed("serve", &self.dir)),
+        }
+    }
+
+    /// How it ended, if it did or does within this time.
+    fn over(&self, within: Duration) -> Option<io::Result<()>> {
+        match self.ended.lock().recv_timeout(within) {
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Ok(())),
+        }
+    }
+
+    /// Unmounts at once, if that was not done. The session's own way never touches a successor at the same
+    /// folder, but does not bear open files.
+    fn detach(&self) -> Result<(), MountError> {
+        match self.unmounter.lock().unmount() {
+            Ok(()) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                points::unmount(&self.dir, true).map_err(|e| failed("unmount", &self.dir)(e.into()))
+            }
+            // Somebody else was faster.
+            Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
+            Err(error) => Err(failed("unmount", &self.dir)(error)),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+fn failed(what: &'static str, dir: &Path) -> impl FnOnce(io::Error) -> MountError {
+    let dir = dir.to_owned();
+    move |reason| MountError::Failed { what, dir, reason }
+}
+
+/// Checks the folder, and takes away what a killed process of ours has left there.
+fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
+    let dir = points::resolve(dir).map_err(|e| unusable(dir, e))?;
+    // Each killed process may have left one, on top of the others.
+    while let Some(point) = points::at(&dir).map_err(failed("look at", &dir))? {
+        let name = point.ours().map(|n| n.to_string_lossy().into_owned());
+        match (points::health(&dir), name) {
+            (Health::Alive, None) => break,
+            (Health::Alive, Some(name)) => return Err(MountError::Mounted { dir, name }),
+            (Health::Dead, None) => return Err(MountError::Dead { dir }),
+            (Health::Silent, name) => {
+                let name = name.unwrap_or_else(|| point.source.to_string_lossy().into_owned());
+                return Err(MountError::Silent { dir, name });
+            }
+            (Health::Dead, Some(name)) => {
+                tracing::info!(dir = %dir.display(), name, "taking away a mount whose process is gone");
+                points::unmount(&dir, true).map_err(|e| refused(&dir, e.into()))?;
+            }
+        }
+    }
+    match std::fs::metadata(&dir) {
+        Ok(seen) if seen.is_dir() => Ok(dir),
+        Ok(_) => Err(MountError::NotAFolder { dir }),
+        Err(error) => Err(unusable(&dir, error)),
+    }
+}
+
+fn unusable(dir: &Path, error: io::Error) -> MountError {
+    match error.kind() {
+        io::ErrorKind::NotFound => MountError::NoFolder { dir: dir.into() },
+        io::ErrorKind::NotADirectory => MountError::NotAFolder { dir: dir.into() },
+        _ => failed("look at", dir)(error),
+    }
+}
+
+/// Says in our words why it could not be mounted.
+fn refused(dir: &Path, error: io::Error) -> MountError {
+    if !Path::new("/dev/fuse").exists() {
+        return MountError::NoDevice;
+    }
+    let root = rustix::process::geteuid().is_root();
+    let denied = error.kind() == io::ErrorKind::PermissionDenied;
+    if denied || !root {
+        let dir = dir.into();
+        return MountError::NotPermitted { dir, reason: error };
+    }
+    failed("mount at", dir)(error)
+}
+
+fn config(options: &Options) -> Config {
+    let mut config = Config::default();
+    // The kernel parts options at commas.
+    let name = options.name.replace(',', "_");
+    config.mount_options = vec![
+        MountOption::RO,
+        MountOption::FSName(format!("{MARK}{name}")),
+        MountOption::DefaultPermissions,
+    ];
+    config.acl = match options.others {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.threads > 1;
+    config
+}
+
+/// Tells the kernel how far to read ahead on this mount. It takes effect on files opened from now on.
+fn set_read_ahead(dir: &Path, kib: u32) {
+    let Ok(Some(point)) = points::at(dir) else {
+        return;
+    };
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", point.device);
+    if let Err(error) = std::fs::write(&knob, kib.to_string()) {
+        tracing::info!("the kernel's read-ahead stays as it is: cannot write {knob}: {error}");
+    }
+}

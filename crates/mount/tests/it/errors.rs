@@ -1,0 +1,88 @@
+//! What is refused, and what fails for a while.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use staves_mount::Options;
+
+use crate::{Fixture, Seen, Watched, errno, noise};
+
+#[test]
+fn whatever_would_change_something_gets_erofs_and_changes_nothing() {
+    let Some(fixture) = Fixture::new(|source| {
+        std::fs::write(source.join("file"), "bytes").unwrap();
+        std::fs::create_dir(source.join("folder")).unwrap();
+    }) else {
+        return;
+    };
+    let file = fixture.at("file");
+    let refused: [(&str, io::Result<()>); 10] = [
+        ("write", File::options().write(true).open(&file).map(drop)),
+        ("append", File::options().append(true).open(&file).map(drop)),
+        (
+            "truncate",
+            File::options()
+                .write(true)
+                .truncate(true)
+                .open(&file)
+                .map(drop),
+        ),
+        ("create", File::create_new(fixture.at("new")).map(drop)),
+        ("unlink", std::fs::remove_file(&file)),
+        ("mkdir", std::fs::create_dir(fixture.at("new"))),
+        ("rmdir", std::fs::remove_dir(fixture.at("folder"))),
+        ("rename", std::fs::rename(&file, fixture.at("new"))),
+        (
+            "link",
+            std::os::unix::fs::symlink("file", fixture.at("new")),
+        ),
+        (
+            "chmod",
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o777)),
+        ),
+    ];
+    for (what, result) in refused {
+        assert_eq!(errno(&result.expect_err(what)), Errno::ROFS, "{what}");
+    }
+    assert_eq!(std::fs::read(fixture.source("file")).unwrap(), b"bytes");
+    assert_eq!(std::fs::read_dir(fixture.source.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_read_that_nobody_answers_in_time_fails_as_such_and_the_next_succeeds() {
+    let seen = Arc::new(Seen::default());
+    let fill =
+        |source: &std::path::Path| std::fs::write(source.join("file"), noise(1, 100_000)).unwrap();
+    let wrap = |folder| Watched {
+        folder,
+        seen: seen.clone(),
+    };
+    let Some(fixture) = Fixture::with(&Options::default(), fill, wrap) else {
+        return;
+    };
+    let file = File::open(fixture.at("file")).unwrap();
+    seen.late.store(true, Ordering::Relaxed);
+    let mut page = [0; 100];
+    let error = file.read_exact_at(&mut page, 50_000).unwrap_err();
+    assert_eq!(errno(&error), Errno::TIMEDOUT);
+    seen.late.store(false, Ordering::Relaxed);
+    file.read_exact_at(&mut page, 50_000).unwrap();
+    assert_eq!(page, noise(1, 100_000)[50_000..50_100]);
+}
+
+#[test]
+fn df_shows_what_there_is_and_nothing_free() {
+    let Some(fixture) = Fixture::new(|source| {
+        std::fs::write(source.join("file"), noise(1, 100_000)).unwrap();
+    }) else {
+        return;
+    };
+    let shown = rustix::fs::statvfs(fixture.dir.path()).unwrap();
+    assert!(shown.f_blocks * shown.f_frsize >= 100_000);
+    assert_eq!((shown.f_bfree, shown.f_bavail, shown.f_ffree), (0, 0, 0));
+    assert_eq!(shown.f_namemax, 255);
+}

@@ -1,0 +1,158 @@
+//! A real mount of a local folder, used as programs use it.
+
+mod contents;
+mod errors;
+mod names;
+mod points;
+mod reads;
+mod versions;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use staves_mount::{FileError, Files, Folder, FolderFile, Mounted, Options, Stat, mount};
+use tempfile::TempDir;
+
+/// Whether this machine can mount; a test that cannot says so, or fails where that is asked for.
+fn can_mount() -> bool {
+    let opened = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse");
+    let Err(error) = opened else { return true };
+    assert!(
+        std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
+        "/dev/fuse cannot be opened: {error}"
+    );
+    eprintln!("skipped: /dev/fuse cannot be opened: {error}");
+    false
+}
+
+/// A source and its mount.
+struct Fixture {
+    // Fields are dropped in this order.
+    mounted: Option<Mounted>,
+    source: TempDir,
+    dir: TempDir,
+}
+
+impl Fixture {
+    /// None if this machine cannot mount.
+    fn new(fill: impl FnOnce(&Path)) -> Option<Fixture> {
+        Fixture::with(&Options::default(), fill, |folder| folder)
+    }
+
+    fn with<S: Files>(
+        options: &Options,
+        fill: impl FnOnce(&Path),
+        wrap: impl FnOnce(Folder) -> S,
+    ) -> Option<Fixture> {
+        if !can_mount() {
+            return None;
+        }
+        let source = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fill(source.path());
+        let files = wrap(Folder::open(source.path()).unwrap());
+        let mounted = mount(files, dir.path(), options).unwrap();
+        let mounted = Some(mounted);
+        Some(Fixture {
+            mounted,
+            source,
+            dir,
+        })
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn source(&self, name: &str) -> PathBuf {
+        self.source.path().join(name)
+    }
+}
+
+/// Bytes that differ everywhere and from seed to seed.
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x.to_le_bytes()
+    });
+    words.flatten().take(bytes).collect()
+}
+
+/// Old enough for the page cache to be kept.
+fn age(path: &Path) {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600))
+        .unwrap();
+}
+
+fn errno(error: &std::io::Error) -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(error).expect("the system's own error")
+}
+
+/// Waits for what must come.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What was asked of a folder, and whether it answers.
+#[derive(Default)]
+struct Seen {
+    reads: AtomicU64,
+    bytes: AtomicU64,
+    ahead_bytes: AtomicU64,
+    late: AtomicBool,
+}
+
+/// A folder that is watched, and that can be made to answer too late.
+struct Watched {
+    folder: Folder,
+    seen: Arc<Seen>,
+}
+
+impl Files for Watched {
+    type File = FolderFile;
+
+    fn stat(&self, path: &Path) -> Result<Stat, FileError> {
+        self.folder.stat(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+        self.folder.list(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<FolderFile, FileError> {
+        self.folder.open(path)
+    }
+
+    fn stat_open<'a>(&self, file: &'a FolderFile) -> &'a Stat {
+        self.folder.stat_open(file)
+    }
+
+    fn read(&self, file: &FolderFile, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
+        self.seen.reads.fetch_add(1, Ordering::Relaxed);
+        self.seen
+            .bytes
+            .fetch_add(into.len() as u64, Ordering::Relaxed);
+        match self.seen.late.load(Ordering::Relaxed) {
+            true => Err(FileError::TimedOut("nobody answered".into())),
+            false => self.folder.read(file, offset, into),
+        }
+    }
+
+    fn will_read(&self, _: &FolderFile, _: u64, bytes: u64) {
+        self.seen.ahead_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

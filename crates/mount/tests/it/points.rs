@@ -1,0 +1,193 @@
+//! Mounting and unmounting, by this and by other processes.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use staves_mount::{Folder, MountError, Options, mount, unmount};
+
+use crate::{Fixture, can_mount, noise, until};
+
+/// Not a test: mounts in a process of its own, for the tests below, which start it.
+#[test]
+#[ignore = "the other tests start it"]
+fn a_process_that_mounts() {
+    let var = |name| std::env::var_os(name).expect("started by a test");
+    let files = Folder::open(Path::new(&var("STAVES_TEST_SOURCE"))).unwrap();
+    let dir = var("STAVES_TEST_DIR");
+    let mounted = mount(files, Path::new(&dir), &Options::default()).unwrap();
+    println!("\nmounted");
+    mounted.serve().unwrap();
+    println!("\nended");
+}
+
+struct Process(Child);
+
+impl Process {
+    fn start(source: &Path, dir: &Path) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "points::a_process_that_mounts",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("STAVES_TEST_SOURCE", source)
+            .env("STAVES_TEST_DIR", dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.as_mut().unwrap());
+        assert!(
+            out.lines().any(|line| line.unwrap() == "mounted"),
+            "it did not mount"
+        );
+        Process(child)
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        let id = Pid::from_child(&self.0);
+        kill_process(id, signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn source() -> tempfile::TempDir {
+    let source = tempfile::tempdir().unwrap();
+    std::fs::write(source.path().join("file"), noise(1, 100_000)).unwrap();
+    source
+}
+
+#[test]
+fn what_a_killed_process_left_is_repaired_by_the_next_mount() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    let mut killed = Process::start(source.path(), dir.path());
+    assert_eq!(
+        std::fs::read(dir.path().join("file")).unwrap(),
+        noise(1, 100_000)
+    );
+    killed.signal(Signal::KILL);
+    killed.0.wait().unwrap();
+    let error = std::fs::read_dir(dir.path()).unwrap_err();
+    assert_eq!(crate::errno(&error), rustix::io::Errno::NOTCONN);
+    let files = Folder::open(source.path()).unwrap();
+    let mounted = mount(files, dir.path(), &Options::default()).unwrap();
+    assert_eq!(
+        std::fs::read(dir.path().join("file")).unwrap(),
+        noise(1, 100_000)
+    );
+    mounted.unmount().unwrap();
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left there"
+    );
+}
+
+#[test]
+fn a_process_told_to_end_unmounts_although_a_file_is_open() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    let mut process = Process::start(source.path(), dir.path());
+    let open = File::open(dir.path().join("file")).unwrap();
+    process.signal(Signal::TERM);
+    assert!(process.0.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    // The handle fails; it does not hang.
+    assert!(open.read_at(&mut [0; 4096], 50_000).is_err());
+}
+
+#[test]
+fn a_mount_is_unmounted_by_another_process_and_its_own_ends() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    let mut process = Process::start(source.path(), dir.path());
+    let open = File::open(dir.path().join("file")).unwrap();
+    let busy = unmount(dir.path(), false).unwrap_err();
+    assert!(matches!(busy, MountError::Busy { .. }), "{busy}");
+    drop(open);
+    // Closing is told to the process that serves a moment later.
+    until("it is not busy any more", || {
+        unmount(dir.path(), false).is_ok()
+    });
+    assert!(process.0.wait().unwrap().success());
+    let none = unmount(dir.path(), false).unwrap_err();
+    assert!(matches!(none, MountError::NotMounted { .. }), "{none}");
+}
+
+#[test]
+fn a_file_that_is_open_is_read_on_after_unmounting_and_the_mount_ends_with_it() {
+    let Some(mut fixture) = Fixture::new(|source| {
+        std::fs::write(source.join("file"), noise(1, 100_000)).unwrap();
+    }) else {
+        return;
+    };
+    let open = File::open(fixture.at("file")).unwrap();
+    fixture.mounted.take().unwrap().unmount().unwrap();
+    assert_eq!(std::fs::read_dir(fixture.dir.path()).unwrap().count(), 0);
+    let mut page = [0; 100];
+    open.read_exact_at(&mut page, 50_000).unwrap();
+    assert_eq!(page, noise(1, 100_000)[50_000..50_100]);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_said_and_harms_nothing() {
+    let Some(fixture) = Fixture::new(|source| {
+        std::fs::write(source.join("file"), noise(1, 1000)).unwrap();
+    }) else {
+        return;
+    };
+    let try_at = |dir: &Path| {
+        let files = Folder::open(fixture.source.path()).unwrap();
+        mount(files, dir, &Options::default())
+            .map(drop)
+            .unwrap_err()
+    };
+    let absent = try_at(&fixture.source("absent"));
+    assert!(matches!(absent, MountError::NoFolder { .. }), "{absent}");
+    let file = try_at(&fixture.source("file"));
+    assert!(matches!(file, MountError::NotAFolder { .. }), "{file}");
+    let twice = try_at(fixture.dir.path());
+    assert!(matches!(twice, MountError::Mounted { .. }), "{twice}");
+    assert!(twice.to_string().contains("alive"), "{twice}");
+    assert_eq!(
+        std::fs::read(fixture.at("file")).unwrap(),
+        noise(1, 1000),
+        "the first one serves on"
+    );
+    let ordinary = unmount(fixture.source.path(), true).unwrap_err();
+    assert!(
+        matches!(ordinary, MountError::NotMounted { .. }),
+        "{ordinary}"
+    );
+}
+
+#[test]
+fn a_folder_with_something_in_it_is_hidden_while_it_is_mounted_at() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    std::fs::write(dir.path().join("hidden"), "there").unwrap();
+    let files = Folder::open(source.path()).unwrap();
+    let mounted = mount(files, dir.path(), &Options::default()).unwrap();
+    assert!(!dir.path().join("hidden").exists());
+    mounted.unmount().unwrap();
+    assert_eq!(std::fs::read(dir.path().join("hidden")).unwrap(), b"there");
+}

@@ -1,0 +1,73 @@
+//! How much is read of what is mounted, for what programs ask.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use staves_mount::Options;
+
+use crate::{Fixture, Seen, Watched, age, noise};
+
+const SIZE: usize = 64 << 20;
+
+fn watched() -> Option<(Fixture, Arc<Seen>)> {
+    let seen = Arc::new(Seen::default());
+    let fill = |source: &std::path::Path| {
+        std::fs::write(source.join("file"), noise(1, SIZE)).unwrap();
+        age(&source.join("file"));
+    };
+    let wrap = |folder| Watched {
+        folder,
+        seen: seen.clone(),
+    };
+    let fixture = Fixture::with(&Options::default(), fill, wrap)?;
+    Some((fixture, seen))
+}
+
+#[test]
+fn random_reads_fetch_little_more_than_was_asked_for() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    let file = File::open(fixture.at("file")).unwrap();
+    let mut asked = 0;
+    for i in 1..1000u64 {
+        let at = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (SIZE as u64 - 8192);
+        file.read_exact_at(&mut [0; 8192], at).unwrap();
+        asked += 8192;
+    }
+    let fetched = seen.bytes.load(Ordering::Relaxed);
+    assert!(fetched <= asked * 4, "{fetched} for {asked}");
+    assert_eq!(seen.ahead_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn who_reads_in_order_is_read_for_ahead_in_large_requests() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    let mut file = File::open(fixture.at("file")).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    while file.read(&mut bytes).unwrap() > 0 {}
+    let (reads, fetched) = (
+        seen.reads.load(Ordering::Relaxed),
+        seen.bytes.load(Ordering::Relaxed),
+    );
+    assert_eq!(fetched, SIZE as u64, "each byte once");
+    assert!(fetched / reads >= 100 << 10, "{reads} reads");
+    let ahead = seen.ahead_bytes.load(Ordering::Relaxed);
+    assert!(ahead > SIZE as u64 / 2 && ahead <= SIZE as u64, "{ahead}");
+}
+
+#[test]
+fn what_the_kernel_has_is_not_read_again_by_the_next_open() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    std::fs::read(fixture.at("file")).unwrap();
+    let fetched = seen.bytes.load(Ordering::Relaxed);
+    assert_eq!(std::fs::read(fixture.at("file")).unwrap(), noise(1, SIZE));
+    assert_eq!(seen.bytes.load(Ordering::Relaxed), fetched);
+}

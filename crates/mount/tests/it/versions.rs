@@ -1,0 +1,137 @@
+//! A source that changes while it is read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::{Fixture, age, errno, noise, until};
+
+const SIZE: usize = 4 << 20;
+
+fn fixture() -> Option<Fixture> {
+    Fixture::new(|source| {
+        std::fs::write(source.join("file"), noise(1, SIZE)).unwrap();
+        age(&source.join("file"));
+    })
+}
+
+/// Writes other bytes of the same size into the same file.
+fn overwrite(fixture: &Fixture, seed: u64) {
+    let file = File::options()
+        .write(true)
+        .open(fixture.source("file"))
+        .unwrap();
+    file.write_all_at(&noise(seed, SIZE), 0).unwrap();
+}
+
+#[test]
+fn d9_open_handles_get_estale_after_an_overwrite_of_the_same_size() {
+    let Some(fixture) = fixture() else { return };
+    let old = File::open(fixture.at("file")).unwrap();
+    let mut page = vec![0; 4096];
+    old.read_exact_at(&mut page, 0).unwrap();
+    overwrite(&fixture, 2);
+    // What was not read before.
+    let error = old
+        .read_exact_at(&mut page, SIZE as u64 - 4096)
+        .unwrap_err();
+    assert_eq!(errno(&error), Errno::STALE);
+    // Whoever opens anew has the new version, all of it.
+    assert_eq!(std::fs::read(fixture.at("file")).unwrap(), noise(2, SIZE));
+    // What was read before: old bytes as long as the kernel has them, then nothing.
+    until("the old pages are gone", || {
+        match old.read_exact_at(&mut page, 0) {
+            Ok(()) => {
+                assert_eq!(page, noise(1, 4096));
+                false
+            }
+            Err(error) => errno(&error) == Errno::STALE,
+        }
+    });
+    let new = File::open(fixture.at("file")).unwrap();
+    new.read_exact_at(&mut page, 4096).unwrap();
+    assert_eq!(page, noise(2, SIZE)[4096..8192]);
+}
+
+#[test]
+fn d9_a_new_open_sees_the_new_version_although_names_are_remembered() {
+    let Some(fixture) = fixture() else { return };
+    for seed in 2..12 {
+        overwrite(&fixture, seed);
+        assert_eq!(
+            std::fs::read(fixture.at("file")).unwrap(),
+            noise(seed, SIZE),
+            "{seed}"
+        );
+    }
+    // Replaced by another file, larger.
+    std::fs::write(fixture.source("other"), noise(99, SIZE + 10)).unwrap();
+    std::fs::rename(fixture.source("other"), fixture.source("file")).unwrap();
+    assert_eq!(
+        std::fs::read(fixture.at("file")).unwrap(),
+        noise(99, SIZE + 10)
+    );
+}
+
+#[test]
+fn d9_reads_under_constant_overwrites_are_of_one_version_or_fail() {
+    let Some(fixture) = fixture() else { return };
+    let versions: Vec<_> = (1..4).map(|seed| noise(seed, SIZE)).collect();
+    let (mut whole, mut stale) = (0, 0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for i in 0..30u64 {
+                overwrite(&fixture, i % 3 + 1);
+                std::thread::sleep(Duration::from_millis(i * 2));
+            }
+        });
+        while !writer.is_finished() || whole == 0 {
+            match std::fs::read(fixture.at("file")) {
+                // A version lasts as long as its times: bytes from amid an overwrite are a version of their own, which
+                // no test can know. But what is read twice of one handle is the same.
+                Ok(bytes) => whole += usize::from(versions.contains(&bytes)),
+                Err(error) => {
+                    assert_eq!(errno(&error), Errno::STALE);
+                    stale += 1;
+                }
+            }
+            let file = File::open(fixture.at("file")).unwrap_or_else(|error| panic!("{error}"));
+            let (mut first, mut second) = (vec![0; 8192], vec![0; 8192]);
+            if file.read_exact_at(&mut first, 65536).is_ok()
+                && file.read_exact_at(&mut second, 65536).is_ok()
+            {
+                assert_eq!(first, second, "two versions through one handle");
+            }
+        }
+    });
+    assert!(whole > 0, "{whole} whole, {stale} stale");
+}
+
+#[test]
+fn a_file_that_shrank_is_stale_and_not_short() {
+    let Some(fixture) = fixture() else { return };
+    let old = File::open(fixture.at("file")).unwrap();
+    File::options()
+        .write(true)
+        .open(fixture.source("file"))
+        .unwrap()
+        .set_len(100)
+        .unwrap();
+    let mut page = [0; 4096];
+    let error = old.read_exact_at(&mut page, 0).unwrap_err();
+    assert_eq!(errno(&error), Errno::STALE);
+    assert_eq!(std::fs::read(fixture.at("file")).unwrap(), noise(1, 100));
+}
+
+#[test]
+fn a_file_that_is_gone_is_gone_for_new_opens_and_stale_for_old_ones() {
+    let Some(fixture) = fixture() else { return };
+    let old = File::open(fixture.at("file")).unwrap();
+    std::fs::remove_file(fixture.source("file")).unwrap();
+    let error = File::open(fixture.at("file")).unwrap_err();
+    assert_eq!(errno(&error), Errno::NOENT);
+    let error = old.read_at(&mut [0; 100], 0).unwrap_err();
+    assert_eq!(errno(&error), Errno::STALE);
+}
