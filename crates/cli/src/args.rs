@@ -102,6 +102,15 @@ pub enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Show the files of a source in a folder, read from the memory of all nodes
+    Mount(crate::mount::Mount),
+    /// Take a mounted folder away
+    Unmount(crate::mount::Unmount),
+    /// Datasets, and how much of them is in memory
+    Files {
+        #[command(subcommand)]
+        command: crate::files::Files,
+    },
     /// Groups of buckets, and where they lie
     Group {
         #[command(subcommand)]
@@ -306,13 +315,14 @@ pub enum Pool {
         /// What it holds
         #[arg(long, value_enum, default_value = "cache")]
         kind: Kind,
-        /// One primary and so many copies; for memory, so many data and so many parity buckets
-        #[arg(long, default_value = "1+2")]
-        scheme: Scheme,
+        /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
+        /// they come from their source again)
+        #[arg(long)]
+        scheme: Option<Scheme>,
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
         memory: Size,
-        /// Buckets: a power of two, 64 if not given (a cache only; those of memory come with its regions)
+        /// Buckets: a power of two; if not given 64, for files 1024 (those of memory come with its regions)
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         buckets: Option<u32>,
         /// When a bucket is lost whole, wait for its members instead of starting empty
@@ -354,6 +364,8 @@ pub enum Kind {
     Cache,
     /// Regions of flat bytes
     Memory,
+    /// Blocks of files that come from a source
+    Files,
 }
 
 #[derive(Subcommand, Debug)]

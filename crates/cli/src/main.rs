@@ -31,9 +31,11 @@ mod confirm;
 mod demo;
 mod explain;
 mod failure;
+mod files;
 mod generate;
 mod group;
 mod memory;
+mod mount;
 mod node;
 mod output;
 mod pool;
@@ -100,6 +102,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
         Command::Memory { command } => memory::run(args, command),
+        Command::Mount(mount) => mount::run(args, mount, out),
+        Command::Unmount(unmount) => mount::unmount(unmount, out),
+        Command::Files { command } => files::run(args, command),
         Command::Scrub { pool, check } => scrub::run(&connect()?, pool.as_deref(), !check, out),
         Command::Group { command } => group::run(&connect()?, command, out),
         Command::Bench { command } => bench::run(args, command),

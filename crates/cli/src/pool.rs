@@ -1,7 +1,7 @@
 //! `staves pool`: make, look at, change and delete pools.
 
 use serde_json::json;
-use staves_model::{Change, ClusterMap, Medium, PoolKind};
+use staves_model::{Change, ClusterMap, Holdings, Medium, PoolKind, Scheme};
 use staves_node::config::Size;
 use staves_node::status::{NodeStatus, StatusReport};
 use staves_wire::ErrorCode;
@@ -16,6 +16,10 @@ use crate::status::{self, find_pool};
 
 /// Buckets of a cache for which none were asked.
 const BUCKETS: u32 = 64;
+/// The same for files: a small multiple of the nodes that there may be.
+const FILES_BUCKETS: u32 = 1024;
+/// The scheme of a pool for which none was asked.
+const SCHEME: Scheme = Scheme { m: 1, k: 2 };
 
 pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()> {
     match command {
@@ -36,7 +40,15 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 let text = "a memory pool takes no --buckets: they come with its regions";
                 return Err(Failure::Own(Own::Usage, text.into()).into());
             }
-            let buckets = buckets.unwrap_or(BUCKETS);
+            if let (Kind::Files, Some(_)) = (kind, scheme) {
+                let text = "a files pool takes no --scheme: what is lost of it comes from its source again";
+                return Err(Failure::Own(Own::Usage, text.into()).into());
+            }
+            let (usual, scheme) = match kind {
+                Kind::Files => (FILES_BUCKETS, Scheme { m: 1, k: 0 }),
+                Kind::Cache | Kind::Memory => (BUCKETS, scheme.unwrap_or(SCHEME)),
+            };
+            let buckets = buckets.unwrap_or(usual);
             cluster.propose(&Change::CreatePool {
                 name: name.clone(),
                 kind: match kind {
@@ -44,17 +56,21 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                     Kind::Memory => PoolKind::Memory {
                         regions: Vec::new(),
                     },
+                    Kind::Files => PoolKind::Files(Holdings::default()),
                 },
-                scheme: *scheme,
+                scheme,
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
-                buckets: if *kind == Kind::Cache { buckets } else { 0 },
-                may_start_empty: *kind == Kind::Cache && !wait_when_lost,
+                buckets: if *kind == Kind::Memory { 0 } else { buckets },
+                may_start_empty: *kind != Kind::Memory && !wait_when_lost,
             })?;
             let then = match kind {
                 Kind::Cache => format!("{scheme}, {buckets} buckets, {memory} of each node"),
                 Kind::Memory => format!(
                     "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
+                ),
+                Kind::Files => format!(
+                    "{buckets} buckets, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
                 ),
             };
             said(out, name, "created", &then, overcommitted(&cluster.map()?))

@@ -16,6 +16,7 @@ use tokio::time::{sleep_until, timeout_at};
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::local::Locals;
 
 /// A node that has not answered after this is silent: another holder, or the source, is asked as well.
 const SILENT: Duration = Duration::from_millis(40);
@@ -47,13 +48,16 @@ struct Inner {
     looked: Mutex<Instant>,
     /// Microseconds that homes took to fetch, smoothed: they are not silent while their source is slow.
     fetch_us: AtomicU64,
+    locals: Arc<Locals>,
     figures: Figures,
 }
 
 /// Where bytes came from.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Bytes that holders had.
+    /// Bytes that lay in the memory of a node on this machine.
+    pub local_bytes: AtomicU64,
+    /// Bytes that other holders had.
     pub pool_bytes: AtomicU64,
     /// Bytes that homes fetched for this client.
     pub fetched_bytes: AtomicU64,
@@ -112,7 +116,7 @@ impl Client {
             };
             self.propose(&change).await?;
         }
-        Ok(Dataset {
+        let data = Dataset {
             inner: Arc::new(Inner {
                 client: self.clone(),
                 pool: id,
@@ -121,9 +125,12 @@ impl Client {
                 shunned: Mutex::default(),
                 looked: Mutex::new(Instant::now()),
                 fetch_us: AtomicU64::new(0),
+                locals: Arc::default(),
                 figures: Figures::default(),
             }),
-        })
+        };
+        data.look_around().await;
+        Ok(data)
     }
 }
 
@@ -161,20 +168,30 @@ impl Dataset {
         self.inner.source.list(path)
     }
 
+    /// A version of a file of this dataset, by what its source says of it.
+    pub fn version(&self, path: &[u8], size: u64, version: String) -> FileVersion {
+        FileVersion {
+            dataset: self.inner.name.clone(),
+            path: path.to_vec(),
+            size,
+            version,
+        }
+    }
+
     /// Opens a file in its present version. Blocks the thread.
     pub fn open(&self, path: &[u8]) -> Result<OpenFile, SourceError> {
+        self.open_with_stat(path).map(|(file, _)| file)
+    }
+
+    /// The same, with what is known of it.
+    pub fn open_with_stat(&self, path: &[u8]) -> Result<(OpenFile, Stat), SourceError> {
         let stat = self.inner.source.stat(path)?;
-        match stat.kind {
+        match &stat.kind {
             Kind::File { version, .. } => {
-                let version = FileVersion {
-                    dataset: self.inner.name.clone(),
-                    path: path.to_vec(),
-                    size: stat.size,
-                    version,
-                };
+                let version = self.version(path, stat.size, version.clone());
                 let id = version.id();
                 let version = Arc::new(version);
-                Ok(OpenFile { version, id })
+                Ok((OpenFile { version, id }, stat))
             }
             _ => Err(SourceError::Denied {
                 path: String::from_utf8_lossy(path).into_owned(),
@@ -205,6 +222,12 @@ impl Dataset {
             return Ok(Bytes::new());
         }
         self.look_for_a_newer_map();
+        if self.is_local() {
+            let mut bytes = BytesMut::zeroed((end - from) as usize);
+            if self.read_here(file, from, &mut bytes) {
+                return Ok(bytes.freeze());
+            }
+        }
         let first = self.piece(file, from, end);
         let mut bytes = self.inner.read(file, first.0, first.1).await?;
         if from + bytes.len() as u64 == end {
@@ -222,6 +245,13 @@ impl Dataset {
         }
     }
 
+    /// Brings bytes of an open file, within one stretch, into the pool, if they are not there: reads them and throws them
+    /// away. How many they are.
+    pub async fn load(&self, file: &OpenFile, from: u64, len: usize) -> Result<u64, SourceError> {
+        let bytes = self.read_at(file, from, len).await?;
+        Ok(bytes.len() as u64)
+    }
+
     /// What of a range lies in the first stretch that it touches.
     fn piece(&self, _file: &OpenFile, from: u64, end: u64) -> (u64, u32) {
         let stretch = u64::from(FILE_BYTES_MAX);
@@ -235,12 +265,44 @@ impl Dataset {
             return;
         }
         *looked = Instant::now();
-        let client = self.inner.client.clone();
-        tokio::spawn(async move {
-            if let Err(error) = client.refresh().await {
-                tracing::debug!(%error, "no newer map");
-            }
-        });
+        let data = self.clone();
+        tokio::spawn(async move { data.refresh().await });
+    }
+
+    /// Looks for a newer map, and for nodes on this machine. Reads that go to nodes do so by themselves, once a second.
+    pub async fn refresh(&self) {
+        if let Err(error) = self.inner.client.refresh().await {
+            tracing::debug!(%error, "no newer map");
+        }
+        self.look_around().await;
+    }
+
+    /// Which nodes are on this machine.
+    async fn look_around(&self) {
+        let (locals, pool) = (self.inner.locals.clone(), self.inner.pool);
+        let map = self.inner.client.map();
+        let looked = tokio::task::spawn_blocking(move || locals.look(&map, pool)).await;
+        if let Err(error) = looked {
+            tracing::debug!(%error, "the nodes of this machine were not looked for");
+        }
+    }
+
+    /// Fills `into` with bytes of an open file from a node's memory on this machine, without waiting for anything. False if
+    /// not all of them are there: [`Dataset::read_at`] gets them.
+    pub fn read_here(&self, file: &OpenFile, from: u64, into: &mut [u8]) -> bool {
+        let end = from.checked_add(into.len() as u64);
+        let here = end.is_some_and(|end| end <= file.size())
+            && self.inner.locals.read(file.id, from, into);
+        if here {
+            let local_bytes = &self.inner.figures.local_bytes;
+            local_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        }
+        here
+    }
+
+    /// Whether a node of the pool is on this machine.
+    pub fn is_local(&self) -> bool {
+        !self.inner.locals.is_empty()
     }
 }
 

@@ -113,6 +113,7 @@ mod client;
 mod dataset;
 mod error;
 mod links;
+mod local;
 mod numbers;
 mod options;
 mod region;

@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// Makes a change of the cluster's map, through any node. The map of this client has it then.
-    pub(crate) async fn propose(&self, change: &Change) -> Result<(), ClientError> {
+    pub async fn propose(&self, change: &Change) -> Result<(), ClientError> {
         let change = postcard::to_allocvec(change).map_err(|error| ClientError::Operation {
             code: ErrorCode::Internal,
             text: format!("the change does not encode: {error}"),

@@ -10,6 +10,7 @@
 //!
 //! **Not here.** Memory (`staves-store`), who holds what (`staves-model`), mounts.
 
+pub mod attach;
 mod folder;
 mod source;
 mod version;

@@ -4,8 +4,10 @@
 //! for itself, and what one does not have another or the source has. Only a bucket's home fetches from the source, each
 //! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
 //!
-//! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part.
+//! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part; `files/door.rs` gives mounts on this machine
+//! the memory itself.
 
+mod door;
 mod fetch;
 mod place;
 
@@ -22,8 +24,8 @@ use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
 use staves_net::Peers;
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
 use staves_wire::files::{
-    FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FilePut,
-    FileRead,
+    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer,
+    FilePut, FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
@@ -95,7 +97,10 @@ impl Files {
         files: Arc<Files>,
         directory: Directory,
     ) -> Vec<tokio::task::JoinHandle<()>> {
-        vec![tokio::spawn(place::run(files, directory))]
+        vec![
+            tokio::spawn(door::run(files.clone())),
+            tokio::spawn(place::run(files, directory)),
+        ]
     }
 
     /// A coarse clock: reads within a second count as one.
@@ -243,17 +248,20 @@ impl Files {
             });
         };
         let life = self.life;
-        let is_in = |key: &BlockKey| holdings.bucket_of(key.file, key.block) == ask.bucket;
-        let all = pool.blocks.list().into_iter();
-        let keys = all.filter(|block| is_in(&block.key)).map(|block| FileKey {
-            file: FileId {
-                high: block.key.file[0],
-                low: block.key.file[1],
-            },
-            block: block.key.block,
-            bytes: block.bytes,
-            parts: block.parts,
-        });
+        let all = ask.bucket == ALL_BUCKETS;
+        let is_in = |key: &BlockKey| all || holdings.bucket_of(key.file, key.block) == ask.bucket;
+        let blocks = pool.blocks.list().into_iter();
+        let keys = blocks
+            .filter(|block| is_in(&block.key))
+            .map(|block| FileKey {
+                file: FileId {
+                    high: block.key.file[0],
+                    low: block.key.file[1],
+                },
+                block: block.key.block,
+                bytes: block.bytes,
+                parts: block.parts,
+            });
         Ok(FileKeysAnswer {
             holds: holdings
                 .place(ask.bucket, life.node, life.incarnation)
@@ -317,6 +325,12 @@ impl FilesPool {
         {
             tracing::warn!(pool = %self.id, %error, "the pool keeps more than its new budget");
         }
+    }
+
+    /// Bytes of blocks that are there.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let figures = self.blocks.figures();
+        (figures.frames_spare + figures.frames_last) as u64 * PART_BYTES as u64
     }
 
     pub(crate) fn budget_bytes(&self) -> u64 {

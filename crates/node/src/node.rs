@@ -486,7 +486,12 @@ impl Running {
         let (used_bytes, _) = host.memory(None);
         let routes = host.routes();
         let pools = routes.map.pools.values().map(|pool| {
-            let (used_bytes, budget_bytes) = host.memory(Some(pool.id));
+            // Files are evicted where room is needed: their pool is never full.
+            let files = self
+                .files
+                .pool(pool.id)
+                .map(|files| (files.used_bytes(), 0));
+            let (used_bytes, budget_bytes) = files.unwrap_or_else(|_| host.memory(Some(pool.id)));
             PoolFacts {
                 pool: pool.name.clone(),
                 used_bytes,

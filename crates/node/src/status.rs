@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use staves_model::{
-    ClusterMap, Group, GroupId, Medium, Member, Node, NodeId, NodeState, Pool, whole_buckets,
+    ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
+    whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
 
@@ -90,7 +91,7 @@ pub struct PoolFacts {
     pub pool: String,
     /// Bytes of pages that its buckets hold there.
     pub used_bytes: u64,
-    /// Bytes of pages that they may hold there.
+    /// Bytes of pages that they may hold there; 0 for a pool that evicts what it has no room for.
     pub budget_bytes: u64,
 }
 
@@ -202,7 +203,7 @@ impl NodeStatus {
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
-    /// `cache` or `memory`.
+    /// `cache`, `memory` or `files`.
     pub kind: String,
     /// m+k, as asked.
     pub scheme: String,
@@ -378,7 +379,7 @@ impl StatusReport {
         let data = self
             .pools
             .iter()
-            .filter(|pool| pool.buckets > 0)
+            .filter(|pool| pool.buckets > 0 && pool.kind != "files")
             .map(|pool| pool.tolerates)
             .min();
         let nothing = if self.pools.is_empty() { 0 } else { u32::MAX };
@@ -531,6 +532,9 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         lost_regions: lost_regions(map, pool),
         tolerates: None,
     };
+    if let Some(holdings) = pool.holdings() {
+        return files_status(status, holdings, homes);
+    }
     let groups = || pool.groups.iter().filter_map(|id| map.groups.get(id));
     let mut tolerated: BTreeMap<Condition, Option<u8>> = BTreeMap::new();
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
@@ -555,6 +559,20 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         Some(least) => least.map(u32::from),
     };
     status
+}
+
+/// Nothing of a files pool is lost with any node: it comes from its source again. A bucket that nobody holds is
+/// about to be taken on.
+fn files_status(status: PoolStatus, holdings: &Holdings, homes: usize) -> PoolStatus {
+    let buckets = holdings.buckets.len() as u32;
+    let held = holdings.buckets.iter().filter(|b| !b.is_empty()).count() as u32;
+    PoolStatus {
+        buckets,
+        whole: held,
+        starting: buckets - held,
+        tolerates: Some(homes as u32),
+        ..status
+    }
 }
 
 fn lost_regions(map: &ClusterMap, pool: &Pool) -> Vec<String> {

@@ -70,12 +70,15 @@ pub struct FilePut {
     pub forwarded: bool,
 }
 
+/// Instead of a bucket's number: all of them.
+pub const ALL_BUCKETS: u32 = u32::MAX;
+
 /// Asks what a node has of a bucket. Answered by [`FileKeysAnswer`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileKeys {
     /// The pool.
     pub pool: PoolId,
-    /// The bucket.
+    /// The bucket, or [`ALL_BUCKETS`].
     pub bucket: u32,
 }
 
@@ -95,7 +98,7 @@ pub struct FileKey {
 /// What a node has of a bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileKeysAnswer {
-    /// `false`: it does not hold the bucket, by its map.
+    /// `false`: it does not hold the bucket, by its map, or was asked for all.
     pub holds: bool,
     /// Its blocks.
     pub keys: Vec<FileKey>,

@@ -11,6 +11,7 @@ use crate::{Ran, staves};
 mod bench;
 mod losses;
 mod memory;
+mod mount;
 mod recovery;
 mod scrub;
 

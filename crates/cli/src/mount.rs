@@ -1,0 +1,238 @@
+//! `staves mount` and `staves unmount`: a dataset as a folder, for programs that know nothing of us (row D8).
+//!
+//! The mount is a process of its own, so that a node's end is not that of whoever reads. Without `--foreground` this
+//! command starts that process, waits until the folder is there, and goes.
+
+mod ahead;
+mod tree;
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::json;
+use staves_client::{Client, ClientOptions};
+use staves_mount::{MountError, Options};
+use staves_node::config::Size;
+use staves_wire::ErrorCode;
+
+use self::tree::Tree;
+use crate::args::{Args, Format};
+use crate::explain::Own;
+use crate::failure::Failure;
+use crate::memory::failed;
+use crate::output;
+
+/// What the process that serves the mount says once it does.
+const SERVING: &str = "serving";
+
+#[derive(clap::Args, Debug)]
+pub struct Mount {
+    /// Where the files are: a folder
+    pub source: PathBuf,
+
+    /// Where they are to be seen: a folder
+    pub dir: PathBuf,
+
+    /// The pool whose memory holds them
+    #[arg(long, default_value = "files")]
+    pub pool: String,
+
+    /// The dataset's name, the same on all machines; the source's last word if not given
+    #[arg(long, value_name = "NAME")]
+    pub dataset: Option<String>,
+
+    /// Stay, and end when it is unmounted or this process is told to end
+    #[arg(long)]
+    pub foreground: bool,
+
+    /// How much is fetched ahead of a program that reads in order; 0B for nothing
+    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
+    pub read_ahead: Size,
+
+    /// Other users may read too
+    #[arg(long)]
+    pub others: bool,
+
+    /// Where it is written what goes wrong: to stderr if it stays, nowhere if it does not and this is not given
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// Started by this command itself
+    #[arg(long, hide = true)]
+    pub in_background: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Unmount {
+    /// Where it is mounted
+    pub dir: PathBuf,
+
+    /// Even if programs have files open
+    #[arg(long)]
+    pub lazily: bool,
+}
+
+pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
+    let source = std::fs::canonicalize(&mount.source)
+        .with_context(|| format!("cannot mount {}", mount.source.display()))?;
+    if mount.foreground {
+        return serve(args, mount, &source);
+    }
+    start()?;
+    let told = json!({ "source": source, "dir": mount.dir, "result": "mounted" });
+    output::answer(out, &told, |_| {
+        format!("{} is mounted at {}", source.display(), mount.dir.display())
+    })
+}
+
+/// Starts the process that serves, and waits until it does.
+fn start() -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    args.extend(["--foreground".into(), "--in-background".into()]);
+    let mut command = Command::new(program);
+    command.args(args).process_group(0).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["--output", "json"]);
+    let mut child = command
+        .spawn()
+        .context("cannot start the mount's process")?;
+    let mut said = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line)
+        .context("cannot hear the mount's process")?;
+    if line.trim() == SERVING {
+        return Ok(());
+    }
+    let mut why = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut why).ok();
+    }
+    let ended = child
+        .wait()
+        .context("cannot wait for the mount's process")?;
+    Err(told(&why, ended.code()))
+}
+
+/// The error that the mount's process ended with, which it told as an object.
+fn told(why: &str, exit: Option<i32>) -> anyhow::Error {
+    let last = why.lines().last().unwrap_or_default();
+    let error = serde_json::from_str::<serde_json::Value>(last).unwrap_or_default();
+    let text = match error["error"]["message"].as_str() {
+        Some(text) => text.to_owned(),
+        None if last.is_empty() => "the mount's process ended without a word".to_owned(),
+        None => last.to_owned(),
+    };
+    match exit {
+        Some(2) => Failure::Own(Own::Usage, text).into(),
+        Some(3) => Failure::NotFound(text).into(),
+        Some(4) => Failure::Wire(ErrorCode::Unreachable, text).into(),
+        _ => Failure::Own(Own::Failed, text).into(),
+    }
+}
+
+/// Where complaints go.
+fn log(mount: &Mount) -> anyhow::Result<()> {
+    let log = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false);
+    match &mount.log {
+        Some(path) => {
+            let file = std::fs::File::options()
+                .create(true)
+                .append(true)
+                .open(path);
+            let file = file.with_context(|| format!("cannot write the log {}", path.display()))?;
+            log.with_writer(std::sync::Mutex::new(file)).init();
+        }
+        None if mount.in_background => {}
+        None => log.with_writer(std::io::stderr).init(),
+    }
+    Ok(())
+}
+
+fn serve(args: &Args, mount: &Mount, source: &Path) -> anyhow::Result<()> {
+    log(mount)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the program's runtime")?;
+    let name = match &mount.dataset {
+        Some(name) => name.clone(),
+        None => named_after(source)?,
+    };
+    let text = source.to_str().with_context(|| {
+        format!(
+            "{} is not UTF-8: mount it by a path that is",
+            source.display()
+        )
+    })?;
+    let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
+    let data = runtime.block_on(async {
+        let options = ClientOptions {
+            deadline: args.deadline.duration(),
+            ..ClientOptions::default()
+        };
+        let client = Client::connect(&addresses, options).await?;
+        client.dataset(&mount.pool, &name, text).await
+    });
+    let data = data.map_err(failed)?;
+    let tree = Tree::new(data.clone(), runtime.handle().clone());
+    let options = Options {
+        name: format!("staves:{name}"),
+        read_ahead_bytes: mount.read_ahead.0,
+        others: mount.others,
+        ..Options::default()
+    };
+    let mounted = staves_mount::mount(tree, &mount.dir, &options).map_err(mount_failed)?;
+    runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            data.refresh().await;
+        }
+    });
+    output::line(SERVING)?;
+    output::flush()?;
+    mounted.serve().map_err(mount_failed)
+}
+
+/// The source's last word, as far as a dataset may be called so.
+fn named_after(source: &Path) -> anyhow::Result<String> {
+    let last = source
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == ':' || c == '/';
+    let name = last
+        .map(|name| name.replace(odd, "-"))
+        .filter(|name| !name.is_empty());
+    name.ok_or_else(|| {
+        let text = format!(
+            "{} has no name to call the dataset by: give --dataset NAME",
+            source.display()
+        );
+        Failure::Own(Own::Usage, text).into()
+    })
+}
+
+pub fn unmount(unmount: &Unmount, out: Format) -> anyhow::Result<()> {
+    staves_mount::unmount(&unmount.dir, unmount.lazily).map_err(mount_failed)?;
+    let told = json!({ "dir": unmount.dir, "result": "unmounted" });
+    output::answer(out, &told, |_| {
+        format!("{} is unmounted", unmount.dir.display())
+    })
+}
+
+fn mount_failed(error: MountError) -> anyhow::Error {
+    match error {
+        MountError::NotMounted { .. } | MountError::NoFolder { .. } => {
+            Failure::NotFound(error.to_string()).into()
+        }
+        _ => Failure::Own(Own::Failed, error.to_string()).into(),
+    }
+}

@@ -1,0 +1,172 @@
+//! Files, as a user has them: mounted, read by programs that know nothing of us.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Cluster, PATIENCE};
+use crate::staves;
+
+/// Whether files can be mounted here; where STAVES_REQUIRE_TOOLS=1 they must be.
+fn can_mount() -> bool {
+    let there = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .is_ok();
+    let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
+    assert!(
+        there || !required,
+        "/dev/fuse is required and cannot be opened"
+    );
+    if !there {
+        eprintln!("skipped: /dev/fuse cannot be opened here");
+    }
+    there
+}
+
+/// A folder that is unmounted at the end, whatever happens.
+struct Point(PathBuf);
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        staves(&["unmount", "--lazily", &self.0.to_string_lossy()]);
+    }
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    let word = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+    let all = (0..len.div_ceil(8) as u64).flat_map(|i| word(i).to_le_bytes());
+    all.take(len).collect()
+}
+
+/// What the page cache has not kept: reads go to the mount.
+fn read_anew(path: &Path) -> std::io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    std::fs::read(path)
+}
+
+/// Rows D1, D8 and D11: a folder is mounted, read by plain programs, through the death of one node, and of all.
+#[test]
+fn d8_a_mounted_folder_is_read_whoever_dies() {
+    if !can_mount() {
+        return;
+    }
+    let mut cluster = Cluster::start(3);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (source, point) = (dir.path().join("genomes"), dir.path().join("mnt"));
+    std::fs::create_dir_all(source.join("deep/er")).expect("folders");
+    std::fs::create_dir(&point).expect("a folder");
+    let whole = bytes(3_000_000);
+    std::fs::write(source.join("chr1.fa"), &whole).expect("a file");
+    std::fs::write(source.join("deep/er/small"), b"acgt").expect("a file");
+    // Files count as changing until two seconds after their last change.
+    std::thread::sleep(Duration::from_millis(2100));
+
+    let (from, to) = (source.to_string_lossy(), point.to_string_lossy());
+    let early = cluster.run(0, &["mount", &from, &to]);
+    assert_eq!(early.code, Some(3), "{}", early.stderr);
+    assert!(
+        early
+            .stderr
+            .contains("staves pool create files --kind files"),
+        "{}",
+        early.stderr
+    );
+    let made = cluster.run(
+        0,
+        &[
+            "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
+        ],
+    );
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    cluster.wait_for("every bucket has a holder", 0, |s| {
+        let pools = s["pools"].as_array().into_iter().flatten();
+        let mut files = pools.filter(|p| p["kind"] == "files");
+        files.any(|p| p["whole"] == p["buckets"])
+    });
+
+    let mounted = cluster.run(0, &["mount", &from, &to]);
+    assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
+    let _point = Point(point.clone());
+    assert!(std::fs::read(point.join("chr1.fa")).expect("it is there") == whole);
+    assert_eq!(
+        std::fs::read(point.join("deep/er/small")).expect("it is there"),
+        b"acgt"
+    );
+    let written = std::fs::write(point.join("new"), b"x").expect_err("it is read-only");
+    assert_eq!(written.raw_os_error(), Some(30), "EROFS: {written}");
+
+    let shown = cluster.run(0, &["files", "show", "genomes", "-o", "json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    assert_eq!(shown["bytes"], 3_000_004);
+    assert_eq!(shown["in_memory_bytes"], 3_000_004);
+
+    cluster.end(1, "-KILL");
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        assert!(read_anew(&point.join("chr1.fa")).expect("one node is dead") == whole);
+    }
+    let again = cluster.run(0, &["files", "preload", "genomes", "-o", "json"]);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    cluster.end(2, "-KILL");
+    cluster.end(0, "-KILL");
+    let file = File::open(point.join("chr1.fa")).expect("no node is needed to open");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+    let mut some = vec![0; 8192];
+    file.read_exact_at(&mut some, 1_234_567)
+        .expect("the source is there");
+    assert!(some == whole[1_234_567..1_234_567 + 8192]);
+    drop(file);
+
+    let gone = staves(&["unmount", &to]);
+    assert_eq!(gone.code, Some(0), "{}", gone.stderr);
+    assert!(
+        std::fs::read_dir(&point)
+            .expect("a plain folder")
+            .next()
+            .is_none()
+    );
+    let twice = staves(&["unmount", &to]);
+    assert_eq!(twice.code, Some(3), "{}", twice.stderr);
+}
+
+/// Row D9: a file replaced by another of the same size is never mixed with it.
+#[test]
+fn d9_a_replaced_file_is_seen_anew_and_never_mixed() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (source, point) = (dir.path().join("data"), dir.path().join("mnt"));
+    std::fs::create_dir_all(&source).expect("a folder");
+    std::fs::create_dir(&point).expect("a folder");
+    let (one, two) = (vec![1u8; 2_000_000], vec![2u8; 2_000_000]);
+    std::fs::write(source.join("f"), &one).expect("a file");
+    let (from, to) = (source.to_string_lossy(), point.to_string_lossy());
+    cluster.run(
+        0,
+        &[
+            "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
+        ],
+    );
+    let mounted = cluster.run(0, &["mount", &from, &to]);
+    assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
+    let _point = Point(point.clone());
+    std::thread::sleep(Duration::from_millis(2100));
+    assert!(std::fs::read(point.join("f")).expect("it is there") == one);
+    std::fs::write(source.join("f"), &two).expect("it is overwritten");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match std::fs::read(point.join("f")) {
+            Ok(now) if now == two => break,
+            Ok(now) => assert!(now == one, "a mix of versions"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(116), "ESTALE: {error}"),
+        }
+        assert!(Instant::now() < until, "the new version is never seen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,164 @@
+//! How a mount is given the memory of a node on its own machine: the node listens on a socket that only this
+//! machine has, and passes the descriptor of a pool's blocks, opened for reading only, to processes of its own user or of root.
+//!
+//! The conversation: the mount sends the pool's number (`u32`, little-endian); the node answers one byte, 1 with the
+//! descriptor or 0 without; from then on the mount sends entries that it read from (`u32`s), so that they are not evicted as
+//! unread. Either side may close at any time.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
+
+/// How long either side is given for each word.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Where a life of a node listens: a name of this machine (of its network namespace), no file.
+fn name(cluster: ClusterId, node: NodeId, incarnation: Incarnation) -> io::Result<SocketAddr> {
+    let name = format!("staves-files-{:016x}-{node}-{incarnation}", cluster.0);
+    SocketAddr::from_abstract_name(name)
+}
+
+/// The node's side: opens the door.
+pub fn listen(
+    cluster: ClusterId,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&name(cluster, node, incarnation)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The node's side: whom a stream belongs to may have the memory, and which pool it wants. Waits for the word, but
+/// not long.
+pub fn asked(stream: &mut UnixStream) -> io::Result<PoolId> {
+    let who = rustix::net::sockopt::socket_peercred(&*stream)?;
+    let own = rustix::process::geteuid();
+    if who.uid != own && !who.uid.is_root() {
+        let text = format!(
+            "a process of user {} may not see this node's memory",
+            who.uid.as_raw()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut pool = [0; 4];
+    stream.read_exact(&mut pool)?;
+    Ok(PoolId(u32::from_le_bytes(pool)))
+}
+
+/// The node's side: gives the memory, or says that there is none.
+pub fn give(stream: &UnixStream, memory: Option<OwnedFd>) -> io::Result<()> {
+    let Some(memory) = memory else {
+        return (&*stream).write_all(&[0]);
+    };
+    let fds = [memory.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fits = control.push(SendAncillaryMessage::ScmRights(&fds));
+    debug_assert!(fits, "the space is for one descriptor");
+    rustix::net::sendmsg(
+        stream,
+        &[IoSlice::new(&[1])],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// The mount's side: the memory of a pool, if that life of that node is on this machine and gives it. The stream is for
+/// what was read.
+pub fn attach(
+    cluster: ClusterId,
+    node: NodeId,
+    incarnation: Incarnation,
+    pool: PoolId,
+) -> io::Result<Option<(OwnedFd, UnixStream)>> {
+    let mut stream = match UnixStream::connect_addr(&name(cluster, node, incarnation)?) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(&pool.0.to_le_bytes())?;
+    let mut word = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let mut words = [IoSliceMut::new(&mut word)];
+    let got = rustix::net::recvmsg(&stream, &mut words, &mut control, flags)?;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    stream.set_nonblocking(true)?;
+    Ok(match (got.bytes, word) {
+        (1, [1]) => descriptor.map(|memory| (memory, stream)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn lives(incarnation: u64) -> (ClusterId, NodeId, Incarnation) {
+        (
+            ClusterId(u64::from(std::process::id())),
+            NodeId(7),
+            Incarnation(incarnation),
+        )
+    }
+
+    #[test]
+    fn memory_is_passed_on_to_who_asks_and_absence_is_no_error() {
+        let (cluster, node, life) = lives(1);
+        assert!(
+            attach(cluster, node, life, PoolId(3)).unwrap().is_none(),
+            "nobody listens"
+        );
+        let listener = listen(cluster, node, life).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let served = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let pool = asked(&mut stream).unwrap();
+                let file = tempfile::tempfile().unwrap();
+                file.write_all_at(b"blocks", 0).unwrap();
+                give(&stream, (pool == PoolId(3)).then(|| file.into())).unwrap();
+            }
+        });
+        let (memory, _stream) = attach(cluster, node, life, PoolId(3)).unwrap().unwrap();
+        let mut bytes = [0; 6];
+        File::from(memory).read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"blocks");
+        assert!(
+            attach(cluster, node, life, PoolId(4)).unwrap().is_none(),
+            "no such pool"
+        );
+        served.join().unwrap();
+    }
+
+    #[test]
+    fn who_says_nothing_is_not_waited_for_for_ever() {
+        let (cluster, node, life) = lives(2);
+        let listener = listen(cluster, node, life).unwrap();
+        let _silent = UnixStream::connect_addr(&name(cluster, node, life).unwrap()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(asked(&mut stream).is_err());
+    }
+}
