@@ -51,6 +51,9 @@ pub struct KeeperConfig {
     pub start_empty_after: Duration,
     /// Most groups in change at a time for the sake of repairs, drains and balance.
     pub moves_at_once: usize,
+    /// How long a group that is being filled counts as in change: one that takes longer is slow, or waits for what it
+    /// may never get, and others are not kept waiting for it.
+    pub fill_patience: Duration,
     /// How long a member that could not follow is not chosen again for that group. Doubles each time
     /// that it could not again, up to [`UNABLE_DOUBLINGS_MAX`] times.
     pub unable_for: Duration,
@@ -70,6 +73,7 @@ impl Default for KeeperConfig {
             open_deadline: Duration::from_millis(600),
             start_empty_after: START_EMPTY_AFTER,
             moves_at_once: 16,
+            fill_patience: Duration::from_secs(60),
             unable_for: Duration::from_secs(30),
             calm_after: Duration::from_secs(5),
             propose_again: Duration::from_millis(300),
@@ -192,7 +196,7 @@ impl Keeper {
         let mut starts = Vec::new();
         let (mut in_change, mut starting) = (0, 0);
         for group in map.groups.values() {
-            in_change += usize::from(in_change_now(map, group));
+            in_change += usize::from(in_change_now(map, group) && !self.fills_for_long(now, group));
             starting += usize::from(group.last_open.epoch == Epoch(0) && group.epoch > Epoch(0));
             if self.under_way(now, group) {
                 continue;
@@ -385,6 +389,11 @@ impl Keeper {
         proposed.is_some_and(|(revision, at)| {
             revision == group.revision && now.since(at) < self.config.propose_again
         })
+    }
+
+    fn fills_for_long(&self, now: Time, group: &Group) -> bool {
+        let open_since = self.watches.get(&group.id).and_then(|w| w.open_since);
+        open_since.is_some_and(|since| now.since(since) >= self.config.fill_patience)
     }
 
     fn need(&self, now: Time, map: &ClusterMap, group: &Group) -> Need {
