@@ -257,6 +257,48 @@ fn fills_that_do_not_end_hold_no_move_back_for_ever() {
     assert!(!epochs_of(&town.keep(&[])).is_empty(), "the others go on");
 }
 
+/// Row X2. Regression: with m > 1 a node that joined got no bucket before something else was lost.
+#[test]
+fn x2_coded_buckets_go_to_nodes_that_join_one_at_a_time() {
+    let mut town = settled(4, "2+1", 32);
+    for _ in 0..2 {
+        town.change(&node_up(None));
+    }
+    let before = town.map.clone();
+    let tolerated = |map: &ClusterMap| {
+        let bears = |group: &Group| group.tolerates(|n, i| map.is_up(n, i));
+        map.groups.values().map(bears).min().flatten()
+    };
+    let mut dice = Dice(3);
+    (town.moving_most, dice.0) = (0, 3);
+    for _ in 0..5_000 {
+        town.keep(&[]);
+        town.work(&mut dice, 60);
+        assert_eq!(tolerated(&town.map), Some(1), "a move costs nothing");
+        town.wait(200);
+    }
+    assert_eq!(town.moving_most, 1);
+    town.settle();
+    town.check_at_rest();
+    let load = |map: &ClusterMap| {
+        let mut buckets: BTreeMap<NodeId, usize> = map.nodes.keys().map(|n| (*n, 0)).collect();
+        for (_, x) in map.groups.values().flat_map(|group| group.listed()) {
+            *buckets.get_mut(&x.node).expect("a node") += 1;
+        }
+        buckets
+    };
+    assert_eq!(load(&before).values().min(), Some(&0));
+    let after = load(&town.map);
+    assert!(
+        after.values().all(|n| (13..=19).contains(n)),
+        "16 each: {after:?}"
+    );
+    // And there it stays.
+    let revision = town.map.revision;
+    town.settle();
+    assert_eq!(town.map.revision, revision);
+}
+
 #[test]
 fn a_death_moves_all_buckets_of_the_node_at_once() {
     let mut town = settled(5, "1+2", 64);
