@@ -148,6 +148,12 @@ impl Client {
                     return Err(ClientError::Operation { code, text: reason });
                 }
                 Ok(other) => last = Some(refused_otherwise(&other)),
+                // Somebody else was quicker: no other node knows better.
+                Err(ClientError::Net(NetError::Refused { packet, .. }))
+                    if packet.code == ErrorCode::NotFound =>
+                {
+                    return Err(not_found(packet.text));
+                }
                 // Another node may do it, if this one certainly did not.
                 Err(error) if !error.is_uncertain() => last = Some(error),
                 Err(error) => return Err(error),

@@ -316,6 +316,10 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
                     format!("the change was made; its outcome does not encode: {error}"),
                 ),
             },
+            // Somebody else was quicker: there is no such thing any more.
+            Err(DirectoryError::Refused(refusal)) if refusal.is_missing() => {
+                reply.error(ErrorCode::NotFound, refusal.to_string());
+            }
             Err(DirectoryError::Refused(refusal)) => {
                 let revision = running.directory.map().borrow().revision;
                 let reason = refusal.to_string();
@@ -466,6 +470,7 @@ fn check_region(map: &ClusterMap, pool: &str, region: &str) -> Result<(), String
 
 fn directory_error(reply: Reply, error: &DirectoryError) {
     let code = match error {
+        DirectoryError::Refused(refusal) if refusal.is_missing() => ErrorCode::NotFound,
         DirectoryError::Refused(_) | DirectoryError::Options { .. } => ErrorCode::Refused,
         DirectoryError::NoLeader { .. } => ErrorCode::NoQuorum,
         DirectoryError::Unknown { .. } => ErrorCode::Deadline,
