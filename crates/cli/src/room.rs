@@ -28,6 +28,14 @@ impl Room {
         }
     }
 
+    /// Nodes with so many bytes left.
+    #[cfg(test)]
+    pub fn with(free: impl Iterator<Item = (u64, u64)>) -> Room {
+        Room {
+            free: free.map(|(node, bytes)| (NodeId(node), bytes)).collect(),
+        }
+    }
+
     /// How many nodes may hold buckets.
     pub fn nodes(&self) -> usize {
         self.free.len()
@@ -79,9 +87,7 @@ mod tests {
 
     #[test]
     fn members_go_to_different_nodes_with_room_the_emptiest_first() {
-        let free = [(1, 10), (2, 30), (3, 20), (4, 5)];
-        let free = free.map(|(node, bytes)| (NodeId(node), bytes)).into();
-        let mut room = Room { free };
+        let mut room = Room::with([(1, 10), (2, 30), (3, 20), (4, 5)].into_iter());
         assert_eq!(room.place(10, 2, |node| node == NodeId(2)), 0);
         assert_eq!(room.left(), 45, "nodes 3 and 1 took one each");
         assert_eq!(

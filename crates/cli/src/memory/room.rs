@@ -84,7 +84,7 @@ impl<'a> Taken<'a> {
         }
         let text = format!(
             "region '{}' cannot be loaded with {}: its data and parity ({}) take {} more then, and the nodes have {} left \
-             for pool '{}', which is {} too little; nothing was written; give the pool more memory \
+             for pool '{}', so that {} of it find no room; nothing was written; give the pool more memory \
              ('staves pool set {} --memory'), add nodes, or delete what is not needed",
             self.region.name,
             bytes(count),
@@ -161,8 +161,8 @@ impl<'a> Taken<'a> {
         let vacant = vacant.filter(|g| g.listed().count() < self.pool.scheme.width());
         if bill.missing > 0 {
             return format!(
-                "what is missing of its parity takes {}, and the nodes that could hold it have {} left for pool '{pool}', \
-                 {} too little: give the pool more memory ('staves pool set {pool} --memory'), add nodes, or delete what is \
+                "what is missing of its parity takes {} on nodes that have no part in the same group, and {2} of that find no \
+                 room (all nodes have {1} left for pool '{pool}'): give the pool more memory ('staves pool set {pool} --memory'), add nodes, or delete what is \
                  not needed; then it is made by itself, and 'staves memory protect {region}' waits for it",
                 bytes(bill.needs),
                 bytes(bill.has),
@@ -225,4 +225,124 @@ fn loaded(region: &Region, m: u8, offset: u64, count: u64) -> BTreeMap<(GroupId,
         at += place.left;
     }
     chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::{Change, ClusterId, Epoch, Medium, NewEpoch, NodeId, PoolKind};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Four nodes, a pool 2+1, and region `r` of one group whose members are on the first so many of them.
+    fn map(members: u64) -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let mut apply = |change: Change| map.apply(None, &change).map(|_| ()).expect("sound");
+        let cluster = ClusterId(1);
+        apply(Change::Bootstrap { cluster });
+        for node in 1..=4 {
+            apply(Change::NodeUp {
+                id: None,
+                name: format!("n{node}"),
+                zone: None,
+                native: format!("n{node}:1600"),
+                resp: format!("n{node}:6379"),
+                admin: format!("n{node}:1680"),
+                memory_bytes: 1 << 30,
+                durable: true,
+            });
+        }
+        apply(Change::CreatePool {
+            name: "mem".into(),
+            kind: PoolKind::Memory {
+                regions: Vec::new(),
+            },
+            scheme: "2+1".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 64 * MIB,
+            buckets: 0,
+            may_start_empty: false,
+        });
+        apply(Change::CreateRegion {
+            pool: "mem".into(),
+            name: "r".into(),
+            size_bytes: 64 * MIB,
+        });
+        let (group, epoch) = (GroupId(1), Epoch(1));
+        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let new = NewEpoch {
+            group,
+            epoch,
+            members: (1..=members).map(life).collect(),
+            kept: vec![None; members as usize],
+            leader: MemberSlot(0),
+            fresh: true,
+        };
+        map.apply(None, &Change::CommitEpochs(vec![new]))
+            .expect("sound");
+        map.apply(None, &Change::Open { group, epoch })
+            .expect("opens");
+        map
+    }
+
+    /// What each member takes, in MiB.
+    fn taken<'a>(map: &'a ClusterMap, takes: &[u32]) -> Taken<'a> {
+        let (pool, region) = map.region_named("r").expect("made");
+        let of = |(slot, mib): (u8, &u32)| ((GroupId(1), MemberSlot(slot)), mib * 4);
+        Taken {
+            map,
+            pool,
+            region,
+            extents: (0..).zip(takes).map(of).collect(),
+        }
+    }
+
+    #[test]
+    fn h11_a_load_is_judged_by_what_data_and_parity_take_besides() {
+        let map = map(3);
+        let empty = taken(&map, &[0, 0, 0]);
+        let room = |mib: &[u64]| Room::with((1..).zip(mib.iter().map(|mib| mib * MIB)));
+        assert_eq!(empty.may_load(room(&[8, 8, 8, 0]), 0, 16 * MIB), Ok(()));
+        // Parity finds no room, or a data bucket does not.
+        for left in [[8, 8, 7, 7], [7, 8, 20, 20]] {
+            let refused = empty.may_load(room(&left), 0, 16 * MIB);
+            let text = refused.expect_err("too much").to_string();
+            assert!(text.contains("take 24.0 MiB more then"), "{text}");
+        }
+        // What is there already takes nothing besides, and the old parity makes room for the new.
+        let full = taken(&map, &[8, 8, 8]);
+        assert_eq!(full.may_load(room(&[0, 0, 0, 0]), 0, 16 * MIB), Ok(()));
+        assert!(full.may_load(room(&[0, 0, 0, 0]), 0, 17 * MIB).is_err());
+    }
+
+    #[test]
+    fn parity_that_is_not_made_is_told_of_by_what_is_missing() {
+        let two = map(2);
+        let data = taken(&two, &[8, 6]);
+        let room = |mib: &[u64]| Room::with((1..).zip(mib.iter().map(|mib| mib * MIB)));
+        let text = data.why_unprotected(room(&[20, 20, 7, 3]));
+        for part in [
+            "takes 8.0 MiB",
+            "8.0 MiB of that find no room",
+            "50.0 MiB left",
+            "pool set mem",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = data.why_unprotected(room(&[0, 0, 8, 0]));
+        assert!(
+            text.contains("still being made") && text.contains("protect r"),
+            "{text}"
+        );
+        let mut down = two.clone();
+        for node in [3, 4] {
+            let node = NodeId(node);
+            let incarnation = down.nodes[&node].incarnation;
+            down.apply(None, &Change::NodeDown { node, incarnation })
+                .expect("up");
+        }
+        let text = taken(&down, &[8, 6]).why_unprotected(room(&[20, 20]));
+        assert!(text.contains("2 nodes are down (n3, n4)"), "{text}");
+    }
 }

@@ -69,13 +69,15 @@ fn held_up<'a>(map: &'a ClusterMap, drained: &ClusterMap) -> Option<(&'a Node, S
     others.find_map(|other| Some((other, drain_waits_for(drained, other.id)?)))
 }
 
-/// Whether what a node holds would fit on the others that may take it: those with no part in the same group. By what
-/// nodes say that they use; a bucket counts as the mean of the node's buckets of the pool.
+/// Whether what a node holds of pools with m > 1 would fit on the others that may take it: those with no part in the same
+/// group. (With m = 1 a group may do with fewer copies.) By what nodes say that they use; a bucket counts as the mean of
+/// the node's buckets of the pool.
 pub fn room_elsewhere(map: &ClusterMap, report: &StatusReport, node: &Node) -> Option<String> {
     let row = report.nodes.iter().find(|row| row.id == node.id.0)?;
     let mut gone = map.clone();
     gone.nodes.get_mut(&node.id)?.draining = true;
-    map.pools.values().find_map(|pool| {
+    let mut coded = map.pools.values().filter(|pool| pool.scheme.m > 1);
+    coded.find_map(|pool| {
         let in_group = |group: &Group, id: NodeId| group.listed().any(|(_, x)| x.node == id);
         let groups = pool.groups.iter().filter_map(|id| map.groups.get(id));
         let held: Vec<&Group> = groups.filter(|group| in_group(group, node.id)).collect();

@@ -91,7 +91,7 @@ fn a_critical_cluster_is_6_and_names_whom_it_misses() {
             "deadline",
         ),
         (&["node", "drain", "2"], "deadline"),
-        (&["node", "resume", "2"], "no-quorum"),
+        (&["node", "drain", "2", "--force"], "no-quorum"),
         (&["node", "forget", "2"], "no-quorum"),
         (&["node", "forget", "2", "--force"], "no-quorum"),
     ] {
