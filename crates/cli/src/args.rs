@@ -346,6 +346,9 @@ pub enum Pool {
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
         memory: Option<Size>,
+        /// Do not ask where a scheme without copies or parity is to bear no loss any more
+        #[arg(long)]
+        yes: bool,
     },
     /// Delete a pool with all that it holds
     Delete {

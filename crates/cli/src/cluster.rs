@@ -119,23 +119,40 @@ impl Cluster {
 
     /// Makes a change, wherever the directory's leader is.
     pub fn propose(&self, change: &Change) -> anyhow::Result<Outcome> {
+        self.propose_on(change, None)
+    }
+
+    /// The same, if the map has not moved on from this revision: refused if it has.
+    pub fn propose_on(
+        &self,
+        change: &Change,
+        expected: Option<Revision>,
+    ) -> anyhow::Result<Outcome> {
         let until = self.until();
-        self.propose_by(change, self.until_looked())
+        self.propose_by(change, expected, self.until_looked())
             .map_err(|error| self.undecided(error, until))
     }
 
-    fn propose_by(&self, change: &Change, until: Instant) -> anyhow::Result<Outcome> {
+    fn propose_by(
+        &self,
+        change: &Change,
+        expected: Option<Revision>,
+        until: Instant,
+    ) -> anyhow::Result<Outcome> {
         let change =
             Bytes::from(postcard::to_allocvec(change).context("the change does not encode")?);
-        let proposal = Message::Propose(Propose {
-            expected: None,
-            change,
-        });
+        let proposal = Message::Propose(Propose { expected, change });
         self.runtime.block_on(async {
             let mut connection = self.connection.clone();
             let mut hops = 0;
             loop {
-                let answer = connection.call(&proposal, until).await.map_err(from_net)?;
+                let answer = match connection.call(&proposal, until).await {
+                    // In the words for people: who was asked, and what, says nothing here.
+                    Err(NetError::Refused { packet, .. }) if packet.code == ErrorCode::NotFound => {
+                        return Err(Failure::NotFound(packet.text).into());
+                    }
+                    answer => answer.map_err(from_net)?,
+                };
                 let leader = match answer {
                     Message::Proposed(Proposed::Applied { outcome, .. }) => {
                         return postcard::from_bytes(&outcome)

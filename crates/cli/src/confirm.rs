@@ -11,12 +11,24 @@ use crate::failure::Failure;
 /// Asks on the terminal whether to delete this; where there is none, nobody can confirm.
 pub fn confirm(what: &str, out: Format) -> anyhow::Result<()> {
     let would = format!("{what} would be deleted with all that it holds");
+    let not_done = format!("{what} was not deleted");
+    confirmed(&would, "Delete it?", "deletes it", &not_done, out)
+}
+
+/// Asks on the terminal about what would be; `--yes` answers for it.
+pub fn confirmed(
+    would: &str,
+    question: &str,
+    yes_does: &str,
+    not_done: &str,
+    out: Format,
+) -> anyhow::Result<()> {
     let not_confirmed = |text: String| Err(Failure::Own(Own::NotConfirmed, text).into());
     let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() || out == Format::Json {
-        return not_confirmed(format!("{would}; nothing was changed (--yes deletes it)"));
+        return not_confirmed(format!("{would}; nothing was changed (--yes {yes_does})"));
     }
-    eprint!("{would}. Delete it? (yes/no) ");
+    eprint!("{would}. {question} (yes/no) ");
     stderr.flush().context("cannot ask on the terminal")?;
     let mut answer = String::new();
     stdin
@@ -24,6 +36,6 @@ pub fn confirm(what: &str, out: Format) -> anyhow::Result<()> {
         .context("cannot read the answer")?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "yes" | "y" => Ok(()),
-        _ => not_confirmed(format!("{what} was not deleted; nothing was changed")),
+        _ => not_confirmed(format!("{not_done}; nothing was changed")),
     }
 }

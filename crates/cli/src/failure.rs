@@ -44,6 +44,16 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// The same error in other words: its code stays.
+pub fn with_text(error: &anyhow::Error, text: String) -> anyhow::Error {
+    match code(error) {
+        Code::Wire(ErrorCode::NotFound) => Failure::NotFound(text).into(),
+        Code::Wire(code) => Failure::Wire(code, text).into(),
+        Code::Own(code) => Failure::Own(code, text).into(),
+        Code::Redis(_) => anyhow::anyhow!(text),
+    }
+}
+
 /// An error of the network as a failure of the command.
 pub fn from_net(error: NetError) -> anyhow::Error {
     Failure::Wire(error.code(), error.to_string()).into()

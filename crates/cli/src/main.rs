@@ -40,6 +40,7 @@ mod node;
 mod output;
 mod pool;
 mod reference;
+mod room;
 mod scrub;
 mod status;
 mod up;

@@ -1,20 +1,22 @@
 //! `staves memory`: regions, and their bytes from and to the shell.
 
 mod args;
+mod room;
+mod write;
 
-use std::io::{Read, Write};
+use std::io::Write;
+use std::time::Duration;
 
 use anyhow::Context;
-use bytes::Bytes;
 use serde_json::json;
 use staves_client::{Client, ClientError, ClientOptions, Region, RegionStat};
 use staves_model::{ClusterMap, Pool};
-use staves_node::config::Size;
 use staves_wire::ErrorCode;
 use tokio::runtime::Runtime;
 
 pub use self::args::Memory;
 use crate::args::{Args, Format};
+use crate::cluster::Cluster;
 use crate::confirm::confirm;
 use crate::explain::{Code, Own};
 use crate::failure::{self, Failure};
@@ -22,8 +24,6 @@ use crate::output::{self, bytes, properties, table};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
-/// Bytes of standard input that are read before any is written.
-const AHEAD_BYTES: u64 = 64 << 20;
 /// Most bytes that are told as JSON.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 
@@ -42,8 +42,9 @@ impl Session {
             .context("cannot start the program's runtime")?;
         let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
         let options = ClientOptions {
-            deadline: args.deadline.duration(),
-            map_try_max: args.deadline.duration(),
+            // The rest is for looking into what went wrong.
+            deadline: args.deadline.duration() * 4 / 5,
+            map_try_max: args.deadline.duration() * 4 / 5,
             admin: true,
             ..ClientOptions::default()
         };
@@ -79,11 +80,47 @@ pub fn failed(error: ClientError) -> anyhow::Error {
 }
 
 pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
-    let out = args.output;
     let session = Session::open(args)?;
+    let done = obey(args, &session, command);
+    done.map_err(|error| undecided(args, command, error))
+}
+
+/// What nobody did in time, most often nobody could do: then whom the directory misses is said.
+fn undecided(args: &Args, command: &Memory, error: anyhow::Error) -> anyhow::Error {
+    let Code::Wire(
+        code @ (ErrorCode::Deadline
+        | ErrorCode::Unreachable
+        | ErrorCode::NoQuorum
+        | ErrorCode::NotLeader
+        | ErrorCode::NotServing),
+    ) = failure::code(&error)
+    else {
+        return error;
+    };
+    let deadline = (args.deadline.duration() / 5).max(Duration::from_secs(1));
+    let cluster = Cluster::connect(&args.cluster, deadline);
+    let report = cluster.and_then(|cluster| cluster.status()).ok();
+    let Some(why) = report.and_then(|report| report.undecided()) else {
+        return error;
+    };
+    let remedy = "bring its voters back with their data folders";
+    let text = match command {
+        Memory::Read { .. } | Memory::Write { .. } => {
+            format!(
+                "{error:#}; {why}, and what needs a repair does not answer before it has: {remedy}"
+            )
+        }
+        _ if code.nothing_done() => format!("{why}; nothing was changed; {remedy}"),
+        _ => format!("{why}; the change may still be made once it has; {remedy}"),
+    };
+    failure::with_text(&error, text)
+}
+
+fn obey(args: &Args, session: &Session, command: &Memory) -> anyhow::Result<()> {
+    let out = args.output;
     match command {
         Memory::Create { name, size, pool } => {
-            check_pool(&session, pool)?;
+            check_pool(session, pool)?;
             let region = session.wait(session.client.create_region(pool, name, size.0))?;
             let stat = session.wait(region.stat())?;
             said(out, &stat, "created")
@@ -109,6 +146,10 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
         }
         Memory::Grow { name, size } => {
             let region = session.region(name)?;
+            let before = session.wait(region.stat())?;
+            if before.size_bytes == size.0 {
+                return said(out, &before, "ends there already");
+            }
             session.wait(region.grow(size.0))?;
             said(out, &session.wait(region.stat())?, "grown")
         }
@@ -126,11 +167,11 @@ pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
             name,
             offset,
             length,
-        } => read(&session, name, offset.0, length.map(|length| length.0), out),
-        Memory::Write { name, offset, load } => write(&session, name, offset.0, *load, out),
+        } => read(session, name, offset.0, length.map(|length| length.0), out),
+        Memory::Write { name, offset, load } => write::write(args, session, name, offset.0, *load),
         Memory::Protect { name } => {
             let region = session.region(name)?;
-            session.wait(region.load(false))?;
+            write::protect(args, session, &region)?;
             said(out, &session.wait(region.stat())?, "protected")
         }
     }
@@ -165,19 +206,18 @@ fn read(
     out: Format,
 ) -> anyhow::Result<()> {
     let region = session.region(name)?;
-    let length = match length {
-        Some(length) => length,
-        // At least one, so that an offset past the end is said to be one.
-        None => session
-            .wait(region.stat())?
-            .size_bytes
-            .saturating_sub(offset)
-            .max(1),
-    };
+    let stat = session.wait(region.stat())?;
+    // At least one, so that an offset past the end is said to be one.
+    let length = length.unwrap_or(stat.size_bytes.saturating_sub(offset).max(1));
+    let end = offset.checked_add(length);
+    if length > 0 && end.is_none_or(|end| end > stat.size_bytes) {
+        let text = write::past_the_end(&stat, offset, length);
+        return Err(Failure::Wire(ErrorCode::Malformed, text).into());
+    }
     if out == Format::Json {
         return read_as_json(session, &region, offset, length);
     }
-    // The last byte first, so that what is out of range is said before anything is printed.
+    // The last byte first, so that what is not there to be read is said before anything is printed.
     let last = length.saturating_sub(1).saturating_add(offset);
     session.wait(region.read(last, length.min(1)))?;
     let mut stdout = std::io::stdout().lock();
@@ -220,138 +260,6 @@ fn read_as_json(
         }
     }
     output::line(answer)
-}
-
-fn write(
-    session: &Session,
-    name: &str,
-    offset: u64,
-    load: bool,
-    out: Format,
-) -> anyhow::Result<()> {
-    let region = session.region(name)?;
-    let mut stdin = std::io::stdin().lock();
-    let next = |stdin: &mut std::io::StdinLock<'_>, most: u64| {
-        let mut part = Vec::new();
-        let read = stdin.by_ref().take(most).read_to_end(&mut part);
-        read.context("cannot read the bytes")
-            .map(|_| Bytes::from(part))
-    };
-    // As much as fits into memory is read before any is written: what does not fit the region is said then.
-    let mut ahead = next(&mut stdin, AHEAD_BYTES)?;
-    let known = match length_of_stdin() {
-        Some(more) => ahead.len() as u64 + more,
-        None => ahead.len() as u64,
-    };
-    if known > 0 {
-        let last = offset.saturating_add(known - 1);
-        session
-            .wait(region.read(last, 1))
-            .map_err(|error| match failure::code(&error) {
-                Code::Wire(ErrorCode::Malformed) => past_the_end(session, &region, offset, known),
-                _ => error,
-            })?;
-    }
-    let mut put = || {
-        put(session, &region, offset, &mut ahead, || {
-            next(&mut stdin, PART_BYTES)
-        })
-    };
-    // Only now: what is refused before must not cost the region its parity.
-    let written = match load && known > 0 {
-        false => put()?,
-        true => {
-            session.wait(region.load(true))?;
-            let written = put();
-            let protected = session.wait(region.load(false));
-            match (written, protected) {
-                (Ok(written), Ok(())) => written,
-                (Err(error), Ok(())) => return Err(error),
-                (Ok(_), Err(error)) => return Err(unprotected(name, error)),
-                (Err(error), Err(_)) => return Err(unprotected(name, error)),
-            }
-        }
-    };
-    let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
-    output::answer(out, &answer, |_| {
-        format!("region '{name}': {written} bytes written at offset {offset}")
-    })
-}
-
-/// The region has no parity, and this is why that is not made now.
-fn unprotected(name: &str, error: anyhow::Error) -> anyhow::Error {
-    let text = format!(
-        "{error:#}; region '{name}' has no parity and bears no loss until 'staves memory protect {name}' was done"
-    );
-    match failure::code(&error) {
-        Code::Wire(code) => Failure::Wire(code, text).into(),
-        Code::Own(code) => Failure::Own(code, text).into(),
-        Code::Redis(_) => anyhow::anyhow!(text),
-    }
-}
-
-/// Writes what is at hand and what comes; how much it was.
-fn put(
-    session: &Session,
-    region: &Region,
-    offset: u64,
-    ahead: &mut Bytes,
-    mut next: impl FnMut() -> anyhow::Result<Bytes>,
-) -> anyhow::Result<u64> {
-    let mut written = 0;
-    loop {
-        if ahead.is_empty() {
-            *ahead = next()?;
-        }
-        if ahead.is_empty() && written > 0 {
-            return Ok(written);
-        }
-        let part = ahead.split_to(ahead.len().min(PART_BYTES as usize));
-        let count = part.len() as u64;
-        let to = offset.saturating_add(written);
-        let done = session.wait(region.write(to, part));
-        done.map_err(|error| after(error, written, to))?;
-        written += count;
-    }
-}
-
-/// How many bytes standard input still has, if it is a file.
-fn length_of_stdin() -> Option<u64> {
-    let stdin = std::io::stdin();
-    let stat = rustix::fs::fstat(&stdin).ok()?;
-    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-    let at = rustix::fs::tell(&stdin).ok().filter(|_| is_file)?;
-    u64::try_from(stat.st_size).ok()?.checked_sub(at)
-}
-
-fn past_the_end(session: &Session, region: &Region, offset: u64, count: u64) -> anyhow::Error {
-    let end = match session.wait(region.stat()) {
-        Ok(stat) => stat.size_bytes,
-        Err(error) => return error,
-    };
-    let text = format!(
-        "region '{}' ends at {}: {} do not fit at offset {}; nothing was written; let it grow with 'staves memory grow'",
-        region.name(),
-        Size(end),
-        Size(count),
-        Size(offset),
-    );
-    Failure::Wire(ErrorCode::Malformed, text).into()
-}
-
-/// An error behind bytes that were written.
-fn after(error: anyhow::Error, written: u64, to: u64) -> anyhow::Error {
-    match (written, failure::code(&error)) {
-        (0, _) => error,
-        (_, Code::Wire(code)) => {
-            let text = format!(
-                "all before offset {} was written; then: {error:#}",
-                Size(to)
-            );
-            Failure::Wire(code, text).into()
-        }
-        _ => error,
-    }
 }
 
 fn said(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
-use staves_model::{ClusterMap, NodeState};
+use staves_model::{Change, ClusterMap, NodeState};
 use staves_node::config::Millis;
 use staves_node::status::{NodeStatus, StatusReport, drain_waits_for};
 use staves_wire::ErrorCode;
@@ -17,7 +17,7 @@ use crate::args::{Format, Node};
 use crate::cluster::{Cluster, find_node};
 use crate::explain::{Code, Own};
 use crate::failure::{self, Failure};
-use crate::output::{self, bytes, number, or_dash, properties, table};
+use crate::output::{self, bytes, count, number, or_dash, properties, table};
 use crate::status::{self, role};
 
 /// How often a drain that is waited for is looked at.
@@ -69,24 +69,47 @@ fn drain(
     force: bool,
     out: Format,
 ) -> anyhow::Result<()> {
-    let map = cluster.map()?;
+    let until = cluster.until_looked();
+    let (map, warning) = loop {
+        let map = cluster.map()?;
+        let node = find_node(&map, wanted)?;
+        // Who drains already is not asked again whether it may.
+        if force || node.draining {
+            cluster.drain(node.id, true)?;
+            break (map, None);
+        }
+        let warning = drain::may_drain(&map, &cluster.status()?, node)?;
+        let (node, on) = (node.id, true);
+        // Of two drains at once the second is judged by a map that has the first.
+        match cluster.propose_on(&Change::Drain { node, on }, Some(map.revision)) {
+            Ok(_) => break (map, warning),
+            Err(error) if is_refused(&error) && Instant::now() < until => {
+                std::thread::sleep(LOOK);
+            }
+            Err(error) => return Err(error),
+        }
+    };
     let node = find_node(&map, wanted)?;
-    // Who drains already is not asked again whether it may.
-    if !force && !node.draining {
-        drain::may_drain(&map, &cluster.status()?, node)?;
-    }
-    cluster.drain(node.id, true)?;
     match wait {
-        Some(wait) => wait_until_empty(cluster, node, wait, out),
+        Some(wait) => {
+            if let (Some(warning), Format::Table) = (warning, out) {
+                eprintln!("staves: warning: {warning}");
+            }
+            wait_until_empty(cluster, node, wait, out)
+        }
         None if holds(&map, node) == 0 => {
             said(out, node, "drained", "it holds nothing and can be stopped")
         }
         None => {
             let waits = drain_waits_for(&cluster.map()?, node.id);
             let then = "its buckets move to others; see 'staves status'";
-            told(out, node, "draining", then, waits)
+            told(out, node, "draining", then, waits.or(warning))
         }
     }
+}
+
+fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(failure::code(error), Code::Wire(ErrorCode::Refused))
 }
 
 fn stop(
@@ -96,15 +119,14 @@ fn stop(
     force: bool,
     out: Format,
 ) -> anyhow::Result<()> {
+    let report = cluster.status()?;
     cluster
         .stop(node, force)
-        .map_err(|error| match failure::code(&error) {
-            Code::Wire(ErrorCode::Refused) => Failure::Own(Own::NeedsForce, why(&error)).into(),
-            _ => error,
+        .map_err(|error| match is_refused(&error) {
+            true => Failure::Own(Own::NeedsForce, why(&error)).into(),
+            false => error,
         })?;
-    // Others that drain are on their way out, too.
-    let drains = |id| map.nodes.get(&id).is_some_and(|n| n.draining);
-    let warning = map.after_stop(node.id, drains).warning(map);
+    let warning = after_stop(map, &report, node);
     let until = cluster.until_looked();
     while cluster.answers(node) {
         if Instant::now() + LOOK >= until {
@@ -115,6 +137,26 @@ fn stop(
     }
     let then = "it has handed over what it served";
     told(out, node, "stopped", then, warning)
+}
+
+/// What is to be said of a stop, if anything is.
+fn after_stop(
+    map: &ClusterMap,
+    report: &StatusReport,
+    node: &staves_model::Node,
+) -> Option<String> {
+    // Others that drain are on their way out, too.
+    let drains = |id| map.nodes.get(&id).is_some_and(|n| n.draining);
+    let left = node.draining.then(|| holds(map, node)).filter(|n| *n > 0);
+    let left = left.map(|left| {
+        let left = count(left, "bucket");
+        format!("it was still being drained: {left} that it held are made anew by others")
+    });
+    let bears = map.after_stop(node.id, drains).warning(map);
+    let room = drain::room_elsewhere(map, report, node);
+    let room = room.map(|text| format!("until it is back, its buckets are not made anew: {text}"));
+    let all: Vec<String> = [left, bears, room].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// The node's own words, without who said them to what question.
@@ -138,11 +180,7 @@ fn told(
 ) -> anyhow::Result<()> {
     let mut answer = json!({ "node": node.id.0, "name": node.name, "result": what });
     if let Some(warning) = warning {
-        // Programs have nothing to read on stderr but an error.
-        match out {
-            Format::Table => eprintln!("staves: warning: {warning}"),
-            Format::Json => answer["warning"] = warning.into(),
-        }
+        output::warn(out, &mut answer, warning);
     }
     let text = format!("node {} ({}): {what}; {then}", node.id, node.name);
     output::answer(out, &answer, |_| text)
@@ -174,15 +212,17 @@ fn wait_until_empty(
         }
         // Programs have nothing to read on stderr but an error.
         if told != Some(left) && out == Format::Table {
-            eprintln!("node {} ({}): {left} buckets to move", node.id, node.name);
+            let to_move = count(left, "bucket");
+            eprintln!("node {} ({}): {to_move} to move", node.id, node.name);
             told = Some(left);
         }
         if Instant::now() >= until {
             let waits = drain_waits_for(&map, node.id);
             let waits = waits.map_or(String::new(), |what| format!("; {what}"));
             return Err(Failure::late(format!(
-                "node {} still holds {left} buckets after {} s; it goes on draining{waits}",
+                "node {} still holds {} after {} s; it goes on draining{waits}",
                 node.id,
+                count(left, "bucket"),
                 wait.as_secs()
             ))
             .into());

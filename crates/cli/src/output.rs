@@ -43,6 +43,22 @@ pub fn answer<T: Serialize>(
     }
 }
 
+/// Puts a warning beside an answer. Programs have nothing to read on stderr but an error.
+pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
+    match format {
+        Format::Table => eprintln!("staves: warning: {warning}"),
+        Format::Json => answer["warning"] = warning.into(),
+    }
+}
+
+/// A number and its noun.
+pub fn count(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 /// A table without lines. Columns whose heading ends in a blank are numbers, and stand to the right.
 pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();

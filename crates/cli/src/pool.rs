@@ -8,10 +8,10 @@ use staves_wire::ErrorCode;
 
 use crate::args::{Format, Kind, Pool};
 use crate::cluster::Cluster;
-use crate::confirm::confirm;
+use crate::confirm::{confirm, confirmed};
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::output::{self, bytes, or_dash, properties};
+use crate::output::{self, bytes, count, or_dash, properties};
 use crate::status::{self, find_pool};
 
 /// Buckets of a cache for which none were asked.
@@ -65,7 +65,10 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 may_start_empty: *kind != Kind::Memory && !wait_when_lost,
             })?;
             let then = match kind {
-                Kind::Cache => format!("{scheme}, {buckets} buckets, {memory} of each node"),
+                Kind::Cache => {
+                    let buckets = count(buckets as usize, "bucket");
+                    format!("{scheme}, {buckets}, {memory} of each node")
+                }
                 Kind::Memory => format!(
                     "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
                 ),
@@ -79,9 +82,19 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             name,
             scheme,
             memory,
+            yes,
         } => {
             let report = cluster.status()?;
             find_pool(&report, name)?;
+            let now = cluster.map()?.pool_named(name).map(|pool| pool.scheme);
+            let bears_less = now
+                .zip(*scheme)
+                .and_then(|(now, then)| bears_less(now, then));
+            if let (Some(less), Some(Scheme { k: 0, .. }), false) = (&bears_less, scheme, yes) {
+                let would = format!("pool '{name}' would bear {less}");
+                let not_done = format!("pool '{name}' was not set");
+                confirmed(&would, "Set it?", "sets it", &not_done, out)?;
+            }
             if let Some(memory) = memory {
                 holds_what_is_there(&report, name, memory.0)?;
             }
@@ -94,6 +107,9 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             let then = "copies come and go while it serves; see 'staves status'";
             let warning = memory.map(|_| cluster.map()).transpose()?;
             let warning = warning.and_then(|map| overcommitted(&map));
+            let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
+            let warnings: Vec<String> = less.into_iter().chain(warning).collect();
+            let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
             said(out, name, "set", then, warning)
         }
         Pool::Delete { name, yes } => {
@@ -105,6 +121,18 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             said(out, name, "deleted", "all that it held is gone", None)
         }
     }
+}
+
+/// What a pool does not bear any more with a scheme of fewer copies or less parity.
+fn bears_less(now: Scheme, then: Scheme) -> Option<String> {
+    (now.m == then.m && then.k < now.k).then(|| match then.k {
+        0 => format!("no loss at all with {then}: what a node holds of it is gone with the node"),
+        k => format!(
+            "the loss of {} with {then}, and not of {} any more",
+            count(k.into(), "node"),
+            now.k
+        ),
+    })
 }
 
 /// A pool is given no less of each node than it takes of one already: nothing would be freed by it, and what
@@ -145,11 +173,7 @@ fn said(
 ) -> anyhow::Result<()> {
     let mut answer = json!({ "pool": name, "result": what });
     if let Some(warning) = warning {
-        // Programs have nothing to read on stderr but an error.
-        match out {
-            Format::Table => eprintln!("staves: warning: {warning}"),
-            Format::Json => answer["warning"] = warning.into(),
-        }
+        output::warn(out, &mut answer, warning);
     }
     output::answer(out, &answer, |_| format!("pool '{name}': {what}; {then}"))
 }
@@ -208,6 +232,19 @@ mod tests {
     use super::*;
     use staves_model::{ClusterId, NodeId};
     use staves_node::status::{DirectoryFacts, NodeFacts, PoolFacts};
+
+    #[test]
+    fn a_scheme_that_bears_less_is_told_of() {
+        let scheme = |text: &str| text.parse::<Scheme>().expect("a scheme");
+        let told = |now, then| bears_less(scheme(now), scheme(then));
+        assert_eq!((told("1+1", "1+1"), told("4+1", "4+2")), (None, None));
+        let one = told("4+2", "4+1").expect("less");
+        assert!(
+            one.contains("1 node with 4+1") && one.contains("not of 2"),
+            "{one}"
+        );
+        assert!(told("2+1", "2+0").is_some_and(|none| none.starts_with("no loss at all with 2+0")));
+    }
 
     /// Regression: a pool was set below what it took; the next loss was then not rebuilt.
     #[test]

@@ -1,5 +1,7 @@
 //! `staves status`: one plain sentence, then the tables behind it.
 
+use std::collections::BTreeMap;
+
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::Format;
@@ -45,7 +47,25 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
             text += &format!("\n{} cannot be drained as things are: {waits}", node.name);
         }
     }
+    for twins in same_names(nodes) {
+        let ids: Vec<String> = twins.iter().map(|node| node.id.to_string()).collect();
+        let ids = ids.join(" and ");
+        text += &format!(
+            "\nnodes {ids} have the same name, {}: commands take the id (--name gives one another at its start)",
+            twins[0].name
+        );
+    }
     text
+}
+
+/// Nodes of which several have one name, by name.
+fn same_names(nodes: &[NodeStatus]) -> Vec<Vec<&NodeStatus>> {
+    let mut by_name: BTreeMap<&str, Vec<&NodeStatus>> = BTreeMap::new();
+    for node in nodes {
+        by_name.entry(&node.name).or_default().push(node);
+    }
+    let several = by_name.into_values().filter(|nodes| nodes.len() > 1);
+    several.collect()
 }
 
 fn node_row(node: &NodeStatus) -> Vec<String> {

@@ -148,6 +148,12 @@ impl Client {
                     return Err(ClientError::Operation { code, text: reason });
                 }
                 Ok(other) => last = Some(refused_otherwise(&other)),
+                // Somebody else was quicker: no other node knows better.
+                Err(ClientError::Net(NetError::Refused { packet, .. }))
+                    if packet.code == ErrorCode::NotFound =>
+                {
+                    return Err(not_found(packet.text));
+                }
                 // Another node may do it, if this one certainly did not.
                 Err(error) if !error.is_uncertain() => last = Some(error),
                 Err(error) => return Err(error),
@@ -243,6 +249,7 @@ impl Region {
         self.client.propose(&change).await?;
         let deadline = self.client.deadline();
         while !self.stat().await?.settled {
+            self.not_lost()?;
             if Instant::now() >= deadline {
                 let text = match on {
                     true => {
@@ -260,6 +267,23 @@ impl Region {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+
+    /// Parity of a group that is lost is never made.
+    fn not_lost(&self) -> Result<(), ClientError> {
+        let map = self.client.map();
+        let (_, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
+        let is_lost = |id: &GroupId| map.groups.get(id).is_some_and(|group| group.lost);
+        let Some(group) = region.groups().find(is_lost) else {
+            return Ok(());
+        };
+        let name = &self.name;
+        let text = format!(
+            "region '{name}' cannot be protected: group {group} is lost, because more of its nodes failed than its scheme \
+             bears; if a node was only cut off, bring it back; else 'staves memory delete {name}', make it anew and fill it"
+        );
+        let code = ErrorCode::Lost;
+        Err(ClientError::Operation { code, text })
     }
 
     /// Deletes it, with all that it holds. Whoever still uses it gets an error that says so.
@@ -352,7 +376,8 @@ impl Region {
         action: impl FnOnce(u64) -> Action,
     ) -> Result<u64, ClientError> {
         if !offset.is_multiple_of(8) {
-            let text = format!("a word begins at a multiple of 8, and {offset} is none");
+            let text =
+                format!("a word begins at a multiple of 8 bytes, and offset {offset} is none");
             return Err(wrong(text));
         }
         let pieces = self.pieces(&[(offset, 8)]).await?;
@@ -396,8 +421,9 @@ impl Region {
             while at < end {
                 let place = region.place(at, pool.scheme.m).ok_or_else(|| {
                     wrong(format!(
-                        "region '{}' has no group for offset {at}",
-                        self.name
+                        "region '{}' has no group for offset {}",
+                        self.name,
+                        with_unit(at)
                     ))
                 })?;
                 let part = place.left.min(end - at);
@@ -522,6 +548,7 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     let pairs = sorted.iter().zip(sorted.iter().skip(1));
     for ((first, len), (second, _)) in pairs {
         if first.saturating_add(*len) > *second {
+            let (first, second) = (with_unit(*first), with_unit(*second));
             return Err(wrong(format!(
                 "the writes at offsets {first} and {second} of one request overlap: make two requests"
             )));

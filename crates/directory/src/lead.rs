@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::ask::NotLeader;
 use crate::desk::LeaseAsk;
-use crate::directory::Inner;
+use crate::directory::{Core, Inner};
 use crate::message::{Answer, Question};
 use crate::types::{Applied, Proposal};
 use crate::voters;
@@ -59,6 +59,10 @@ impl Inner {
             })),
             Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
             Question::Stop { node, incarnation } => {
+                // Cut off, it would judge by a map that others have gone on from.
+                if let Some(later) = self.core().ok().and_then(hears_no_majority) {
+                    return Ok(later);
+                }
                 // The map under the lock: of two who ask at once, the second sees that the first was told.
                 let answer = self.with_duties(|duties| {
                     let (now, map) = (self.now(), self.map());
@@ -84,13 +88,8 @@ impl Inner {
         let Ok(core) = self.core() else {
             return Err(NotLeader);
         };
-        let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
-        if silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis()) {
-            let reason = "the leader hears no majority of the voters".into();
-            return Ok(Answer::Later {
-                wait_ms: 50,
-                reason,
-            });
+        if let Some(later) = hears_no_majority(core) {
+            return Ok(later);
         }
         if self.handing_over.load(Ordering::Acquire) {
             let reason = "the leader leaves and hands over".into();
@@ -258,6 +257,16 @@ impl Inner {
         let opens_at = groups.filter_map(|g| leases.opens_at(g)).max()?;
         (opens_at > now).then(|| opens_at.since(now))
     }
+}
+
+/// A leader that has heard no majority of the voters for long may have been deposed without knowing it.
+fn hears_no_majority(core: &Core) -> Option<Answer> {
+    let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
+    let long = silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis());
+    long.then(|| Answer::Later {
+        wait_ms: 50,
+        reason: "the leader hears no majority of the voters".into(),
+    })
 }
 
 pub(crate) fn newly_elected() -> Answer {

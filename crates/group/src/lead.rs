@@ -244,12 +244,20 @@ impl Leading {
                 group: self.group.clone(),
                 slot,
                 streams,
-                want_extents: plan.want_extents,
+                want_extents: self.extents_for(slot, plan),
                 pages: plan.pages,
             };
             out.sends
                 .push((member.node, ctx.envelope(self.epoch(), message)));
         }
+    }
+
+    // A twin needs what its original has. Parity's share is as large as the largest data bucket, and a node
+    // that has room for the one bucket may have none for that.
+    fn extents_for(&self, slot: MemberSlot, plan: &Plan) -> u32 {
+        let of = self.group.bucket_slot(slot);
+        let original = self.sealed.get(&of).filter(|_| of != slot);
+        original.map_or(plan.want_extents, |s| s.want_extents.min(plan.want_extents))
     }
 
     // A retained member needs the deltas above its prefix; a joiner begins at the cut and needs the

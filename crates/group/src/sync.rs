@@ -169,9 +169,9 @@ impl State {
         want_extents: u32,
         applied: &mut Applied<'_>,
     ) -> bool {
-        // With m > 1 a data bucket made all that it has, and needs nothing for what the others have.
+        // With m > 1 a data bucket made all that it has, and needs nothing for what the others have; nor does its twin.
         let needs_more = self.shape().m == 1
-            || !self.shape().is_data()
+            || !self.shape().holds_data()
             || planted(Mutant::MemoryOfTheLargestAsked);
         // Never less than it has: deltas up to the cut may need more than the cut itself.
         let lacks = needs_more && self.table.pages().reserved() < want_extents;

@@ -4,7 +4,7 @@
 //! and decides at most one next epoch for it; `keeper/plan.rs` holds those decisions as plain functions
 //! of the map. What is urgent (somebody in the group died, is stuck, or did not open in time) goes for
 //! all groups in one proposal. What can wait (repairs, drains, balance, in this order) goes for
-//! so many groups at a time that traffic stays bounded.
+//! so many groups at a time that traffic stays bounded; what only spreads buckets over the nodes goes alone (`keeper/balance.rs`).
 //!
 //! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more (m > 1: as the
 //! twin of who goes), is filled under live writes, takes its place when it is complete, and only then
@@ -14,11 +14,13 @@
 //! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
 //! `change/epochs.rs`'s.
 
+mod balance;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use self::balance::Load;
 use self::plan::{Choice, Fit, Kind, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
@@ -51,6 +53,9 @@ pub struct KeeperConfig {
     pub start_empty_after: Duration,
     /// Most groups in change at a time for the sake of repairs, drains and balance.
     pub moves_at_once: usize,
+    /// How long a group that is being filled counts as in change: one that takes longer is slow, or waits for what it
+    /// may never get, and others are not kept waiting for it.
+    pub fill_patience: Duration,
     /// How long a member that could not follow is not chosen again for that group. Doubles each time
     /// that it could not again, up to [`UNABLE_DOUBLINGS_MAX`] times.
     pub unable_for: Duration,
@@ -70,6 +75,7 @@ impl Default for KeeperConfig {
             open_deadline: Duration::from_millis(600),
             start_empty_after: START_EMPTY_AFTER,
             moves_at_once: 16,
+            fill_patience: Duration::from_secs(60),
             unable_for: Duration::from_secs(30),
             calm_after: Duration::from_secs(5),
             propose_again: Duration::from_millis(300),
@@ -190,14 +196,16 @@ impl Keeper {
         stuck.iter().for_each(|report| self.hear(now, map, report));
         let (mut urgent, mut moves, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut starts = Vec::new();
+        let (load, mut under_way) = (Load::of(map), 0);
         let (mut in_change, mut starting) = (0, 0);
         for group in map.groups.values() {
-            in_change += usize::from(in_change_now(map, group));
+            in_change += usize::from(in_change_now(map, group) && !self.fills_for_long(now, group));
             starting += usize::from(group.last_open.epoch == Epoch(0) && group.epoch > Epoch(0));
             if self.under_way(now, group) {
+                under_way += 1;
                 continue;
             }
-            match self.need(now, map, group) {
+            match self.need(now, map, group, &load) {
                 Need::Nothing => {}
                 // The first start of a group: nobody waits for bytes that it has.
                 Need::Epoch(Kind::Urgent, new) if group.epoch == Epoch(0) => starts.push(new),
@@ -210,6 +218,10 @@ impl Keeper {
         urgent.extend(starts);
         // Stable: equals stay in order of group.
         moves.sort_by_key(|(kind, _)| *kind);
+        // One such at a time, and only while nothing else is to be done.
+        let busy = in_change + under_way + urgent.len() > 0;
+        let from = moves.partition_point(|(kind, _)| *kind < Kind::Spread);
+        moves.truncate(from.max(usize::from(!busy)));
         let budget = self
             .config
             .moves_at_once
@@ -387,7 +399,12 @@ impl Keeper {
         })
     }
 
-    fn need(&self, now: Time, map: &ClusterMap, group: &Group) -> Need {
+    fn fills_for_long(&self, now: Time, group: &Group) -> bool {
+        let open_since = self.watches.get(&group.id).and_then(|w| w.open_since);
+        open_since.is_some_and(|since| now.since(since) >= self.config.fill_patience)
+    }
+
+    fn need(&self, now: Time, map: &ClusterMap, group: &Group, load: &Load) -> Need {
         let (Some(pool), Some(watch), Some(plan)) = (
             map.pools.get(&group.pool),
             self.watches.get(&group.id),
@@ -415,6 +432,7 @@ impl Keeper {
             calm: watch
                 .open_since
                 .is_some_and(|since| now.since(since) >= self.config.calm_after),
+            load,
         };
         let found = match watch.gone_since {
             _ if group.last_open.epoch == Epoch(0) => {

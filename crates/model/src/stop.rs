@@ -5,8 +5,8 @@
 //! stops a node asks first, and the directory's leader, which knows who else was told that it may,
 //! says whether it can be borne.
 
-use crate::ids::{GroupId, NodeId};
-use crate::map::{ClusterMap, Group, Node};
+use crate::ids::{GroupId, MemberSlot, NodeId};
+use crate::map::{ClusterMap, Group, Member, Node, NodeState, whole_buckets};
 
 /// What the groups of a node would bear without it. Groups are in order of id; those that are lost already
 /// are not among them.
@@ -16,11 +16,16 @@ pub struct AfterStop {
     pub broken: Vec<GroupId>,
     /// Groups that bear a loss now and would bear none.
     pub bare: Vec<GroupId>,
+    /// Groups that would lose nothing, and have a data bucket that no node is left to answer for (m > 1).
+    pub mute: Vec<GroupId>,
+    /// Other nodes that hold nothing for long: they drain, or are on their way out.
+    pub others: Vec<NodeId>,
 }
 
 impl ClusterMap {
     /// What would be left if this node stopped, and those of which `goes` says so as well.
     pub fn after_stop(&self, node: NodeId, goes: impl Fn(NodeId) -> bool) -> AfterStop {
+        let goes = |n: NodeId| n != node && goes(n);
         let mut after = AfterStop::default();
         for group in self.groups.values().filter(|g| g.names(node)) {
             // A pool that may start empty promises nothing about what it held.
@@ -32,13 +37,47 @@ impl ClusterMap {
                 group.tolerates(|n, life| self.is_up(n, life) && !gone(n))
             };
             let now = bears(&goes);
-            match bears(&|n| n == node || goes(n)) {
+            let gone = |n: NodeId| n == node || goes(n);
+            match bears(&gone) {
                 None if now.is_some() => after.broken.push(group.id),
                 Some(0) if now > Some(0) => after.bare.push(group.id),
                 _ => {}
             }
+            if now.is_some() && !self.is_mute(group, &goes) && self.is_mute(group, &gone) {
+                after.mute.push(group.id);
+            }
         }
+        let leaves = |n: &&Node| {
+            let is_up = n.state == NodeState::Up;
+            n.id != node && is_up && (n.draining || goes(n.id))
+        };
+        after.others = self.nodes.values().filter(leaves).map(|n| n.id).collect();
         after
+    }
+
+    /// Whether a data bucket of the group would have no node: a lost one is made anew on a node without a part in
+    /// the group, or on that of a parity bucket that the group can do without.
+    fn is_mute(&self, group: &Group, gone: &dyn Fn(NodeId) -> bool) -> bool {
+        let there = |x: &Member| self.is_up(x.node, x.incarnation) && !gone(x.node);
+        let m = usize::from(group.m);
+        let whole = whole_buckets(group.m, &group.members, there);
+        if m == 1 || whole < m {
+            return false;
+        }
+        let answers = |slot: usize| {
+            let slot = MemberSlot(slot as u8);
+            let own = group.member(slot).is_some_and(there);
+            let holds = |(s, x): (MemberSlot, &Member)| {
+                group.bucket_slot(s) == slot && x.complete && there(x)
+            };
+            own || group.listed().any(holds)
+        };
+        let homeless = (0..m).filter(|slot| !answers(*slot)).count();
+        let free = |n: &&Node| {
+            let home = n.state == NodeState::Up && !n.draining && !gone(n.id);
+            home && !group.listed().any(|(_, x)| x.node == n.id)
+        };
+        homeless > self.nodes.values().filter(free).count() + (whole - m)
     }
 
     /// The pool's name and its first group, to tell of some groups of one or more pools.
@@ -51,7 +90,9 @@ impl ClusterMap {
 impl AfterStop {
     /// Why the node must not stop, and what to do, if it must not.
     pub fn refusal(&self, map: &ClusterMap, node: &Node) -> Option<String> {
-        let (pool, group) = map.named(&self.broken)?;
+        let Some((pool, group)) = map.named(&self.broken) else {
+            return self.refusal_of_mute(map, node);
+        };
         let more = match self.broken.len() - 1 {
             0 => String::new(),
             1 => ", and 1 group more".to_owned(),
@@ -69,8 +110,48 @@ impl AfterStop {
         ))
     }
 
+    /// A stop that leaves a bucket without an answer is told of; together with others that are on their way out it is
+    /// refused, since whoever asks may not know of them.
+    fn refusal_of_mute(&self, map: &ClusterMap, node: &Node) -> Option<String> {
+        let text = self.told_of_mute(map)?;
+        let name = |id: &NodeId| map.nodes.get(id).map(|n| format!("{} ({})", n.id, n.name));
+        let others: Vec<String> = self.others.iter().filter_map(name).collect();
+        if others.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "node {id} ({name}) cannot be stopped while others drain or stop (node {others}): {text}; wait until they \
+             are back, 'staves node resume' them, or add a node; nothing was changed (--force stops all the same)",
+            id = node.id,
+            name = node.name,
+            others = others.join(", node "),
+        ))
+    }
+
+    fn told_of_mute(&self, map: &ClusterMap) -> Option<String> {
+        let (pool, group) = map.named(&self.mute)?;
+        let has = match self.mute.len() {
+            1 => format!("group {} of pool '{pool}' would have", group.id),
+            n => format!(
+                "{n} groups (group {} of pool '{pool}' first) would have",
+                group.id
+            ),
+        };
+        Some(format!(
+            "{has} a data bucket that no node is left to answer for until one comes (nothing is lost)"
+        ))
+    }
+
     /// What is to be said of a stop that can be borne, if anything is.
     pub fn warning(&self, map: &ClusterMap) -> Option<String> {
+        let bare = self.told_of_bare(map);
+        match (self.told_of_mute(map), bare) {
+            (Some(mute), Some(bare)) => Some(format!("{mute}; {bare}")),
+            (mute, bare) => mute.or(bare),
+        }
+    }
+
+    fn told_of_bare(&self, map: &ClusterMap) -> Option<String> {
         let (pool, group) = map.named(&self.bare)?;
         let groups = match self.bare.len() {
             1 => format!("group {} of pool '{pool}' bears", group.id),
@@ -88,6 +169,7 @@ impl AfterStop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Change;
     use crate::testing::*;
 
     /// A pool 2+1 with one group on nodes 1 to 3, and node 4 beside them.
@@ -114,7 +196,10 @@ mod tests {
         let both = map.after_stop(NodeId(2), |n| n == NodeId(1));
         map.apply(None, &node_down(&map.clone(), 1)).expect("up");
         let next = map.after_stop(NodeId(2), nobody);
-        assert_eq!(both, next);
+        assert_eq!(
+            (&both.broken, &both.others[..]),
+            (&next.broken, &[NodeId(1)][..])
+        );
         assert_eq!(next.broken, [GroupId(1)]);
         let text = next.refusal(&map, &map.nodes[&NodeId(2)]).expect("refused");
         for part in [
@@ -130,6 +215,79 @@ mod tests {
         map.apply(None, &node_down(&map.clone(), 2)).expect("up");
         let lost = map.after_stop(NodeId(3), nobody);
         assert_eq!(lost, AfterStop::default(), "nothing more can be lost");
+    }
+
+    /// Regression: two nodes were stopped at once, or one beside another that drained. Nothing was lost, and nobody was
+    /// left to answer for a data bucket.
+    #[test]
+    fn a_stop_that_leaves_nobody_to_answer_counts_those_that_drain_or_stop() {
+        let mut map = map();
+        let (one, two) = (NodeId(1), NodeId(2));
+        let borne = map.after_stop(one, |_| false);
+        assert_eq!(borne.mute, [], "node 4 takes the bucket");
+        assert_eq!(borne.refusal(&map, &map.nodes[&one]), None);
+
+        // The one free node is on its way out.
+        for drains in [true, false] {
+            let four = NodeId(4);
+            map.apply(
+                None,
+                &Change::Drain {
+                    node: four,
+                    on: drains,
+                },
+            )
+            .expect("known");
+            let after = map.after_stop(one, |n| !drains && n == four);
+            assert_eq!(
+                (&after.mute[..], &after.others[..]),
+                (&[GroupId(1)][..], &[four][..])
+            );
+            let text = after.refusal(&map, &map.nodes[&one]).expect("refused");
+            for part in [
+                "node 1",
+                "node 4 (a node)",
+                "group 1",
+                "'kept'",
+                "nothing is lost",
+                "--force",
+            ] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+
+        // Alone it is only told of: who stops a node knows that it is gone.
+        map.apply(None, &node_down(&map.clone(), 4)).expect("up");
+        let alone = map.after_stop(two, |_| false);
+        assert_eq!(
+            (alone.refusal(&map, &map.nodes[&two]), alone.others.len()),
+            (None, 0)
+        );
+        let warning = alone.warning(&map).expect("nobody answers then");
+        assert!(
+            warning.contains("no node is left") && warning.contains("no further loss"),
+            "{warning}"
+        );
+        // Parity is no bucket that anybody asks for.
+        assert_eq!(map.after_stop(NodeId(3), |_| false).mute, []);
+    }
+
+    /// Regression: nothing was said of the stop of a node that drained.
+    #[test]
+    fn the_stop_of_a_draining_node_is_judged_like_any_other() {
+        let mut map = map();
+        let drain = Change::Drain {
+            node: NodeId(1),
+            on: true,
+        };
+        map.apply(None, &drain).expect("known");
+        let drains = |n: NodeId| map.nodes[&n].draining;
+        let after = map.after_stop(NodeId(1), drains);
+        assert_eq!(
+            (&after.bare[..], after.others.len()),
+            (&[GroupId(1)][..], 0)
+        );
+        assert!(after.warning(&map).is_some());
     }
 
     #[test]

@@ -260,18 +260,33 @@ fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Rep
 }
 
 /// Why this node must not stop now, if what it holds would be lost. Without a leader of the directory nobody
-/// knows who else stops; then the map alone has to do.
+/// knows who else stops, and the map may be an old one: then a node that holds nothing that is kept may go.
 async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
     match running.directory.may_stop(patience.mul_f32(0.7)).await {
         Ok(refusal) => refusal,
         Err(error) => {
             tracing::warn!(%error, "asked to stop, and no leader says whether it may");
             let map = running.directory.map().borrow().clone();
-            let me = running.host.life.node;
-            map.after_stop(me, |_| false)
-                .refusal(&map, map.nodes.get(&me)?)
+            unjudged(&map, running.host.life.node)
         }
     }
+}
+
+/// Why a node must not stop of which no leader says that it may.
+fn unjudged(map: &ClusterMap, me: NodeId) -> Option<String> {
+    let node = map.nodes.get(&me)?;
+    let keeps = |group: &staves_model::Group| {
+        let pool = map.pools.get(&group.pool);
+        group.names(me) && pool.is_some_and(|pool| !pool.may_start_empty)
+    };
+    map.groups.values().any(keeps).then(|| {
+        format!(
+            "node {me} ({}) cannot be stopped: it holds buckets that are to be kept, and no leader of the directory says \
+             whether others hold them as well, so that this node's map may be an old one; bring the directory's \
+             voters back ('staves status' names them); nothing was changed (--force stops all the same)",
+            node.name
+        )
+    })
 }
 
 fn drain(running: &Arc<Running>, node: NodeId, on: bool, reply: Reply) {
@@ -321,6 +336,10 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
                     format!("the change was made; its outcome does not encode: {error}"),
                 ),
             },
+            // Somebody else was quicker: there is no such thing any more.
+            Err(DirectoryError::Refused(refusal)) if refusal.is_missing() => {
+                reply.error(ErrorCode::NotFound, refusal.to_string());
+            }
             Err(DirectoryError::Refused(refusal)) => {
                 let revision = running.directory.map().borrow().revision;
                 let reason = refusal.to_string();
@@ -476,6 +495,7 @@ fn check_region(map: &ClusterMap, pool: &str, region: &str) -> Result<(), String
 
 fn directory_error(reply: Reply, error: &DirectoryError) {
     let code = match error {
+        DirectoryError::Refused(refusal) if refusal.is_missing() => ErrorCode::NotFound,
         DirectoryError::Refused(_) | DirectoryError::Options { .. } => ErrorCode::Refused,
         DirectoryError::NoLeader { .. } => ErrorCode::NoQuorum,
         DirectoryError::Unknown { .. } => ErrorCode::Deadline,
@@ -529,6 +549,54 @@ mod tests {
         assert!(may_propose(Role::Client, &pool).is_err());
         for role in [Role::Admin, Role::Client, Role::Node] {
             assert!(may_propose(role, &epochs).is_err());
+        }
+    }
+
+    /// Regression: without a leader of the directory a stop was judged by the node's own map, however old.
+    #[test]
+    fn without_a_leader_only_a_node_that_keeps_nothing_stops() {
+        let mut map = ClusterMap::default();
+        let cluster = staves_model::ClusterId(1);
+        let mut apply = |change: Change| map.apply(None, &change).map(|_| ()).expect("sound");
+        apply(Change::Bootstrap { cluster });
+        for n in 1..=2 {
+            apply(Change::NodeUp {
+                id: None,
+                name: format!("n{n}"),
+                zone: None,
+                native: format!("10.0.0.{n}:1600"),
+                resp: format!("10.0.0.{n}:6379"),
+                admin: format!("10.0.0.{n}:1680"),
+                memory_bytes: 1 << 30,
+                durable: true,
+            });
+        }
+        let pool = |name: &str, may_start_empty| Change::CreatePool {
+            name: name.into(),
+            kind: PoolKind::Cache,
+            scheme: "1+1".parse().expect("a scheme"),
+            medium: staves_model::Medium::Ram,
+            node_budget_bytes: 1 << 20,
+            buckets: 1,
+            may_start_empty,
+        };
+        for (name, may_start_empty) in [("cache", true), ("kept", false)] {
+            map.apply(None, &pool(name, may_start_empty)).expect("new");
+            let group = *map.groups.keys().next_back().expect("one");
+            let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+            let epoch = staves_model::NewEpoch {
+                group,
+                epoch: staves_model::Epoch(1),
+                members: vec![life(1), life(2)],
+                kept: vec![None; 2],
+                leader: staves_model::MemberSlot(0),
+                fresh: true,
+            };
+            map.apply(None, &Change::CommitEpochs(vec![epoch]))
+                .expect("sound");
+            let why = unjudged(&map, NodeId(1));
+            assert_eq!(why.is_none(), may_start_empty, "{why:?}");
+            assert!(why.is_none_or(|why| why.contains("node 1 (n1)") && why.contains("--force")));
         }
     }
 

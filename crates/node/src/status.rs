@@ -230,8 +230,25 @@ pub struct PoolStatus {
     /// Regions of which some group is lost.
     #[serde(default)]
     pub lost_regions: Vec<String>,
+    /// Regions that are being loaded, or whose load was broken off: they have no parity.
+    #[serde(default)]
+    pub loading_regions: Vec<String>,
+    /// Buckets that no node holds, of groups that serve.
+    #[serde(default)]
+    pub waiting: Vec<WaitingBucket>,
     /// How many more nodes may be lost without losing data; `None` if data is lost.
     pub tolerates: Option<u32>,
+}
+
+/// A bucket that no node holds, and that is not made anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WaitingBucket {
+    /// Its group.
+    pub group: u32,
+    /// Its place in the group: data buckets first.
+    pub bucket: u8,
+    /// There are nodes without a part in the group: they lack the room, or are asked next.
+    pub has_nodes: bool,
 }
 
 /// What is being rebuilt.
@@ -530,6 +547,13 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         starting: 0,
         lost: 0,
         lost_regions: lost_regions(map, pool),
+        loading_regions: pool
+            .regions()
+            .iter()
+            .filter(|r| r.loading)
+            .map(|r| r.name.clone())
+            .collect(),
+        waiting: waits::waiting(map, pool),
         tolerates: None,
     };
     if let Some(holdings) = pool.holdings() {

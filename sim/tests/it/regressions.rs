@@ -36,6 +36,14 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
          order, and parity gave back what it had granted for the second (also \
          coded::the_larger_of_two_wishes_of_one_moment_counts in crates/group)",
     ),
+    (
+        77_000_138,
+        2,
+        1,
+        "a data bucket that had wished for less was still told that it had as much as before, wished for more again, and \
+         used what parity gave back meanwhile (also coded::what_is_held_at_a_lower_wish_is_not_granted_to_a_higher_one in \
+         crates/group)",
+    ),
 ];
 
 #[test]

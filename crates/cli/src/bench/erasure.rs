@@ -8,7 +8,7 @@ use staves_erasure::Kernel;
 use staves_model::Scheme;
 use staves_node::config::{Millis, Size};
 
-use crate::args::Args;
+use crate::args::{Args, Format};
 use crate::output::{self, bytes};
 
 #[derive(clap::Args, Debug)]
@@ -61,9 +61,18 @@ pub fn run(args: &Args, bench: &ErasureBench) -> anyhow::Result<()> {
     if plan.round > Duration::from_secs(60) {
         bail!("--round is at most 60s, not {:?}", plan.round);
     }
+    // Programs have nothing to read on stderr but an error.
+    let tell = |what: &str| {
+        if args.output == Format::Table {
+            eprintln!("{what}");
+        }
+    };
     if plan.cold_bytes > 0 {
-        eprintln!("cold buffers take {} of memory", bytes(bench.cold.0));
+        tell(&format!(
+            "cold buffers take {} of memory",
+            bytes(bench.cold.0)
+        ));
     }
-    let report = measure(&plan, &[], |what| eprintln!("{what}"))?;
+    let report = measure(&plan, &[], tell)?;
     output::answer(args.output, &report, Report::to_string)
 }

@@ -86,8 +86,12 @@ fn a_critical_cluster_is_6_and_names_whom_it_misses() {
     );
     // What cannot be decided now says the same, and not that a deadline passed.
     for (args, code) in [
-        (&["pool", "set", "cache", "--scheme", "1+0"][..], "deadline"),
-        (&["node", "drain", "2"], "no-quorum"),
+        (
+            &["pool", "set", "cache", "--memory", "64MiB"][..],
+            "deadline",
+        ),
+        (&["node", "drain", "2"], "deadline"),
+        (&["node", "drain", "2", "--force"], "no-quorum"),
         (&["node", "forget", "2"], "no-quorum"),
         (&["node", "forget", "2", "--force"], "no-quorum"),
     ] {
@@ -225,7 +229,9 @@ fn pools_are_made_changed_and_deleted() {
     assert_eq!(
         at(
             &fake,
-            &["pool", "set", "p", "--scheme", "1+0", "--memory", "32MiB"]
+            &[
+                "pool", "set", "p", "--scheme", "1+0", "--memory", "32MiB", "--yes"
+            ]
         )
         .code,
         Some(0)
@@ -263,6 +269,59 @@ fn pools_are_made_changed_and_deleted() {
         &["pool", "set", "p", "--memory", "1MiB"],
     ] {
         assert_eq!(at(&fake, args).code, Some(3), "{args:?}");
+    }
+}
+
+/// Regression: copies and parity were taken away without a word.
+#[test]
+fn a_pool_that_is_to_bear_nothing_any_more_is_asked_about() {
+    let fake = Fake::start();
+    let set = |more: &[&str]| {
+        at(
+            &fake,
+            &[&["pool", "set", "cache", "--scheme"], more].concat(),
+        )
+    };
+    let scheme = || fake.with(|state| state.map.pool_named("cache").expect("made").scheme.k);
+    let asked = set(&["1+0"]);
+    assert_eq!((asked.code, scheme()), (Some(1), 1), "{}", asked.stderr);
+    for part in ["bear no loss at all with 1+0", "--yes", "(not-confirmed)"] {
+        assert!(asked.stderr.contains(part), "{part}: {}", asked.stderr);
+    }
+    assert_eq!(set(&["1+2"]).code, Some(0));
+    let less = set(&["1+1"]);
+    assert_eq!((less.code, scheme()), (Some(0), 1));
+    let warning =
+        "staves: warning: pool 'cache' bears the loss of 1 node with 1+1, and not of 2 any more\n";
+    assert_eq!(less.stderr, warning);
+    assert_eq!((set(&["1+0", "--yes"]).code, scheme()), (Some(0), 0));
+}
+
+/// Regression: what somebody else had deleted meanwhile was "refused", and not one that is not there.
+#[test]
+fn what_is_gone_when_it_is_changed_is_not_found() {
+    let fake = Fake::start();
+    fake.with(|state| state.gone_at_propose = true);
+    let ran = at(&fake, &["pool", "set", "cache", "--memory", "1GiB"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    let text =
+        "staves: pool 'cache' does not exist: `staves pool list` shows those that do (not-found)\n";
+    assert_eq!(ran.stderr, text);
+}
+
+/// Two nodes of one name: said, with what to do.
+#[test]
+fn nodes_of_one_name_are_told_of() {
+    let fake = Fake::start();
+    assert!(!at(&fake, &["node", "list"]).stdout.contains("same name"));
+    fake.with(|state| {
+        let node = state.map.nodes.get_mut(&NodeId(3)).expect("a node");
+        node.name = "node-1".into();
+    });
+    for command in [&["node", "list"][..], &["status"]] {
+        let said = at(&fake, command).stdout;
+        let told = "nodes 1 and 3 have the same name, node-1: commands take the id";
+        assert!(said.contains(told), "{said}");
     }
 }
 

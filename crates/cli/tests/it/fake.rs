@@ -31,6 +31,8 @@ pub struct State {
     pub used_bytes: u64,
     /// Nobody leads the directory, and nothing can be changed.
     pub no_leader: bool,
+    /// What a change names is gone when it comes.
+    pub gone_at_propose: bool,
     /// No write finds room.
     pub full: bool,
     /// Nothing is answered at all.
@@ -208,6 +210,12 @@ impl Door {
             return Message::Proposed(Proposed::NotLeader { leader });
         }
         let change: Change = postcard::from_bytes(&change).expect("a change");
+        if state.gone_at_propose {
+            let name = "cache".into();
+            let refusal = staves_model::Refusal::UnknownPool { name };
+            assert!(refusal.is_missing(), "a node answers so");
+            return Message::error(ErrorCode::NotFound, refusal.to_string());
+        }
         let result = state.map.apply(expected, &change);
         let revision = state.map.revision;
         Message::Proposed(match result {

@@ -145,6 +145,10 @@ async fn a_leader_in_the_minority_commits_nothing_and_grants_no_lease() {
     let before = old.directory.status().last_log;
     assert!(old.touch(Duration::from_millis(300)).await.is_err());
     assert_eq!(old.directory.status().last_log, before);
+    // Nor does it say who may stop: its map may be an old one.
+    let stop = old.directory.may_stop(Duration::from_millis(300)).await;
+    let no_leader = matches!(stop, Err(DirectoryError::NoLeader { .. }));
+    assert!(no_leader, "{stop:?}");
     town.net.heal();
     let newest = rest[0].map().revision;
     eventually("the old leader follows", || old.map().revision >= newest).await;

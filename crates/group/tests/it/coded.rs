@@ -331,6 +331,34 @@ fn a_data_bucket_that_stays_reserves_no_more_than_it_has() {
     assert_eq!(usable(&town), [5, 4]);
 }
 
+/// Regression: a twin took as much memory as parity, which has room for the largest data bucket, and a bucket could
+/// not move to a node with room for that bucket alone.
+#[test]
+fn a_twin_needs_no_more_memory_than_its_original() {
+    let mut town = Town::new(2, 1, 1);
+    load(&mut town, 2, 3);
+    town.members[0].want_extents(5);
+    town.ticks(20);
+    assert_eq!(town.members[0].usable_extents(), 5);
+    town.budgets[3].set_limit(2);
+    let beside = twin(2, MemberSlot(1));
+    town.exchange(&[(beside.index(), 4)]);
+    town.ticks(100);
+    assert!(town.group.open, "{:?}", town.calls.last());
+    town.fill();
+    let size = |town: &Town| town.members[3].pages().expect("it has some").reserved();
+    assert!(size(&town) <= 2, "{}", size(&town));
+    // Nor does it as one that stays.
+    let members = town.group.members.clone();
+    let stays = |s: usize| members[s].map(|_| MemberSlot(s as u8));
+    let kept = (0..members.len()).map(stays).collect();
+    town.commit(members.clone(), kept);
+    town.ticks(100);
+    assert!(town.group.open, "{:?}", town.calls.last());
+    assert!(size(&town) <= 2, "{}", size(&town));
+    assert!((0..3).all(|page| page_of(&town, 1, page) == page_of(&town, 3, page)));
+}
+
 /// What parity has reserved for one data bucket is not granted to another, who did not ask: it goes when the
 /// one wants it no more.
 #[test]

@@ -205,7 +205,7 @@ pub enum Refusal {
         "region '{name}' exists already: choose another name, or let it grow with `staves memory grow`"
     )]
     RegionExists { name: String },
-    #[error("region '{name}' cannot have {} more: choose a size from 1B to {}", with_unit(*bytes), with_unit(*max))]
+    #[error("region '{name}' cannot get {}: choose a size from 1B to {}", with_unit(*bytes), with_unit(*max))]
     BadRegionSize { name: String, bytes: u64, max: u64 },
     #[error(
         "region '{name}' has {} and cannot shrink to {}: make a smaller one and copy what is to stay",
@@ -213,4 +213,17 @@ pub enum Refusal {
         with_unit(*to)
     )]
     RegionShrinks { name: String, from: u64, to: u64 },
+}
+
+impl Refusal {
+    /// Whether it says that what the change names is not there (any more).
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Refusal::UnknownNode { .. }
+                | Refusal::UnknownPool { .. }
+                | Refusal::UnknownGroup { .. }
+                | Refusal::UnknownRegion { .. }
+        )
+    }
 }

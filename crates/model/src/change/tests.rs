@@ -636,6 +636,12 @@ mod regions {
         let before = map.clone();
         for size in [0, u64::MAX, 16_385 * stretch_unit(1)] {
             let refusal = make(&mut map, "b", size).expect_err("no such size");
+            let text = refusal.to_string();
+            assert!(
+                text.contains(&format!("'b' cannot get {}", crate::with_unit(size))),
+                "{text}"
+            );
+            assert!(!refusal.is_missing());
             assert!(
                 matches!(refusal, Refusal::BadRegionSize { .. }),
                 "{refusal}"
@@ -653,10 +659,8 @@ mod regions {
             make(&mut map, "b b", 1),
             Err(Refusal::BadName { .. })
         ));
-        assert!(matches!(
-            grow(&mut map, "b", 1),
-            Err(Refusal::UnknownRegion { .. })
-        ));
+        let gone = grow(&mut map, "b", 1).expect_err("no such region");
+        assert!(matches!(gone, Refusal::UnknownRegion { .. }) && gone.is_missing());
         assert!(matches!(
             grow(&mut map, "a", 1),
             Err(Refusal::RegionShrinks { .. })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::balance::Load;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{Incarnation, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Pool, whole_buckets};
@@ -24,6 +25,8 @@ pub(super) enum Kind {
     Drain,
     /// The ring has it elsewhere.
     Balance,
+    /// Other nodes hold far fewer (m > 1).
+    Spread,
 }
 
 /// Whether a node may be chosen for a group.
@@ -85,10 +88,12 @@ pub(super) struct View<'a> {
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
     /// The group has been open, unchanged, for a while.
     pub(super) calm: bool,
+    /// What each node holds.
+    pub(super) load: &'a Load,
 }
 
 /// A member on its way into an epoch: where it is kept from, if it is.
-type Seat = ((NodeId, Incarnation), Option<MemberSlot>);
+pub(super) type Seat = ((NodeId, Incarnation), Option<MemberSlot>);
 
 impl View<'_> {
     /// How many epochs were committed since the last open one and not opened, the newest not counted.
@@ -131,7 +136,7 @@ impl View<'_> {
     }
 
     /// The best nodes that are not among `taken` and may join.
-    fn joiners<'s>(
+    pub(super) fn joiners<'s>(
         &'s self,
         taken: &'s [Seat],
     ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
@@ -247,7 +252,7 @@ fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
     })
 }
 
-fn seat((slot, x): &(MemberSlot, Member)) -> Seat {
+pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> Seat {
     ((x.node, x.incarnation), Some(*slot))
 }
 
@@ -467,6 +472,8 @@ impl View<'_> {
             Kind::Finish
         } else if self.call_in_a_twin(&members, &mut seats) {
             Kind::Drain
+        } else if self.calm && self.spread(&members, &mut seats) {
+            Kind::Spread
         } else {
             return None;
         };
@@ -496,7 +503,7 @@ impl View<'_> {
         true
     }
 
-    /// The last steps, for the first complete twin there is. It takes the place of a member whose node drains:
+    /// The last steps, for the first complete twin there is. It takes the place of a member whose node drains or is full:
     /// a data bucket stays for one epoch as the twin, so that it is sealed and nothing of its stream is in
     /// doubt. A twin that nothing is to be taken from goes.
     fn settle_a_twin(&self, members: &[(MemberSlot, Member)], seats: &mut [Option<Seat>]) -> bool {
@@ -505,7 +512,8 @@ impl View<'_> {
             return false;
         };
         let of = bucket_slot(m, *at);
-        let leaves = self.group.member(of).is_some_and(|x| self.drains(x));
+        let leaves = |o: &Member| self.drains(o) || self.is_lighter(o.node, x.node);
+        let leaves = self.group.member(of).is_some_and(leaves);
         if leaves && !self.drains(x) {
             seats.swap(of.index(), at.index());
         }

@@ -146,11 +146,47 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
             pool.name
         )
     };
-    cases
-        .into_iter()
-        .filter(|(many, _)| *many > 0)
-        .map(|(many, what)| of(many, what))
-        .collect()
+    let cases = cases.into_iter().filter(|(many, _)| *many > 0);
+    let cases = cases.map(|(many, what)| of(many, what));
+    let more = [waiting(pool), loading(pool)];
+    cases.chain(more.into_iter().flatten()).collect()
+}
+
+/// Buckets that no node holds: the first of them, data before parity.
+fn waiting(pool: &PoolStatus) -> Option<String> {
+    let first = pool.waiting.iter().min_by_key(|w| (w.bucket, w.group))?;
+    let others = match pool.waiting.len() - 1 {
+        0 => " waits".to_owned(),
+        1 => " and 1 other wait".to_owned(),
+        n => format!(" and {n} others wait"),
+    };
+    let what = match first.has_nodes {
+        true => "a node with room",
+        false => "another node",
+    };
+    Some(format!(
+        "bucket {} of group {} of pool '{}'{others} for {what}: add one, or give the pool more memory",
+        first.bucket, first.group, pool.name
+    ))
+}
+
+/// Regions without parity: a load goes on, or was broken off, which nobody but its owner can know.
+fn loading(pool: &PoolStatus) -> Option<String> {
+    let names: Vec<String> = pool
+        .loading_regions
+        .iter()
+        .map(|name| format!("'{name}'"))
+        .collect();
+    let (noun, verb, them) = match names.len() {
+        0 => return None,
+        1 => ("region", "has", "it"),
+        _ => ("regions", "have", "each"),
+    };
+    Some(format!(
+        "{noun} {} {verb} no parity, being loaded or left so by a load that was broken off ('staves memory protect' ends \
+         that for {them})",
+        listed(&names)
+    ))
 }
 
 /// The pools that have used up their memory somewhere.

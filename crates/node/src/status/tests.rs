@@ -472,6 +472,88 @@ fn lost_regions_are_named_with_what_to_do() {
     );
 }
 
+/// Regression: a bucket that no node had room for was told of as one that moves.
+#[test]
+fn a_bucket_that_waits_for_a_node_is_told_of() {
+    let eight = |nodes: u64, vacant: &[(u32, usize)]| {
+        let mut some = cluster(nodes, "4+2");
+        let mut pool = memory_pool(1, &[("a", 0, 8)]);
+        pool.groups = (0..8).map(GroupId).collect();
+        some.map.pools.insert(PoolId(1), pool);
+        for (group, slot) in vacant {
+            let group = some.map.groups.get_mut(&GroupId(*group)).expect("a group");
+            group.members[*slot] = None;
+            group.last_open.members[*slot] = None;
+        }
+        some.report()
+    };
+    assert_eq!(eight(8, &[]).pools[0].waiting, []);
+    let report = eight(8, &[(5, 3)]);
+    let says =
+        "; bucket 3 of group 5 of pool 'memory' waits for a node with room: add one, or give";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    let report = eight(7, &[(1, 4), (5, 3), (2, 5)]);
+    let says = "; bucket 3 of group 5 of pool 'memory' and 2 others wait for a node with room";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    assert_eq!(report.pools[0].waiting.len(), 3);
+}
+
+#[test]
+fn buckets_that_there_are_no_nodes_for_wait_for_one_if_they_hold_data() {
+    let mut five = cluster(6, "4+2");
+    let mut pool = memory_pool(1, &[("a", 0, 8)]);
+    pool.groups = (0..8).map(GroupId).collect();
+    five.map.pools.insert(PoolId(1), pool);
+    five.map.nodes.remove(&NodeId(6));
+    for group in five.groups() {
+        let left = |x: &Option<Member>| x.filter(|x| x.node != NodeId(6));
+        group.members = group.members.iter().map(left).collect();
+        group.last_open.members = group.members.clone();
+    }
+    let report = five.report();
+    let waiting = &report.pools[0].waiting;
+    assert_eq!(
+        waiting.len(),
+        4,
+        "of 8 groups 4 had data there: {waiting:?}"
+    );
+    assert!(
+        waiting.iter().all(|w| w.bucket < 4 && !w.has_nodes),
+        "{waiting:?}"
+    );
+    assert!(
+        report.sentence.contains("wait for another node"),
+        "{}",
+        report.sentence
+    );
+}
+
+/// Regression: of a load that was broken off nothing was said but that copies were short.
+#[test]
+fn a_region_without_parity_is_named_with_what_to_do() {
+    let mut eight = cluster(8, "4+0");
+    let mut pool = memory_pool(1, &[("a", 0, 3), ("b", 3, 5)]);
+    pool.groups = (0..8).map(GroupId).collect();
+    let PoolKind::Memory { regions } = &mut pool.kind else {
+        unreachable!("made so");
+    };
+    regions
+        .iter_mut()
+        .for_each(|region| region.loading = region.name == "a");
+    eight.map.pools.insert(PoolId(1), pool);
+    let report = eight.report();
+    assert_eq!(report.pools[0].loading_regions, ["a"]);
+    for part in ["region 'a' has no parity", "'staves memory protect'"] {
+        assert!(
+            report.sentence.contains(part),
+            "{part}: {}",
+            report.sentence
+        );
+    }
+    let of_b = report.pools[0].waiting.iter().all(|w| w.group >= 3);
+    assert!(of_b, "parity that is not to be there is not waited for");
+}
+
 #[test]
 fn a_full_memory_pool_is_not_told_to_delete_keys() {
     let mut three = cluster(3, "1+1");

@@ -1,6 +1,8 @@
-//! What a drain waits for that nothing but a person can bring.
+//! What a drain, or a bucket without a node, waits for that perhaps only a person can bring.
 
-use staves_model::{ClusterMap, Group, Member, NodeId, NodeState};
+use staves_model::{ClusterMap, Group, Member, MemberSlot, NodeId, NodeState, Pool};
+
+use super::WaitingBucket;
 
 /// What the drain of a node cannot go on without; `None` if it does not drain, or if every bucket that it still
 /// holds has somewhere to go, as far as nodes are concerned.
@@ -38,8 +40,50 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<String> {
         ),
         n => format!(
             "{buckets} nowhere to go, because pool '{}' ({}) keeps the buckets of a group on different nodes \
-             and all {n} others that are up and not draining are in the group: start or resume another node",
-            pool.name, pool.scheme
+             and {}: start or resume another node",
+            pool.name,
+            pool.scheme,
+            match n {
+                1 => "the 1 other that is up and not draining is in the group".to_owned(),
+                n => format!("all {n} others that are up and not draining are in the group"),
+            }
         ),
     })
+}
+
+/// Most waiting buckets of a pool that are told one by one.
+const WAITING_MAX: usize = 64;
+
+/// The buckets of a pool's groups that no node holds, as far as the nodes there are could hold them (m > 1). With
+/// m = 1 a copy that is missing is one less; it is told as such.
+pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
+    let homes: Vec<NodeId> = map
+        .nodes
+        .values()
+        .filter(|n| n.state == NodeState::Up && !n.draining)
+        .map(|n| n.id)
+        .collect();
+    let mut waiting = Vec::new();
+    let groups = pool.groups.iter().filter_map(|id| map.groups.get(id));
+    for group in groups.filter(|g| g.open && !g.lost && g.m > 1) {
+        let width = match pool.is_loading(group.id) {
+            true => group.m.into(),
+            false => pool.scheme.width(),
+        };
+        let in_group = |node: &NodeId| group.listed().any(|(_, x)| x.node == *node);
+        let free = homes.iter().filter(|home| !in_group(home)).count();
+        let vacant = (0..width).filter(|s| group.member(MemberSlot(*s as u8)).is_none());
+        // Parity that there are no nodes for is no bucket that anybody expects.
+        let expected = |s: &usize| *s < usize::from(group.m) || free > 0;
+        waiting.extend(vacant.filter(expected).map(|slot| WaitingBucket {
+            group: group.id.0,
+            bucket: slot as u8,
+            has_nodes: free > 0,
+        }));
+        if waiting.len() >= WAITING_MAX {
+            waiting.truncate(WAITING_MAX);
+            break;
+        }
+    }
+    waiting
 }

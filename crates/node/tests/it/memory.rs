@@ -584,6 +584,42 @@ fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
     assert!(got == pattern(2, size as usize));
 }
 
+/// Regression: parity of a region that had lost a group during its load was "still being made" for ever.
+#[test]
+fn h11_a_group_that_is_lost_while_it_is_loaded_is_told_when_the_load_ends() {
+    let (mut town, client) = town_with_pool(4, "2+1");
+    let runtime = town.citizens[0].runtime().handle().clone();
+    let (region, group) = runtime.block_on(async {
+        let region = client.create_region(POOL, "r", 1 << 20).await;
+        let region = region.expect("a region");
+        region.load(true).await.expect("a load begins");
+        region.write(0, pattern(1, 1 << 20)).await.expect("loaded");
+        let stat = region.stat().await.expect("its entry");
+        (region, stat.groups[0])
+    });
+    let at_data = |town: &Town| {
+        let map = town.citizens[0].map();
+        let mut nodes = map.groups[&group]
+            .listed()
+            .map(|(_, x)| town.position(x.node));
+        nodes.find(|at| *at != 0).expect("two hold data")
+    };
+    let victim = at_data(&town);
+    town.citizens[victim].kill();
+    eventually("the group is found lost", || {
+        town.citizens[0].map().groups[&group].lost
+    });
+    let (code, text) = code(runtime.block_on(region.load(false)));
+    assert_eq!(code, ErrorCode::Lost, "{text}");
+    for part in [
+        "region 'r'",
+        &format!("group {group}"),
+        "staves memory delete r",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 /// Row H6: a page that a client waits for is asked for at once. Regression: what a read asked other nodes for
 /// was sent with the node's next look at the clock.
 #[test]

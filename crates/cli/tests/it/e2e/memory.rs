@@ -149,6 +149,12 @@ fn h7_regions_from_the_shell_survive_a_killed_node() {
         ]),
         b"the end"
     );
+    let same = c.run(0, &["memory", "grow", "r", "--size", "200MiB"]);
+    assert!(
+        same.stdout.contains("ends there already"),
+        "{}",
+        same.stdout
+    );
     scrub_under_load(c);
     errors(c);
     let (code, text) = c.refused(&["memory", "delete", "r"]);
@@ -260,7 +266,19 @@ fn errors(c: &Cluster) {
                 "memory", "read", "r", "--offset", "201MiB", "--length", "1B",
             ],
             1,
-            "ends at 200MiB",
+            "region 'r' ends at 200MiB: there are no 1B at offset 201MiB",
+        ),
+        (
+            &[
+                "memory", "read", "r", "--offset", "199MiB", "--length", "2MiB",
+            ],
+            1,
+            "there are no 2MiB at offset 199MiB",
+        ),
+        (
+            &["memory", "create", "s", "--size", "0B"],
+            1,
+            "'s' cannot get 0B: choose a size from 1B",
         ),
     ] {
         let (got, text) = c.refused(args);
@@ -344,4 +362,118 @@ fn an_interrupted_bench_deletes_its_region() {
     let ended = bench.wait().expect("it is ours");
     assert_eq!(ended.code(), Some(130));
     assert_eq!(regions().trim(), "[]");
+}
+
+/// Row H11. Regression: a load for whose parity there was no room was begun all the same, and left the region
+/// without it; nothing said what was missing.
+#[test]
+fn h11_a_load_without_room_for_its_parity_is_refused_with_numbers() {
+    let cluster = Cluster::start(3);
+    let c = &cluster;
+    let pool = [
+        "pool", "create", "memory", "--kind", "memory", "--scheme", "2+1", "--memory", "8MiB",
+    ];
+    assert_eq!(c.run(0, &pool).code, Some(0));
+    let create = ["memory", "create", "r", "--size", "64MiB"];
+    assert_eq!(c.run(0, &create).code, Some(0));
+    let stat = || {
+        let shown = c.run(0, &["memory", "show", "r", "-o", "json"]).stdout;
+        serde_json::from_str::<serde_json::Value>(&shown).expect("JSON")
+    };
+
+    // 20 MiB in two data buckets: each node would hold 10 MiB, and has 8.
+    let out = c.pipe(
+        0,
+        &["memory", "write", "r", "--load"],
+        &pattern(1, 20 << 20),
+    );
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    for part in [
+        "cannot be loaded with 20.0 MiB",
+        "30.0 MiB more",
+        "24.0 MiB left",
+        "nothing was written",
+        "(out-of-memory)",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(stat()["loading"], false, "it has its parity still");
+
+    // What fits is loaded, and once more: to places that are written already.
+    let bytes = pattern(2, 8 << 20);
+    for _ in 0..2 {
+        c.write(&["memory", "write", "r", "--load"], &bytes);
+    }
+    assert_eq!(stat()["loading"], false);
+    assert!(c.read(&["memory", "read", "r", "--length", "8MiB"]) == bytes);
+}
+
+/// What is said of a region whose load was broken off: by the status, by a write, and by what ends it.
+#[test]
+fn h11_a_load_that_was_broken_off_is_told_of_until_it_is_ended() {
+    let cluster = Cluster::start(3);
+    let c = &cluster;
+    let pool = [
+        "pool", "create", "memory", "--kind", "memory", "--scheme", "2+1", "--memory", "96MiB",
+    ];
+    assert_eq!(c.run(0, &pool).code, Some(0));
+    let create = ["memory", "create", "r", "--size", "128MiB"];
+    assert_eq!(c.run(0, &create).code, Some(0));
+    let mut load = Command::new(env!("CARGO_BIN_EXE_staves"))
+        .args(["--cluster", &c.nodes[0].native, "--deadline", "60s"])
+        .args(["memory", "write", "r", "--load"])
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = load.stdin.take().expect("piped");
+    // All that is read before the first write, and a part.
+    let bytes = pattern(4, 72 << 20);
+    std::io::Write::write_all(&mut stdin, &bytes).expect("it reads");
+    let status = || c.run(0, &["status"]).stdout;
+    let until = std::time::Instant::now() + super::PATIENCE;
+    while !status().contains("region 'r' has no parity") {
+        assert!(std::time::Instant::now() < until, "{}", status());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    // It waits for more: all of that is written by then.
+    let at = [
+        "memory", "read", "r", "--offset", "71MiB", "--length", "1MiB",
+    ];
+    while c.read(&at) != bytes[71 << 20..] {
+        assert!(std::time::Instant::now() < until, "it writes what came");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    super::signal("-INT", load.id());
+    let ended = load.wait_with_output().expect("it is ours");
+    drop(stdin);
+    let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(130), "{text}");
+    for part in [
+        "stopped: 72MiB of region 'r'",
+        "acknowledged",
+        "staves memory protect r",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(
+        status().contains("region 'r' has no parity"),
+        "{}",
+        status()
+    );
+    let out = c.pipe(0, &["memory", "write", "r", "--offset", "1KiB"], b"more");
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        out.status.success() && text.starts_with("staves: warning: region 'r' has no parity"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let out = c.run(0, &["memory", "protect", "r", "--deadline", "30s"]);
+    assert_eq!(out.code, Some(0), "{}", out.stderr);
+    assert!(!status().contains("no parity"), "{}", status());
+    let out = c.pipe(0, &["memory", "write", "r", "--offset", "1KiB"], b"more");
+    assert!(out.stderr.is_empty());
 }

@@ -1,0 +1,307 @@
+//! `staves memory write`: standard input into a region, in parts; also as a load without parity.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context;
+use bytes::Bytes;
+use serde_json::json;
+use staves_client::{Region, RegionStat};
+use staves_model::with_unit;
+use staves_wire::ErrorCode;
+
+use super::room::Taken;
+use super::{PART_BYTES, Session};
+use crate::args::Args;
+use crate::cluster::Cluster;
+use crate::explain::Code;
+use crate::failure::{self, Failure};
+use crate::output;
+use crate::room::Room;
+
+/// Bytes of standard input that are read before any is written.
+const AHEAD_BYTES: u64 = 64 << 20;
+
+pub fn write(
+    args: &Args,
+    session: &Session,
+    name: &str,
+    offset: u64,
+    load: bool,
+) -> anyhow::Result<()> {
+    let region = session.region(name)?;
+    let mut stdin = std::io::stdin().lock();
+    let next = |stdin: &mut std::io::StdinLock<'_>, most: u64| {
+        let mut part = Vec::new();
+        let read = stdin.by_ref().take(most).read_to_end(&mut part);
+        read.context("cannot read the bytes")
+            .map(|_| Bytes::from(part))
+    };
+    // As much as fits into memory is read before any is written: what does not fit the region is said then.
+    let mut ahead = next(&mut stdin, AHEAD_BYTES)?;
+    let known = match length_of_stdin() {
+        Some(more) => ahead.len() as u64 + more,
+        None => ahead.len() as u64,
+    };
+    let stat = session.wait(region.stat())?;
+    check_end(&stat, offset, known)?;
+    let loads = load && known > 0;
+    if loads {
+        check_room(args, &stat, offset, known)?;
+    }
+    let warning = (stat.loading && !load).then(|| no_parity(name));
+    let acknowledged = tell_at_ctrl_c(name, offset, loads)?;
+    let mut put = || {
+        put(session, &region, offset, &acknowledged, &mut ahead, || {
+            next(&mut stdin, PART_BYTES)
+        })
+    };
+    // Only now: what is refused before must not cost the region its parity.
+    let written = match loads {
+        false => put()?,
+        true => load_with(args, session, &region, put)?,
+    };
+    let mut answer =
+        json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
+    if let Some(warning) = warning {
+        output::warn(args.output, &mut answer, warning);
+    }
+    output::answer(args.output, &answer, |_| {
+        format!(
+            "region '{name}': {written} bytes written at offset {}",
+            with_unit(offset)
+        )
+    })
+}
+
+/// Writes without parity, which is made in any case afterwards.
+fn load_with(
+    args: &Args,
+    session: &Session,
+    region: &Region,
+    put: impl FnOnce() -> anyhow::Result<u64>,
+) -> anyhow::Result<u64> {
+    session.wait(region.load(true))?;
+    let written = put();
+    match (written, protect(args, session, region)) {
+        (written, Ok(())) => written,
+        (Ok(written), Err(error)) => {
+            let text = format!("{} were written; then: {error:#}", with_unit(written));
+            Err(failure::with_text(&error, text))
+        }
+        (Err(error), Err(more)) => {
+            let text = format!("{error:#}; {more:#}");
+            Err(failure::with_text(&error, text))
+        }
+    }
+}
+
+fn no_parity(name: &str) -> String {
+    format!(
+        "region '{name}' has no parity, so that what was written bears no loss: it is being loaded, or a load was broken \
+         off ('staves memory protect {name}' makes its parity)"
+    )
+}
+
+/// Ends a load, and says what is in the way where parity is not made in time.
+pub fn protect(args: &Args, session: &Session, region: &Region) -> anyhow::Result<()> {
+    let Err(error) = session.wait(region.load(false)) else {
+        return Ok(());
+    };
+    let name = region.name();
+    let why = match failure::code(&error) {
+        Code::Wire(ErrorCode::Deadline) => what_is_missing(args, name).ok().flatten(),
+        _ => None,
+    };
+    let text = match why {
+        Some(why) => format!("region '{name}': {why}"),
+        None => format!(
+            "{error:#}; region '{name}' bears no loss until 'staves memory protect {name}' was done"
+        ),
+    };
+    Err(failure::with_text(&error, text))
+}
+
+/// `None` if the load has not ended, as far as the map says.
+fn what_is_missing(args: &Args, name: &str) -> anyhow::Result<Option<String>> {
+    let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
+    let (map, report) = (cluster.map()?, cluster.status()?);
+    let known = map.region_named(name).filter(|(_, region)| !region.loading);
+    let Some((pool, _)) = known else {
+        return Ok(None);
+    };
+    let room = Room::of(&map, &report, pool);
+    let taken = Taken::of(&cluster, &map, name);
+    Ok(taken.map(|taken| taken.why_unprotected(room)))
+}
+
+fn check_room(args: &Args, stat: &RegionStat, offset: u64, count: u64) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
+    let (map, report) = (cluster.map()?, cluster.status()?);
+    // A node that does not know the region yet knows nothing of its memory either.
+    let Some((pool, _)) = map.region_named(&stat.name) else {
+        return Ok(());
+    };
+    let room = Room::of(&map, &report, pool);
+    match Taken::of(&cluster, &map, &stat.name) {
+        Some(taken) => Ok(taken.may_load(room, offset, count)?),
+        None => Ok(()),
+    }
+}
+
+fn check_end(stat: &RegionStat, offset: u64, count: u64) -> Result<(), Failure> {
+    let fits = offset.checked_add(count);
+    if count == 0 || fits.is_some_and(|end| end <= stat.size_bytes) {
+        return Ok(());
+    }
+    let text = format!("{}; nothing was written", past_the_end(stat, offset, count));
+    Err(Failure::Wire(ErrorCode::Malformed, text))
+}
+
+/// A range that is not in the region, in the words of whoever asked for it.
+pub fn past_the_end(stat: &RegionStat, offset: u64, count: u64) -> String {
+    format!(
+        "region '{}' ends at {}: there are no {} at offset {}; let it grow with 'staves memory grow'",
+        stat.name,
+        told(stat.size_bytes),
+        told(count),
+        told(offset),
+    )
+}
+
+/// Exactly, and where that is a long row of digits roughly as well.
+fn told(count: u64) -> String {
+    let exact = with_unit(count);
+    match exact.len() > 6 {
+        true => format!("{exact} ({})", output::bytes(count)),
+        false => exact,
+    }
+}
+
+/// From now on Ctrl-C (and SIGTERM) says how much is safe before it ends the program. What is set to the number of
+/// bytes that were acknowledged so far is what it says.
+fn tell_at_ctrl_c(name: &str, offset: u64, loads: bool) -> anyhow::Result<Arc<AtomicU64>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the program's runtime")?;
+    let mut signals = runtime.block_on(async {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok::<_, std::io::Error>((interrupt, signal(SignalKind::terminate())?))
+    })?;
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let (name, told) = (name.to_owned(), acknowledged.clone());
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = signals.0.recv() => {}
+                _ = signals.1.recv() => {}
+            }
+        });
+        eprintln!(
+            "{}",
+            stopped(&name, offset, told.load(Ordering::SeqCst), loads)
+        );
+        // As a shell tells of a program that an interrupt ended.
+        std::process::exit(130);
+    });
+    Ok(acknowledged)
+}
+
+fn stopped(name: &str, offset: u64, written: u64, loads: bool) -> String {
+    let then = match loads {
+        true => format!("; the region has no parity until 'staves memory protect {name}' was done"),
+        false => String::new(),
+    };
+    let next = with_unit(offset.saturating_add(written));
+    format!(
+        "\nstopped: {} of region '{name}' were written and acknowledged, all before offset {next}; up to {} behind that may \
+         have been written{then}",
+        with_unit(written),
+        with_unit(PART_BYTES),
+    )
+}
+
+/// Writes what is at hand and what comes; how much it was.
+fn put(
+    session: &Session,
+    region: &Region,
+    offset: u64,
+    acknowledged: &AtomicU64,
+    ahead: &mut Bytes,
+    mut next: impl FnMut() -> anyhow::Result<Bytes>,
+) -> anyhow::Result<u64> {
+    let mut written = 0;
+    loop {
+        if ahead.is_empty() {
+            *ahead = next()?;
+        }
+        if ahead.is_empty() && written > 0 {
+            return Ok(written);
+        }
+        let part = ahead.split_to(ahead.len().min(PART_BYTES as usize));
+        let count = part.len() as u64;
+        let to = offset.saturating_add(written);
+        let done = session.wait(region.write(to, part));
+        done.map_err(|error| after(error, written, to))?;
+        written += count;
+        acknowledged.store(written, Ordering::SeqCst);
+    }
+}
+
+/// How many bytes standard input still has, if it is a file.
+fn length_of_stdin() -> Option<u64> {
+    let stdin = std::io::stdin();
+    let stat = rustix::fs::fstat(&stdin).ok()?;
+    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+    let at = rustix::fs::tell(&stdin).ok().filter(|_| is_file)?;
+    u64::try_from(stat.st_size).ok()?.checked_sub(at)
+}
+
+/// An error behind bytes that were written.
+fn after(error: anyhow::Error, written: u64, to: u64) -> anyhow::Error {
+    if written == 0 {
+        return error;
+    }
+    let text = format!(
+        "all before offset {} was written; then: {error:#}",
+        with_unit(to)
+    );
+    failure::with_text(&error, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_past_the_end_is_told_for_people() {
+        let stat = RegionStat {
+            name: "r".into(),
+            pool: "p".into(),
+            scheme: "2+1".into(),
+            size_bytes: 10 << 20,
+            capacity_bytes: 128 << 20,
+            groups: Vec::new(),
+            loading: false,
+            settled: true,
+        };
+        let text = past_the_end(&stat, (100 << 20) + 1, 7);
+        assert!(
+            text.contains("ends at 10MiB: there are no 7B at offset 104857601B (100 MiB);"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_interrupted_write_says_how_far_it_came() {
+        let told = stopped("r", 1 << 20, 24 << 20, false);
+        for part in ["24MiB of region 'r'", "before offset 25MiB", "8MiB behind"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(!told.contains("parity"));
+        assert!(stopped("r", 0, 0, true).contains("staves memory protect r"));
+    }
+}
