@@ -63,7 +63,8 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
             for member in rows[0].members.iter_mut().filter(|member| member.up) {
                 // One that does not answer is told without its figures.
                 let node = map.nodes.get(&NodeId(member.node));
-                member.says = node.and_then(|n| cluster.group_state(n, GroupId(*group)).ok());
+                let says = node.and_then(|n| cluster.group_state(n, GroupId(*group)).ok());
+                member.says = says.and_then(|says| says.of_slot(member.slot));
             }
             output::answer(out, &rows[0], described)
         }
@@ -97,10 +98,9 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                     (true, _) => "data",
                     (false, _) => "parity",
                 },
-                node: member.node.0,
+                node: member.node.home().0,
                 name: map
-                    .nodes
-                    .get(&member.node)
+                    .node_of(member)
                     .map_or("?".into(), |node| node.name.clone()),
                 up: map.is_up(member.node, member.incarnation),
                 complete: member.complete,
@@ -158,7 +158,7 @@ fn described(row: &Row) -> String {
     ];
     pairs.extend(row.region.clone().map(|name| ("region", name)));
     match row.tolerates {
-        Some(nodes) => pairs.push(("members it may lose", nodes.to_string())),
+        Some(nodes) => pairs.push(("nodes it may lose", nodes.to_string())),
         None => pairs.extend(loss(row)),
     }
     let head = properties(pairs);

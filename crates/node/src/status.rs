@@ -470,19 +470,21 @@ impl StatusReport {
 fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> NodeStatus {
     let (mut primaries, mut copies, mut filling, mut depending) = (0, 0, 0, 0);
     for group in map.groups.values() {
-        let source = group.last_open.slot_of(node.id, node.incarnation);
-        let listed = group.slot_of(node.id, node.incarnation);
-        depending += u32::from(source.or(listed).is_some());
-        let Some(slot) = group.slot_of(node.id, node.incarnation) else {
-            continue;
+        let here = |x: &&Member| {
+            x.is(node.id, node.incarnation) || x.is(node.id.shadow(), node.incarnation)
         };
-        let count = if slot.0 < group.m {
-            &mut primaries
-        } else {
-            &mut copies
-        };
-        *count += 1;
-        filling += u32::from(group.member(slot).is_some_and(|member| !member.complete));
+        let sources = group.last_open.members.iter().flatten();
+        let listed: Vec<_> = group.listed().filter(|(_, x)| here(x)).collect();
+        depending += u32::from(listed.len() + sources.filter(here).count() > 0);
+        for (slot, member) in listed {
+            let count = if slot.0 < group.m {
+                &mut primaries
+            } else {
+                &mut copies
+            };
+            *count += 1;
+            filling += u32::from(!member.complete);
+        }
     }
     NodeStatus {
         id: node.id.0,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{Incarnation, MemberSlot, NodeId};
-use crate::map::{ClusterMap, Group, Member, Pool, whole_buckets};
+use crate::map::{ClusterMap, Group, Member, Pool, nodes_to_spare, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
 
@@ -38,6 +38,8 @@ pub(super) enum Fit {
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<(NodeId, Incarnation)>,
+    /// The shadows of all that are up, for a second member: those that are able, then those that lately could not.
+    shadows: [Vec<(NodeId, Incarnation)>; 2],
 }
 
 impl Choice {
@@ -66,7 +68,11 @@ impl Choice {
         let mut able: Vec<_> = of(Fit::Able).collect();
         let few = width.saturating_sub(able.len());
         able.extend(of(Fit::IfNeeded).take(few));
-        Choice { able }
+        let shadows = [Fit::Able, Fit::IfNeeded].map(|wanted| {
+            let ids = up.iter().map(|(n, i)| (n.shadow(), *i));
+            ids.filter(|(n, i)| fit(*n, *i) == wanted).collect()
+        });
+        Choice { able, shadows }
     }
 }
 
@@ -130,7 +136,7 @@ impl View<'_> {
         &self.choice.able[..self.width().min(self.choice.able.len())]
     }
 
-    /// The best nodes that are not among `taken` and may join.
+    /// The best nodes that hold none of `taken` and may join.
     fn joiners<'s>(
         &'s self,
         taken: &'s [Seat],
@@ -140,9 +146,33 @@ impl View<'_> {
             .iter()
             .copied()
             .filter(|(node, incarnation)| {
-                !taken.iter().any(|((n, _), _)| n == node)
+                !taken.iter().any(|((n, _), _)| n.home() == *node)
                     && !is_source(self.group, *node, *incarnation)
             })
+    }
+
+    /// The second ids of the best nodes that hold just one of `taken`, for a member beside it.
+    fn shadows<'s>(
+        &'s self,
+        fit: Fit,
+        taken: &'s [Seat],
+    ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
+        let of = match fit {
+            Fit::Able => &self.choice.shadows[0],
+            _ => &self.choice.shadows[1],
+        };
+        let free = |(shadow, incarnation): &(NodeId, Incarnation)| {
+            let mut held = taken.iter().filter(|((n, _), _)| n.home() == shadow.home());
+            let ((one, _), _) = held.next()?;
+            let id = if one.is_shadow() {
+                shadow.home()
+            } else {
+                *shadow
+            };
+            let free = held.next().is_none() && !is_source(self.group, id, *incarnation);
+            free.then_some((id, *incarnation))
+        };
+        of.iter().filter_map(free)
     }
 
     fn epoch(&self, seats: Vec<Option<Seat>>, leader: MemberSlot) -> NewEpoch {
@@ -274,7 +304,8 @@ fn seats_of_copies(
 }
 
 /// m > 1: members keep their slots. The place of one that is lost goes to its twin if that is complete, and
-/// else to a joiner, data buckets first; what nobody is there for stays vacant.
+/// else to a joiner, data buckets first. Where no node is left, a data bucket goes to one that holds another member
+/// already, for bytes that are not answered are worth less than a loss that might come.
 fn seats_in_place(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
@@ -295,7 +326,9 @@ fn seats_in_place(
     }
     if joiners {
         view.fill_vacant(&mut seats);
-        view.free_a_node_if(false, &mut seats);
+        if !view.give_twins_up(&mut seats) {
+            view.double_up(Fit::Able, m.into(), &mut seats);
+        }
     }
     shorten(&mut seats, view.width());
     seats
@@ -363,7 +396,13 @@ impl View<'_> {
     }
 
     fn drains(&self, x: &Member) -> bool {
-        self.map.nodes.get(&x.node).is_some_and(|n| n.draining)
+        let node = self.map.nodes.get(&x.node.home());
+        node.is_some_and(|n| n.draining)
+    }
+
+    /// Whether the member is to go elsewhere: its node drains, or holds another one of the group too.
+    fn leaves(&self, x: &Member) -> bool {
+        self.drains(x) || (x.node.is_shadow() && self.group.is_doubled(x))
     }
 
     fn move_copies(&self) -> Option<(Kind, NewEpoch)> {
@@ -437,9 +476,9 @@ impl View<'_> {
         ))
     }
 
-    /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes
-    /// replaced one by one. A bucket's bytes are those of its slot, so who replaces one stands beside it as its
-    /// twin until it has them all; then they change places, and only then the old one goes. So the
+    /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes and of
+    /// nodes that hold two replaced one by one. A bucket's bytes are those of its slot, so who replaces one stands
+    /// beside it as its twin until it has them all; then they change places, and only then the old one goes. So the
     /// group bears as much as before all the time.
     fn move_in_place(&self) -> Option<(Kind, NewEpoch)> {
         let members = self.members();
@@ -448,17 +487,13 @@ impl View<'_> {
         for x in &members {
             seats[x.0.index()] = Some(seat(x));
         }
-        let buckets_end = end.min(usize::from(self.group.m + PARITY_SLOTS));
-        let filling = members.iter().any(|(_, x)| !x.complete);
-        let kind = if self.fill_vacant(&mut seats)
-            || self.free_a_node_if(self.calm && !filling, &mut seats)
-        {
+        let m = usize::from(self.group.m);
+        let buckets_end = end.min(m + usize::from(PARITY_SLOTS));
+        let filling =
+            members.iter().any(|(_, x)| !x.complete) && !planted(Mutant::TwinSettledEarly);
+        let kind = if self.repair(filling, &mut seats) {
             Kind::Repair
-        } else if filling
-            || seats[..usize::from(self.group.m)]
-                .iter()
-                .any(Option::is_none)
-        {
+        } else if filling || seats[..m].iter().any(Option::is_none) {
             return None;
         } else if self.settle_a_twin(&members, &mut seats) {
             Kind::Finish
@@ -477,13 +512,25 @@ impl View<'_> {
         Some((kind, self.epoch(seats, MemberSlot(leader as u8))))
     }
 
-    /// The first step of a drain: a twin for the first member whose node drains.
+    /// Finds somebody for vacant slots. Whether it did.
+    fn repair(&self, filling: bool, seats: &mut [Option<Seat>]) -> bool {
+        let m = usize::from(self.group.m);
+        let calm = self.calm && !filling;
+        self.fill_vacant(seats)
+            || self.give_twins_up(seats)
+            || self.double_up(Fit::Able, m, seats)
+            || (calm && self.free_a_node(seats))
+            || (calm && self.double_up(Fit::IfNeeded, m, seats))
+            || (calm && self.double_parity_up(seats))
+    }
+
+    /// The first step of a move: a twin for the first member that is to go elsewhere.
     fn call_in_a_twin(
         &self,
         members: &[(MemberSlot, Member)],
         seats: &mut Vec<Option<Seat>>,
     ) -> bool {
-        let Some((slot, _)) = members.iter().find(|(_, x)| self.drains(x)) else {
+        let Some((slot, _)) = members.iter().find(|(_, x)| self.leaves(x)) else {
             return false;
         };
         let taken: Vec<Seat> = members.iter().map(seat).collect();
@@ -496,7 +543,7 @@ impl View<'_> {
         true
     }
 
-    /// The last steps, for the first complete twin there is. It takes the place of a member whose node drains:
+    /// The last steps, for the first complete twin there is. It takes the place of a member that is to go elsewhere:
     /// a data bucket stays for one epoch as the twin, so that it is sealed and nothing of its stream is in
     /// doubt. A twin that nothing is to be taken from goes.
     fn settle_a_twin(&self, members: &[(MemberSlot, Member)], seats: &mut [Option<Seat>]) -> bool {
@@ -505,7 +552,7 @@ impl View<'_> {
             return false;
         };
         let of = bucket_slot(m, *at);
-        let leaves = self.group.member(of).is_some_and(|x| self.drains(x));
+        let leaves = self.group.member(of).is_some_and(|x| self.leaves(x));
         if leaves && !self.drains(x) {
             seats.swap(of.index(), at.index());
         }
@@ -528,18 +575,49 @@ impl View<'_> {
         any
     }
 
-    fn free_a_node_if(&self, may: bool, seats: &mut [Option<Seat>]) -> bool {
-        let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
-        // To make a bucket that is missing is worth more than to move one that is there.
-        let missing = seats.iter().take(self.width()).any(Option::is_none);
-        if missing && seats[twins_from..].iter().any(Option::is_some) {
-            seats[twins_from..].fill(None);
-            return true;
+    /// Puts second members of nodes into vacant slots below `end`. Whether there was one.
+    fn double_up(&self, fit: Fit, end: usize, seats: &mut [Option<Seat>]) -> bool {
+        let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
+        let vacant = seats.iter_mut().take(end).filter(|s| s.is_none());
+        let mut any = false;
+        for (seat, member) in vacant.zip(self.shadows(fit, &taken)) {
+            *seat = Some((member, None));
+            any = true;
         }
-        may && self.free_a_node(seats)
+        any
     }
 
-    /// A data bucket without a node is worth more than a parity bucket: where no node is left, the last
+    /// The same for parity, if the group then bears the loss of more nodes. Whether it does.
+    fn double_parity_up(&self, seats: &mut [Option<Seat>]) -> bool {
+        let spare = |seats: &[Option<Seat>]| {
+            let holders = (0..).zip(seats).filter_map(|(slot, seat)| {
+                let ((node, _), _) = (*seat)?;
+                Some((MemberSlot(slot), node))
+            });
+            nodes_to_spare(self.group.m, holders)
+        };
+        let mut more = seats.to_vec();
+        self.double_up(Fit::Able, self.width(), &mut more);
+        let gains = spare(&more) > spare(seats);
+        if gains {
+            seats.copy_from_slice(&more);
+        }
+        gains
+    }
+
+    /// To make a bucket that is missing is worth more than to move one that is there: twins give their nodes up.
+    /// Whether there was one.
+    fn give_twins_up(&self, seats: &mut [Option<Seat>]) -> bool {
+        let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
+        let missing = seats.iter().take(self.width()).any(Option::is_none);
+        let gives = missing && seats[twins_from..].iter().any(Option::is_some);
+        if gives {
+            seats[twins_from..].fill(None);
+        }
+        gives
+    }
+
+    /// A data bucket without a node is worth more than a parity bucket: where no node has room for one, the last
     /// parity bucket that the group can do without is given up, so that its node can take the data
     /// bucket's place in the epoch after. Whether it was.
     fn free_a_node(&self, seats: &mut [Option<Seat>]) -> bool {
