@@ -314,6 +314,7 @@ impl World {
             d.entries.remove(0);
         }
         d.since = self.now;
+        self.check_tolerance();
     }
 
     /// The directory shows its map around, sees who seems dead, and proposes.

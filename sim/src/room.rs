@@ -90,8 +90,9 @@ impl World {
     /// A small node is given as much as the others have.
     pub(crate) fn raise_limit(&mut self, node: usize) {
         let budget = &self.nodes[node].budget;
-        if u64::from(budget.limit()) < NODE_EXTENTS {
-            budget.set_limit(NODE_EXTENTS as u32);
+        let all = if self.m > 1 { 2 } else { 1 } * NODE_EXTENTS;
+        if u64::from(budget.limit()) < all {
+            budget.set_limit(all as u32);
             self.cover.count("memory of a small node raised");
         }
     }

@@ -163,7 +163,8 @@ pub struct World {
 impl SimNode {
     /// A node that has not started yet.
     pub fn new(rng: &mut Rng) -> SimNode {
-        let bytes = NODE_EXTENTS * EXTENT_BYTES as u64;
+        // A second member may need as much as the first.
+        let bytes = 2 * NODE_EXTENTS * EXTENT_BYTES as u64;
         let arena = Arena::new(bytes).expect("a few MiB of memory for a simulated node");
         SimNode {
             id: NodeId(0),

@@ -404,6 +404,52 @@ mod tests {
     use super::*;
     use crate::scheme::hash_slot;
 
+    /// All ways of losing so many nodes, looked at one by one.
+    #[test]
+    fn what_is_tolerated_is_counted_in_nodes() {
+        let mut dice = crate::testing::Dice(3);
+        let mut seen = [0; 4];
+        for _ in 0..2000 {
+            let (m, nodes) = (2 + dice.below(3) as u8, 2 + dice.below(6));
+            let mut holders: Vec<(MemberSlot, NodeId)> = Vec::new();
+            for slot in 0..m + 3 {
+                let node = NodeId(1 + dice.below(nodes));
+                let held = |id| holders.iter().any(|(_, n)| *n == id);
+                let id = if held(node) { node.shadow() } else { node };
+                if !held(id) && dice.below(8) > 0 {
+                    holders.push((MemberSlot(slot), id));
+                }
+            }
+            let left = |gone: u64| {
+                let stays = |(_, n): &&(MemberSlot, NodeId)| gone >> n.home().0 & 1 == 0;
+                holders.iter().filter(stays).count()
+            };
+            let bears = |t: u32| {
+                let mut sets = (0..2u64 << nodes).filter(|gone| gone.count_ones() == t);
+                sets.all(|gone| left(gone) >= usize::from(m))
+            };
+            let most = (0..10).take_while(|t| bears(*t)).last();
+            let told = nodes_to_spare(m, holders.iter().copied());
+            assert_eq!(told.map(u32::from), most, "{m}: {holders:?}");
+            seen[told.map_or(3, usize::from)] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 20), "{seen:?}");
+    }
+
+    /// A bucket that moves lies on two nodes: it is counted where fewer lie.
+    #[test]
+    fn a_twin_on_a_node_of_its_own_raises_what_is_tolerated() {
+        let on = |slots: &[(u8, u64)]| {
+            let holders = slots.iter().map(|(s, n)| (MemberSlot(*s), NodeId(*n)));
+            nodes_to_spare(2, holders)
+        };
+        let shadow = NodeId(1).shadow().0;
+        let twin = crate::scheme::twin(2, MemberSlot(1)).0;
+        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2)]), Some(0));
+        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2), (twin, 3)]), Some(1));
+        assert_eq!(on(&[(0, 1), (1, 3), (2, 2), (twin, shadow)]), Some(1));
+    }
+
     /// Row D2: which bucket a key is in never changes; which node holds the bucket is the map's.
     #[test]
     fn keys_keep_their_bucket_while_buckets_change_their_nodes() {

@@ -38,8 +38,8 @@ pub(super) enum Fit {
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<(NodeId, Incarnation)>,
-    /// The shadows of all that are up, for a second member: those that are able, then those that lately could not.
-    shadows: [Vec<(NodeId, Incarnation)>; 2],
+    /// All that are up, and their shadows, for a second member: those that are able, then those that lately could not.
+    seconds: [Vec<(NodeId, Incarnation)>; 2],
 }
 
 impl Choice {
@@ -68,11 +68,11 @@ impl Choice {
         let mut able: Vec<_> = of(Fit::Able).collect();
         let few = width.saturating_sub(able.len());
         able.extend(of(Fit::IfNeeded).take(few));
-        let shadows = [Fit::Able, Fit::IfNeeded].map(|wanted| {
-            let ids = up.iter().map(|(n, i)| (n.shadow(), *i));
+        let seconds = [Fit::Able, Fit::IfNeeded].map(|wanted| {
+            let ids = up.iter().flat_map(|(n, i)| [(n.shadow(), *i), (*n, *i)]);
             ids.filter(|(n, i)| fit(*n, *i) == wanted).collect()
         });
-        Choice { able, shadows }
+        Choice { able, seconds }
     }
 }
 
@@ -152,27 +152,21 @@ impl View<'_> {
     }
 
     /// The second ids of the best nodes that hold just one of `taken`, for a member beside it.
-    fn shadows<'s>(
+    fn seconds<'s>(
         &'s self,
         fit: Fit,
         taken: &'s [Seat],
     ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
         let of = match fit {
-            Fit::Able => &self.choice.shadows[0],
-            _ => &self.choice.shadows[1],
+            Fit::Able => &self.choice.seconds[0],
+            _ => &self.choice.seconds[1],
         };
-        let free = |(shadow, incarnation): &(NodeId, Incarnation)| {
-            let mut held = taken.iter().filter(|((n, _), _)| n.home() == shadow.home());
-            let ((one, _), _) = held.next()?;
-            let id = if one.is_shadow() {
-                shadow.home()
-            } else {
-                *shadow
-            };
-            let free = held.next().is_none() && !is_source(self.group, id, *incarnation);
-            free.then_some((id, *incarnation))
-        };
-        of.iter().filter_map(free)
+        of.iter().copied().filter(|(id, incarnation)| {
+            let held = taken.iter().map(|((n, _), _)| *n);
+            let mut held = held.filter(|n| n.home() == id.home());
+            let other = held.next().is_some_and(|one| one != *id);
+            other && held.next().is_none() && !is_source(self.group, *id, *incarnation)
+        })
     }
 
     fn epoch(&self, seats: Vec<Option<Seat>>, leader: MemberSlot) -> NewEpoch {
@@ -580,7 +574,7 @@ impl View<'_> {
         let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
         let vacant = seats.iter_mut().take(end).filter(|s| s.is_none());
         let mut any = false;
-        for (seat, member) in vacant.zip(self.shadows(fit, &taken)) {
+        for (seat, member) in vacant.zip(self.seconds(fit, &taken)) {
             *seat = Some((member, None));
             any = true;
         }
