@@ -30,6 +30,8 @@ struct Member {
     holds: &'static str,
     node: u64,
     name: String,
+    /// The slot of the other member of the group that the node holds, if it holds two.
+    beside: Option<u8>,
     up: bool,
     complete: bool,
     /// What it says itself, where it was asked and answered.
@@ -102,6 +104,12 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                 name: map
                     .node_of(member)
                     .map_or("?".into(), |node| node.name.clone()),
+                beside: {
+                    let same = |(s, x): &(_, &staves_model::Member)| {
+                        *s != slot && x.node.home() == member.node.home()
+                    };
+                    group.listed().find(same).map(|(slot, _)| slot.0)
+                },
                 up: map.is_up(member.node, member.incarnation),
                 complete: member.complete,
                 says: None,
@@ -157,6 +165,17 @@ fn described(row: &Row) -> String {
         ("state", row.state.into()),
     ];
     pairs.extend(row.region.clone().map(|name| ("region", name)));
+    let twice = row.members.iter().filter_map(|member| {
+        let other = member.beside.filter(|other| *other < member.slot)?;
+        let (name, slot) = (&member.name, member.slot);
+        Some(format!(
+            "{name} holds {slot} beside {other} until another node comes"
+        ))
+    });
+    let twice: Vec<String> = twice.collect();
+    if !twice.is_empty() {
+        pairs.push(("for want of nodes", twice.join("; ")));
+    }
     match row.tolerates {
         Some(nodes) => pairs.push(("nodes it may lose", nodes.to_string())),
         None => pairs.extend(loss(row)),

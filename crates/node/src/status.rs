@@ -226,6 +226,9 @@ pub struct PoolStatus {
     pub starting: u32,
     /// More lost than the scheme bears.
     pub lost: u32,
+    /// Of which some node holds two members, because there are fewer nodes than members.
+    #[serde(default)]
+    pub doubled: u32,
     /// Regions of which some group is lost.
     #[serde(default)]
     pub lost_regions: Vec<String>,
@@ -530,6 +533,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         changing: 0,
         starting: 0,
         lost: 0,
+        doubled: 0,
         lost_regions: lost_regions(map, pool),
         tolerates: None,
     };
@@ -538,6 +542,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
     for group in groups() {
         let condition = condition(map, group, width);
+        status.doubled += u32::from(group.listed().any(|(_, x)| x.node.is_shadow()));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(group.tolerates(|n, i| map.is_up(n, i)));
         match condition {
