@@ -550,4 +550,52 @@ impl World {
             ));
         }
     }
+
+    /// What the map says of losses is so: as many nodes as it says may go, whichever they are, and one node stops only
+    /// where enough stay.
+    pub(crate) fn check_tolerance(&mut self) {
+        let (map, group) = (&self.directory.map, self.committed());
+        if self.m == 1 || group.starts_anew() {
+            return;
+        }
+        let (mut bad, hosts) = (Vec::new(), self.hosts());
+        // By the map: who is dead and not found dead yet counts.
+        let stay = |gone: u32| {
+            staves_model::whole_buckets(group.m, &group.last_open.members, |x| {
+                let at = self.node_of(x.node.home()).unwrap_or(hosts);
+                map.is_up(x.node, x.incarnation) && gone >> at & 1 == 0
+            })
+        };
+        let tolerates = group.tolerates(|n, i| map.is_up(n, i));
+        if let Some(nodes) = tolerates.map(u32::from) {
+            let sets = (0..1u32 << hosts).filter(|gone| gone.count_ones() == nodes);
+            let fatal = sets.into_iter().find(|gone| stay(*gone) < self.m);
+            bad.extend(
+                fatal.map(|gone| format!("bears {nodes} losses, and not those of {gone:b}")),
+            );
+        }
+        let keeps = self.loss != crate::loss::Loss::StartsEmpty && tolerates.is_some();
+        for node in (0..hosts).filter(|_| keeps) {
+            let broken = map.after_stop(self.nodes[node].id, |_| false).broken;
+            if broken.is_empty() != (stay(1 << node) >= self.m) {
+                bad.push(format!(
+                    "node {node} is asked to stop, and {broken:?} break"
+                ));
+            }
+        }
+        for what in bad {
+            let group = self.committed().clone();
+            self.violation(format!("R6 {what}: {group:?}"));
+        }
+    }
+
+    /// A twin takes the place of another only with all its pages: until then the group would bear less.
+    pub(crate) fn check_twins(&mut self, group: &Group) {
+        for (slot, x) in group.listed() {
+            let moved = group.kept[slot.index()].is_some_and(|from| from != slot);
+            if self.m > 1 && moved && group.bucket_slot(slot) == slot && !x.complete {
+                self.violation(format!("R14 a twin takes slot {slot} half made: {group:?}"));
+            }
+        }
+    }
 }

@@ -65,12 +65,9 @@ impl World {
             return;
         };
         if self.rng.chance(200) {
-            let (place, to) = (
-                self.first_client() + c,
-                self.rng.below(self.nodes.len() as u64),
-            );
+            let (place, to) = (self.first_client() + c, self.rng.below(self.hosts() as u64));
             self.cover.count("detector: client complains");
-            self.send(place, to as usize, Packet::Complaint(about.node));
+            self.send(place, to as usize, Packet::Complaint(about.node.home()));
         }
     }
 

@@ -12,7 +12,7 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 37] = [
+const MET: [&str; 39] = [
     "burst at a page",
     "burst at a page that somebody lacks",
     "crash for good, and no node to spare",
@@ -27,6 +27,7 @@ const MET: [&str; 37] = [
     "group marked lost",
     "group started empty",
     "healed while short of memory",
+    "k crashed for good, and no node to spare",
     "lost for good",
     "memory of a small node raised",
     "memory: a lost group's data bucket, whole",
@@ -41,6 +42,7 @@ const MET: [&str; 37] = [
     "memory: region deleted amid a recovery",
     "memory: region grown",
     "memory: swapped",
+    "message to a shadow",
     "one more lost than the scheme bears",
     "others take what memory there is",
     "rule 13: a member is quiet",

@@ -201,7 +201,10 @@ impl World {
         n.incarnation = incarnation;
         n.up = true;
         n.eyes = Eyes::default();
-        self.make_seat(node, group);
+        self.mirror(node);
+        for seat in self.seats_of(node) {
+            self.make_seat(seat, group);
+        }
     }
 
     /// A packet for the directory.
@@ -311,6 +314,7 @@ impl World {
             d.entries.remove(0);
         }
         d.since = self.now;
+        self.check_tolerance();
     }
 
     /// The directory shows its map around, sees who seems dead, and proposes.
@@ -352,7 +356,7 @@ impl World {
         if self.directory.shown.revision != self.directory.map.revision {
             self.directory.shown = Arc::new(self.directory.map.clone());
         }
-        for node in 0..self.nodes.len() {
+        for node in 0..self.hosts() {
             if self.detecting() {
                 let shown = self.directory.shown.clone();
                 self.send(here, node, Packet::Cluster(shown));
@@ -538,6 +542,16 @@ impl World {
                     .is_some_and(|m| m.has_old_pages())
             })
             .collect();
+        // Whoever proposes at random lets a node hold two now and then, though others are there.
+        let own = free.iter().filter(|n| !self.nodes[**n].id.is_shadow());
+        let own: Vec<usize> = own.copied().collect();
+        let (free, returning) = match own.is_empty() || self.rng.chance(100) {
+            true => (free, returning),
+            false => {
+                let own_too = returning.into_iter().filter(|n| own.contains(n));
+                (own.clone(), own_too.collect())
+            }
+        };
         if free.is_empty() {
             return None;
         }

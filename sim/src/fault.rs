@@ -40,7 +40,7 @@ impl World {
             self.queue.push(self.now + 150 * MS, Happening::Fault);
             return;
         }
-        let node = self.rng.below(self.nodes.len() as u64) as usize;
+        let node = self.rng.below(self.hosts() as u64) as usize;
         let delay = 20 + self.rng.below(self.profile.fault_gap);
         let mut next = self.now + delay * MS;
         if self.loss != Loss::Bounded && self.rng.chance(80) {
@@ -109,7 +109,7 @@ impl World {
         let group = self.committed();
         let alive = |members: &[Option<staves_model::Member>]| {
             staves_model::whole_buckets(self.m as u8, members, |x| {
-                !self.is_dead(x) && self.nodes[node].id != x.node
+                !self.is_dead(x) && self.nodes[node].id != x.node.home()
             })
         };
         group.last_open.epoch.0 > 0
@@ -123,20 +123,17 @@ impl World {
         }
         self.fault_at("crash");
         self.stop(node);
-        let cramped = self.nodes.len() <= self.m + self.k;
-        // With no more than m nodes a lost data bucket may wait for ever for one.
-        let for_good = match cramped {
-            true if self.k > 1 => 150,
-            true => 0,
-            false => 30,
-        };
-        if self.keeping && self.rng.chance(for_good) && self.nodes.iter().all(|n| !n.gone) {
+        let cramped = self.hosts() <= self.m + self.k;
+        let gone = self.nodes[..self.hosts()].iter().filter(|n| n.gone).count();
+        let (for_good, most) = if cramped { (150, self.k) } else { (30, 1) };
+        if self.keeping && gone < most && self.rng.chance(for_good) {
             self.cover.count(match cramped {
+                true if gone + 1 == self.k => "k crashed for good, and no node to spare",
                 true => "crash for good, and no node to spare",
                 false => "crash for good",
             });
             self.nodes[node].gone = true;
-            return;
+            return self.mirror(node);
         }
         let back = self.now + (20 + self.rng.below(400)) * MS;
         self.queue.push(back, Happening::Start(node));
@@ -146,10 +143,8 @@ impl World {
     pub(crate) fn stop(&mut self, node: usize) {
         self.note(|| format!("CRASH node {node}"));
         self.nodes[node].up = false;
-        self.nodes[node].member = None;
-        self.nodes[node].waiting = Waiting::default();
-        self.forget_tokens(node);
         self.nodes[node].off = self.rng.chance(400);
+        self.empty_seats(node);
     }
 
     /// A process starts again with what it held, but not with what it had promised.
@@ -165,11 +160,13 @@ impl World {
     /// A process begins over what it held.
     pub(crate) fn begin_again(&mut self, node: usize) {
         let clock = self.nodes[node].clock(self.now);
-        self.nodes[node].waiting = Waiting::default();
-        if let Some(member) = &mut self.nodes[node].member {
-            member.restart(clock);
+        for seat in self.seats_of(node) {
+            self.nodes[seat].waiting = Waiting::default();
+            if let Some(member) = &mut self.nodes[seat].member {
+                member.restart(clock);
+            }
+            self.restart_service(seat);
         }
-        self.restart_service(node);
     }
 
     fn pause(&mut self, node: usize) {
@@ -177,6 +174,7 @@ impl World {
         let ms = 50 + self.rng.below(700);
         self.note(|| format!("PAUSE node {node} for {ms} ms"));
         self.nodes[node].paused_until = self.now + ms * MS;
+        self.mirror(node);
     }
 
     fn one_way_cuts(&mut self) {
@@ -185,9 +183,9 @@ impl World {
         for _ in 0..=self.rng.below(6) {
             let from = self.rng.below(places) as usize;
             let to = if self.rng.chance(300) {
-                self.leader_of(from.min(self.nodes.len() - 1))
+                self.leader_of(from.min(self.hosts() - 1))
             } else {
-                self.rng.below(self.nodes.len() as u64) as usize
+                self.rng.below(self.hosts() as u64) as usize
             };
             self.cut.insert((from, to));
         }
@@ -196,7 +194,7 @@ impl World {
     // A and B do not reach each other; both reach everybody else.
     fn partial_partition(&mut self) {
         self.fault_at("partial partition");
-        let n = self.nodes.len() as u64;
+        let n = self.hosts() as u64;
         let (a, b) = (self.rng.below(n) as usize, self.rng.below(n) as usize);
         self.cut.extend([(a, b), (b, a)]);
     }
@@ -214,7 +212,7 @@ impl World {
         let Some(data) = self.committed().members.first().copied().flatten() else {
             return false;
         };
-        let Some(node) = self.node_of(data.node) else {
+        let Some(node) = self.node_of(data.node.home()) else {
             return false;
         };
         // The detector notices, and the only source cut off again and again would never come back.
@@ -222,7 +220,7 @@ impl World {
             return false;
         }
         self.fault_at("island");
-        for other in (0..self.nodes.len()).filter(|o| *o != node) {
+        for other in (0..self.hosts()).filter(|o| *o != node) {
             self.cut.insert((node, other));
         }
         self.island = Some(node);
@@ -314,7 +312,7 @@ impl World {
     pub fn aim_at_data(&mut self) {
         let slot = self.rng.below(self.m as u64) as usize;
         let data = self.committed().members.get(slot).copied().flatten();
-        self.aim = data.and_then(|x| self.node_of(x.node));
+        self.aim = data.and_then(|x| self.node_of(x.node.home()));
     }
 
     /// The aimed crash: with the node go the deltas that it had sent and nobody has.
@@ -336,9 +334,10 @@ impl World {
         if self.doomed() {
             return group.lost && self.detected_all();
         }
-        let nodes = self.nodes.iter().filter(|n| !n.gone).count();
+        let hosts = &self.nodes[..self.hosts()];
+        let nodes = hosts.iter().filter(|n| !n.gone).count();
         let whole = group.open
-            && group.listed().count() == (self.m + self.k).min(nodes)
+            && self.is_well_placed(nodes)
             && group.members[..self.m].iter().all(Option::is_some)
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole

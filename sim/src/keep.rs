@@ -36,6 +36,7 @@ impl World {
                 if (0..group.members.len()).any(|s| of(s) != s && joins(&s)) {
                     self.cover.count("twin called in");
                 }
+                self.check_twins(&group);
                 let moved = |s: &usize| group.kept[*s].is_some_and(|from| from.index() != *s);
                 if self.m > 1 && (0..self.m).any(|s| moved(&s)) {
                     self.cover.count("twin took a data bucket's place");

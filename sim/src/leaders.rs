@@ -97,7 +97,9 @@ impl World {
     pub fn leader_of(&self, node: usize) -> Place {
         let former = self.former_leader().map(|f| f.term);
         match former {
-            Some(term) if self.nodes[node].follows == term => self.place_of_term(term),
+            Some(term) if self.nodes[self.host_of(node)].follows == term => {
+                self.place_of_term(term)
+            }
             _ => self.directory_place(),
         }
     }
@@ -144,7 +146,7 @@ impl World {
     pub(crate) fn split_between_leaders(&mut self) {
         let new = self.directory_place();
         let old = self.place_of_term(self.directory.term + 1);
-        for place in (0..self.nodes.len()).chain(self.first_client()..self.places()) {
+        for place in (0..self.hosts()).chain(self.first_client()..self.places()) {
             let hidden = if self.rng.chance(500) { old } else { new };
             self.cut.extend([(place, hidden), (hidden, place)]);
         }
@@ -250,7 +252,7 @@ impl World {
             return;
         };
         let here = self.place_of_term(term);
-        for node in 0..self.nodes.len() {
+        for node in 0..self.hosts() {
             if self.nodes[node].follows == term {
                 self.send(here, node, Packet::Map(entry.clone()));
             }

@@ -42,4 +42,5 @@ pub mod rng;
 pub mod room;
 pub mod run;
 pub mod script;
+mod shadow;
 pub mod world;

@@ -125,7 +125,7 @@ impl World {
     // The nodes that the group names, now or in its last open epoch.
     fn group_nodes(&self) -> Vec<usize> {
         let group = self.committed();
-        (0..self.nodes.len())
+        (0..self.hosts())
             .filter(|n| group.names(self.nodes[*n].id))
             .collect()
     }
@@ -159,8 +159,11 @@ impl World {
         self.note(|| format!("SLEEP node {node}"));
         self.nodes[node].up = false;
         self.nodes[node].off = self.rng.chance(400);
-        self.nodes[node].waiting = Default::default();
-        self.forget_tokens(node);
+        for seat in self.seats_of(node) {
+            self.nodes[seat].waiting = Default::default();
+            self.forget_tokens(seat);
+        }
+        self.mirror(node);
         self.queue.push(self.now + ms, Happening::Wake(node));
     }
 
@@ -170,6 +173,7 @@ impl World {
         self.cover.count("woke with its state");
         self.nodes[node].up = true;
         self.nodes[node].eyes = Default::default();
+        self.mirror(node);
         self.begin_again(node);
     }
 

@@ -35,6 +35,7 @@ impl World {
     }
 
     pub(crate) fn request_memory(&mut self, node: usize, r: &MemoryRequest) {
+        let node = self.answering(node, self.stream_of(r));
         let Some(Seat::Memory(bucket)) = &self.nodes[node].member else {
             return;
         };
@@ -77,6 +78,16 @@ impl World {
         self.nodes[node].member = Some(Seat::Memory(bucket));
         answers.extend(answer.map(|a| (ask.token, a)));
         self.after_memory(node, effects, answers);
+    }
+
+    // The data bucket that a request is for.
+    fn stream_of(&self, r: &MemoryRequest) -> usize {
+        let place = self.memory.as_ref().and_then(|memory| {
+            let asked = &memory.history[r.operation];
+            let region = &memory.regions[asked.region];
+            region.place(asked.chunk * CHUNK_BYTES, self.m as u8)
+        });
+        place.map_or(0, |place| place.slot.index())
     }
 
     fn after_memory(&mut self, node: usize, effects: Effects, answers: Answers) {

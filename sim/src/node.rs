@@ -2,6 +2,8 @@
 //! and write. What the service does is what every service must do: refuse before a seq is given, answer
 //! writes once stable, read under a lease and only what cannot be lost.
 
+use std::collections::BTreeSet;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use staves_group::{Event, Member, Recall};
 use staves_model::detector::Finding;
@@ -91,9 +93,10 @@ impl World {
     pub fn deliver_node(&mut self, node: usize, from: Place, packet: Packet) {
         match packet {
             Packet::Group(envelope) => {
+                let node = self.addressee(node, &envelope);
                 let seals = matches!(envelope.message, GroupMessage::Seal { .. });
                 if seals && !self.is_sound() && self.rng.chance(self.profile.aimed) {
-                    self.restart_with_state(node);
+                    self.restart_with_state(self.host_of(node));
                 }
                 let parts = matches!(envelope.message, GroupMessage::Parts { .. });
                 let before = self.absent(node);
@@ -108,12 +111,16 @@ impl World {
                     self.aim_at_data();
                 }
             }
-            Packet::Request(request) => self.request(node, request),
+            Packet::Request(request) => {
+                self.request(self.answering(node, request.stream), request);
+            }
             Packet::KvRequest(request) => self.request_kv(node, &request),
             Packet::MemoryRequest(request) => self.request_memory(node, &request),
             Packet::Map(group) => {
-                self.take_seat(node, group.id);
-                self.step_member(node, Event::Map(group));
+                for seat in self.seats_of(node) {
+                    self.take_seat(seat, group.id);
+                    self.step_member(seat, Event::Map(group.clone()));
+                }
             }
             Packet::Lease {
                 incarnation,
@@ -122,7 +129,7 @@ impl World {
                 heard,
             } => {
                 if heard && incarnation == self.nodes[node].incarnation {
-                    self.step_member(node, Event::Heard { clock });
+                    self.step_both(node, &Event::Heard { clock });
                 }
                 for (_, epoch) in granted {
                     let lease = Event::Lease {
@@ -130,7 +137,7 @@ impl World {
                         incarnation,
                         clock,
                     };
-                    self.step_member(node, lease);
+                    self.step_both(node, &lease);
                 }
             }
             Packet::Cluster(map) => self.see_cluster(node, map),
@@ -228,23 +235,24 @@ impl World {
         if !self.nodes[node].up || self.nodes[node].paused_until > self.now {
             return;
         }
-        self.step_member(node, Event::Tick);
-        self.change_wish(node);
+        for seat in self.seats_of(node) {
+            self.step_member(seat, Event::Tick);
+            self.change_wish(seat);
+        }
         self.look_around(node);
-        let serves = self.nodes[node]
-            .member
-            .as_deref()
-            .is_some_and(Member::serving);
-        let wants = serves || self.loss == Loss::StartsEmpty;
+        let members = self.seats_of(node).into_iter();
+        let serving = members.filter_map(|seat| {
+            let member = self.nodes[seat].member.as_deref();
+            member
+                .filter(|m| m.serving())
+                .map(|m| (self.group, m.epoch()))
+        });
+        let wanted: BTreeSet<_> = serving.collect();
+        let wants = !wanted.is_empty() || self.loss == Loss::StartsEmpty;
         if wants && self.rng.chance(500) {
             let incarnation = self.nodes[node].incarnation;
             let clock = self.nodes[node].clock(self.now);
-            let epoch = self.nodes[node]
-                .member
-                .as_deref()
-                .map(Member::epoch)
-                .unwrap_or_default();
-            let wanted = serves.then_some((self.group, epoch)).into_iter().collect();
+            let wanted = wanted.into_iter().collect();
             let directory = self.leader_of(node);
             self.send(
                 node,

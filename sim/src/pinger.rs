@@ -362,7 +362,7 @@ impl World {
 
     /// Whether the map has each node as it is.
     pub(crate) fn detected_all(&self) -> bool {
-        self.nodes.iter().all(|n| {
+        self.nodes[..self.hosts()].iter().all(|n| {
             let known = self.directory.map.nodes.get(&n.id);
             known.is_none_or(|k| (k.state == NodeState::Up) == n.lives(k.incarnation))
         })

@@ -79,7 +79,7 @@ impl World {
             Service::Memory => 3,
             _ => 2,
         };
-        for n in &self.nodes {
+        for n in &self.nodes[..self.hosts()] {
             if self.room.tight && rng.chance(700) {
                 let few = least + rng.below(FEW_EXTENTS + 1 - least);
                 n.budget.set_limit(few as u32);
@@ -90,8 +90,9 @@ impl World {
     /// A small node is given as much as the others have.
     pub(crate) fn raise_limit(&mut self, node: usize) {
         let budget = &self.nodes[node].budget;
-        if u64::from(budget.limit()) < NODE_EXTENTS {
-            budget.set_limit(NODE_EXTENTS as u32);
+        let all = if self.m > 1 { 2 } else { 1 } * NODE_EXTENTS;
+        if u64::from(budget.limit()) < all {
+            budget.set_limit(all as u32);
             self.cover.count("memory of a small node raised");
         }
     }
@@ -134,7 +135,8 @@ impl World {
 
     // Who has taken what there was takes what comes back, too.
     fn take_more(&mut self, node: usize) {
-        let n = &mut self.nodes[node];
+        let host = self.host_of(node);
+        let n = &mut self.nodes[host];
         let free = n.budget.limit().saturating_sub(n.budget.taken());
         if self.room.tight && n.taken > 0 && n.budget.take(free) {
             n.taken += free;
@@ -142,7 +144,8 @@ impl World {
     }
 
     fn contend(&mut self, node: usize) {
-        let n = &mut self.nodes[node];
+        let host = self.host_of(node);
+        let n = &mut self.nodes[host];
         let free = n.budget.limit().saturating_sub(n.budget.taken());
         if n.taken > 0 {
             n.budget.give(n.taken);
@@ -284,7 +287,7 @@ impl World {
         if self.m == 1 || self.doomed() {
             return;
         }
-        for node in 0..self.nodes.len() {
+        for node in 0..self.hosts() {
             if self.rng.chance(500) {
                 self.fill_memory(node);
             }

@@ -187,7 +187,11 @@ pub(crate) fn world(s: &Scenario) -> World {
         profile(&mut rng, s.seed)
     };
     let nodes = s.m + s.k + if is_cramped(s) { 0 } else { 2 };
-    let nodes: Vec<SimNode> = (0..nodes).map(|_| SimNode::new(&mut rng)).collect();
+    let mut nodes: Vec<SimNode> = (0..nodes).map(|_| SimNode::new(&mut rng)).collect();
+    if s.m > 1 {
+        let shadows: Vec<SimNode> = nodes.iter().map(SimNode::shadow).collect();
+        nodes.extend(shadows);
+    }
     World {
         now: 0,
         rng,
@@ -254,7 +258,7 @@ pub fn run(scenario: &Scenario) -> Report {
 }
 
 fn go(w: &mut World) {
-    let nodes = w.nodes.len();
+    let nodes = w.hosts();
     // One node joins later, while the cluster already serves.
     w.bootstrap(nodes - 1);
     w.queue

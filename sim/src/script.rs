@@ -18,7 +18,7 @@ use crate::event::{ClientRequest, Happening, KvRequest, Packet, Place, client_id
 use crate::history::Operation;
 use crate::kv::{KvOperation, KvWorld};
 use crate::kv_history::Act;
-use crate::node::{PAGES, REGISTERS, Waiting};
+use crate::node::{PAGES, REGISTERS};
 use crate::run::{Scenario, world};
 use crate::world::{MS, World};
 
@@ -132,7 +132,7 @@ impl Script {
         world.kv = kv;
         world.calm_until = u64::MAX;
         world.keeping = false;
-        let nodes = world.nodes.len();
+        let nodes = world.hosts();
         world.bootstrap(nodes);
         for node in 0..nodes {
             world.queue.push(node as u64 * MS, Happening::Tick(node));
@@ -197,10 +197,8 @@ impl Script {
 
     /// Kills a node's process for good, with all that it holds and all that it had just sent.
     pub fn kill(&mut self, node: usize) {
-        let n = &mut self.world.nodes[node];
-        n.up = false;
-        n.member = None;
-        n.waiting = Waiting::default();
+        self.world.nodes[node].up = false;
+        self.world.empty_seats(node);
         self.world.queue.remove(
             |h| matches!(h, Happening::Deliver(from, _, Packet::Group(_)) if *from == node),
         );

@@ -76,7 +76,7 @@ pub struct SimNode {
     pub budget: Arc<Budget>,
     /// Extents that a fault has taken away.
     pub taken: u32,
-    /// Its part in the group.
+    /// Its part in the group, or its shadow's.
     pub member: Option<Seat>,
     /// Who waits there for an answer.
     pub waiting: Waiting,
@@ -108,7 +108,7 @@ pub struct World {
     pub code: Code,
     /// The group.
     pub group: GroupId,
-    /// The nodes.
+    /// The nodes; with m > 1 their shadows behind them.
     pub nodes: Vec<SimNode>,
     /// The directory's stand-in.
     pub directory: Directory,
@@ -163,7 +163,8 @@ pub struct World {
 impl SimNode {
     /// A node that has not started yet.
     pub fn new(rng: &mut Rng) -> SimNode {
-        let bytes = NODE_EXTENTS * EXTENT_BYTES as u64;
+        // A second member may need as much as the first.
+        let bytes = 2 * NODE_EXTENTS * EXTENT_BYTES as u64;
         let arena = Arena::new(bytes).expect("a few MiB of memory for a simulated node");
         SimNode {
             id: NodeId(0),
@@ -289,6 +290,7 @@ impl World {
 
     /// Puts a packet on the network: it may be lost, late, doubled, and overtaken.
     pub fn send(&mut self, from: Place, to: Place, packet: Packet) {
+        let (from, to) = (self.host_of(from), self.host_of(to));
         let cut = from != to && self.cut.contains(&(from, to));
         let sound = self.is_sound();
         let lost = from != to && !sound && self.rng.chance(self.profile.lost);
@@ -330,8 +332,9 @@ impl World {
 
     /// Sends what a step wants sent.
     pub(crate) fn carry_out(&mut self, node: usize, out: Effects) {
-        for (to, envelope) in out.sends {
-            if let Some(to) = self.node_of(to) {
+        for (id, mut envelope) in out.sends {
+            if let Some(to) = self.node_of(id) {
+                envelope.to_shadow = id.is_shadow();
                 self.send(node, to, Packet::Group(envelope));
             }
         }

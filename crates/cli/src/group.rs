@@ -30,6 +30,8 @@ struct Member {
     holds: &'static str,
     node: u64,
     name: String,
+    /// The slot of the other member of the group that the node holds, if it holds two.
+    beside: Option<u8>,
     up: bool,
     complete: bool,
     /// What it says itself, where it was asked and answered.
@@ -63,7 +65,8 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
             for member in rows[0].members.iter_mut().filter(|member| member.up) {
                 // One that does not answer is told without its figures.
                 let node = map.nodes.get(&NodeId(member.node));
-                member.says = node.and_then(|n| cluster.group_state(n, GroupId(*group)).ok());
+                let says = node.and_then(|n| cluster.group_state(n, GroupId(*group)).ok());
+                member.says = says.and_then(|says| says.of_slot(member.slot));
             }
             output::answer(out, &rows[0], described)
         }
@@ -97,11 +100,16 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                     (true, _) => "data",
                     (false, _) => "parity",
                 },
-                node: member.node.0,
+                node: member.node.home().0,
                 name: map
-                    .nodes
-                    .get(&member.node)
+                    .node_of(member)
                     .map_or("?".into(), |node| node.name.clone()),
+                beside: {
+                    let same = |(s, x): &(_, &staves_model::Member)| {
+                        *s != slot && x.node.home() == member.node.home()
+                    };
+                    group.listed().find(same).map(|(slot, _)| slot.0)
+                },
                 up: map.is_up(member.node, member.incarnation),
                 complete: member.complete,
                 says: None,
@@ -157,8 +165,19 @@ fn described(row: &Row) -> String {
         ("state", row.state.into()),
     ];
     pairs.extend(row.region.clone().map(|name| ("region", name)));
+    let twice = row.members.iter().filter_map(|member| {
+        let other = member.beside.filter(|other| *other < member.slot)?;
+        let (name, slot) = (&member.name, member.slot);
+        Some(format!(
+            "{name} holds {slot} beside {other} until another node comes"
+        ))
+    });
+    let twice: Vec<String> = twice.collect();
+    if !twice.is_empty() {
+        pairs.push(("for want of nodes", twice.join("; ")));
+    }
     match row.tolerates {
-        Some(nodes) => pairs.push(("members it may lose", nodes.to_string())),
+        Some(nodes) => pairs.push(("nodes it may lose", nodes.to_string())),
         None => pairs.extend(loss(row)),
     }
     let head = properties(pairs);

@@ -189,8 +189,9 @@ fn told(
 /// How many buckets a node holds, or others still fetch from it.
 fn holds(map: &ClusterMap, node: &staves_model::Node) -> usize {
     let held = map.groups.values().filter(|group| {
-        let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
-        source || group.slot_of(node.id, node.incarnation).is_some()
+        let all = group.members.iter().chain(&group.last_open.members);
+        let mut nodes = all.flatten().map(|x| (x.node.home(), x.incarnation));
+        nodes.any(|held| held == (node.id, node.incarnation))
     });
     held.count()
 }

@@ -54,10 +54,11 @@ pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> an
 /// How many pages there are to check by now, as far as is known: for the progress.
 fn pages_of(cluster: &Cluster, map: &ClusterMap, groups: &[&Group]) -> BTreeMap<GroupId, u32> {
     let ask = |group: &&Group| {
-        let (_, member) = group.listed().next()?;
-        let node = map.nodes.get(&member.node)?;
+        let (slot, member) = group.listed().next()?;
+        let node = map.node_of(member)?;
         let message = Message::GroupSums(GroupSums {
             group: group.id,
+            slot,
             page: 0,
             count: 0,
         });
@@ -195,10 +196,11 @@ impl Scrub<'_> {
 
     /// Every member's sums; `None` if one of them is not there, or is of another epoch.
     fn fetch(&self, pages: std::ops::Range<u32>, end: &mut u32) -> Option<Vec<Member>> {
-        let ask = |(_, member): (MemberSlot, &staves_model::Member)| {
-            let node = self.map.nodes.get(&member.node)?;
+        let ask = |(slot, member): (MemberSlot, &staves_model::Member)| {
+            let node = self.map.node_of(member)?;
             let message = Message::GroupSums(GroupSums {
                 group: self.group.id,
+                slot,
                 page: pages.start,
                 count: pages.end - pages.start,
             });
@@ -262,7 +264,7 @@ impl Scrub<'_> {
     /// What comes of it is seen at the next look.
     fn tell_to_mend(&self, slot: MemberSlot, part: &PageSum) {
         let member = self.group.member(slot);
-        let node = member.and_then(|member| self.map.nodes.get(&member.node));
+        let node = member.and_then(|member| self.map.node_of(member));
         if let Some(node) = node {
             let message = Message::GroupMend(GroupMend {
                 group: self.group.id,
@@ -305,7 +307,7 @@ impl Scrub<'_> {
     }
 
     fn difference(&self, page: u32, slot: MemberSlot, outcome: Outcome) -> Difference {
-        let node = self.group.member(slot).map(|member| member.node);
+        let node = self.group.member(slot).map(|member| member.node.home());
         let name = node.and_then(|node| self.map.nodes.get(&node));
         Difference {
             group: self.group.id.0,

@@ -18,7 +18,9 @@ use crate::types::{Applied, Proposal, Types};
 /// 1. The first.
 /// 2. No release of leases; a leader that leaves asks another voter to stand for election.
 /// 3. Who is told to stop asks whether it may.
-pub(crate) const VERSION: u8 = 3;
+/// 4. The messages are as they were, but the map's rules let a node hold two members of a group: all who apply changes
+///    must go by the same rules.
+pub(crate) const VERSION: u8 = 4;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]

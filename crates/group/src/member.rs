@@ -240,6 +240,7 @@ impl Ctx<'_> {
             group: self.group,
             epoch,
             from: self.me,
+            to_shadow: false,
             incarnation: self.incarnation,
             message,
         }

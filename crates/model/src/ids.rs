@@ -25,10 +25,52 @@ macro_rules! id {
     };
 }
 
-id!(
-    /// One `staves` process's place in the cluster. Kept across restarts where there is a data folder.
-    NodeId(u64), "n"
-);
+/// One `staves` process's place in the cluster. Kept across restarts where there is a data folder.
+///
+/// The directory hands out small numbers. A member of a group may also stand under the node's
+/// [shadow](NodeId::shadow): the node then holds it beside another one. To the group's members that is a
+/// node like any other; whoever asks whether the process runs, or where it is reached, asks for its
+/// [home](NodeId::home).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u64);
+
+/// The bit that tells a node's shadow from the node.
+const SHADOW: u64 = 1 << 63;
+
+impl NodeId {
+    /// Ids of nodes are below this; what lies above has a meaning of its own.
+    pub const END: NodeId = NodeId(1 << 62);
+
+    /// The second id of the same node, under which it holds a second member of a group.
+    pub fn shadow(self) -> NodeId {
+        NodeId(self.0 | SHADOW)
+    }
+
+    /// The node itself.
+    pub fn home(self) -> NodeId {
+        NodeId(self.0 & !SHADOW)
+    }
+
+    /// Whether this is a node's shadow.
+    pub fn is_shadow(self) -> bool {
+        self != self.home()
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{self}")
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_shadow() { "'" } else { "" };
+        write!(f, "{}{mark}", self.home().0)
+    }
+}
+
 id!(
     /// Which life of a node: raised by the directory each time that the node's process starts.
     Incarnation(u64), "i"

@@ -351,11 +351,13 @@ impl Keeper {
         let Some(group) = map.groups.get(&report.group) else {
             return;
         };
-        if report.epoch != group.epoch || !entitled(group, report.reporter) {
+        let speaks = |s: MemberSlot, x: &Member| {
+            x.node.home() == report.reporter.home() && speaks_for(group, s)
+        };
+        if report.epoch != group.epoch || !group.listed().any(|(s, x)| speaks(s, x)) {
             return;
         }
-        let named =
-            |(s, x): &(MemberSlot, &Member)| report.slots.contains(s) && x.node != report.reporter;
+        let named = |(s, x): &(MemberSlot, &Member)| report.slots.contains(s) && !speaks(*s, x);
         let named: Vec<_> = group.listed().filter(named).collect();
         let Some(watch) = self.watches.get_mut(&group.id) else {
             return;
@@ -474,10 +476,10 @@ impl Keeper {
     /// have been copied, and the process that it was copied from be cut off and serve on.
     fn may_live(&self, map: &ClusterMap, x: &Member) -> bool {
         let later = |home: &Home| home.since > x.incarnation;
-        match map.nodes.get(&x.node) {
+        match map.nodes.get(&x.node.home()) {
             None => false, // removed, which is refused while it runs
             Some(node) if node.incarnation == x.incarnation => true,
-            Some(_) => self.homes.get(&x.node).is_none_or(later),
+            Some(_) => self.homes.get(&x.node.home()).is_none_or(later),
         }
     }
 
@@ -519,16 +521,13 @@ impl PoolPlan {
     }
 }
 
-/// Whose word on stuck members counts: the leader's while the epoch is not open, then the data buckets'.
-fn entitled(group: &Group, reporter: NodeId) -> bool {
-    if group.open {
-        return group
-            .listed()
-            .any(|(s, x)| s.0 < group.m && x.node == reporter);
+/// Whether the word of the member in a slot counts on stuck members: the leader's while the epoch is not open, then
+/// the data buckets'.
+fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
+    match group.open {
+        true => slot.0 < group.m,
+        false => slot == group.leader,
     }
-    group
-        .member(group.leader)
-        .is_some_and(|x| x.node == reporter)
 }
 
 fn into_need((kind, new): (Kind, NewEpoch)) -> Need {

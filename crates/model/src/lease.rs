@@ -88,11 +88,13 @@ impl Leases {
             let Some(group) = map.groups.get(id) else {
                 continue;
             };
-            let Some(slot) = entitled(group, node, incarnation, *epoch) else {
+            let Some(holders) = entitled_all(group, node, incarnation, *epoch) else {
                 continue;
             };
-            self.until
-                .insert((*id, slot, node, incarnation), now + self.lease);
+            for (slot, node) in holders {
+                self.until
+                    .insert((*id, slot, node, incarnation), now + self.lease);
+            }
             granted.push((*id, *epoch));
         }
         granted
@@ -144,6 +146,26 @@ impl Leases {
     }
 }
 
+/// The data slots for which this life of a node, and of its shadow, may have a lease. A grant names group and epoch,
+/// so it is for all data buckets that the node holds there, or for none.
+fn entitled_all(
+    group: &Group,
+    node: NodeId,
+    incarnation: Incarnation,
+    epoch: Epoch,
+) -> Option<Vec<(MemberSlot, NodeId)>> {
+    let mut holders = Vec::new();
+    for id in [node, node.shadow()] {
+        let stood = group.last_open.slot_of(id, incarnation);
+        match entitled(group, id, incarnation, epoch) {
+            Some(slot) => holders.push((slot, id)),
+            None if stood.is_some_and(|slot| slot.0 < group.m) => return None,
+            None => {}
+        }
+    }
+    (!holders.is_empty()).then_some(holders)
+}
+
 /// The data slot for which this life of this node may have a lease, if any: it holds the slot in the
 /// last open epoch, that is the epoch it asks for, and a successor under way leaves it in place.
 fn entitled(
@@ -183,7 +205,8 @@ pub fn counts_as_heard(
 ) -> bool {
     let begun = group.last_open.epoch > Epoch(0);
     let gone = map.complete_sources_up(group) < usize::from(group.m);
-    let stands = group.last_open.slot_of(node, incarnation).is_some() && !gone;
+    let stood = |id| group.last_open.slot_of(id, incarnation).is_some();
+    let stands = (stood(node) || stood(node.shadow())) && !gone;
     let counts = map.is_up(node, incarnation) && (stands || !begun);
     counts || planted(Mutant::HeardWhileGone)
 }

@@ -9,6 +9,7 @@ use crate::ids::{
     ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, RegionId,
     Revision,
 };
+use crate::mutant::{Mutant, planted};
 use crate::region::Region;
 use crate::scheme::{HASH_SLOTS, Scheme, bucket_slot};
 
@@ -131,7 +132,7 @@ impl Pool {
 /// A member of a group: one life of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The node.
+    /// The node, or its shadow where it holds a second member of the group.
     pub node: NodeId,
     /// Which life of it. Another life is another member.
     pub incarnation: Incarnation,
@@ -199,6 +200,13 @@ impl Group {
         position(&self.members, node, incarnation)
     }
 
+    /// Whether a member of the newest epoch or of the last open one stands under this very id: the node's, or its
+    /// shadow's.
+    pub fn seats(&self, id: NodeId) -> bool {
+        let all = self.members.iter().chain(&self.last_open.members);
+        all.flatten().any(|x| x.node == id)
+    }
+
     /// The slots of the parity buckets that are listed (copies when m = 1), twins of them included.
     pub fn parity_slots(&self) -> impl Iterator<Item = MemberSlot> + '_ {
         self.listed()
@@ -238,17 +246,66 @@ impl Group {
         self.kept.get(slot.index()).is_some_and(Option::is_some)
     }
 
-    /// How many more members may be lost now without losing data: buckets that complete members of the
-    /// last open epoch hold that run, less m. `None` if data is lost already.
+    /// Whether a node holds two members of the newest epoch, this one among them.
+    pub fn is_doubled(&self, x: &Member) -> bool {
+        let same = |(_, other): &(MemberSlot, &Member)| other.node.home() == x.node.home();
+        self.listed().filter(same).count() > 1
+    }
+
+    /// How many more nodes may be lost now without losing data, whichever they are, by the complete members of the
+    /// last open epoch that run. `None` if data is lost already.
     pub fn tolerates(&self, up: impl Fn(NodeId, Incarnation) -> bool) -> Option<u8> {
         let source = if self.fresh && !self.open {
             &self.members
         } else {
             &self.last_open.members
         };
-        let alive = whole_buckets(self.m, source, |x| up(x.node, x.incarnation));
-        alive.checked_sub(usize::from(self.m)).map(|n| n as u8)
+        let counts = |x: &Member| x.complete && up(x.node, x.incarnation);
+        let holders = (0..).zip(source).filter_map(|(slot, x)| {
+            let x = x.filter(counts)?;
+            Some((MemberSlot(slot), x.node))
+        });
+        nodes_to_spare(self.m, holders)
     }
+}
+
+/// How many nodes may be lost, whichever they are, while these hold whole what stands in these slots: so many
+/// that the buckets of the others are still m. A bucket that a twin holds too is counted where fewer lie, and never
+/// as one that the loss of two nodes takes. `None`: there are fewer than m now.
+pub(crate) fn nodes_to_spare(
+    m: u8,
+    holders: impl Iterator<Item = (MemberSlot, NodeId)>,
+) -> Option<u8> {
+    let holders: Vec<(MemberSlot, NodeId)> = holders.collect();
+    let home = |node: NodeId| match planted(Mutant::ShadowTakenAsNode) {
+        true => node,
+        false => node.home(),
+    };
+    let mut held: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for (_, node) in &holders {
+        *held.entry(home(*node)).or_default() += 1;
+    }
+    let mut of_bucket: BTreeMap<MemberSlot, NodeId> = BTreeMap::new();
+    for (slot, node) in holders {
+        let (here, bucket) = (home(node), bucket_slot(m, slot));
+        let known = of_bucket.entry(bucket).or_insert(here);
+        if held[&here] < held[known] {
+            *known = here;
+        }
+    }
+    let mut takes: BTreeMap<NodeId, usize> = BTreeMap::new();
+    of_bucket
+        .values()
+        .for_each(|node| *takes.entry(*node).or_default() += 1);
+    let mut takes: Vec<usize> = takes.into_values().collect();
+    takes.sort_unstable_by(|a, b| b.cmp(a));
+    let mut spare = of_bucket.len().checked_sub(usize::from(m))?;
+    let borne = takes.into_iter().take_while(|takes| {
+        let left = spare.checked_sub(*takes);
+        spare = left.unwrap_or(0);
+        left.is_some()
+    });
+    Some(borne.count() as u8)
 }
 
 /// How many different buckets these members hold whole, of those that `count`. A twin holds what
@@ -326,10 +383,15 @@ impl ClusterMap {
         all.find(|(_, region)| region.id == id)
     }
 
-    /// Whether this life of this node is believed to run.
+    /// The node that a member stands on, also where it does so as the node's shadow.
+    pub fn node_of(&self, x: &Member) -> Option<&Node> {
+        self.nodes.get(&x.node.home())
+    }
+
+    /// Whether this life of this node, or of the node of this shadow, is believed to run.
     pub fn is_up(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.nodes
-            .get(&node)
+            .get(&node.home())
             .is_some_and(|n| n.state == NodeState::Up && n.incarnation == incarnation)
     }
 
@@ -345,6 +407,52 @@ impl ClusterMap {
 mod tests {
     use super::*;
     use crate::scheme::hash_slot;
+
+    /// All ways of losing so many nodes, looked at one by one.
+    #[test]
+    fn what_is_tolerated_is_counted_in_nodes() {
+        let mut dice = crate::testing::Dice(3);
+        let mut seen = [0; 4];
+        for _ in 0..2000 {
+            let (m, nodes) = (2 + dice.below(3) as u8, 2 + dice.below(6));
+            let mut holders: Vec<(MemberSlot, NodeId)> = Vec::new();
+            for slot in 0..m + 3 {
+                let node = NodeId(1 + dice.below(nodes));
+                let held = |id| holders.iter().any(|(_, n)| *n == id);
+                let id = if held(node) { node.shadow() } else { node };
+                if !held(id) && dice.below(8) > 0 {
+                    holders.push((MemberSlot(slot), id));
+                }
+            }
+            let left = |gone: u64| {
+                let stays = |(_, n): &&(MemberSlot, NodeId)| gone >> n.home().0 & 1 == 0;
+                holders.iter().filter(stays).count()
+            };
+            let bears = |t: u32| {
+                let mut sets = (0..2u64 << nodes).filter(|gone| gone.count_ones() == t);
+                sets.all(|gone| left(gone) >= usize::from(m))
+            };
+            let most = (0..10).take_while(|t| bears(*t)).last();
+            let told = nodes_to_spare(m, holders.iter().copied());
+            assert_eq!(told.map(u32::from), most, "{m}: {holders:?}");
+            seen[told.map_or(3, usize::from)] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 20), "{seen:?}");
+    }
+
+    /// A bucket that moves lies on two nodes: it is counted where fewer lie.
+    #[test]
+    fn a_twin_on_a_node_of_its_own_raises_what_is_tolerated() {
+        let on = |slots: &[(u8, u64)]| {
+            let holders = slots.iter().map(|(s, n)| (MemberSlot(*s), NodeId(*n)));
+            nodes_to_spare(2, holders)
+        };
+        let shadow = NodeId(1).shadow().0;
+        let twin = crate::scheme::twin(2, MemberSlot(1)).0;
+        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2)]), Some(0));
+        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2), (twin, 3)]), Some(1));
+        assert_eq!(on(&[(0, 1), (1, 3), (2, 2), (twin, shadow)]), Some(1));
+    }
 
     /// Row D2: which bucket a key is in never changes; which node holds the bucket is the map's.
     #[test]

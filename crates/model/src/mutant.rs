@@ -55,6 +55,9 @@ pub enum Mutant {
     MemoryOfTheLargestAsked = 411,
     GrantedToAll = 412,
     MissingPagesMemoryGivenBack = 413,
+    ShadowTakenAsNode = 414,
+    ShadowsMailToHome = 415,
+    TwinSettledEarly = 416,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotSynced = 302,
@@ -114,7 +117,7 @@ impl Mutant {
     pub const MEMORY: [Mutant; 2] = [Mutant::LostReadWaits, Mutant::OldPlaceNeedsNoMemory];
 
     /// Those of groups with m > 1.
-    pub const CODED: [Mutant; 13] = [
+    pub const CODED: [Mutant; 16] = [
         Mutant::MixedPageVersions,
         Mutant::RecipeOfOtherSources,
         Mutant::DeltaAppliedTwice,
@@ -128,6 +131,9 @@ impl Mutant {
         Mutant::MemoryOfTheLargestAsked,
         Mutant::GrantedToAll,
         Mutant::MissingPagesMemoryGivenBack,
+        Mutant::ShadowTakenAsNode,
+        Mutant::ShadowsMailToHome,
+        Mutant::TwinSettledEarly,
     ];
 
     /// Those of the glue.

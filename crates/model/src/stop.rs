@@ -34,7 +34,7 @@ impl ClusterMap {
                 continue;
             }
             let bears = |gone: &dyn Fn(NodeId) -> bool| {
-                group.tolerates(|n, life| self.is_up(n, life) && !gone(n))
+                group.tolerates(|n, life| self.is_up(n, life) && !gone(n.home()))
             };
             let now = bears(&goes);
             let gone = |n: NodeId| n == node || goes(n);

@@ -72,7 +72,7 @@ pub(crate) fn next_epoch(map: &ClusterMap, group: u32, members: &[(u64, Option<u
     let group = &map.groups[&GroupId(group)];
     let life = |n: u64| {
         map.nodes
-            .get(&NodeId(n))
+            .get(&NodeId(n).home())
             .map_or(Incarnation(0), |n| n.incarnation)
     };
     NewEpoch {

@@ -223,6 +223,7 @@ mod tests {
             group: GroupId(1),
             epoch: Epoch(1),
             from: NodeId(2),
+            to_shadow: false,
             incarnation: Incarnation(2),
             message,
         }

@@ -37,6 +37,8 @@ pub struct GroupState {
     pub fill: Option<FillState>,
     /// The streams that it holds: a data bucket and its twin their own, a parity bucket all.
     pub streams: Vec<StreamState>,
+    /// The same of the second member of the group that the node holds, if it does.
+    pub second: Option<Box<GroupState>>,
 }
 
 /// How a member came by pages that it lacked when its epoch opened. Times count back from when it says so.
@@ -70,6 +72,25 @@ pub struct StreamState {
 }
 
 impl GroupState {
+    /// What the node says of the member in this slot.
+    pub fn of_slot(self, slot: u8) -> Option<GroupState> {
+        let second = self.second.clone().map(|second| *second);
+        let both = [Some(self), second].into_iter().flatten();
+        both.into_iter().find(|state| state.slot == Some(slot))
+    }
+
+    /// What a node says of its cells of a group, as one: the first that is a member, then the other.
+    pub(crate) fn joined(states: impl Iterator<Item = GroupState>) -> Option<GroupState> {
+        let mut states: Vec<GroupState> = states.collect();
+        // Stable: the node itself before its shadow.
+        states.sort_by_key(|state| state.slot.is_none());
+        let mut states = states.into_iter();
+        let mut first = states.next()?;
+        let second = states.find(|state| state.slot.is_some());
+        first.second = second.map(Box::new);
+        Some(first)
+    }
+
     pub(crate) fn of(
         group: GroupId,
         life: &Life,

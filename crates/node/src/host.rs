@@ -1,7 +1,7 @@
 //! The host: all buckets of this node, and what drives them.
 //!
-//! A [`Cell`] stands for each group of the map, whether or not this node has a bucket of it; [`Routes`]
-//! is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
+//! A [`Cell`] stands for each group of the map, whether or not this node has a bucket of it, and with m > 1 one
+//! more for the second member that the node may hold as its shadow; [`Routes`] is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
 //! whoever routes by it takes no lock that another takes for long. Events come from other nodes'
 //! messages, from the clock ([`Host::tick`]), from the map ([`Host::follow`]) and from the directory's
 //! leader ([`Host::heard`]); what the machines want done leaves through `peers` and `calls`.
@@ -12,6 +12,7 @@ mod cell;
 pub(crate) mod figures;
 mod lane;
 mod leases;
+mod own;
 mod slab;
 mod ticker;
 mod waiter;
@@ -24,8 +25,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock};
 use staves_directory::Life;
 use staves_group::{Event, Member};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, Group, GroupId, HashSlot, NodeState, Pool, PoolId, PoolKind, Time,
+    ClientId, ClusterMap, Group, GroupId, HashSlot, NodeId, NodeState, Pool, PoolId, PoolKind, Time,
 };
 use staves_net::Peers;
 use staves_store::{Arena, Budget, EXTENT_BYTES};
@@ -37,6 +39,7 @@ use self::bucket::Bucket;
 pub(crate) use self::calls::Calls;
 pub(crate) use self::cell::{Cell, Naming, State, Submitted};
 use self::lane::Lane;
+use self::own::OwnMail;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::forward::NodeRouter;
@@ -51,6 +54,8 @@ pub(crate) struct Host {
     pub(crate) clock: Clock,
     pub(crate) peers: Peers,
     pub(crate) calls: Calls,
+    /// What a member here says to the other one of its group.
+    own: OwnMail,
     options: Options,
     arena: Arc<Arena>,
     routes: RwLock<Arc<Routes>>,
@@ -94,7 +99,15 @@ pub(crate) struct Routes {
     pub(crate) door: Option<PoolId>,
     /// Pools change seldom and groups often: the tables of the map before are kept where they fit.
     pub(crate) pools: Arc<BTreeMap<PoolId, PoolRoutes>>,
-    cells: Arc<BTreeMap<GroupId, Arc<Cell>>>,
+    cells: Arc<BTreeMap<GroupId, Places>>,
+}
+
+/// One group's cells on this node.
+#[derive(Clone, Debug)]
+struct Places {
+    home: Arc<Cell>,
+    /// Of the node's shadow, with m > 1.
+    shadow: Option<Arc<Cell>>,
 }
 
 /// One pool's cells, by bucket.
@@ -102,6 +115,8 @@ pub(crate) struct Routes {
 pub(crate) struct PoolRoutes {
     pub(crate) id: PoolId,
     pub(crate) cells: Vec<Arc<Cell>>,
+    /// Those of the node's shadow, with m > 1.
+    pub(crate) shadows: Vec<Arc<Cell>>,
     pub(crate) budget: Arc<Budget>,
 }
 
@@ -114,14 +129,24 @@ impl PoolRoutes {
 }
 
 impl Routes {
-    /// A group's cell.
-    pub(crate) fn cell(&self, group: GroupId) -> Option<&Arc<Cell>> {
-        self.cells.get(&group)
+    /// A group's cell of the node itself, or of its shadow.
+    pub(crate) fn cell(&self, group: GroupId, shadow: bool) -> Option<&Arc<Cell>> {
+        let places = self.cells.get(&group)?;
+        match shadow {
+            false => Some(&places.home),
+            true => places.shadow.as_ref(),
+        }
+    }
+
+    /// A group's cells: none if it is not known, and two with m > 1.
+    pub(crate) fn cells_of(&self, group: GroupId) -> impl Iterator<Item = &Arc<Cell>> {
+        let places = self.cells.get(&group).into_iter();
+        places.flat_map(Places::all)
     }
 
     /// All cells.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &Arc<Cell>> {
-        self.cells.values()
+        self.cells.values().flat_map(Places::all)
     }
 
     /// A key-value pool by id or name.
@@ -132,6 +157,12 @@ impl Routes {
         };
         let pool = self.map.pools.get(&id).filter(|pool| pool.is_cache())?;
         self.pools.get(&pool.id)
+    }
+}
+
+impl Places {
+    fn all(&self) -> impl Iterator<Item = &Arc<Cell>> {
+        std::iter::once(&self.home).chain(&self.shadow)
     }
 }
 
@@ -151,6 +182,7 @@ impl Host {
             clock,
             peers,
             calls: Calls::default(),
+            own: OwnMail::default(),
             options,
             arena,
             routes: RwLock::default(),
@@ -214,11 +246,13 @@ impl Host {
             if before.is_some_and(|before| before.revision == group.revision) {
                 continue;
             }
-            if let Some(cell) = new.cell(group.id) {
+            for cell in new.cells_of(group.id) {
                 self.tell_group(cell, now, group, &new);
             }
         }
-        let gone = old.cells().filter(|c| new.cell(c.group).is_none());
+        let gone = old
+            .cells()
+            .filter(|c| new.cell(c.group, c.shadow).is_none());
         gone.for_each(|cell| cell.clear());
         self.peers.flush();
         self.lease_wake.notify_one();
@@ -250,8 +284,14 @@ impl Host {
         }
         let each = map.pools.values().map(|p| (p.id, self.pool_routes(old, p)));
         let pools: BTreeMap<PoolId, PoolRoutes> = each.collect();
-        let cells = pools.values().flat_map(|p| &p.cells);
-        let cells = cells.map(|cell| (cell.group, cell.clone())).collect();
+        let places = |pool: &PoolRoutes| {
+            let of = |(at, home): (usize, &Arc<Cell>)| {
+                let (home, shadow) = (home.clone(), pool.shadows.get(at).cloned());
+                (home.group, Places { home, shadow })
+            };
+            pool.cells.iter().enumerate().map(of).collect::<Vec<_>>()
+        };
+        let cells = pools.values().flat_map(places).collect();
         Routes {
             door: map
                 .pool_named(&self.options.pool)
@@ -273,40 +313,54 @@ impl Host {
             }
             None => Arc::new(Budget::new(extents)),
         };
-        let cell = |id: &GroupId| {
-            let fresh = || Arc::new(Cell::new(*id, self.lane(*id)));
-            old.cell(*id).cloned().unwrap_or_else(fresh)
+        let cells = |shadow| {
+            let cell = move |id: &GroupId| {
+                let fresh = || Arc::new(Cell::new(*id, shadow, self.lane(*id, shadow)));
+                old.cell(*id, shadow).cloned().unwrap_or_else(fresh)
+            };
+            pool.groups.iter().map(cell)
         };
+        let may_have_two = pool.scheme.m > 1;
         PoolRoutes {
             id: pool.id,
-            cells: pool.groups.iter().map(cell).collect(),
+            cells: cells(false).collect(),
+            shadows: cells(true).filter(|_| may_have_two).collect(),
             budget,
         }
     }
 
-    fn lane(&self, group: GroupId) -> Lane {
-        let client = self.lane_clients.wrapping_add(u64::from(group.0));
+    fn lane(&self, group: GroupId, shadow: bool) -> Lane {
+        let apart = u64::from(group.0) | u64::from(shadow) << 32;
+        let client = self.lane_clients.wrapping_add(apart);
         Lane::new(ClientId(client.max(1)), self.lanes_began)
     }
 
     /// The directory's entry of a group has changed.
     fn tell_group(&self, cell: &Cell, now: Time, group: &Group, routes: &Routes) {
-        if group.names(self.life.node) {
+        if group.seats(self.id_of(cell)) {
             self.found(cell, routes, now);
         }
         cell.step(self, now, Event::Map(Arc::new(group.clone())));
+    }
+
+    /// Under which id a cell's member stands.
+    fn id_of(&self, cell: &Cell) -> NodeId {
+        match cell.shadow {
+            false => self.life.node,
+            true => self.life.node.shadow(),
+        }
     }
 
     /// Makes the cell's bucket, unless it has one.
     fn found(&self, cell: &Cell, routes: &Routes, now: Time) {
         let mut state = cell.lock();
         if state.bucket.is_none() {
-            state.bucket = self.bucket(cell.group, routes, now);
+            state.bucket = self.bucket(cell.group, self.id_of(cell), routes, now);
         }
     }
 
     /// An empty bucket for a group of a pool.
-    fn bucket(&self, group: GroupId, routes: &Routes, now: Time) -> Option<Bucket> {
+    fn bucket(&self, group: GroupId, me: NodeId, routes: &Routes, now: Time) -> Option<Bucket> {
         let pool = routes.map.groups.get(&group)?.pool;
         let pool = routes.map.pools.get(&pool)?;
         let budget = routes.pools.get(&pool.id)?.budget.clone();
@@ -314,7 +368,7 @@ impl Host {
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
-        let (me, incarnation) = (self.life.node, self.life.incarnation);
+        let incarnation = self.life.incarnation;
         let member = Member::new(options, group, me, incarnation, self.arena.clone(), budget);
         let mut bucket = match &pool.kind {
             PoolKind::Cache => {
@@ -342,7 +396,8 @@ impl Host {
     }
 
     fn receive_one(&self, routes: &Routes, envelope: GroupEnvelope) {
-        let Some(cell) = routes.cell(envelope.group) else {
+        let to_shadow = envelope.to_shadow && !planted(Mutant::ShadowsMailToHome);
+        let Some(cell) = routes.cell(envelope.group, to_shadow) else {
             return; // a newer map than ours; the sender says it again
         };
         let now = self.clock.now();
@@ -371,7 +426,7 @@ impl Host {
                 continue;
             };
             let entry = routes.map.groups.get(&cell.group);
-            let listed = entry.is_some_and(|g| g.names(self.life.node));
+            let listed = entry.is_some_and(|g| g.seats(self.id_of(cell)));
             if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
                 state.idle_since = None;
             } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
@@ -421,6 +476,7 @@ pub(crate) fn drivers(
     vec![
         tokio::spawn(ticker::run(host.clone())),
         tokio::spawn(ticker::run_busy(host.clone())),
+        tokio::spawn(own::run(host.clone())),
         tokio::spawn(leases::run(host.clone(), directory.clone())),
         tokio::spawn(calls::run(host, directory)),
     ]

@@ -227,6 +227,9 @@ pub struct PoolStatus {
     pub starting: u32,
     /// More lost than the scheme bears.
     pub lost: u32,
+    /// Of which some node holds two members, because there are fewer nodes than members.
+    #[serde(default)]
+    pub doubled: u32,
     /// Regions of which some group is lost.
     #[serde(default)]
     pub lost_regions: Vec<String>,
@@ -488,19 +491,21 @@ impl StatusReport {
 fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> NodeStatus {
     let (mut primaries, mut copies, mut filling, mut depending) = (0, 0, 0, 0);
     for group in map.groups.values() {
-        let source = group.last_open.slot_of(node.id, node.incarnation);
-        let listed = group.slot_of(node.id, node.incarnation);
-        depending += u32::from(source.or(listed).is_some());
-        let Some(slot) = group.slot_of(node.id, node.incarnation) else {
-            continue;
+        let here = |x: &&Member| {
+            x.is(node.id, node.incarnation) || x.is(node.id.shadow(), node.incarnation)
         };
-        let count = if slot.0 < group.m {
-            &mut primaries
-        } else {
-            &mut copies
-        };
-        *count += 1;
-        filling += u32::from(group.member(slot).is_some_and(|member| !member.complete));
+        let sources = group.last_open.members.iter().flatten();
+        let listed: Vec<_> = group.listed().filter(|(_, x)| here(x)).collect();
+        depending += u32::from(listed.len() + sources.filter(here).count() > 0);
+        for (slot, member) in listed {
+            let count = if slot.0 < group.m {
+                &mut primaries
+            } else {
+                &mut copies
+            };
+            *count += 1;
+            filling += u32::from(!member.complete);
+        }
     }
     NodeStatus {
         id: node.id.0,
@@ -546,6 +551,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         changing: 0,
         starting: 0,
         lost: 0,
+        doubled: 0,
         lost_regions: lost_regions(map, pool),
         loading_regions: pool
             .regions()
@@ -564,6 +570,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
     for group in groups() {
         let condition = condition(map, group, width);
+        status.doubled += u32::from(group.listed().any(|(_, x)| x.node.is_shadow()));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(group.tolerates(|n, i| map.is_up(n, i)));
         match condition {

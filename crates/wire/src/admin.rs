@@ -62,6 +62,8 @@ pub struct GroupStateAnswer {
 pub struct GroupSums {
     /// The group.
     pub group: GroupId,
+    /// Whose: a node may hold two members of a group.
+    pub slot: MemberSlot,
     /// The first page.
     pub page: u32,
     /// How many; the node may give fewer.
@@ -109,7 +111,12 @@ pub struct GroupMend {
 
 wire_struct!(GroupTarget { group });
 wire_struct!(GroupStateAnswer { json });
-wire_struct!(GroupSums { group, page, count });
+wire_struct!(GroupSums {
+    group,
+    slot,
+    page,
+    count
+});
 wire_struct!(GroupMend {
     group,
     slot,

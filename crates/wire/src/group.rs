@@ -246,9 +246,11 @@ pub struct GroupEnvelope {
     pub group: GroupId,
     /// The sender's epoch.
     pub epoch: Epoch,
-    /// The sender.
+    /// The sender: a node, or its shadow.
     pub from: NodeId,
-    /// Its life.
+    /// For the receiver's shadow: the second member of the group that the node holds.
+    pub to_shadow: bool,
+    /// The sender's life.
     pub incarnation: Incarnation,
     /// The message.
     pub message: GroupMessage,

@@ -290,10 +290,10 @@ impl Town {
         let map = cluster.map()?;
         let mut fills = Vec::new();
         for group in groups.iter().filter_map(|id| map.groups.get(id)) {
-            for (_, member) in group.listed() {
-                let node = map.nodes.get(&member.node);
-                let node = node.context("a member is no node")?;
-                let fill = cluster.group_state(node, group.id)?.fill;
+            for (slot, member) in group.listed() {
+                let node = map.node_of(member).context("a member is no node")?;
+                let says = cluster.group_state(node, group.id)?.of_slot(slot.0);
+                let fill = says.and_then(|says| says.fill);
                 let now = Instant::now();
                 let at = |us_ago: u64| now.checked_sub(Duration::from_micros(us_ago));
                 if let Some(fill) = fill
@@ -351,7 +351,7 @@ impl Town {
         let group = map.groups.get(&first).context("the region has no group")?;
         let data = (0..group.m).filter_map(|slot| group.member(staves_model::MemberSlot(slot)));
         let victims: Vec<NodeId> = data
-            .map(|x| x.node)
+            .map(|x| x.node.home())
             .filter(|node| Some(node.0) != leader)
             .take(usize::from(lost))
             .collect();
@@ -375,7 +375,7 @@ impl Town {
         let (_, region) = map.region_named(REGION).context("the region is gone")?;
         Ok(Places::of(region, self.scheme.m, |id, slot| {
             let member = map.groups.get(id).and_then(|group| group.member(slot));
-            member.is_some_and(|x| victims.contains(&x.node))
+            member.is_some_and(|x| victims.contains(&x.node.home()))
         }))
     }
 

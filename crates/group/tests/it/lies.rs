@@ -294,6 +294,7 @@ fn step() -> impl Strategy<Value = Step> {
             group: GroupId(1),
             epoch,
             from: NodeId(from),
+            to_shadow: false,
             incarnation: life(from).incarnation,
             message,
         };
@@ -514,6 +515,7 @@ fn a_cut_out_of_reach_is_refused() {
         group: GroupId(1),
         epoch: group.epoch,
         from: NodeId(1),
+        to_shadow: false,
         incarnation: life(1).incarnation,
         message,
     };
@@ -556,6 +558,7 @@ fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
         group: GroupId(1),
         epoch,
         from: NodeId(1),
+        to_shadow: false,
         incarnation: life(1).incarnation,
         message: GroupMessage::Deltas {
             stream: 0,
@@ -602,6 +605,7 @@ fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
             group: GroupId(1),
             epoch,
             from: NodeId(2),
+            to_shadow: false,
             incarnation: life(2).incarnation,
             message: GroupMessage::Parts {
                 slot: MemberSlot(1),
@@ -650,6 +654,7 @@ fn a_part_from_a_twin_is_not_built_upon() {
             group: GroupId(1),
             epoch: town.group.epoch,
             from: NodeId(node),
+            to_shadow: false,
             incarnation: life(node).incarnation,
             message: GroupMessage::Parts {
                 slot,

@@ -70,7 +70,7 @@ impl ClusterMap {
             });
         }
         check_shape(group, n)?;
-        self.check_members_run(n)?;
+        self.check_members_run(n, group.m)?;
         let members = if n.fresh {
             self.check_fresh(group, n)?;
             fresh_members(n)
@@ -89,11 +89,12 @@ impl ClusterMap {
         Ok(members)
     }
 
-    /// Members are on distinct nodes, each in its present life and up.
-    fn check_members_run(&self, n: &NewEpoch) -> Result<(), Refusal> {
+    /// Members are on distinct nodes, each in its present life and up. With m > 1 a node may hold a second one, as
+    /// its shadow: where nodes are fewer than members.
+    fn check_members_run(&self, n: &NewEpoch, m: u8) -> Result<(), Refusal> {
         let mut nodes = BTreeSet::new();
         for (slot, (node, incarnation)) in listed(n) {
-            if !nodes.insert(node) {
+            if !nodes.insert(node) || (m == 1 && node.is_shadow()) {
                 return Err(Refusal::NodeTwice {
                     group: n.group,
                     node,
@@ -377,7 +378,8 @@ fn check_place(
     source: &Member,
 ) -> Result<(), Refusal> {
     let same_bucket = bucket_slot(group.m, slot) == bucket_slot(group.m, from);
-    if group.m == 1 || slot == from || (same_bucket && source.complete) {
+    let whole = source.complete || planted(Mutant::TwinSettledEarly);
+    if group.m == 1 || slot == from || (same_bucket && whole) {
         return Ok(());
     }
     Err(Refusal::Malformed {

@@ -35,7 +35,7 @@ impl ClusterMap {
                     .get(id)
                     .ok_or(Refusal::UnknownNode { node: *id })?,
             ),
-            None if self.nodes.len() >= NODES_MAX => {
+            None if self.nodes.len() >= NODES_MAX || self.next_node >= NodeId::END => {
                 return Err(Refusal::TooMany {
                     what: "nodes".into(),
                     max: NODES_MAX,

@@ -103,7 +103,9 @@ pub enum Refusal {
         epoch: Epoch,
         reason: String,
     },
-    #[error("node {node} is listed twice in group {group}: members must be on distinct nodes")]
+    #[error(
+        "node {node} is listed twice in group {group}: with m = 1 a node holds one member of a group, else one more as its shadow"
+    )]
     NodeTwice { group: GroupId, node: NodeId },
     #[error(
         "member {slot} of group {group} is incarnation {incarnation} of node {node}, which is not up: choose one that is"

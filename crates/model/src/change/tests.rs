@@ -691,3 +691,45 @@ mod regions {
         assert!(matches!(&pool.kind, PoolKind::Memory { regions } if regions.len() == 1));
     }
 }
+
+/// With m > 1 a node may hold one member more, as its shadow; with m = 1 none, and never as one that is not up.
+#[test]
+fn a_node_holds_at_most_two_members_of_a_group() {
+    let shadow = |n: u64| NodeId(n).shadow().0;
+    let mut map = cluster(3);
+    map.apply(None, &create_pool("kept", "2+1", 1, false))
+        .expect("new");
+    let fresh = |map: &ClusterMap, nodes: &[u64]| NewEpoch {
+        fresh: true,
+        ..next_epoch(
+            map,
+            1,
+            &nodes.iter().map(|n| (*n, None)).collect::<Vec<_>>(),
+        )
+    };
+    for twice in [[1, 2, 1], [1, shadow(1), shadow(1)]] {
+        let new = fresh(&map, &twice);
+        let refusal = commit(&mut map, new).expect_err("twice");
+        assert!(matches!(refusal, Refusal::NodeTwice { .. }), "{refusal}");
+    }
+    start(&mut map, &[1, shadow(1), 2]);
+    let group = map.groups[&GroupId(1)].clone();
+    assert!(group.names(NodeId(1)) && group.names(NodeId(1).shadow()));
+    assert!(!group.names(NodeId(3)) && !group.seats(NodeId(2).shadow()));
+    let bears = |map: &ClusterMap| group.tolerates(|n, i| map.is_up(n, i));
+    assert_eq!(bears(&map), Some(0));
+    assert_eq!(map.after_stop(NodeId(1), |_| false).broken, [GroupId(1)]);
+    assert!(map.after_stop(NodeId(2), |_| false).broken.is_empty());
+    map.apply(None, &node_down(&map.clone(), 1)).expect("up");
+    assert_eq!(bears(&map), None, "both went with the node");
+    let forget = Change::ForgetNode { node: NodeId(1) };
+    assert!(map.apply(None, &forget).is_err(), "it is a member still");
+    let new = next_epoch(&map, 1, &[(3, None), (shadow(1), Some(1)), (2, Some(2))]);
+    let refusal = commit(&mut map, new).expect_err("its node is down");
+    assert!(matches!(refusal, Refusal::MemberNotUp { .. }), "{refusal}");
+
+    let mut copies = cluster_with_pool(3, "1+2", 1);
+    let new = fresh(&copies, &[1, 2, shadow(1)]);
+    let refusal = commit(&mut copies, new).expect_err("copies are on distinct nodes");
+    assert!(matches!(refusal, Refusal::NodeTwice { .. }), "{refusal}");
+}

@@ -28,14 +28,14 @@ impl Load {
         for group in map.groups.values().filter(|group| group.m > 1) {
             let own = |(slot, _): &(MemberSlot, &Member)| group.bucket_slot(*slot) == *slot;
             for (_, member) in group.listed().filter(own) {
-                *buckets.entry((group.pool, member.node)).or_default() += 1;
+                *buckets.entry((group.pool, member.node.home())).or_default() += 1;
             }
         }
         Load { buckets }
     }
 
     fn on(&self, pool: PoolId, node: NodeId) -> usize {
-        self.buckets.get(&(pool, node)).copied().unwrap_or(0)
+        self.buckets.get(&(pool, node.home())).copied().unwrap_or(0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::balance::Load;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{Incarnation, MemberSlot, NodeId};
-use crate::map::{ClusterMap, Group, Member, Pool, whole_buckets};
+use crate::map::{ClusterMap, Group, Member, Pool, nodes_to_spare, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
 
@@ -41,6 +41,8 @@ pub(super) enum Fit {
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<(NodeId, Incarnation)>,
+    /// All that are up, and their shadows, for a second member: those that are able, then those that lately could not.
+    seconds: [Vec<(NodeId, Incarnation)>; 2],
 }
 
 impl Choice {
@@ -69,7 +71,11 @@ impl Choice {
         let mut able: Vec<_> = of(Fit::Able).collect();
         let few = width.saturating_sub(able.len());
         able.extend(of(Fit::IfNeeded).take(few));
-        Choice { able }
+        let seconds = [Fit::Able, Fit::IfNeeded].map(|wanted| {
+            let ids = up.iter().flat_map(|(n, i)| [(n.shadow(), *i), (*n, *i)]);
+            ids.filter(|(n, i)| fit(*n, *i) == wanted).collect()
+        });
+        Choice { able, seconds }
     }
 }
 
@@ -135,7 +141,7 @@ impl View<'_> {
         &self.choice.able[..self.width().min(self.choice.able.len())]
     }
 
-    /// The best nodes that are not among `taken` and may join.
+    /// The best nodes that hold none of `taken` and may join.
     pub(super) fn joiners<'s>(
         &'s self,
         taken: &'s [Seat],
@@ -145,9 +151,27 @@ impl View<'_> {
             .iter()
             .copied()
             .filter(|(node, incarnation)| {
-                !taken.iter().any(|((n, _), _)| n == node)
+                !taken.iter().any(|((n, _), _)| n.home() == *node)
                     && !is_source(self.group, *node, *incarnation)
             })
+    }
+
+    /// The second ids of the best nodes that hold just one of `taken`, for a member beside it.
+    fn seconds<'s>(
+        &'s self,
+        fit: Fit,
+        taken: &'s [Seat],
+    ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
+        let of = match fit {
+            Fit::Able => &self.choice.seconds[0],
+            _ => &self.choice.seconds[1],
+        };
+        of.iter().copied().filter(|(id, incarnation)| {
+            let held = taken.iter().map(|((n, _), _)| *n);
+            let mut held = held.filter(|n| n.home() == id.home());
+            let other = held.next().is_some_and(|one| one != *id);
+            other && held.next().is_none() && !is_source(self.group, *id, *incarnation)
+        })
     }
 
     fn epoch(&self, seats: Vec<Option<Seat>>, leader: MemberSlot) -> NewEpoch {
@@ -279,7 +303,8 @@ fn seats_of_copies(
 }
 
 /// m > 1: members keep their slots. The place of one that is lost goes to its twin if that is complete, and
-/// else to a joiner, data buckets first; what nobody is there for stays vacant.
+/// else to a joiner, data buckets first. Where no node is left, a data bucket goes to one that holds another member
+/// already, for bytes that are not answered are worth less than a loss that might come.
 fn seats_in_place(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
@@ -300,7 +325,9 @@ fn seats_in_place(
     }
     if joiners {
         view.fill_vacant(&mut seats);
-        view.free_a_node_if(false, &mut seats);
+        if !view.give_twins_up(&mut seats) {
+            view.double_up(Fit::Able, m.into(), &mut seats);
+        }
     }
     shorten(&mut seats, view.width());
     seats
@@ -368,7 +395,13 @@ impl View<'_> {
     }
 
     fn drains(&self, x: &Member) -> bool {
-        self.map.nodes.get(&x.node).is_some_and(|n| n.draining)
+        let node = self.map.nodes.get(&x.node.home());
+        node.is_some_and(|n| n.draining)
+    }
+
+    /// Whether the member is to go elsewhere: its node drains, or holds another one of the group too.
+    fn leaves(&self, x: &Member) -> bool {
+        self.drains(x) || (x.node.is_shadow() && self.group.is_doubled(x))
     }
 
     fn move_copies(&self) -> Option<(Kind, NewEpoch)> {
@@ -442,9 +475,9 @@ impl View<'_> {
         ))
     }
 
-    /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes
-    /// replaced one by one. A bucket's bytes are those of its slot, so who replaces one stands beside it as its
-    /// twin until it has them all; then they change places, and only then the old one goes. So the
+    /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes and of
+    /// nodes that hold two replaced one by one. A bucket's bytes are those of its slot, so who replaces one stands
+    /// beside it as its twin until it has them all; then they change places, and only then the old one goes. So the
     /// group bears as much as before all the time.
     fn move_in_place(&self) -> Option<(Kind, NewEpoch)> {
         let members = self.members();
@@ -453,17 +486,13 @@ impl View<'_> {
         for x in &members {
             seats[x.0.index()] = Some(seat(x));
         }
-        let buckets_end = end.min(usize::from(self.group.m + PARITY_SLOTS));
-        let filling = members.iter().any(|(_, x)| !x.complete);
-        let kind = if self.fill_vacant(&mut seats)
-            || self.free_a_node_if(self.calm && !filling, &mut seats)
-        {
+        let m = usize::from(self.group.m);
+        let buckets_end = end.min(m + usize::from(PARITY_SLOTS));
+        let filling =
+            members.iter().any(|(_, x)| !x.complete) && !planted(Mutant::TwinSettledEarly);
+        let kind = if self.repair(filling, &mut seats) {
             Kind::Repair
-        } else if filling
-            || seats[..usize::from(self.group.m)]
-                .iter()
-                .any(Option::is_none)
-        {
+        } else if filling || seats[..m].iter().any(Option::is_none) {
             return None;
         } else if self.settle_a_twin(&members, &mut seats) {
             Kind::Finish
@@ -484,13 +513,25 @@ impl View<'_> {
         Some((kind, self.epoch(seats, MemberSlot(leader as u8))))
     }
 
-    /// The first step of a drain: a twin for the first member whose node drains.
+    /// Finds somebody for vacant slots. Whether it did.
+    fn repair(&self, filling: bool, seats: &mut [Option<Seat>]) -> bool {
+        let m = usize::from(self.group.m);
+        let calm = self.calm && !filling;
+        self.fill_vacant(seats)
+            || self.give_twins_up(seats)
+            || self.double_up(Fit::Able, m, seats)
+            || (calm && self.free_a_node(seats))
+            || (calm && self.double_up(Fit::IfNeeded, m, seats))
+            || (calm && self.double_parity_up(seats))
+    }
+
+    /// The first step of a move: a twin for the first member that is to go elsewhere.
     fn call_in_a_twin(
         &self,
         members: &[(MemberSlot, Member)],
         seats: &mut Vec<Option<Seat>>,
     ) -> bool {
-        let Some((slot, _)) = members.iter().find(|(_, x)| self.drains(x)) else {
+        let Some((slot, _)) = members.iter().find(|(_, x)| self.leaves(x)) else {
             return false;
         };
         let taken: Vec<Seat> = members.iter().map(seat).collect();
@@ -503,7 +544,7 @@ impl View<'_> {
         true
     }
 
-    /// The last steps, for the first complete twin there is. It takes the place of a member whose node drains or is full:
+    /// The last steps, for the first complete twin there is. It takes the place of a member that is to go elsewhere:
     /// a data bucket stays for one epoch as the twin, so that it is sealed and nothing of its stream is in
     /// doubt. A twin that nothing is to be taken from goes.
     fn settle_a_twin(&self, members: &[(MemberSlot, Member)], seats: &mut [Option<Seat>]) -> bool {
@@ -512,7 +553,9 @@ impl View<'_> {
             return false;
         };
         let of = bucket_slot(m, *at);
-        let leaves = |o: &Member| self.drains(o) || self.is_lighter(o.node, x.node);
+        // For balance nothing goes to a node that holds another one of the group.
+        let fits = !self.group.is_doubled(x);
+        let leaves = |o: &Member| self.leaves(o) || (fits && self.is_lighter(o.node, x.node));
         let leaves = self.group.member(of).is_some_and(leaves);
         if leaves && !self.drains(x) {
             seats.swap(of.index(), at.index());
@@ -536,18 +579,49 @@ impl View<'_> {
         any
     }
 
-    fn free_a_node_if(&self, may: bool, seats: &mut [Option<Seat>]) -> bool {
-        let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
-        // To make a bucket that is missing is worth more than to move one that is there.
-        let missing = seats.iter().take(self.width()).any(Option::is_none);
-        if missing && seats[twins_from..].iter().any(Option::is_some) {
-            seats[twins_from..].fill(None);
-            return true;
+    /// Puts second members of nodes into vacant slots below `end`. Whether there was one.
+    fn double_up(&self, fit: Fit, end: usize, seats: &mut [Option<Seat>]) -> bool {
+        let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
+        let vacant = seats.iter_mut().take(end).filter(|s| s.is_none());
+        let mut any = false;
+        for (seat, member) in vacant.zip(self.seconds(fit, &taken)) {
+            *seat = Some((member, None));
+            any = true;
         }
-        may && self.free_a_node(seats)
+        any
     }
 
-    /// A data bucket without a node is worth more than a parity bucket: where no node is left, the last
+    /// The same for parity, if the group then bears the loss of more nodes. Whether it does.
+    fn double_parity_up(&self, seats: &mut [Option<Seat>]) -> bool {
+        let spare = |seats: &[Option<Seat>]| {
+            let holders = (0..).zip(seats).filter_map(|(slot, seat)| {
+                let ((node, _), _) = (*seat)?;
+                Some((MemberSlot(slot), node))
+            });
+            nodes_to_spare(self.group.m, holders)
+        };
+        let mut more = seats.to_vec();
+        self.double_up(Fit::Able, self.width(), &mut more);
+        let gains = spare(&more) > spare(seats);
+        if gains {
+            seats.copy_from_slice(&more);
+        }
+        gains
+    }
+
+    /// To make a bucket that is missing is worth more than to move one that is there: twins give their nodes up.
+    /// Whether there was one.
+    fn give_twins_up(&self, seats: &mut [Option<Seat>]) -> bool {
+        let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
+        let missing = seats.iter().take(self.width()).any(Option::is_none);
+        let gives = missing && seats[twins_from..].iter().any(Option::is_some);
+        if gives {
+            seats[twins_from..].fill(None);
+        }
+        gives
+    }
+
+    /// A data bucket without a node is worth more than a parity bucket: where no node has room for one, the last
     /// parity bucket that the group can do without is given up, so that its node can take the data
     /// bucket's place in the epoch after. Whether it was.
     fn free_a_node(&self, seats: &mut [Option<Seat>]) -> bool {

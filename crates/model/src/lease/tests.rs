@@ -30,6 +30,38 @@ fn settled() -> (ClusterMap, Leases) {
     (map, book)
 }
 
+/// A node that holds two data buckets of a group asks once for both: it gets both leases, or none; and both are
+/// waited out.
+#[test]
+fn a_node_with_two_data_buckets_gets_leases_for_both_or_none() {
+    let shadow = NodeId(1).shadow().0;
+    let mut map = cluster(4);
+    map.apply(None, &create_pool("kept", "2+1", 1, false))
+        .expect("new");
+    start(&mut map, &[1, shadow, 2]);
+    let mut book = Leases::new(LEASE);
+    book.become_leader(at(0));
+    assert!(ask(&mut book, 1000, &map, 1, 1));
+    assert_eq!(book.until.len(), 2);
+    let stays = next_epoch(
+        &map,
+        1,
+        &[(1, Some(0)), (shadow, Some(1)), (2, Some(2)), (3, None)],
+    );
+    commit(&mut map, stays).expect("well formed");
+    assert!(book.may_open(at(1001), group(&map)), "both are retained");
+    assert!(ask(&mut book, 1001, &map, 1, 1));
+
+    let without = next_epoch(&map, 1, &[(1, Some(0)), (3, None), (2, Some(2))]);
+    commit(&mut map, without).expect("well formed");
+    assert!(
+        !ask(&mut book, 1002, &map, 1, 1),
+        "one of them is succeeded"
+    );
+    assert!(!book.may_open(at(1500), group(&map)), "its lease runs");
+    assert!(book.may_open(at(1501), group(&map)));
+}
+
 #[test]
 fn only_the_data_bucket_of_the_last_open_epoch_gets_a_lease() {
     let (mut map, mut book) = settled();

@@ -39,6 +39,7 @@ fn envelope(seq: u64, len: usize) -> GroupEnvelope {
         group: GroupId(1),
         epoch: Epoch(1),
         from: NodeId(2),
+        to_shadow: false,
         incarnation: Incarnation(2),
         message: GroupMessage::Deltas {
             stream: 0,

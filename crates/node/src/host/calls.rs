@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use staves_directory::{Directory, DirectoryError};
 use staves_group::DirectoryCall;
-use staves_model::GroupId;
+use staves_model::{GroupId, MemberSlot};
 use tokio::sync::{Notify, Semaphore};
 
 use super::Host;
@@ -20,8 +20,8 @@ const UNDER_WAY_MAX: usize = 64;
 /// How long one call may take; the member makes it again.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// A group, and which of the three calls.
-type Key = (GroupId, u8);
+/// A group, which of the three calls, and of whom: a node may hold two members of a group.
+type Key = (GroupId, u8, MemberSlot);
 
 /// Calls that are to be made, or are being made.
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(crate) struct Calls {
 
 #[derive(Default)]
 struct State {
-    /// At most three for each group.
+    /// At most four for each group: a node holds at most two members of it, and one leads.
     waiting: BTreeMap<Key, DirectoryCall>,
     under_way: BTreeMap<Key, DirectoryCall>,
 }
@@ -67,9 +67,9 @@ impl Calls {
 
 fn key(call: &DirectoryCall) -> Key {
     match call {
-        DirectoryCall::Open { group, .. } => (*group, 0),
-        DirectoryCall::Complete { group, .. } => (*group, 1),
-        DirectoryCall::Stuck { group, .. } => (*group, 2),
+        DirectoryCall::Open { group, .. } => (*group, 0, MemberSlot(0)),
+        DirectoryCall::Complete { group, slot, .. } => (*group, 1, *slot),
+        DirectoryCall::Stuck { group, .. } => (*group, 2, MemberSlot(0)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Leases for the data buckets that this node serves: asked for together, often enough that one lost
 //! answer does not end them (GROUP, promises and leases; rule 13 for nodes without any).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,9 @@ async fn ask(host: &Host, directory: &Directory, patience: Duration) {
         let member = state.bucket.as_ref()?.member();
         member.serving().then(|| (cell.group, member.epoch()))
     });
-    let wanted = wanted.collect();
+    // One that holds two data buckets of a group asks for both at once.
+    let wanted: BTreeSet<_> = wanted.collect();
+    let wanted = wanted.into_iter().collect();
     let clock = host.clock.now();
     let granted = match directory.lease(clock, wanted, patience).await {
         Ok(granted) => granted,
@@ -57,7 +60,7 @@ async fn ask(host: &Host, directory: &Directory, patience: Duration) {
     let routes = host.routes();
     let incarnation = host.life.incarnation;
     for (group, epoch) in granted.granted {
-        if let Some(cell) = routes.cell(group) {
+        for cell in routes.cells_of(group) {
             let event = Event::Lease {
                 epoch,
                 incarnation,

@@ -40,7 +40,7 @@ pub(crate) async fn run_busy(host: Arc<Host>) {
             continue;
         }
         let routes = host.routes();
-        for cell in groups.iter().filter_map(|g| routes.cell(*g)) {
+        for cell in groups.iter().flat_map(|g| routes.cells_of(*g)) {
             cell.step(&host, host.clock.now(), Event::Tick);
             host.peers.flush();
             tokio::task::yield_now().await;

@@ -199,10 +199,8 @@ impl Batch {
         let named = answers.iter().zip(self.groups.iter().flatten());
         let marks_of_groups = named
             .filter(|(answer, _)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _)))
-            .filter_map(|(_, group)| {
-                let state = routes.cell(*group)?.lock();
-                Some(state.bucket.as_ref()?.member().forgotten())
-            });
+            .flat_map(|(_, group)| routes.cells_of(*group))
+            .filter_map(|cell| Some(cell.lock().bucket.as_ref()?.member().forgotten()));
         marks.chain(marks_of_groups).max().unwrap_or(0)
     }
 

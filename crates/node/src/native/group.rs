@@ -1,14 +1,16 @@
 //! What a node says of its part in one group: for `staves group show`, and for scrubbing; and what it mends.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use staves_model::GroupId;
+use staves_model::{GroupId, MemberSlot};
 use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
 
 use crate::group_state::GroupState;
-use crate::host::Host;
 use crate::host::bucket::Bucket;
+use crate::host::{Cell, Host, Routes};
 
 /// Most pages of one answer: their sums have 64 KiB.
 const PAGES_MAX: u32 = 1024;
@@ -16,19 +18,15 @@ const PAGES_MAX: u32 = 1024;
 const AT_ONCE: u32 = 32;
 
 pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
-    let Some(cell) = host.routes().cell(target.group).cloned() else {
-        return reply.error(ErrorCode::NotFound, no_group(target));
-    };
-    let state = {
+    let routes = host.routes();
+    let states = routes.cells_of(target.group).map(|cell| {
         let state = cell.lock();
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
-        GroupState::of(
-            target.group,
-            &host.life,
-            host.clock.now(),
-            member,
-            state.waiting(),
-        )
+        let (life, now) = (&host.life, host.clock.now());
+        GroupState::of(target.group, life, now, member, state.waiting())
+    });
+    let Some(state) = GroupState::joined(states) else {
+        return reply.error(ErrorCode::NotFound, no_group(target));
     };
     match serde_json::to_vec(&state) {
         Ok(json) => reply.send(&Message::GroupStateAnswer(GroupStateAnswer {
@@ -38,10 +36,21 @@ pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
     }
 }
 
-/// Gives the sums of pages, of those that are here.
+/// The cell of the member in this slot; that of the node itself if there is none.
+fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell>> {
+    let holds = |cell: &&Arc<Cell>| {
+        let state = cell.lock();
+        let member = state.bucket.as_ref().map(|bucket| bucket.member());
+        member.and_then(|member| member.slot()) == Some(slot)
+    };
+    let found = routes.cells_of(group).find(holds);
+    found.or_else(|| routes.cell(group, false)).cloned()
+}
+
+/// Gives the sums of the pages of one of its members, of those that are here.
 pub(super) fn sums(host: &Host, ask: GroupSums, reply: Reply) {
     let target = GroupTarget { group: ask.group };
-    let Some(cell) = host.routes().cell(target.group).cloned() else {
+    let Some(cell) = cell_at(&host.routes(), ask.group, ask.slot) else {
         return reply.error(ErrorCode::NotFound, no_group(target));
     };
     let end = ask.page.saturating_add(ask.count.min(PAGES_MAX));
@@ -83,7 +92,7 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
     let target = GroupTarget { group: ask.group };
     let routes = host.routes();
     let (Some(cell), Some(group)) = (
-        routes.cell(target.group).cloned(),
+        cell_at(&routes, ask.group, ask.slot),
         routes.map.groups.get(&ask.group),
     ) else {
         return reply.error(ErrorCode::NotFound, no_group(target));

@@ -127,14 +127,15 @@ pub(crate) async fn serve_and_wait(
     }
 }
 
-/// The cell of an operation's group, or what is wrong with it.
+/// The cell that answers for an operation's data bucket, or that of the group, or what is wrong with it.
 fn place<'a>(
     routes: &'a Routes,
     request: &MemoryRequest,
     op: &MemoryOp,
 ) -> Result<&'a Arc<crate::host::Cell>, Answer> {
     let group = op.group;
-    let Some(cell) = routes.cell(group) else {
+    let mut cells = routes.cells_of(group);
+    let Some(home) = cells.next() else {
         let (code, text) = match request.revision > routes.map.revision {
             true => (
                 ErrorCode::NotServing,
@@ -151,7 +152,9 @@ fn place<'a>(
         let text = format!("group {group} has no data bucket {} of a region", op.slot);
         return Err(Answer::error(ErrorCode::Malformed, text));
     }
-    Ok(cell)
+    let shadow = cells.next().filter(|_| !home.lock().answers_for(op.slot));
+    let shadow = shadow.filter(|cell| cell.lock().answers_for(op.slot));
+    Ok(shadow.unwrap_or(home))
 }
 
 fn is_memory(map: &ClusterMap, op: &MemoryOp) -> bool {

@@ -138,6 +138,10 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
         (pool.starting, "not begun yet"),
         (pool.changing, "moving on to new members"),
         (pool.short, "short of complete copies"),
+        (
+            pool.doubled,
+            "with two members on one node, until another node comes",
+        ),
     ];
     let of = |many: u32, what: &str| {
         format!(

@@ -18,7 +18,7 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<String> {
         .map(|n| n.id)
         .collect();
     let listed = |group: &Group, node: NodeId| {
-        let is = |(_, x): (_, &Member)| x.node == node;
+        let is = |(_, x): (_, &Member)| x.node.home() == node;
         group.listed().any(is)
     };
     // With m = 1 a group may do with fewer copies while it has any home at all. With m > 1 who comes stands

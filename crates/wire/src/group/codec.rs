@@ -2,7 +2,7 @@
 //! machines never index past an end.
 
 use bytes::{BufMut, BytesMut};
-use staves_model::PAGE_BYTES;
+use staves_model::{NodeId, PAGE_BYTES};
 
 use super::{
     Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
@@ -30,13 +30,31 @@ wire_struct!(SyncStream {
     requests,
     forgot
 });
-wire_struct!(GroupEnvelope {
-    group,
-    epoch,
-    from,
-    incarnation,
-    message
-});
+/// The bit of an envelope's `from` that says for whom it is. Ids of nodes, and of their shadows, leave it clear.
+const TO_SHADOW: u64 = NodeId::END.0;
+
+impl Wire for GroupEnvelope {
+    fn put(&self, out: &mut BytesMut) {
+        let to = if self.to_shadow { TO_SHADOW } else { 0 };
+        self.group.put(out);
+        self.epoch.put(out);
+        (self.from.0 | to).put(out);
+        self.incarnation.put(out);
+        self.message.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<GroupEnvelope, DecodeError> {
+        let (group, epoch, sender) = (Wire::take(from)?, Wire::take(from)?, u64::take(from)?);
+        Ok(GroupEnvelope {
+            group,
+            epoch,
+            from: NodeId(sender & !TO_SHADOW),
+            to_shadow: sender & TO_SHADOW != 0,
+            incarnation: Wire::take(from)?,
+            message: Wire::take(from)?,
+        })
+    }
+}
 
 wire_enum!(GroupMessage {
     0 => Deltas { stream, deltas, stable, last, clock, want_extents },

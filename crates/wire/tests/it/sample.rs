@@ -192,6 +192,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         }),
         Opcode::GroupSums => Message::GroupSums(GroupSums {
             group: GroupId(rng.u32()),
+            slot: rng.slot(),
             page: rng.u32(),
             count: rng.u32(),
         }),
@@ -552,10 +553,12 @@ fn batch(rng: &mut Rng, kind: u64) -> Batch {
 }
 
 pub fn envelope(rng: &mut Rng, kind: u64) -> GroupEnvelope {
+    let (group, epoch, bits) = (GroupId(rng.u32()), rng.epoch(), rng.node().0);
     GroupEnvelope {
-        group: GroupId(rng.u32()),
-        epoch: rng.epoch(),
-        from: rng.node(),
+        group,
+        epoch,
+        from: NodeId(bits & !NodeId::END.0),
+        to_shadow: bits & NodeId::END.0 != 0,
         incarnation: rng.incarnation(),
         message: group_message(rng, kind),
     }

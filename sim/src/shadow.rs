@@ -1,0 +1,144 @@
+//! Nodes' shadows in worlds with m > 1: the second member of the group that a node may hold.
+//!
+//! A shadow has an entry of its own behind those of the nodes, for its member and who waits there; process, clock and
+//! memory are its node's. It has no place on the network: what is for it comes to its node, which brings it to the
+//! right one of the two, as the program does.
+
+use staves_group::Event;
+use staves_model::mutant::{Mutant, planted};
+use staves_wire::group::GroupEnvelope;
+
+use crate::event::Place;
+use crate::kv::Seat;
+use crate::node::Waiting;
+use crate::pinger::Eyes;
+use crate::world::{SimNode, World};
+
+impl SimNode {
+    /// The entry of this node's shadow.
+    pub(crate) fn shadow(&self) -> SimNode {
+        SimNode {
+            id: self.id,
+            arena: self.arena.clone(),
+            budget: self.budget.clone(),
+            member: None,
+            waiting: Waiting::default(),
+            eyes: Eyes::default(),
+            taken: 0,
+            ..*self
+        }
+    }
+}
+
+impl World {
+    /// How many nodes there are; the entries behind are those of their shadows.
+    pub fn hosts(&self) -> usize {
+        match self.m {
+            1 => self.nodes.len(),
+            _ => self.nodes.len() / 2,
+        }
+    }
+
+    /// The node of an entry, be it its shadow's. Other places of the network are what they are.
+    pub fn host_of(&self, place: Place) -> Place {
+        match self.m > 1 && place < self.nodes.len() {
+            true => place % self.hosts(),
+            false => place,
+        }
+    }
+
+    /// A node's own entry, and that of its shadow.
+    pub fn seats_of(&self, node: usize) -> Vec<usize> {
+        let host = self.host_of(node);
+        match self.m {
+            1 => vec![host],
+            _ => vec![host, host + self.hosts()],
+        }
+    }
+
+    /// The shadow is what its node is.
+    pub(crate) fn mirror(&mut self, node: usize) {
+        let seats = self.seats_of(node);
+        let [host, shadow] = seats[..] else { return };
+        let now = self.nodes[host].shadow();
+        let kept = &mut self.nodes[shadow];
+        let (member, waiting) = (kept.member.take(), std::mem::take(&mut kept.waiting));
+        *kept = SimNode {
+            id: now.id.shadow(),
+            member,
+            waiting,
+            ..now
+        };
+    }
+
+    /// Lets both members of a node know of an event.
+    pub(crate) fn step_both(&mut self, node: usize, event: &Event) {
+        for seat in self.seats_of(node) {
+            self.step_member(seat, event.clone());
+        }
+    }
+
+    /// Which of a node's entries a message is for.
+    pub(crate) fn addressee(&mut self, node: usize, envelope: &GroupEnvelope) -> usize {
+        if envelope.to_shadow {
+            self.cover.count("message to a shadow");
+        }
+        match envelope.to_shadow && !planted(Mutant::ShadowsMailToHome) {
+            true => node + self.hosts(),
+            false => node,
+        }
+    }
+
+    /// Which of a node's entries answers for a data bucket: its own, if neither does.
+    pub(crate) fn answering(&self, node: usize, stream: usize) -> usize {
+        let answers = |seat: &usize| {
+            let member = self.nodes[*seat].member.as_deref();
+            let slot = member.filter(|m| m.is_data()).and_then(|m| m.slot());
+            slot.is_some_and(|slot| slot.index() == stream)
+        };
+        self.seats_of(node)
+            .into_iter()
+            .find(answers)
+            .unwrap_or(node)
+    }
+
+    /// What a process held is gone with it.
+    pub(crate) fn empty_seats(&mut self, node: usize) {
+        for seat in self.seats_of(node) {
+            self.nodes[seat].member = None::<Seat>;
+            self.nodes[seat].waiting = Waiting::default();
+            self.forget_tokens(seat);
+        }
+        self.mirror(node);
+    }
+
+    /// Whether the group stands as well as so many nodes let it: with as many as members, each has its own. With
+    /// fewer, some hold two, and the loss of as many nodes is borne as can be.
+    pub(crate) fn is_well_placed(&self, nodes: usize) -> bool {
+        let (group, width) = (self.committed(), self.m + self.k);
+        let listed = group.listed().count();
+        let doubled = group.listed().any(|(_, x)| group.is_doubled(x));
+        if self.m == 1 || nodes >= width {
+            return listed == width.min(nodes) && !doubled;
+        }
+        let data = group.members[..self.m].iter().all(Option::is_some);
+        let map = &self.directory.map;
+        data && group.tolerates(|n, i| map.is_up(n, i)) >= Some(self.best_with(nodes))
+    }
+
+    // The most losses of nodes that can be borne where fewer nodes are than members: `twice` of them hold two.
+    fn best_with(&self, nodes: usize) -> u8 {
+        let most = (self.m + self.k - nodes).min(nodes);
+        let borne = |twice: usize| {
+            let mut spare = nodes + twice - self.m;
+            let takes = (0..nodes).map(|n| if n < twice { 2 } else { 1 });
+            let borne = takes.take_while(|takes| {
+                let left = spare.checked_sub(*takes);
+                spare = left.unwrap_or(0);
+                left.is_some()
+            });
+            borne.count() as u8
+        };
+        (0..=most).map(borne).max().unwrap_or(0)
+    }
+}
