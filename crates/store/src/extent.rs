@@ -142,6 +142,29 @@ impl Extent {
         Extent { start, arena }
     }
 
+    /// Asks the kernel for the memory of a range at once, which is then not asked for page by page as it is touched.
+    /// What is there stays as it is.
+    ///
+    /// # Panics
+    /// If the range leaves the extent.
+    pub(crate) fn provide(&mut self, from: usize, len: usize) {
+        let range = &mut self[from..from + len];
+        // SAFETY: the range is mapped, and this value alone owns it; the call changes none of its bytes. A kernel that
+        // does not know it (before Linux 5.14) refuses, and the pages come by page faults as without it.
+        unsafe { libc::madvise(range.as_mut_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// Whether the page at an offset has memory behind it.
+    #[cfg(test)]
+    pub(crate) fn has_memory(&self, from: usize) -> bool {
+        let mut there = 0u8;
+        let page = self[from..].as_ptr().cast_mut().cast();
+        // SAFETY: the page is mapped, and `there` has room for what is said of one page.
+        let said = unsafe { libc::mincore(page, 1, &mut there) };
+        assert_eq!(said, 0, "mincore: {}", io::Error::last_os_error());
+        there & 1 == 1
+    }
+
     /// Its place in the arena (and, times the extent's size, in the memfd).
     pub fn index(&self) -> u32 {
         let base = self.arena.mapping().base.as_ptr() as usize;
