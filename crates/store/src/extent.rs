@@ -1,4 +1,4 @@
-//! The mapping, and extents as owned pieces of it. All of the crate's `unsafe` is in this file.
+//! The mapping, extents as owned pieces of it, and what the kernel is asked for beside. All of the crate's `unsafe` is in this file.
 //!
 //! The one argument that everything here rests on: the arena hands out each index at most once until
 //! it comes back (`arena.rs` asserts it), and an [`Extent`] can be made only there. Distinct extents
@@ -114,6 +114,16 @@ impl Drop for Mapping {
         // SAFETY: the range is the mapping that `new` made. Extents hold an `Arc` of the arena that
         // owns this mapping, so none is alive.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Gives memory of the heap that is free back to the kernel, of which the allocator otherwise keeps what busy times
+/// took. For a node's idle moments: it takes some milliseconds, and whoever allocates meanwhile may wait for it.
+pub fn trim_heap() {
+    // SAFETY: the allocator's own function, from any thread; it moves nothing that is in use.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
