@@ -1,4 +1,4 @@
-//! The mapping, and extents as owned pieces of it. All of the crate's `unsafe` is in this file.
+//! The mapping, extents as owned pieces of it, and what the kernel is asked for beside. All of the crate's `unsafe` is in this file.
 //!
 //! The one argument that everything here rests on: the arena hands out each index at most once until
 //! it comes back (`arena.rs` asserts it), and an [`Extent`] can be made only there. Distinct extents
@@ -117,6 +117,16 @@ impl Drop for Mapping {
     }
 }
 
+/// Gives memory of the heap that is free back to the kernel, of which the allocator otherwise keeps what busy times
+/// took. For a node's idle moments: it takes some milliseconds, and whoever allocates meanwhile may wait for it.
+pub fn trim_heap() {
+    // SAFETY: the allocator's own function, from any thread; it moves nothing that is in use.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// 256 KiB of the arena, owned. Dereferences to its bytes. Goes back to the arena when dropped.
 pub struct Extent {
     start: NonNull<u8>,
@@ -140,6 +150,29 @@ impl Extent {
         // SAFETY: the offset lies within the mapping, as just asserted.
         let start = unsafe { mapping.base.add(offset) };
         Extent { start, arena }
+    }
+
+    /// Asks the kernel for the memory of a range at once, which is then not asked for page by page as it is touched.
+    /// What is there stays as it is.
+    ///
+    /// # Panics
+    /// If the range leaves the extent.
+    pub(crate) fn provide(&mut self, from: usize, len: usize) {
+        let range = &mut self[from..from + len];
+        // SAFETY: the range is mapped, and this value alone owns it; the call changes none of its bytes. A kernel that
+        // does not know it (before Linux 5.14) refuses, and the pages come by page faults as without it.
+        unsafe { libc::madvise(range.as_mut_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// Whether the page at an offset has memory behind it.
+    #[cfg(test)]
+    pub(crate) fn has_memory(&self, from: usize) -> bool {
+        let mut there = 0u8;
+        let page = self[from..].as_ptr().cast_mut().cast();
+        // SAFETY: the page is mapped, and `there` has room for what is said of one page.
+        let said = unsafe { libc::mincore(page, 1, &mut there) };
+        assert_eq!(said, 0, "mincore: {}", io::Error::last_os_error());
+        there & 1 == 1
     }
 
     /// Its place in the arena (and, times the extent's size, in the memfd).

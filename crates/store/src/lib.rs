@@ -30,7 +30,7 @@ mod pages;
 
 pub use arena::Arena;
 pub use budget::Budget;
-pub use extent::{Extent, MapError};
+pub use extent::{Extent, MapError, trim_heap};
 pub use pages::{Full, Pages};
 
 use staves_model::PAGE_BYTES;

@@ -50,7 +50,14 @@ pub struct Pages {
     /// that freeing much at once (a large value) costs nothing at once.
     dirty: Vec<Extent>,
     generation: u64,
+    /// The page after the last that was replaced, and up to where its neighbours have memory already.
+    replaced: u32,
+    provided: u32,
 }
+
+/// Where pages are replaced one after another, the kernel is asked for the memory of so many at once: that takes a
+/// fifth of the time of as many page faults. As many as a chunk of a region has, so that what is sparse stays so.
+const PROVIDED_PAGES: u32 = 16;
 
 impl Pages {
     /// No pages, nothing reserved.
@@ -63,6 +70,8 @@ impl Pages {
             spare: Vec::new(),
             dirty: Vec::new(),
             generation: next_generation(),
+            replaced: 0,
+            provided: 0,
         }
     }
 
@@ -225,7 +234,24 @@ impl Pages {
             return Ok(());
         };
         assert_eq!(bytes.len(), PAGE_BYTES, "bytes of page {page}");
+        self.make_exist(offset, PAGE_BYTES)?;
+        self.provide(page);
         self.write(offset, bytes)
+    }
+
+    // One page by itself is left to a page fault.
+    fn provide(&mut self, page: u32) {
+        let follows = std::mem::replace(&mut self.replaced, page + 1) == page;
+        if !follows {
+            self.provided = page + 1;
+        } else if page >= self.provided {
+            self.provided = (page / PROVIDED_PAGES + 1) * PROVIDED_PAGES;
+            let (index, within) = split(u64::from(page) * PAGE_BYTES as u64);
+            let len = (self.provided - page) as usize * PAGE_BYTES;
+            if let Some(Some(extent)) = self.table.get_mut(index) {
+                extent.provide(within, len);
+            }
+        }
     }
 
     /// No extent exists any more; the reservation stays. Renews [`Pages::generation`].
@@ -416,6 +442,30 @@ mod tests {
         assert_eq!(pages.slice(5 * EXTENT, 2), b"y\0");
         assert_eq!(pages.slice(0, 2), b"\0\0");
         assert_eq!(pages.end_page(), 6 * EXTENT_PAGES);
+    }
+
+    #[test]
+    fn memory_is_provided_for_what_is_replaced_in_order_and_for_a_chunk_at_most() {
+        let (_, _, mut pages) = pages(2, 2);
+        assert!(pages.reserve(2));
+        let provided = |pages: &Pages| {
+            let extent = pages.table[0].as_ref().unwrap();
+            (0..EXTENT_PAGES)
+                .filter(|p| extent.has_memory(*p as usize * PAGE_BYTES))
+                .collect::<Vec<_>>()
+        };
+        let one = [7; PAGE_BYTES];
+        pages.set_page(40, Some(&one)).unwrap();
+        assert_eq!(provided(&pages), [40]);
+        pages.set_page(3, Some(&one)).unwrap();
+        pages.set_page(4, Some(&one)).unwrap();
+        assert_eq!(provided(&pages), (3..16).chain([40]).collect::<Vec<_>>());
+        (5..17).for_each(|page| pages.set_page(page, Some(&one)).unwrap());
+        assert_eq!(provided(&pages), (3..32).chain([40]).collect::<Vec<_>>());
+        // Across the end of an extent, and of the table.
+        (60..68).for_each(|page| pages.set_page(page, Some(&one)).unwrap());
+        assert_eq!(pages.slice(67 * PAGE_BYTES as u64, 2), [7, 7]);
+        assert_eq!(pages.slice(17 * PAGE_BYTES as u64, 2), [0, 0]);
     }
 
     #[test]

@@ -8,9 +8,15 @@ use staves_group::Event;
 use tokio::time::MissedTickBehavior;
 
 use super::Host;
+use crate::cpu::CpuTime;
 
 /// How often the speed of filling is taken.
 const SAMPLE: Duration = Duration::from_millis(500);
+
+/// A node that uses less than this share of a processor has time to give memory back.
+const BUSY_SHARE: u32 = 8;
+/// Processor time in which a heap may have grown.
+const WORTH_TRIMMING: Duration = Duration::from_millis(300);
 
 /// Ticks.
 pub(crate) async fn run(host: Arc<Host>) {
@@ -18,6 +24,7 @@ pub(crate) async fn run(host: Arc<Host>) {
     // A node that stood still has nothing to catch up on.
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sampled = (Instant::now(), 0);
+    let mut rest = Rest::default();
     loop {
         tick.tick().await;
         host.tick();
@@ -27,7 +34,31 @@ pub(crate) async fn run(host: Arc<Host>) {
             let rate = came as f64 / sampled.0.elapsed().as_secs_f64();
             host.fill_rate.store(rate as u64, Ordering::Relaxed);
             sampled = (Instant::now(), missing);
+            if rest.begins(CpuTime::of_this_process().total()) {
+                staves_store::trim_heap();
+            }
         }
+    }
+}
+
+/// Whether the node has little to do, by the processor time that it uses, after it had much to do.
+#[derive(Default)]
+struct Rest {
+    /// What it had used when it was last looked at, and when its heap was last trimmed.
+    seen: Duration,
+    trimmed: Duration,
+}
+
+impl Rest {
+    /// It has used so much by now, one sample after the last look: true once in each rest.
+    fn begins(&mut self, used: Duration) -> bool {
+        let before = std::mem::replace(&mut self.seen, used);
+        let idle = used.saturating_sub(before) < SAMPLE / BUSY_SHARE;
+        let begins = idle && used.saturating_sub(self.trimmed) >= WORTH_TRIMMING;
+        if begins {
+            self.trimmed = used;
+        }
+        begins
     }
 }
 
@@ -45,5 +76,19 @@ pub(crate) async fn run_busy(host: Arc<Host>) {
             host.peers.flush();
             tokio::task::yield_now().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heap_is_trimmed_once_after_each_time_of_much_work() {
+        let mut rest = Rest::default();
+        let begins = [100, 500, 900, 930, 940, 950, 1300, 1310, 1320, 1330]
+            .map(|ms| rest.begins(Duration::from_millis(ms)));
+        let trimmed = |at: &usize| begins[*at];
+        assert_eq!((0..10).filter(trimmed).collect::<Vec<_>>(), [3, 7]);
     }
 }
