@@ -264,8 +264,13 @@ impl World {
         if let Some(data) = group.members[0] {
             self.propose(&BTreeSet::from([data.node]), false);
         }
-        if !self.committed().open {
-            let epoch = self.committed().epoch;
+        let next = self.committed();
+        // Nor is one that shares its node's memory with another member, or with what its node held before.
+        let was_there = |x: &Member| group.listed().any(|(_, o)| o.node.home() == x.node.home());
+        let mut joiners = next.listed().filter(|(slot, _)| !next.retained(*slot));
+        let shares = self.m > 1 && joiners.any(|(_, x)| was_there(x));
+        let (epoch, timed) = (next.epoch, !next.open && !shares);
+        if timed {
             self.queue
                 .push(self.now + 700 * MS, Happening::TakeoverDue(epoch));
         }

@@ -40,7 +40,7 @@ impl<'a> Taken<'a> {
         let (mut who, mut asks) = (Vec::new(), Vec::new());
         for group in region.groups().filter_map(|id| map.groups.get(&id)) {
             for (slot, member) in group.listed() {
-                if let Some(node) = map.nodes.get(&member.node) {
+                if let Some(node) = map.nodes.get(&member.node.home()) {
                     let message = Message::GroupState(GroupTarget { group: group.id });
                     who.push((group.id, slot));
                     asks.push((node.native.clone(), message));
@@ -105,7 +105,7 @@ impl<'a> Taken<'a> {
         for group in self.groups() {
             for slot in group.parity_slots() {
                 if let Some(member) = group.member(slot) {
-                    room.give(member.node, self.bytes_of(group, slot));
+                    room.give(member.node.home(), self.bytes_of(group, slot));
                 }
             }
         }
@@ -124,7 +124,7 @@ impl<'a> Taken<'a> {
                 largest = largest.max(then);
                 bill.needs += then - now;
                 if let Some(member) = group.member(slot) {
-                    bill.missing += room.take(member.node, then - now);
+                    bill.missing += room.take(member.node.home(), then - now);
                 }
             }
             sizes.push((group, largest));
@@ -198,7 +198,7 @@ impl<'a> Taken<'a> {
             let data = (0..group.m).map(|slot| self.bytes_of(group, MemberSlot(slot)));
             let size = data.max().unwrap_or(0);
             let members = parity.saturating_sub(there);
-            let in_group = |node| group.listed().any(|(_, x)| x.node == node);
+            let in_group = |node| group.listed().any(|(_, x)| x.node.home() == node);
             bill.needs += members as u64 * size;
             bill.missing += room.place(size, members, in_group);
         }
@@ -208,7 +208,7 @@ impl<'a> Taken<'a> {
 
 fn holds_data(group: &Group, node: staves_model::NodeId) -> bool {
     let data = (0..group.m).filter_map(|slot| group.member(MemberSlot(slot)));
-    data.into_iter().any(|x| x.node == node)
+    data.into_iter().any(|x| x.node.home() == node)
 }
 
 /// Chunks of each data bucket that a load touches.

@@ -70,7 +70,7 @@ pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
             true => group.m.into(),
             false => pool.scheme.width(),
         };
-        let in_group = |node: &NodeId| group.listed().any(|(_, x)| x.node == *node);
+        let in_group = |node: &NodeId| group.listed().any(|(_, x)| x.node.home() == *node);
         let free = homes.iter().filter(|home| !in_group(home)).count();
         let vacant = (0..width).filter(|s| group.member(MemberSlot(*s as u8)).is_none());
         // Parity that there are no nodes for is no bucket that anybody expects.
