@@ -93,6 +93,7 @@ pub fn new_keeper() -> Keeper {
         open_deadline: Duration::from_millis(500),
         unable_for: Duration::from_millis(1500),
         calm_after: Duration::from_millis(300),
+        twins_after: Duration::from_millis(300),
         propose_again: Duration::from_millis(60),
         start_empty_after: QUIET,
         ..KeeperConfig::default()

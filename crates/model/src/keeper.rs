@@ -63,6 +63,9 @@ pub struct KeeperConfig {
     /// take a lost data bucket's place: until that is made anew the group bears one loss less, and nodes
     /// that fail together are not found dead together.
     pub calm_after: Duration,
+    /// How long a node must have been draining before twins are called in for its members: a node that stops drains for a
+    /// moment, to hand over what others hold as well, and nobody is to begin to copy the rest.
+    pub twins_after: Duration,
     /// How long before a proposal that has not reached the map is made again.
     pub propose_again: Duration,
     /// How long before a node that is down, holds nothing and cannot come back is forgotten.
@@ -78,6 +81,7 @@ impl Default for KeeperConfig {
             fill_patience: Duration::from_secs(60),
             unable_for: Duration::from_secs(30),
             calm_after: Duration::from_secs(5),
+            twins_after: Duration::from_secs(3),
             propose_again: Duration::from_millis(300),
             forget_after: Duration::from_secs(60),
         }
@@ -106,6 +110,7 @@ pub struct Keeper {
     /// The lives of nodes that could not follow, per group.
     unable: BTreeMap<(GroupId, NodeId, Incarnation), Unable>,
     down_since: BTreeMap<NodeId, Time>,
+    draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
     lives: Vec<(NodeId, Incarnation, NodeState)>,
     /// Where every node is reached, and the first of its lives that was seen there.
@@ -172,6 +177,7 @@ impl Keeper {
             watches: BTreeMap::new(),
             unable: BTreeMap::new(),
             down_since: BTreeMap::new(),
+            draining_since: BTreeMap::new(),
             lives: Vec::new(),
             homes: BTreeMap::new(),
             ring: Ring::default(),
@@ -287,6 +293,11 @@ impl Keeper {
             .retain(|n, _| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down));
         for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
             self.down_since.entry(node.id).or_insert(now);
+        }
+        self.draining_since
+            .retain(|n, _| map.nodes.get(n).is_some_and(|n| n.draining));
+        for node in map.nodes.values().filter(|n| n.draining) {
+            self.draining_since.entry(node.id).or_insert(now);
         }
         self.watches.retain(|id, _| map.groups.contains_key(id));
         for group in map.groups.values() {
@@ -431,6 +442,10 @@ impl Keeper {
             pool,
             choice,
             stuck: &watch.stuck,
+            drained: &|node| {
+                let since = self.draining_since.get(&node);
+                since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
+            },
             calm: watch
                 .open_since
                 .is_some_and(|since| now.since(since) >= self.config.calm_after),

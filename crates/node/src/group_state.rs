@@ -140,3 +140,31 @@ impl GroupState {
         state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that holds two members says so of both, and whoever asks for one of them finds it.
+    #[test]
+    fn both_members_of_a_node_are_found_by_slot() {
+        let state = |slot: Option<u8>| GroupState {
+            slot,
+            ..GroupState::default()
+        };
+        let slots = |states: &[Option<u8>]| {
+            let joined = GroupState::joined(states.iter().map(|slot| state(*slot)))?;
+            let second = joined.second.as_ref().and_then(|second| second.slot);
+            Some((joined.slot, second))
+        };
+        assert_eq!(slots(&[]), None, "an unknown group");
+        assert_eq!(slots(&[None, None]), Some((None, None)));
+        assert_eq!(slots(&[None, Some(2)]), Some((Some(2), None)));
+        assert_eq!(slots(&[Some(5), Some(2)]), Some((Some(5), Some(2))));
+        let joined = GroupState::joined([Some(5), Some(2)].map(state).into_iter());
+        let of = |slot| joined.clone().and_then(|joined| joined.of_slot(slot));
+        assert_eq!(of(2).and_then(|state| state.slot), Some(2));
+        assert_eq!(of(5).and_then(|state| state.slot), Some(5));
+        assert_eq!(of(3), None);
+    }
+}

@@ -92,6 +92,8 @@ pub(super) struct View<'a> {
     pub(super) choice: Choice,
     /// The member slots of the newest epoch that were reported stuck.
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
+    /// Whether a node has been draining for a while.
+    pub(super) drained: &'a dyn Fn(NodeId) -> bool,
     /// The group has been open, unchanged, for a while.
     pub(super) calm: bool,
     /// What each node holds.
@@ -531,7 +533,10 @@ impl View<'_> {
         members: &[(MemberSlot, Member)],
         seats: &mut Vec<Option<Seat>>,
     ) -> bool {
-        let Some((slot, _)) = members.iter().find(|(_, x)| self.leaves(x)) else {
+        let Some((slot, _)) = members
+            .iter()
+            .find(|(_, x)| self.leaves(x) && (!self.drains(x) || (self.drained)(x.node.home())))
+        else {
             return false;
         };
         let taken: Vec<Seat> = members.iter().map(seat).collect();

@@ -616,6 +616,34 @@ fn a_drain_never_lowers_what_a_coded_group_bears() {
     }
 }
 
+/// A node that stops drains for a moment, so that copies take over in good order: nobody begins to copy its coded
+/// buckets for that.
+#[test]
+fn a_short_drain_calls_no_twin_in() {
+    let mut town = coded(4, "2+1", 8);
+    let epochs = |town: &Town| {
+        town.map
+            .groups
+            .values()
+            .map(|g| g.epoch)
+            .collect::<Vec<_>>()
+    };
+    let before = epochs(&town);
+    drain(&mut town, 2, true);
+    for _ in 0..100 {
+        town.keep(&[]);
+        town.work(&mut Dice(1), 100);
+        town.wait(25);
+    }
+    drain(&mut town, 2, false);
+    town.settle();
+    assert_eq!(epochs(&town), before, "2.5 s");
+    drain(&mut town, 2, true);
+    town.settle();
+    assert!(epochs(&town) > before, "it stays drained");
+    town.check_at_rest();
+}
+
 /// A node dies, or the drain is taken back, at any moment of a drain: nothing is lost, and all comes to rest.
 #[test]
 fn a_drain_that_is_disturbed_loses_nothing() {
@@ -657,6 +685,8 @@ fn a_lost_bucket_goes_before_one_that_moves() {
     let of = |slot: usize| group(&town).members[slot].expect("listed").node.0;
     let (moves, dies) = (of(0), of(2));
     drain(&mut town, moves, true);
+    town.keep(&[]);
+    town.wait(3_000);
     town.keep(&[]);
     assert!(group(&town).members.len() > 3, "one stands beside it");
     town.change(&node_down(&town.map.clone(), dies));

@@ -365,6 +365,33 @@ fn buckets_in_motion_are_told() {
     );
 }
 
+/// A node that holds two members of a group takes both with it, and that is counted and told.
+#[test]
+fn two_members_on_one_node_are_told() {
+    let mut six = cluster(6, "4+2");
+    assert!(!six.says().1.contains("two members"));
+    six.down(6);
+    for group in six.groups() {
+        for x in group.members.iter_mut().flatten() {
+            if x.node == NodeId(6) {
+                (x.node, x.incarnation) = (NodeId(1).shadow(), Incarnation(1));
+            }
+        }
+        group.last_open.members = group.members.clone();
+    }
+    let report = six.report();
+    assert_eq!((report.pools[0].doubled, report.pools[0].whole), (8, 8));
+    assert_eq!(report.pools[0].tolerates, Some(1), "n1 takes two of two");
+    let says =
+        "8 of 8 buckets of pool 'cache' with two members on one node, until another node comes";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    let of = |id: u64| {
+        let node = report.nodes.iter().find(|node| node.id == id);
+        node.map(|node| node.primaries + node.copies)
+    };
+    assert_eq!((of(1), of(2), of(6)), (Some(16), Some(8), Some(0)));
+}
+
 #[test]
 fn a_new_pool_has_not_begun() {
     let mut five = cluster(5, "1+2");
