@@ -266,7 +266,8 @@ impl World {
         }
         let next = self.committed();
         // Nor is one that shares its node's memory with another member, or with what its node held before.
-        let was_there = |x: &Member| group.listed().any(|(_, o)| o.node.home() == x.node.home());
+        let was_there =
+            |x: &staves_model::Member| group.listed().any(|(_, o)| o.node.home() == x.node.home());
         let mut joiners = next.listed().filter(|(slot, _)| !next.retained(*slot));
         let shares = self.m > 1 && joiners.any(|(_, x)| was_there(x));
         let (epoch, timed) = (next.epoch, !next.open && !shares);
