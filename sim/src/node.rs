@@ -165,7 +165,7 @@ impl World {
             return;
         };
         let ahead = parts.iter().any(|p| {
-            let known = |(stream, label): (usize, &Option<Label>)| {
+            let known = |(stream, label): (usize, Option<Label>)| {
                 label.is_some_and(|l| member.stream(stream).is_some_and(|s| l.seq > s.prefix))
             };
             p.labels.iter().enumerate().any(known)

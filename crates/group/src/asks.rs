@@ -85,13 +85,19 @@ impl Asks {
         before.is_some_and(|(first, asked)| page - first < asked.count)
     }
 
-    /// At how many members this page was asked for, as far as it was.
-    pub fn members_asked(&self, page: u32) -> usize {
+    /// The request that pages from `first` to `last` answer: its first page, how many it asks for, and at how many
+    /// members. Of two the one for which a client waits, which is the shorter.
+    pub fn answered_by(&self, first: u32, last: u32) -> Option<(u32, u32, usize)> {
         let of = |asks: &BTreeMap<u32, Asked>| {
-            let (first, asked) = asks.range(..=page).next_back()?;
-            (page - first < asked.count).then_some(asked.of)
+            let (page, asked) = asks.range(..=first).next_back()?;
+            (last - page < asked.count).then_some((*page, asked.count, asked.of))
         };
-        of(&self.sweep).max(of(&self.urgent)).unwrap_or(0)
+        of(&self.urgent).or_else(|| of(&self.sweep))
+    }
+
+    /// Whether a request begins with this page.
+    pub fn begins(&self, page: u32) -> bool {
+        self.sweep.contains_key(&page) || self.urgent.contains_key(&page)
     }
 
     /// Notes a request of the sweep. False if the node's buckets have asked for as much as they may.

@@ -66,7 +66,7 @@ pub fn add_delta_to(m: usize, parity: MemberSlot, stream: usize, delta: &[u8], t
 }
 
 /// A source that is all zero.
-static ZERO_PAGE: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+pub(crate) static ZERO_PAGE: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// The last recipe, kept because the same one serves page after page (an inverted matrix), and the memory
 /// that pages are made in.
@@ -83,20 +83,25 @@ impl Recipes {
         &mut self,
         m: usize,
         sources: &[MemberSlot],
-        parts: &[Option<&[u8]>],
+        parts: &[&[u8]],
         wanted: &[MemberSlot],
         mut take: impl FnMut(MemberSlot, Option<&[u8]>),
     ) {
-        if m == 1 || parts.iter().all(Option::is_none) {
-            let same = parts.first().copied().flatten();
+        let zero = |part: &&[u8]| std::ptr::eq(*part, &ZERO_PAGE[..]);
+        if m == 1 || parts.iter().all(zero) {
+            let same = parts.first().copied().filter(|part| !zero(part));
             return wanted.iter().for_each(|slot| take(*slot, same));
         }
         let mut made = std::mem::take(&mut self.made);
         made.resize(wanted.len() * PAGE_BYTES, 0);
-        let sources_bytes: Vec<&[u8]> = parts.iter().map(|p| p.unwrap_or(&ZERO_PAGE)).collect();
-        let mut outputs: Vec<&mut [u8]> = made.chunks_exact_mut(PAGE_BYTES).collect();
-        self.recipe(m, sources, wanted)
-            .make(&sources_bytes, &mut outputs);
+        let recipe = self.recipe(m, sources, wanted);
+        match &wanted {
+            [_] => recipe.make(parts, &mut [&mut made[..]]),
+            _ => {
+                let mut outputs: Vec<&mut [u8]> = made.chunks_exact_mut(PAGE_BYTES).collect();
+                recipe.make(parts, &mut outputs);
+            }
+        }
         for (slot, page) in wanted.iter().zip(made.chunks_exact(PAGE_BYTES)) {
             take(*slot, (!is_zero(page)).then_some(page));
         }

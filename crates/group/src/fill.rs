@@ -9,22 +9,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use staves_model::{Label, MemberSlot, NodeId, PAGE_BYTES, Time, mutant::Mutant, mutant::planted};
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
 use crate::asks::{Asks, Of};
-use crate::code::Recipes;
+use crate::code::{Recipes, ZERO_PAGE};
 use crate::member::{Ctx, DirectoryCall, Effects, State};
-use crate::table::UNWRITTEN;
+use crate::table::{UNWRITTEN, is_zero};
 
 /// A page at hand that has waited so long for the streams is asked for again, of another member where
 /// there is one.
 const WAITS_FOR_STREAMS: Duration = Duration::from_secs(1);
 /// A joiner that has had nothing for so long from the one who makes the pass fetches by itself.
 const WAITS_FOR_THE_PASS: Duration = Duration::from_secs(1);
-/// Most pages of which some parts are at hand (m > 1); others are asked for again.
-const PARTS_PAGES_MAX: usize = 4096;
+/// Most parts at hand that wait for other members' (m > 1); what is beyond is asked for again.
+const PARTS_MAX: usize = 16 << 10;
 
 /// How a member that lacked pages came by them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,15 +39,15 @@ pub struct Filled {
     pub ended: Option<Time>,
 }
 
-/// Parts at hand of one page, in order of slot.
-type Parts = Vec<(MemberSlot, PagePart)>;
+/// What members have sent for one request, in order of slot: each message as it came, its pages in order.
+type Gathered = Vec<(MemberSlot, Vec<PagePart>)>;
 
 /// A joiner's work.
 #[derive(Default)]
 pub(crate) struct Fill {
     asks: Asks,
-    /// Parts at hand of pages that need more than one (m > 1).
-    parts: BTreeMap<u32, Parts>,
+    /// Answers at hand to requests that need more than one (m > 1), by the request's first page.
+    gathered: BTreeMap<u32, Gathered>,
     /// Where the sweep over the table stands.
     next: u32,
     /// How often a request was made again: turns to other sources.
@@ -63,7 +63,7 @@ impl Fill {
     /// Another epoch: what was asked for is void.
     pub fn clear(&mut self) {
         self.asks.clear();
-        self.parts.clear();
+        self.gathered.clear();
         self.next = 0;
         self.passed = None;
     }
@@ -74,15 +74,30 @@ impl Fill {
     }
 }
 
-/// Pages made for other joiners in the pass, by slot.
-type Made = BTreeMap<MemberSlot, Vec<PagePart>>;
+/// Pages made for another joiner in the pass, and the memory that they lie in.
+struct Made {
+    slot: MemberSlot,
+    parts: Vec<PagePart>,
+    room: BytesMut,
+}
+
+/// What is the same for all pages of a message, and memory that serves one after the other.
+struct Rebuilding {
+    applied: Vec<u64>,
+    /// For whom pages are made: this member and, in the pass, the other joiners.
+    wanted: Vec<MemberSlot>,
+    made: Vec<Made>,
+    recipes: Recipes,
+    sources: Vec<MemberSlot>,
+    streams: Vec<Label>,
+}
 
 impl State {
     /// Asks again for what did not come, and for what is lacking.
     pub fn tick_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if self.table.absent_count() > 0 {
-            let table = &self.table;
-            self.fill.parts.retain(|page, _| !table.is_here(*page));
+            let asks = &self.fill.asks;
+            self.fill.gathered.retain(|page, _| asks.begins(*page));
             if self.table.drop_waiting(ctx.now - WAITS_FOR_STREAMS) {
                 self.fill.turns = self.fill.turns.wrapping_add(1);
             }
@@ -296,60 +311,118 @@ impl State {
         parts: Vec<PagePart>,
         out: &mut Effects,
     ) {
-        let m = self.shape().m;
         // Nobody asks others, whatever they send: a twin's slot is no row of the code.
         let giver = self.may_give(from);
-        let Some(first) = parts.first().map(|p| p.page).filter(|_| giver) else {
+        let in_order = parts.is_sorted_by(|a, b| a.page < b.page);
+        let ends = parts.first().zip(parts.last());
+        let Some((first, last)) = ends.filter(|_| giver && in_order) else {
             return;
         };
-        let mut made = Made::new();
-        let applied = self.applied();
-        let enough = if self.shape().is_twin() { 1 } else { m };
-        for part in parts {
-            let page = part.page;
-            if part.labels.len() != m || self.table.is_here(page) {
-                continue;
+        // What was not asked for, or is not any more, is of no use.
+        let Some((page, count, of)) = self.fill.asks.answered_by(first.page, last.page) else {
+            return;
+        };
+        let mut gathered = self.fill.gathered.remove(&page).unwrap_or_default();
+        let at = match gathered.binary_search_by_key(&from, |(slot, _)| *slot) {
+            Ok(at) => {
+                gathered[at].1 = parts;
+                at
             }
-            if self.fill.parts.len() >= PARTS_PAGES_MAX && !self.fill.parts.contains_key(&page) {
-                continue;
+            Err(at) => {
+                gathered.insert(at, (from, parts));
+                at
             }
-            let known = self.fill.parts.entry(page).or_default();
-            match known.binary_search_by_key(&from, |(slot, _)| *slot) {
-                Ok(at) => known[at].1 = part,
-                Err(at) => known.insert(at, (from, part)),
-            }
-            if known.len() >= enough
-                && let Some(known) = self.fill.parts.remove(&page)
-                && !self.try_rebuild(ctx.now, page, &known, &applied, &mut made)
-            {
-                self.fill.parts.insert(page, known);
-            }
+        };
+        match self.rebuild(ctx, &gathered, at, of, out) {
+            true => self.fill.asks.answered(ctx.now, page, page + count),
+            false => self.gather(page, gathered),
         }
-        self.send_made(ctx, made, out);
-        // A request that these answer is done, unless other members' parts are still awaited.
-        let awaited = self.fill.parts.range(first..).next();
-        let until = awaited.map_or(u32::MAX, |(page, _)| *page);
-        self.fill.asks.answered(ctx.now, first, until);
         self.sweep(ctx, out);
     }
 
-    fn send_made(&self, ctx: &Ctx<'_>, made: Made, out: &mut Effects) {
-        for (slot, parts) in made {
+    // Keeps parts until those of other members are there, too.
+    fn gather(&mut self, page: u32, gathered: Gathered) {
+        let parts = |gathered: &Gathered| gathered.iter().map(|(_, p)| p.len()).sum::<usize>();
+        let all: usize = self.fill.gathered.values().map(parts).sum();
+        if all + parts(&gathered) <= PARTS_MAX {
+            self.fill.gathered.insert(page, gathered);
+        }
+    }
+
+    // Rebuilds what can be rebuilt with the message at `newest`. True if the request needs no more of these parts.
+    fn rebuild(
+        &mut self,
+        ctx: &Ctx<'_>,
+        gathered: &Gathered,
+        newest: usize,
+        of: usize,
+        out: &mut Effects,
+    ) -> bool {
+        let (m, twin) = (self.shape().m, self.shape().is_twin());
+        let enough = if twin { 1 } else { m };
+        if gathered.len() < enough {
+            return false;
+        }
+        let mut all = true;
+        let mut with = self.rebuilding();
+        let mut parts: Vec<(MemberSlot, &PagePart)> = Vec::with_capacity(gathered.len());
+        for (at, part) in gathered[newest].1.iter().enumerate() {
+            let page = part.page;
+            if self.table.is_here(page) {
+                continue;
+            }
+            parts.clear();
+            for (slot, message) in gathered {
+                // Nearly always all have sent the same pages.
+                let same = message.get(at).filter(|p| p.page == page);
+                let found = || message.binary_search_by_key(&page, |p| p.page).ok();
+                let part = same.or_else(|| found().map(|at| &message[at]));
+                parts.extend(part.filter(|p| p.labels.streams() == m).map(|p| (*slot, p)));
+            }
+            let done = parts.len() >= enough && self.try_rebuild(ctx.now, &parts, &mut with);
+            // Where all have answered that were asked, what does not agree is of no use any more.
+            all &= done || (parts.len() >= enough && parts.len() >= of);
+        }
+        self.fill.recipes = with.recipes;
+        for Made { slot, parts, .. } in with.made.into_iter().filter(|x| !x.parts.is_empty()) {
             if let Some(x) = self.view.member(slot) {
                 let message = GroupMessage::Parts { slot, parts };
                 out.sends.push((x.node, ctx.envelope(self.epoch, message)));
             }
+        }
+        all
+    }
+
+    fn rebuilding(&mut self) -> Rebuilding {
+        let mut wanted = vec![self.slot];
+        if self.makes_the_pass() {
+            wanted.extend(self.joiners().filter(|s| *s != self.slot));
+        }
+        let made = |slot: &MemberSlot| Made {
+            slot: *slot,
+            parts: Vec::new(),
+            room: BytesMut::new(),
+        };
+        Rebuilding {
+            applied: self.applied(),
+            made: wanted[1..].iter().map(made).collect(),
+            wanted,
+            recipes: std::mem::take(&mut self.fill.recipes),
+            sources: Vec::new(),
+            streams: Vec::new(),
         }
     }
 
     /// Pages of this member came, made by the joiner that makes the pass.
     pub fn take_made(&mut self, ctx: &Ctx<'_>, parts: Vec<PagePart>, out: &mut Effects) {
         let (shape, applied) = (self.shape(), self.applied());
+        let mut streams = Vec::with_capacity(shape.m);
         for part in parts {
-            let streams: Option<Vec<Label>> = part.labels.iter().copied().collect();
-            let Some(streams) = streams.filter(|s| s.len() == shape.m && shape.m > 1) else {
+            streams.clear();
+            streams.extend(part.labels.iter().flatten());
+            if streams.len() != shape.m || part.labels.streams() != shape.m || shape.m == 1 {
                 continue;
-            };
+            }
             match &part.content {
                 PageContent::Zero => self.offer(ctx.now, part.page, &streams, None, &applied),
                 PageContent::Bytes(b) if b.len() == PAGE_BYTES => {
@@ -384,106 +457,137 @@ impl State {
     fn try_rebuild(
         &mut self,
         now: Time,
-        page: u32,
-        parts: &Parts,
-        applied: &[u64],
-        made: &mut Made,
+        parts: &[(MemberSlot, &PagePart)],
+        with: &mut Rebuilding,
     ) -> bool {
-        let m = self.shape().m;
         let shape = self.shape();
+        let page = parts[0].1.page;
         let found = match shape.is_twin() {
-            true => of_original(parts, shape.bucket()),
-            false => agreeing(parts, m, self.slot),
+            true => of_original(parts, shape.bucket(), with),
+            false => agreeing(parts, shape.m, self.slot, with),
         };
-        let Some((sources, streams)) = found else {
-            return parts.len() >= self.fill.asks.members_asked(page).max(m);
-        };
+        if !found {
+            return false;
+        }
         let says_held = parts.iter().any(|(_, p)| p.content == PageContent::Held);
         let old = self.old.as_ref().filter(|_| says_held);
         let held = old.map(|old| (old.label(page, 0), old.copy_out(page)));
-        let part = |slot: &MemberSlot| parts.iter().find(|(s, _)| s == slot);
-        let chosen = sources.iter().filter_map(part);
-        let bytes = chosen.map(|(_, part)| bytes_of(part, held.as_ref()));
-        let Some(bytes) = bytes.collect::<Option<Vec<_>>>() else {
-            return true;
-        };
-        let mut wanted = vec![self.slot];
-        if self.makes_the_pass() {
-            wanted.extend(self.joiners().filter(|s| *s != self.slot));
+        let mut bytes = Vec::with_capacity(with.sources.len());
+        for slot in &with.sources {
+            let part = parts.iter().find(|(s, _)| s == slot);
+            match part.and_then(|(_, part)| bytes_of(part, held.as_ref())) {
+                Some(part) => bytes.push(part),
+                None => return true,
+            }
         }
-        let mut recipes = std::mem::take(&mut self.fill.recipes);
+        let Rebuilding {
+            applied,
+            wanted,
+            made,
+            recipes,
+            sources,
+            streams,
+        } = with;
         let mut take = |slot, bytes: Option<&[u8]>| {
             if slot == self.slot {
-                return self.offer(now, page, &streams, bytes, applied);
+                return self.offer(now, page, streams, bytes, applied);
             }
-            made.entry(slot).or_default().push(PagePart {
-                page,
-                labels: streams.iter().copied().map(Some).collect(),
-                content: bytes.map_or(PageContent::Zero, |bytes| {
-                    PageContent::Bytes(Bytes::copy_from_slice(bytes))
-                }),
-            });
+            if let Some(made) = made.iter_mut().find(|made| made.slot == slot) {
+                made.add(page, streams, bytes);
+            }
         };
         match shape.is_twin() {
-            true => take(wanted[0], bytes[0]),
-            false => recipes.make(m, &sources, &bytes, &wanted, take),
+            true => take(wanted[0], Some(bytes[0]).filter(|b| !is_zero(b))),
+            false => recipes.make(shape.m, sources, &bytes, wanted, take),
         }
-        self.fill.recipes = recipes;
         true
     }
 }
 
-/// The bytes of a part; the outer None: it says "what you hold", and that is not held here.
-fn bytes_of<'a>(
-    part: &'a PagePart,
-    held: Option<&'a (Label, Option<Bytes>)>,
-) -> Option<Option<&'a [u8]>> {
+impl Made {
+    fn add(&mut self, page: u32, streams: &[Label], bytes: Option<&[u8]>) {
+        let content = bytes.map_or(PageContent::Zero, |bytes| {
+            // All pages of the message in one piece of memory, or few.
+            self.room.reserve(PAGE_BYTES);
+            self.room.extend_from_slice(bytes);
+            PageContent::Bytes(self.room.split().freeze())
+        });
+        let labels: Vec<Option<Label>> = streams.iter().copied().map(Some).collect();
+        self.parts.push(PagePart {
+            page,
+            labels: labels.into(),
+            content,
+        });
+    }
+}
+
+/// The bytes of a part. None: it says "what you hold", and that is not held here.
+fn bytes_of<'a>(part: &'a PagePart, held: Option<&'a (Label, Option<Bytes>)>) -> Option<&'a [u8]> {
     match &part.content {
-        PageContent::Zero => Some(None),
-        PageContent::Bytes(b) if b.len() == PAGE_BYTES => Some(Some(b)),
+        PageContent::Zero => Some(&ZERO_PAGE),
+        PageContent::Bytes(b) if b.len() == PAGE_BYTES => Some(b),
         PageContent::Bytes(_) => None,
         PageContent::Held => {
             let (label, bytes) = held?;
-            let same = part.labels[0] == Some(*label);
-            (same || planted(Mutant::LabelsBySeqAlone)).then_some(bytes.as_deref())
+            let same = part.labels.get(0) == Some(*label);
+            let bytes = bytes.as_deref().unwrap_or(&ZERO_PAGE);
+            (same || planted(Mutant::LabelsBySeqAlone)).then_some(bytes)
         }
     }
 }
 
 /// The part of a twin's original, which is the twin's page. What it says nothing of is no column of the twin's.
-fn of_original(parts: &Parts, original: MemberSlot) -> Option<(Vec<MemberSlot>, Vec<Label>)> {
-    let (_, part) = parts.iter().find(|(slot, _)| *slot == original)?;
+fn of_original(
+    parts: &[(MemberSlot, &PagePart)],
+    original: MemberSlot,
+    with: &mut Rebuilding,
+) -> bool {
+    let Some((_, part)) = parts.iter().find(|(slot, _)| *slot == original) else {
+        return false;
+    };
+    with.sources.clear();
+    with.sources.push(original);
+    with.streams.clear();
     let labels = part.labels.iter();
-    let labels = labels.map(|label| label.unwrap_or(UNWRITTEN)).collect();
-    Some((vec![original], labels))
+    with.streams
+        .extend(labels.map(|label| label.unwrap_or(UNWRITTEN)));
+    true
 }
 
-/// m of the parts whose labels agree, and what they agree on for each stream. All data buckets agree with one
-/// another, since each knows its own stream only; any other m have a parity bucket among them, which knows
-/// all streams, and it is enough to look for those that agree with it.
-fn agreeing(parts: &Parts, m: usize, slot: MemberSlot) -> Option<(Vec<MemberSlot>, Vec<Label>)> {
-    if parts.len() < m {
-        return None;
-    }
+/// Looks for m parts whose labels agree; whose they are, and what they agree on for each stream, is in `with` then.
+/// All data buckets agree with one another, since each knows its own stream only; any other m have a parity bucket
+/// among them, which knows all streams, and it is enough to look for those that agree with it.
+fn agreeing(
+    parts: &[(MemberSlot, &PagePart)],
+    m: usize,
+    slot: MemberSlot,
+    with: &mut Rebuilding,
+) -> bool {
     let others = || parts.iter().filter(|(s, _)| *s != slot);
     let data = || others().filter(|(s, _)| s.index() < m);
+    let Rebuilding {
+        sources, streams, ..
+    } = with;
     if m > 1 && data().count() == m {
-        let own = |(s, part): &(MemberSlot, PagePart)| part.labels[s.index()];
-        let streams = data().map(own).collect::<Option<Vec<Label>>>()?;
-        return Some((data().map(|(s, _)| *s).collect(), streams));
+        sources.clear();
+        sources.extend(data().map(|(s, _)| *s));
+        streams.clear();
+        streams.extend(data().filter_map(|(s, part)| part.labels.get(s.index())));
+        return streams.len() == m;
     }
-    others().find_map(|(_, anchor)| {
-        let streams = anchor
-            .labels
-            .iter()
-            .copied()
-            .collect::<Option<Vec<Label>>>()?;
+    others().any(|(_, anchor)| {
+        streams.clear();
+        streams.extend(anchor.labels.iter().flatten());
+        if streams.len() != m {
+            return false;
+        }
         let agrees = |part: &PagePart| {
-            let same = |(known, label): (&Option<Label>, &Label)| known.is_none_or(|l| l == *label);
-            planted(Mutant::MixedPageVersions) || part.labels.iter().zip(&streams).all(same)
+            let same = |(known, label): (Option<Label>, &Label)| known.is_none_or(|l| l == *label);
+            planted(Mutant::MixedPageVersions) || part.labels.iter().zip(&*streams).all(same)
         };
         let agreeing = others().filter(|(_, part)| agrees(part));
-        let sources: Vec<MemberSlot> = agreeing.map(|(s, _)| *s).take(m).collect();
-        (sources.len() == m).then_some((sources, streams))
+        sources.clear();
+        sources.extend(agreeing.map(|(s, _)| *s).take(m));
+        sources.len() == m
     })
 }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use staves_model::{Epoch, Label, NodeId, PAGE_BYTES, mutant::Mutant, mutant::planted};
-use staves_wire::group::{Delta, GroupMessage, PageContent, PagePart};
+use staves_store::{EXTENT_PAGES, Pages};
+use staves_wire::group::{Delta, GroupMessage, Labels, PageContent, PagePart};
 
 use crate::code;
 use crate::member::{Ctx, Effects, State};
@@ -13,6 +14,31 @@ use crate::table::{bytes_in, is_zero, touched};
 
 /// Most pages that one request may name; a bound on what a peer can make us send.
 const GET_PAGES_MAX: u32 = 1024;
+
+/// Pages as they were copied out, all that lie together at once: memory that is read from one end to the other comes
+/// nearly twice as fast as page by page.
+#[derive(Default)]
+struct Copied {
+    first: u32,
+    bytes: Bytes,
+}
+
+impl Copied {
+    /// A page's bytes, unless it is all zero. Those behind it up to `last` will be asked for next.
+    fn page(&mut self, pages: &Pages, page: u32, last: u32) -> Option<Bytes> {
+        let end = self.first + (self.bytes.len() / PAGE_BYTES) as u32;
+        if !(self.first..end).contains(&page) {
+            pages.page(page)?;
+            let end = last.min((page / EXTENT_PAGES + 1) * EXTENT_PAGES);
+            let at = u64::from(page) * PAGE_BYTES as u64;
+            let bytes = pages.slice(at, (end - page) as usize * PAGE_BYTES);
+            (self.first, self.bytes) = (page, Bytes::copy_from_slice(bytes));
+        }
+        let at = (page - self.first) as usize * PAGE_BYTES;
+        let bytes = self.bytes.slice(at..at + PAGE_BYTES);
+        (!is_zero(&bytes)).then_some(bytes)
+    }
+}
 
 impl State {
     /// Gives the pages that are here to a joiner of the same epoch, at whose cut this member stands. A joiner
@@ -35,13 +61,12 @@ impl State {
         let count = count.min(GET_PAGES_MAX);
         let last = page.saturating_add(count);
         let logged = self.logged(page, last);
-        // All pages of the message in one piece of memory.
-        let mut room = BytesMut::with_capacity((last - page) as usize * PAGE_BYTES);
+        let mut copied = Copied::default();
         let parts: Vec<PagePart> = (page..last)
             .filter(|p| self.table.is_here(*p))
             .map(|p| match logged.get(&p) {
                 Some(deltas) => self.part_rolled_forward(p, deltas),
-                None => self.part_in(p, held.get((p - page) as usize), &mut room),
+                None => self.part_in(p, last, held.get((p - page) as usize), &mut copied),
             })
             .collect();
         let message = GroupMessage::Parts {
@@ -103,7 +128,7 @@ impl State {
         };
         PagePart {
             page,
-            labels: labels.into_iter().map(Some).collect(),
+            labels: labels.into_iter().map(Some).collect::<Vec<_>>().into(),
             content,
         }
     }
@@ -116,11 +141,14 @@ impl State {
         (0..shape.m).map(known).collect()
     }
 
-    // A part whose bytes are put at the end of `room`.
-    fn part_in(&self, page: u32, held: Option<&Label>, room: &mut BytesMut) -> PagePart {
+    // A part of a message that ends before page `last`; it has the bytes of its pages in few pieces of memory.
+    fn part_in(&self, page: u32, last: u32, held: Option<&Label>, copied: &mut Copied) -> PagePart {
         let shape = self.shape();
-        let labels = self.known_labels(page);
         let label = self.table.label(page, 0);
+        let labels = match shape.columns() {
+            1 => Labels::of_one(shape.stream(0), label, shape.m),
+            _ => self.known_labels(page).into(),
+        };
         // Rule 17: pair by pair. A label of 0 is a page never written: zero, and cheaper said so.
         let same = held.is_some_and(|held| {
             let equal = if planted(Mutant::LabelsBySeqAlone) {
@@ -133,11 +161,8 @@ impl State {
         let content = if same {
             PageContent::Held
         } else {
-            let bytes = self.table.pages().page(page).filter(|b| !is_zero(b));
-            bytes.map_or(PageContent::Zero, |bytes| {
-                room.extend_from_slice(bytes);
-                PageContent::Bytes(room.split().freeze())
-            })
+            let bytes = copied.page(self.table.pages(), page, last);
+            bytes.map_or(PageContent::Zero, PageContent::Bytes)
         };
         PagePart {
             page,

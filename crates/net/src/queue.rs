@@ -289,7 +289,7 @@ mod tests {
         let parts = |count: u32| {
             let part = |page| PagePart {
                 page,
-                labels: vec![None; 4],
+                labels: vec![None; 4].into(),
                 content: PageContent::Bytes(Bytes::from(vec![1; staves_model::PAGE_BYTES])),
             };
             envelope(GroupMessage::Parts {

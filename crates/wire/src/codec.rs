@@ -132,10 +132,17 @@ pub(crate) fn decode_whole<T: Wire>(bytes: Bytes) -> Result<T, DecodeError> {
 }
 
 /// A length or count as it goes on the wire.
-fn put_len(len: usize, out: &mut BytesMut) {
+pub(crate) fn put_len(len: usize, out: &mut BytesMut) {
     let len = u32::try_from(len)
         .expect("a field is part of a message, and no message comes near 4 GiB (VALUE_BYTES_MAX)");
     out.put_u32_le(len);
+}
+
+/// The number of a list's items, each of which takes up a byte at the least.
+pub(crate) fn take_count(from: &mut Reader) -> Result<usize, DecodeError> {
+    let count = take_len("the length of a list", from)?;
+    from.need("a list", count)?;
+    Ok(count)
 }
 
 fn take_len(what: &'static str, from: &mut Reader) -> Result<usize, DecodeError> {
@@ -256,9 +263,7 @@ impl<T: Wire> Wire for Vec<T> {
     }
 
     fn take(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
-        let count = take_len("the length of a list", from)?;
-        // Each item takes up a byte at the least.
-        from.need("a list", count)?;
+        let count = take_count(from)?;
         let mut items = Vec::with_capacity(count.min(from.left() / size_of::<T>().max(1)));
         for _ in 0..count {
             items.push(T::take(from)?);

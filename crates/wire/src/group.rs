@@ -106,11 +106,72 @@ pub struct SyncStream {
 pub struct PagePart {
     /// Page index in the bucket.
     pub page: u32,
-    /// The label of each stream; `None` for streams that this member's page says nothing of
-    /// (a data bucket knows only its own).
-    pub labels: Vec<Option<Label>>,
+    /// The label of each stream, as far as this member's page says something of it.
+    pub labels: Labels,
     /// What the page holds.
     pub content: PageContent,
+}
+
+/// What a page says of each stream: a label, or nothing. A data bucket's page knows its own stream only, and there
+/// are hundreds of thousands of such pages a second: it takes no memory but its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Labels(Known);
+
+/// One value has one form: `All` where not just one label is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Known {
+    One {
+        stream: usize,
+        label: Label,
+        streams: usize,
+    },
+    All(Vec<Option<Label>>),
+}
+
+impl Labels {
+    /// What the page of one data bucket of so many says.
+    pub fn of_one(stream: usize, label: Label, streams: usize) -> Labels {
+        assert!(stream < streams, "stream {stream} of {streams}");
+        Labels(Known::One {
+            stream,
+            label,
+            streams,
+        })
+    }
+
+    /// Streams, those of which nothing is known among them.
+    pub fn streams(&self) -> usize {
+        match &self.0 {
+            Known::One { streams, .. } => *streams,
+            Known::All(labels) => labels.len(),
+        }
+    }
+
+    /// A stream's label, if it is known.
+    pub fn get(&self, stream: usize) -> Option<Label> {
+        match &self.0 {
+            Known::One {
+                stream: one, label, ..
+            } => (*one == stream).then_some(*label),
+            Known::All(labels) => labels.get(stream).copied().flatten(),
+        }
+    }
+
+    /// Of each stream in order.
+    pub fn iter(&self) -> impl Iterator<Item = Option<Label>> + '_ {
+        (0..self.streams()).map(|stream| self.get(stream))
+    }
+}
+
+impl From<Vec<Option<Label>>> for Labels {
+    fn from(labels: Vec<Option<Label>>) -> Labels {
+        let mut known = labels.iter().enumerate();
+        let mut known = known.by_ref().filter_map(|(s, label)| Some((s, (*label)?)));
+        match (known.next(), known.next()) {
+            (Some((stream, label)), None) => Labels::of_one(stream, label, labels.len()),
+            _ => Labels(Known::All(labels)),
+        }
+    }
 }
 
 /// What a page holds, as a giver says it to a joiner.
@@ -231,7 +292,7 @@ impl GroupMessage {
         match self {
             GroupMessage::Deltas { deltas, .. } => deltas.iter().map(Delta::weight).sum(),
             GroupMessage::Parts { parts, .. } => {
-                let labels = |part: &PagePart| part.labels.len() * 17;
+                let labels = |part: &PagePart| part.labels.streams() * 17;
                 parts.iter().map(|part| PART_BYTES + labels(part)).sum()
             }
             _ => 0,

@@ -165,7 +165,7 @@ fn part() -> impl Strategy<Value = PagePart> {
     ];
     (number32(), labels, content).prop_map(|(page, labels, content)| PagePart {
         page,
-        labels,
+        labels: labels.into(),
         content,
     })
 }
@@ -607,7 +607,7 @@ fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
                 slot: MemberSlot(1),
                 parts: vec![PagePart {
                     page: 0,
-                    labels: vec![Some(Label { epoch, seq })],
+                    labels: vec![Some(Label { epoch, seq })].into(),
                     content: PageContent::Zero,
                 }],
             },
@@ -624,6 +624,44 @@ fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
         town.ticks(1);
     }
     assert!(!waits(&town));
+}
+
+/// A message answers one request, page after page. What no request asked for is not taken, and not kept either.
+#[test]
+fn parts_that_answer_no_request_are_not_taken() {
+    let (mut town, joiner) = role(4);
+    let epoch = town.group.epoch;
+    let parts = |pages: &[u32]| {
+        let part = |page: &u32| PagePart {
+            page: *page,
+            labels: vec![Some(Label {
+                epoch,
+                seq: 1 << 50,
+            })]
+            .into(),
+            content: PageContent::Zero,
+        };
+        Event::Message(GroupEnvelope {
+            group: GroupId(1),
+            epoch,
+            from: NodeId(2),
+            incarnation: life(2).incarnation,
+            message: GroupMessage::Parts {
+                slot: MemberSlot(1),
+                parts: pages.iter().map(part).collect(),
+            },
+        })
+    };
+    let waits = |town: &Town| {
+        let table = town.members[joiner].table();
+        table.is_some_and(|t| (0..6).any(|page| t.is_waiting(page)))
+    };
+    for lie in [&[0, 5000][..], &[3, 0], &[0, 0], &[]] {
+        town.step(joiner, parts(lie));
+        assert!(!waits(&town), "{lie:?}");
+    }
+    town.step(joiner, parts(&[0, 3]));
+    assert!(waits(&town), "two of those that it asked for");
 }
 
 /// Regression: parts of a twin, which nobody asks, were taken for those of a row that no code has.
@@ -643,7 +681,7 @@ fn a_part_from_a_twin_is_not_built_upon() {
     for (node, slot) in [(5, beside), (3, MemberSlot(2))] {
         let part = PagePart {
             page: 0,
-            labels: vec![unwritten; 2],
+            labels: vec![unwritten; 2].into(),
             content: PageContent::Zero,
         };
         let envelope = GroupEnvelope {

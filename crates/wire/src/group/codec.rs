@@ -2,13 +2,14 @@
 //! machines never index past an end.
 
 use bytes::{BufMut, BytesMut};
-use staves_model::PAGE_BYTES;
+use staves_model::{Label, PAGE_BYTES};
 
 use super::{
-    Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
-    RunKind, SealedStream, SyncStream,
+    Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, Labels, PageContent, PagePart,
+    RequestId, Run, RunKind, SealedStream, SyncStream,
 };
-use crate::codec::{DecodeError, Reader, Wire, take_kept, wire_enum, wire_struct};
+use crate::codec::{DecodeError, Reader, Wire, put_len, take_count, take_kept};
+use crate::codec::{wire_enum, wire_struct};
 
 wire_struct!(RequestId {
     client,
@@ -123,6 +124,37 @@ wire_struct!(PagePart {
     content
 });
 
+/// As a list of a label or nothing for each stream.
+impl Wire for Labels {
+    fn put(&self, out: &mut BytesMut) {
+        put_len(self.streams(), out);
+        self.iter().for_each(|label| label.put(out));
+    }
+
+    fn take(from: &mut Reader) -> Result<Labels, DecodeError> {
+        let streams = take_count(from)?;
+        let mut one = None;
+        for stream in 0..streams {
+            let label: Option<Label> = Wire::take(from)?;
+            let Some(label) = label else { continue };
+            let Some((first, before)) = one.replace((stream, label)) else {
+                continue;
+            };
+            // More than one, which is rare.
+            let mut labels = vec![None; stream + 1];
+            (labels[first], labels[stream]) = (Some(before), Some(label));
+            for _ in stream + 1..streams {
+                labels.push(Wire::take(from)?);
+            }
+            return Ok(labels.into());
+        }
+        Ok(match one {
+            Some((stream, label)) => Labels::of_one(stream, label, streams),
+            None => vec![None; streams].into(),
+        })
+    }
+}
+
 impl Wire for PageContent {
     fn put(&self, out: &mut BytesMut) {
         match self {
@@ -170,5 +202,38 @@ impl Wire for Batch {
             batch.push(GroupEnvelope::take(from)?);
         }
         Ok(Batch(batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::Epoch;
+
+    /// What is known of none, one, several or all streams has one form, however it was come by, and says the same.
+    #[test]
+    fn labels_are_what_the_list_of_them_is() {
+        for known in 0..1u32 << 5 {
+            let label = |stream: u64| Label {
+                epoch: Epoch(3),
+                seq: stream + 1,
+            };
+            let list = (0..5).map(|s| (known >> s & 1 == 1).then(|| label(s)));
+            let list: Vec<Option<Label>> = list.collect();
+            let labels = Labels::from(list.clone());
+            let mut bytes = BytesMut::new();
+            labels.put(&mut bytes);
+            let mut plain = BytesMut::new();
+            list.put(&mut plain);
+            assert_eq!(bytes, plain, "{known:05b}");
+            let read = Labels::take(&mut Reader::new(bytes.freeze())).expect("sound");
+            assert_eq!(read, labels, "{known:05b}");
+            assert_eq!(labels.iter().collect::<Vec<_>>(), list);
+            assert_eq!((labels.streams(), labels.get(5)), (5, None));
+        }
+        assert_eq!(
+            Labels::of_one(1, Label::default(), 3),
+            vec![None, Some(Label::default()), None].into()
+        );
     }
 }

@@ -205,7 +205,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             group: GroupId(rng.u32()),
             slot: rng.slot(),
             page: rng.u32(),
-            labels: rng.list(3, |r| r.option(Rng::label)),
+            labels: rng.list(3, |r| r.option(Rng::label)).into(),
         }),
         Opcode::Status => Message::Status,
         Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {
@@ -621,7 +621,7 @@ fn done_request(rng: &mut Rng) -> DoneRequest {
 fn part(rng: &mut Rng) -> PagePart {
     PagePart {
         page: rng.u32(),
-        labels: rng.list(3, |r| r.option(Rng::label)),
+        labels: rng.list(3, |r| r.option(Rng::label)).into(),
         content: match rng.below(3) {
             0 => PageContent::Zero,
             1 => PageContent::Held,
