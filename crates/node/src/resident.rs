@@ -5,15 +5,28 @@ use std::fs;
 /// Resident bytes of a process, whatever they are used for: shared ones, pages among them, count. Of this
 /// process without an id. `None` where `/proc` does not say.
 pub fn resident_bytes(pid: Option<u32>) -> Option<u64> {
-    let of = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-    let status = fs::read_to_string(format!("/proc/{of}/status")).ok()?;
-    parse(&status)
+    line(pid, "status", "VmRSS:")
 }
 
-fn parse(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// Resident bytes of a process, of which those that several processes share (the program's file, above all) count as
+/// the part that falls to each: what all processes have of it together is what they take of the machine.
+pub fn proportional_bytes(pid: Option<u32>) -> Option<u64> {
+    line(pid, "smaps_rollup", "Pss:")
+}
+
+/// What the machine can give to processes before it is short of memory. `None` where `/proc` does not say.
+pub fn available_bytes() -> Option<u64> {
+    parse(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+fn line(pid: Option<u32>, file: &str, name: &str) -> Option<u64> {
+    let of = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let text = fs::read_to_string(format!("/proc/{of}/{file}")).ok()?;
+    parse(&text, name)
+}
+
+fn parse(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -25,11 +38,18 @@ mod tests {
     #[test]
     fn the_kernel_says_what_is_resident() {
         let status = "Name:\tstaves\nVmHWM:\t   99 kB\nVmRSS:\t   1234 kB\nThreads:\t3\n";
-        assert_eq!(parse(status), Some(1234 << 10));
-        assert_eq!(parse("Name:\tkthreadd\n"), None);
+        assert_eq!(parse(status, "VmRSS:"), Some(1234 << 10));
+        assert_eq!(parse("Name:\tkthreadd\n", "VmRSS:"), None);
+        assert!(available_bytes().is_some_and(|bytes| bytes > 0));
         let before = resident_bytes(None).expect("/proc is there");
+        let before_by_share = proportional_bytes(None).expect("/proc is there");
         let grown = vec![1u8; 32 << 20];
         let after = resident_bytes(None).expect("/proc is there");
         assert!(after > before + (16 << 20), "{before} {after} {}", grown[5]);
+        let by_share = proportional_bytes(None).expect("/proc is there");
+        assert!(
+            by_share > before_by_share + (16 << 20),
+            "{before_by_share} {by_share}"
+        );
     }
 }

@@ -7,6 +7,7 @@
 //! a bucket's group opened and when it had all its pages; the rate is what was rebuilt over the time in which
 //! any of them was being rebuilt.
 
+mod busy;
 mod reads;
 
 use std::time::{Duration, Instant};
@@ -15,12 +16,14 @@ use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use staves_client::{Client, ClientOptions, Region};
 use staves_model::{
-    Change, ClusterMap, GroupId, Medium, NodeId, PAGE_BYTES, PoolKind, Scheme, stretch_unit,
+    CHUNK_BYTES, Change, ClusterMap, GroupId, Medium, NodeId, PAGE_BYTES, PoolKind, Scheme,
+    stretch_unit,
 };
 use staves_node::config::Size;
-use staves_node::resident::resident_bytes;
+use staves_node::resident::{available_bytes, proportional_bytes, resident_bytes};
 use tokio::runtime::Runtime;
 
+use self::busy::Watch;
 use self::reads::{Figures, Places, Reads};
 use super::memory::fill;
 use crate::args::Args;
@@ -33,6 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(50);
 const POOL: &str = "recovery";
 const REGION: &str = "recovery";
+/// What a process takes beside its pages while much is written and rebuilt, at most.
+const BESIDE_PAGES_BYTES: u64 = 64 << 20;
+/// How long the nodes have nothing to do before it is looked at what memory they have.
+const REST: Duration = Duration::from_secs(3);
 
 #[derive(clap::Args, Debug)]
 pub struct RecoveryBench {
@@ -60,6 +67,10 @@ pub struct RecoveryBench {
     #[arg(long, value_name = "COUNT", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub demand: u32,
 
+    /// Worker threads of each node; 0: as many as give each core one or two
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub threads: u32,
+
     /// Keep the nodes' folders and logs, and say where
     #[arg(long)]
     pub keep: bool,
@@ -72,9 +83,13 @@ struct Report {
     nodes: usize,
     region_bytes: u64,
     fill_bytes_per_second: f64,
-    /// Resident memory of all nodes once the region is filled, whatever it is used for.
+    /// Resident memory of all nodes some seconds after the region was filled, whatever it is used for; the program's
+    /// file, which is in memory once, counts for each.
     resident_bytes: u64,
     resident_share: f64,
+    /// The same, with what nodes share counted once.
+    proportional_bytes: u64,
+    proportional_share: f64,
     recoveries: Vec<Recovery>,
     demands: Vec<Demand>,
     /// For a plot: x is how many nodes were killed, y megabytes a second.
@@ -88,6 +103,8 @@ struct Recovery {
     pages: u64,
     seconds: f64,
     bytes_per_second: f64,
+    /// Processors that the nodes kept busy meanwhile.
+    processors_busy: f64,
     /// Pages that came out of turn, because a read waited for them.
     demanded_pages: u64,
     /// Of those that began while it went on; `null`: there were none beside it.
@@ -122,9 +139,12 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
         bail!("{} does not bear the loss of {lost} nodes", bench.scheme);
     }
     let spare = bench.lost.iter().copied().max().unwrap_or(1);
+    check_size(bench, spare, available_bytes())?;
     let mut town = Town::start(bench, spare, &[])?;
     let fill_bytes_per_second = town.fill(bench.size.0)?;
-    let resident_bytes = town.resident_bytes();
+    std::thread::sleep(REST);
+    let resident_bytes = town.memory(resident_bytes);
+    let proportional_bytes = town.memory(proportional_bytes);
     let mut report = Report {
         scheme: bench.scheme.to_string(),
         nodes: town.nodes.len(),
@@ -132,6 +152,8 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
         fill_bytes_per_second,
         resident_bytes,
         resident_share: resident_bytes as f64 / bench.size.0 as f64,
+        proportional_bytes,
+        proportional_share: proportional_bytes as f64 / bench.size.0 as f64,
         recoveries: Vec::new(),
         demands: Vec::new(),
         rows: Vec::new(),
@@ -159,7 +181,44 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
         report.demands = town.demand(bench.demand)?;
     }
     report.rows = rows(&report.recoveries);
-    output::answer(args.output, &report, Report::table)
+    output::answer(args.output, &report, Report::table)?;
+    let beside = report.recoveries.iter().filter_map(|r| r.reads.as_ref());
+    let reads = beside.chain(report.demands.iter().map(|d| &d.reads));
+    let failed: u64 = reads.map(|reads| reads.errors).sum();
+    ensure!(
+        failed == 0,
+        "{failed} reads failed, and each should have been answered"
+    );
+    Ok(())
+}
+
+/// Whether a region of that size has something in each data bucket, and the machine the memory for it.
+fn check_size(bench: &RecoveryBench, spare: u8, available: Option<u64>) -> anyhow::Result<()> {
+    let (size, width) = (bench.size.0, bench.scheme.width() as u64);
+    let least = u64::from(bench.scheme.m) * CHUNK_BYTES;
+    ensure!(
+        size >= least,
+        "a region of {} leaves data buckets empty, and of those nothing is lost: give {} or more",
+        bytes(size),
+        bytes(least)
+    );
+    let pages = u128::from(size.div_ceil(u64::from(bench.scheme.m))) * u128::from(width);
+    let nodes = width + u64::from(spare);
+    let needed = pages + u128::from(nodes * BESIDE_PAGES_BYTES);
+    let Some(available) = available.filter(|available| u128::from(*available) < needed) else {
+        return Ok(());
+    };
+    let rounded = |all: u128| bytes(u64::try_from(all).unwrap_or(u64::MAX));
+    bail!(
+        "a region of {} on {} takes {}, and {nodes} nodes up to {} each beside it, {} in all; this machine has {} \
+         available: give a smaller --size",
+        bytes(size),
+        bench.scheme,
+        rounded(pages),
+        bytes(BESIDE_PAGES_BYTES),
+        rounded(needed),
+        bytes(available)
+    )
 }
 
 /// The medians, as points of figure 8.
@@ -204,6 +263,13 @@ impl Town {
         let unit = stretch_unit(scheme.m);
         let bucket_bytes = bench.size.0.div_ceil(unit) * (unit / u64::from(scheme.m));
         let budget = bucket_bytes + bucket_bytes / 4 + (64 << 20);
+        nodes.threads = match bench.threads {
+            0 => threads_of(
+                std::thread::available_parallelism().map_or(1, usize::from),
+                count,
+            ),
+            given => given,
+        };
         nodes.flags = vec!["--memory".into(), format!("{budget}B")];
         nodes.flags.extend(flags.iter().map(ToString::to_string));
         for at in 0..nodes.len() {
@@ -247,9 +313,16 @@ impl Town {
         Ok(size as f64 / begun.elapsed().as_secs_f64())
     }
 
-    fn resident_bytes(&self) -> u64 {
+    fn pids(&self) -> Vec<u32> {
         let pids = (0..self.nodes.len()).filter_map(|at| self.nodes.pid(at));
-        pids.filter_map(|pid| resident_bytes(Some(pid))).sum()
+        pids.collect()
+    }
+
+    fn memory(&self, of: fn(Option<u32>) -> Option<u64>) -> u64 {
+        self.pids()
+            .into_iter()
+            .filter_map(|pid| of(Some(pid)))
+            .sum()
     }
 
     /// Kills nodes that hold data of the first group, waits until others have what they held, and starts them
@@ -262,7 +335,9 @@ impl Town {
             0 => None,
             rate => Some(Reads::start(self.nodes.native_doors(), places, rate)?),
         };
+        let watch = Watch::start(self.pids());
         self.wait_until_whole()?;
+        let busy = watch.stop()?;
         let reads = reads.map(Reads::stop).transpose()?;
         let fills = self.fills_since(begun)?;
         let (pages, demanded) = (sum(&fills, |f| f.pages), sum(&fills, |f| f.demanded));
@@ -271,6 +346,7 @@ impl Town {
             _ => bail!("nothing was lost with the nodes that were killed"),
         };
         let seconds = covered(&fills).as_secs_f64();
+        let span = (until - from).as_secs_f64();
         self.nodes.revive()?;
         wait_until_all_are_up(&mut self.nodes)?;
         Ok(Recovery {
@@ -278,6 +354,7 @@ impl Town {
             pages,
             seconds,
             bytes_per_second: (pages * PAGE_BYTES as u64) as f64 / seconds.max(1e-6),
+            processors_busy: busy.between(from, until).as_secs_f64() / span.max(1e-6),
             demanded_pages: demanded,
             reads: reads.map(|reads| reads.figures(from, until)),
         })
@@ -411,6 +488,11 @@ impl Town {
     }
 }
 
+/// Threads of each of so many nodes. One more than there is a core for only takes turns with the others.
+fn threads_of(cores: usize, nodes: u32) -> u32 {
+    u32::try_from(cores).unwrap_or(1).div_ceil(nodes).max(1)
+}
+
 fn wait_until_all_are_up(nodes: &mut Nodes) -> anyhow::Result<()> {
     let all = nodes.len();
     until("all nodes are up", || {
@@ -479,6 +561,7 @@ impl Report {
             "rebuilt ",
             "seconds ",
             "MB/s ",
+            "cores busy ",
             "out of turn ",
             "p50 ",
             "p99 ",
@@ -495,19 +578,22 @@ impl Report {
                 bytes(r.pages * PAGE_BYTES as u64),
                 format!("{:.3}", r.seconds),
                 format!("{:.0}", r.bytes_per_second / 1e6),
+                format!("{:.1}", r.processors_busy),
                 number(r.demanded_pages),
                 read(|reads| reads.p50_us),
                 read(|reads| reads.p99_us),
             ]
         });
         let mut text = format!(
-            "{} on {} nodes, {}; filled at {}/s; all nodes have {} resident, {:.2} times the region\n{}",
+            "{} on {} nodes, {}; filled at {}/s; all nodes have {} resident, {:.2} times the region, and {:.2} with what they share \
+             counted once\n{}",
             bytes(self.region_bytes),
             self.nodes,
             self.scheme,
             bytes(self.fill_bytes_per_second as u64),
             bytes(self.resident_bytes),
             self.resident_share,
+            self.proportional_share,
             table(&headings, recoveries)
         );
         if !self.demands.is_empty() {
@@ -536,6 +622,40 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_region_that_the_machine_has_no_memory_for_is_refused_with_numbers() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            bench: RecoveryBench,
+        }
+        let bench = |size| <Line as clap::Parser>::parse_from(["bench", "--size", size]).bench;
+        let check = |size, available| {
+            let checked = check_size(&bench(size), 2, Some(available));
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(check("1GiB", 2 << 30), Ok(()));
+        let refused = check("1GiB", 2047 << 20).expect_err("1.5 GiB, and 8 times 64 MiB");
+        for part in ["1.5 GiB", "8 nodes", "64.0 MiB", "2.0 GiB in all"] {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+        let refused = check("900TiB", 1 << 40).expect_err("more than any machine has");
+        assert!(refused.contains("available"), "{refused}");
+        assert!(check("256KiB", 1 << 40).is_ok() && check("255KiB", 1 << 40).is_err());
+    }
+
+    #[test]
+    fn nodes_have_no_more_threads_than_there_is_use_for() {
+        let cases = [(2, 8, 1), (8, 8, 1), (9, 8, 2), (64, 8, 8), (0, 1, 1)];
+        for (cores, nodes, threads) in cases {
+            assert_eq!(
+                threads_of(cores, nodes),
+                threads,
+                "{cores} cores, {nodes} nodes"
+            );
+        }
+    }
 
     #[test]
     fn time_in_which_nothing_is_rebuilt_does_not_count_and_other_time_counts_once() {

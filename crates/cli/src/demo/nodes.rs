@@ -34,7 +34,9 @@ pub struct Nodes {
     folder: Option<TempDir>,
     path: PathBuf,
     processes: Vec<Process>,
-    /// Flags of `up` that those started from now on get besides.
+    /// Worker threads of those started from now on.
+    pub threads: u32,
+    /// Flags of `up` that they get besides.
     pub flags: Vec<String>,
     /// The connection that the last look was taken through.
     cluster: Option<Cluster>,
@@ -67,6 +69,7 @@ impl Nodes {
             folder: Some(folder),
             path,
             processes,
+            threads: 2,
             flags: Vec::new(),
             cluster: None,
         };
@@ -108,7 +111,7 @@ impl Nodes {
             .args(["--listen", &format!("{HOST}:{}", process.native)])
             .args(["--resp", &format!("{HOST}:{}", process.resp)])
             .args(["--admin", &format!("{HOST}:{}", process.admin)])
-            .args(["--threads", "2"])
+            .args(["--threads", &self.threads.to_string()])
             .args(&self.flags)
             .args(["--parent-pid", &std::process::id().to_string()])
             .arg("--data")

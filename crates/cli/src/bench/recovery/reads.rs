@@ -41,6 +41,7 @@ impl Places {
             };
             let end = (offset + CHUNK_BYTES).min(region.size_bytes);
             let pages = (offset..end).step_by(PAGE_BYTES);
+            let pages = pages.filter(|page| page + READ_BYTES <= region.size_bytes);
             match is_lost(&place.group, place.slot) {
                 true => lost.extend(pages),
                 false => there.extend(pages),

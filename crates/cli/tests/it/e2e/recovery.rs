@@ -20,13 +20,13 @@ fn the_bench_measures_recoveries_and_pages_on_demand() {
     let recoveries = report["recoveries"].as_array().expect("recoveries");
     assert_eq!(recoveries.len(), 2, "alone and under reads: {report}");
     for recovery in recoveries {
-        // Half of the region, and the table of its places.
         // At least half of the region.
         let pages = number(recovery, "pages");
         assert!(pages >= 512.0, "{recovery}");
         let by_hand = pages * 4096.0 / number(recovery, "seconds");
         let rate = number(recovery, "bytes_per_second");
         assert!((rate / by_hand - 1.0).abs() < 0.01, "{recovery}");
+        assert!(number(recovery, "processors_busy") >= 0.0, "{recovery}");
     }
     assert!(recoveries[0]["reads"].is_null() && recoveries[1]["reads"].is_object());
     let demands = report["demands"].as_array().expect("demands");
@@ -37,6 +37,8 @@ fn the_bench_measures_recoveries_and_pages_on_demand() {
     }
     let share = number(&report, "resident_share");
     assert!(share > 1.5, "parity takes half as much as data: {share}");
+    let once = number(&report, "proportional_share");
+    assert!((1.5..share).contains(&once), "{once} of {share}");
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 2, "{report}");
     for (row, recovery) in rows.iter().zip(recoveries) {
@@ -51,6 +53,8 @@ fn a_recovery_that_cannot_be_is_refused_before_anything_starts() {
     for (args, says) in [
         (["--scheme", "1+1"], "two data buckets"),
         (["--lost", "3"], "does not bear the loss of 3"),
+        (["--size", "1B"], "give 256 KiB or more"),
+        (["--size", "900TiB"], "give a smaller --size"),
     ] {
         let ran = staves(&[&["bench", "recovery"][..], &args].concat());
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
