@@ -15,8 +15,8 @@ use crate::table::{bytes_in, is_zero, touched};
 /// Most pages that one request may name; a bound on what a peer can make us send.
 const GET_PAGES_MAX: u32 = 1024;
 
-/// Pages as they were copied out, all that lie together at once: memory that is read from one end to the other comes
-/// nearly twice as fast as page by page.
+/// Pages as they were copied out, all that lie together at once: cold memory that is read from one end to the other comes
+/// half as fast again as page by page.
 #[derive(Default)]
 struct Copied {
     first: u32,
