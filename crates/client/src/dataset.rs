@@ -320,7 +320,7 @@ impl Inner {
         let map = self.client.map();
         let holdings = map.pools.get(&self.pool).and_then(|p| p.holdings());
         let Some(holdings) = holdings else {
-            return self.from_source(file, from, len, None).await;
+            return self.ask_source(file, from, len, None).await;
         };
         let bucket = holdings.bucket_of([file.id.high, file.id.low], (from / BLOCK_BYTES) as u32);
         let read = FileRead {
@@ -345,9 +345,9 @@ impl Inner {
             }
         }
         let Some(home) = home.filter(|home| !self.is_shunned(*home)) else {
-            return self.from_source(file, from, len, None).await;
+            return self.ask_source(file, from, len, None).await;
         };
-        self.from_home(&map, home, file, read).await
+        self.ask_home(&map, home, file, read).await
     }
 
     /// Those that hold a bucket, the most promising first. No more than two are asked before the source is.
@@ -382,7 +382,7 @@ impl Inner {
 
     /// The home fetches what nobody has. If it takes longer than it lately did, the source is read here too, and the
     /// first that comes is taken.
-    async fn from_home(
+    async fn ask_home(
         &self,
         map: &ClusterMap,
         home: NodeId,
@@ -409,7 +409,7 @@ impl Inner {
         let answer = match answer {
             Some(answer) => answer,
             None => {
-                let here = self.from_source(file, from, len, None);
+                let here = self.ask_source(file, from, len, None);
                 tokio::pin!(here);
                 tokio::select! {
                     here = &mut here => {
@@ -432,16 +432,16 @@ impl Inner {
                 fetched.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 Ok(bytes)
             }
-            Asked::Absent => self.from_source(file, from, len, Some(home)).await,
+            Asked::Absent => self.ask_source(file, from, len, Some(home)).await,
             Asked::Silent => {
                 self.shun(home);
-                self.from_source(file, from, len, None).await
+                self.ask_source(file, from, len, None).await
             }
         }
     }
 
     /// Reads the source here, and gives the home what was read: whole parts.
-    async fn from_source(
+    async fn ask_source(
         &self,
         file: &OpenFile,
         from: u64,

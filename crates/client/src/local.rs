@@ -143,7 +143,7 @@ impl News {
         if self.entries.len() < UNTOLD_MAX {
             self.entries.push(entry);
         }
-        let full = self.entries.len() % TOLD_READS == 0;
+        let full = self.entries.len().is_multiple_of(TOLD_READS);
         if !full && self.told.elapsed() < TOLD_AFTER {
             return;
         }

@@ -99,7 +99,7 @@ impl Folder {
         Ok(Stat {
             kind,
             size: stat.st_size as u64,
-            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
+            modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
             executable: stat.st_mode & 0o100 != 0,
         })
     }
@@ -218,8 +218,8 @@ fn is_fresh(stat: &rustix::fs::Stat) -> bool {
         now.saturating_sub(then)
     };
     // A time that lies ahead is of another clock: it is fresh for as long.
-    since(stat.st_mtime as i64, stat.st_mtime_nsec as i64) < FRESH
-        || since(stat.st_ctime as i64, stat.st_ctime_nsec as i64) < FRESH
+    since(stat.st_mtime, stat.st_mtime_nsec as i64) < FRESH
+        || since(stat.st_ctime, stat.st_ctime_nsec as i64) < FRESH
 }
 
 fn text(path: &[u8]) -> String {
