@@ -60,9 +60,11 @@ fn parse() -> Result<Args, Box<dyn Error>> {
             .and_then(|n| n.to_str()?.parse().ok())
             .ok_or(USAGE)?;
     }
-    let is_sound = parsed.chromosomes > 0 && parsed.megabases >= parsed.chromosomes;
-    if parsed.dir.as_os_str().is_empty() || !is_sound {
+    if parsed.dir.as_os_str().is_empty() {
         return Err(USAGE.into());
+    }
+    if parsed.chromosomes == 0 || parsed.megabases < parsed.chromosomes {
+        return Err("a chromosome has a megabase at least: ask for fewer chromosomes, or for more megabases".into());
     }
     Ok(parsed)
 }
