@@ -15,6 +15,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use crate::genome::{Families, chromosome_bases, query};
 use crate::random::Random;
@@ -69,7 +70,17 @@ fn parse() -> Result<Args, Box<dyn Error>> {
     Ok(parsed)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let args = parse()?;
     std::fs::create_dir_all(&args.dir)?;
     let out =
