@@ -82,10 +82,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rate = random(&path, jobs)?;
         println!("random {BLOCK} B, {jobs} jobs    {rate:>10.0} /s");
     }
-    for _ in 0..3 {
-        println!("sequential, 1 MiB reads  {:>10.0} MB/s", sequential(&path)?);
+    for kib in [1024, 32] {
+        let mut rates = (0..3)
+            .map(|_| sequential(&path, kib << 10))
+            .collect::<Result<Vec<_>, _>>()?;
+        rates.sort_by(f64::total_cmp);
+        println!("sequential, {kib:>4} KiB reads {:>9.0} MB/s", rates[1]);
     }
-    println!("random page faults       {:>10} /s", faults(&path)?.trim());
+    println!("random page faults       {:>10} /s", mapped(&path, FAULTS)?);
+    println!(
+        "mapped, in order         {:>10} MB/s",
+        mapped(&path, IN_ORDER)?
+    );
     mounted.unmount()?;
     Ok(())
 }
@@ -126,10 +134,10 @@ fn random(path: &Path, jobs: u64) -> std::io::Result<f64> {
     Ok(reads.load(Ordering::Relaxed) as f64 / since.elapsed().as_secs_f64())
 }
 
-fn sequential(path: &Path) -> std::io::Result<f64> {
+fn sequential(path: &Path, bytes: usize) -> std::io::Result<f64> {
     let mut file = File::open(path)?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
-    let mut buffer = vec![0; 1 << 20];
+    let mut buffer = vec![0; bytes];
     let since = Instant::now();
     let mut bytes = 0;
     loop {
@@ -141,21 +149,26 @@ fn sequential(path: &Path) -> std::io::Result<f64> {
     Ok(bytes as f64 / 1e6 / since.elapsed().as_secs_f64())
 }
 
+const FAULTS: &str = "\
+    at = [p * 4096 for p in random.Random(1).sample(range(len(m) // 4096), 20000)]\n\
+    t = time.perf_counter()\n\
+    for a in at: m[a]\n\
+    print(round(len(at) / (time.perf_counter() - t)))";
+const IN_ORDER: &str = "\
+    t = time.perf_counter()\n\
+    assert m.find(b'not there at all') < 0\n\
+    print(round(len(m) / 1e6 / (time.perf_counter() - t)))";
+
 /// By Python, for mapping memory is no safe thing to do here. What it does between faults is a part of a microsecond.
-fn faults(path: &Path) -> std::io::Result<String> {
+fn mapped(path: &Path, what: &str) -> std::io::Result<String> {
     fadvise(File::open(path)?, 0, None, Advice::DontNeed)?;
-    let program = "import sys, mmap, time, random\n\
+    let open = "import sys, mmap, time, random\n\
         f = open(sys.argv[1], 'rb')\n\
-        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
-        r = random.Random(1)\n\
-        at = [r.randrange(len(m)) for _ in range(60000)]\n\
-        t = time.perf_counter()\n\
-        s = 0\n\
-        for a in at: s += m[a]\n\
-        print(round(len(at) / (time.perf_counter() - t)))";
+        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n";
+    let program = format!("{open}{what}");
     let run = Command::new("python3")
-        .args(["-c", program])
+        .args(["-c", &program])
         .arg(path)
         .output()?;
-    Ok(String::from_utf8_lossy(&run.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&run.stdout).trim().to_owned())
 }

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-/// Read in order so far before anything is fetched ahead. More than what the kernel itself reads around one page fault.
-const RUN_MIN: u64 = 512 << 10;
+/// Read in order so far before anything is fetched ahead.
+const RUN_MIN: u64 = 1 << 20;
 /// First window.
-const WINDOW_MIN: u64 = 512 << 10;
+const WINDOW_MIN: u64 = 1 << 20;
 /// What is this near to where the reader should go on is no jump.
-const NEAR: u64 = 256 << 10;
+const NEAR: u64 = 512 << 10;
 
 /// The machine.
 #[derive(Debug)]

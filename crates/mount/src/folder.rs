@@ -40,8 +40,15 @@ impl Folder {
     /// It is not there, not a folder, or must not be read.
     pub fn open(path: &Path) -> Result<Folder, FileError> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, path, flags, Mode::empty())
-            .map_err(|e| failed("open", path, e))?;
+        let root =
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|e| {
+                match failed("open", path, e) {
+                    FileError::NotFound => {
+                        FileError::Io(format!("{} is not there, or no folder", path.display()))
+                    }
+                    other => other,
+                }
+            })?;
         let path = path.to_owned();
         Ok(Folder { root, path })
     }

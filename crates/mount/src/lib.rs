@@ -6,7 +6,7 @@
 //! never mixed, not in one page cache either. Whoever opens anew gets the new version, after [`Options::lifetime`] at
 //! the latest. Whatever would change something gets EROFS.
 //!
-//! **Path of the data.** The kernel sends a request (`serve`), which one of a few threads takes. A name becomes an inode
+//! **Path of the data.** The kernel sends a request (`requests`, `serve`), which one of a few threads takes. A name becomes an inode
 //! (`inodes`), an open file a handle (`handles`). A read goes to [`Files::read`], into the thread's own buffer, and from there
 //! to the kernel, which keeps the pages for everybody: the next read of them never reaches us. Who reads in order is noticed
 //! (`ahead`), and [`Files::will_read`] told what to fetch.
@@ -32,6 +32,7 @@ mod inodes;
 mod mount;
 mod outdated;
 mod points;
+mod requests;
 mod serve;
 
 pub use files::{FileError, Files, Kind, Stat, Used, Version};

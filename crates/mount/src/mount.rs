@@ -29,8 +29,9 @@ pub struct Options {
     pub threads: usize,
     /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
     pub read_ahead_bytes: u64,
-    /// KiB that the kernel itself asks for ahead, and around a page fault, set where that is permitted
-    /// (root). A random page fault costs this much until the kernel has seen some hundred of them.
+    /// KiB that the kernel itself reads ahead, and around each page fault; set where that is permitted (root), else 128.
+    /// It is little by default: Linux reads so much at each random page fault of a mapped file, however
+    /// many there are. Who reads in order with large reads gets requests of 128 KiB all the same.
     pub kernel_read_ahead_kib: u32,
     /// Inodes above which the kernel is asked to forget some; at twice as many no more files are shown.
     pub inodes_max: usize,
@@ -47,7 +48,7 @@ impl Default for Options {
             lifetime: Duration::from_secs(1),
             threads: 8,
             read_ahead_bytes: 8 << 20,
-            kernel_read_ahead_kib: 128,
+            kernel_read_ahead_kib: 16,
             inodes_max: 1 << 18,
             others: false,
             linger: Duration::from_secs(1),

@@ -50,8 +50,12 @@ impl Queue {
     /// Puts in, if there is room.
     pub fn push(&self, outdated: Outdated) {
         let names = matches!(outdated, Outdated::Names(_));
-        if self.sender.try_send(outdated).is_ok() && names {
+        // Before it is in, for it may be done at once.
+        if names {
             self.at_names.store(true, Ordering::Relaxed);
+        }
+        if self.sender.try_send(outdated).is_err() && names {
+            self.at_names.store(false, Ordering::Relaxed);
         }
     }
 

@@ -52,8 +52,7 @@ fn whatever_would_change_something_gets_erofs_and_changes_nothing() {
     assert_eq!(std::fs::read_dir(fixture.source.path()).unwrap().count(), 2);
 }
 
-#[test]
-fn a_read_that_nobody_answers_in_time_fails_as_such_and_the_next_succeeds() {
+fn watched() -> Option<(Fixture, Arc<Seen>)> {
     let seen = Arc::new(Seen::default());
     let fill =
         |source: &std::path::Path| std::fs::write(source.join("file"), noise(1, 100_000)).unwrap();
@@ -61,7 +60,13 @@ fn a_read_that_nobody_answers_in_time_fails_as_such_and_the_next_succeeds() {
         folder,
         seen: seen.clone(),
     };
-    let Some(fixture) = Fixture::with(&Options::default(), fill, wrap) else {
+    let fixture = Fixture::with(&Options::default(), fill, wrap)?;
+    Some((fixture, seen))
+}
+
+#[test]
+fn a_read_that_nobody_answers_in_time_fails_as_such_and_the_next_succeeds() {
+    let Some((fixture, seen)) = watched() else {
         return;
     };
     let file = File::open(fixture.at("file")).unwrap();
@@ -72,6 +77,18 @@ fn a_read_that_nobody_answers_in_time_fails_as_such_and_the_next_succeeds() {
     seen.late.store(false, Ordering::Relaxed);
     file.read_exact_at(&mut page, 50_000).unwrap();
     assert_eq!(page, noise(1, 100_000)[50_000..50_100]);
+}
+
+/// The kernel would take fewer bytes for the file's end, and show zeroes.
+#[test]
+fn d9_what_gives_fewer_bytes_than_it_said_is_stale_and_never_zeroes() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    let file = File::open(fixture.at("file")).unwrap();
+    seen.empty.store(true, Ordering::Relaxed);
+    let error = file.read_at(&mut [0; 100], 50_000).unwrap_err();
+    assert_eq!(errno(&error), Errno::STALE);
 }
 
 #[test]

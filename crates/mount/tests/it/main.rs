@@ -107,16 +107,17 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// What was asked of a folder, and whether it answers.
+/// What was asked of a folder, and how it answers.
 #[derive(Default)]
 struct Seen {
     reads: AtomicU64,
     bytes: AtomicU64,
     ahead_bytes: AtomicU64,
     late: AtomicBool,
+    empty: AtomicBool,
 }
 
-/// A folder that is watched, and that can be made to answer too late.
+/// A folder that is watched, and that can be made to answer too late, or with nothing.
 struct Watched {
     folder: Folder,
     seen: Arc<Seen>,
@@ -146,10 +147,13 @@ impl Files for Watched {
         self.seen
             .bytes
             .fetch_add(into.len() as u64, Ordering::Relaxed);
-        match self.seen.late.load(Ordering::Relaxed) {
-            true => Err(FileError::TimedOut("nobody answered".into())),
-            false => self.folder.read(file, offset, into),
+        if self.seen.late.load(Ordering::Relaxed) {
+            return Err(FileError::TimedOut("nobody answered".into()));
         }
+        if self.seen.empty.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        self.folder.read(file, offset, into)
     }
 
     fn will_read(&self, _: &FolderFile, _: u64, bytes: u64) {

@@ -10,13 +10,16 @@ use staves_mount::Options;
 
 use crate::{Fixture, Seen, Watched, age, noise};
 
-const SIZE: usize = 64 << 20;
+const SIZE: usize = 16 << 20;
 
 fn watched() -> Option<(Fixture, Arc<Seen>)> {
     let seen = Arc::new(Seen::default());
     let fill = |source: &std::path::Path| {
         std::fs::write(source.join("file"), noise(1, SIZE)).unwrap();
         age(&source.join("file"));
+        let sparse = File::create(source.join("sparse")).unwrap();
+        sparse.set_len(64 << 30).unwrap();
+        age(&source.join("sparse"));
     };
     let wrap = |folder| Watched {
         folder,
@@ -41,6 +44,39 @@ fn random_reads_fetch_little_more_than_was_asked_for() {
     let fetched = seen.bytes.load(Ordering::Relaxed);
     assert!(fetched <= asked * 4, "{fetched} for {asked}");
     assert_eq!(seen.ahead_bytes.load(Ordering::Relaxed), 0);
+}
+
+/// The kernel reads as much around each fault as it is told to at most.
+#[test]
+fn random_page_faults_fetch_four_pages_each_at_most() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    let program = "import sys, mmap\n\
+        f = open(sys.argv[1], 'rb')\n\
+        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
+        print(sum(m[i * 1000003 % (len(m) >> 12) << 12] for i in range(4000)))";
+    let path = fixture.at("sparse");
+    let run = std::process::Command::new("python3")
+        .args(["-c", program])
+        .arg(path)
+        .output();
+    match run {
+        Ok(output) if output.status.success() => {}
+        other => {
+            assert!(
+                std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
+                "python3: {other:?}"
+            );
+            return eprintln!("skipped: python3 does not run: {other:?}");
+        }
+    }
+    let fetched = seen.bytes.load(Ordering::Relaxed);
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root may tell the kernel how far to read ahead");
+    }
+    assert!(fetched <= 4000 * 4 * 4096, "{fetched}");
+    assert_eq!(seen.ahead_bytes.load(Ordering::Relaxed), 0, "nor do we");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::{Fixture, age, errno, noise, until};
 
-const SIZE: usize = 4 << 20;
+const SIZE: usize = 1 << 20;
 
 fn fixture() -> Option<Fixture> {
     Fixture::new(|source| {

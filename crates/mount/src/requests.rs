@@ -1,0 +1,232 @@
+//! Each request of the kernel: what it asks for is found or read by `serve`, and answered here.
+//!
+//! What would change something is not here: the kernel refuses it by itself, for the mount is read-only.
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, Request,
+};
+
+use crate::files::{Files, Kind, Stat, Version};
+use crate::handles::Listing;
+use crate::serve::Serve;
+
+/// Most bytes of a request: what the kernel allows without being told otherwise.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel sends ahead of programs at most.
+const BACKGROUND_MAX: u16 = 64;
+
+thread_local! {
+    /// Bytes on their way to the kernel: one buffer for each thread that serves, never freed.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The kernel's offsets count `.` and `..` before what is listed.
+const DOTS: [&str; 2] = [".", ".."];
+const DOTS_STAT: Stat = Stat {
+    kind: Kind::Folder,
+    size: 0,
+    modified: SystemTime::UNIX_EPOCH,
+    mode: 0o755,
+    version: Version([0, 0]),
+};
+
+/// An entry of a listing by the kernel's offset, or the name of one of the two before.
+fn entry(listing: &Listing, at: u64) -> Option<Result<&(OsString, Stat), &'static str>> {
+    let at = usize::try_from(at).ok()?;
+    match DOTS.get(at) {
+        Some(dots) => Some(Err(dots)),
+        None => listing.get(at - DOTS.len()).map(Ok),
+    }
+}
+
+impl<S: Files> Filesystem for Serve<S> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+        ] {
+            // An older kernel does without.
+            let _ = config.add_capabilities(wanted);
+        }
+        // The size of a read, too, is bounded by this.
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.look_up(parent, name) {
+            Ok(attr) => reply.entry(&self.lifetime, &attr, Generation(0)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
+        self.inodes.lock().forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.stat(ino) {
+            Ok(stat) => reply.attr(&self.lifetime, &self.attr(ino.0, &stat)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.stat(ino).map(|stat| stat.kind) {
+            Ok(Kind::Link(target)) => reply.data(target.as_os_str().as_bytes()),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.open_file(ino, flags) {
+            Ok((handle, flags)) => reply.opened(FileHandle(handle), flags),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(open) = self.handles.file(fh.0) else {
+            return reply.error(Errno::EBADF);
+        };
+        let left = self.files.stat_open(&open.file).size.saturating_sub(offset);
+        let bytes = u64::from(size.min(REQUEST_BYTES_MAX)).min(left) as usize;
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < bytes {
+                buffer.resize(bytes.next_power_of_two(), 0);
+            }
+            match self.read_file(&open, offset, &mut buffer[..bytes]) {
+                Ok(()) => reply.data(&buffer[..bytes]),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.close_file(fh.0);
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.open_folder(ino) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let (folder, listing) = match (self.known(ino), self.handles.folder(fh.0)) {
+            (Ok(known), Some(listing)) => (known.path, listing),
+            _ => return reply.error(Errno::EBADF),
+        };
+        for (at, entry) in (offset..).map_while(|at| entry(&listing, at).map(|e| (at, e))) {
+            let full = match entry {
+                Err(dots) => reply.add(ino, at + 1, FileType::Directory, dots),
+                Ok((name, stat)) => {
+                    let version = (stat.kind != Kind::Folder).then_some(stat.version);
+                    let number = self.inodes.lock().number(&folder.join(name), version);
+                    reply.add(INodeNo(number), at + 1, self.attr(number, stat).kind, name)
+                }
+            };
+            if full {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let (folder, listing) = match (self.known(ino), self.handles.folder(fh.0)) {
+            (Ok(known), Some(listing)) => (known.path, listing),
+            _ => return reply.error(Errno::EBADF),
+        };
+        let dots_attr = self.attr(ino.0, &DOTS_STAT);
+        for (at, entry) in (offset..).map_while(|at| entry(&listing, at).map(|e| (at, e))) {
+            let full = match entry {
+                // The kernel does not count these as told.
+                Err(dots) => reply.add(
+                    ino,
+                    at + 1,
+                    dots,
+                    &Duration::ZERO,
+                    &dots_attr,
+                    Generation(0),
+                ),
+                Ok((name, stat)) => match self.tell_listed(&folder.join(name), stat) {
+                    Ok(attr) => {
+                        let full =
+                            reply.add(attr.ino, at + 1, name, &self.lifetime, &attr, Generation(0));
+                        if full {
+                            self.forget(request, attr.ino, 1);
+                        }
+                        full
+                    }
+                    Err(errno) if at == offset => return reply.error(errno),
+                    Err(_) => true,
+                },
+            };
+            if full {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.handles.close_folder(fh.0);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        // All that there is, and nothing free: nothing can be written.
+        let used = self.files.used();
+        let block = 4096;
+        let blocks = used.bytes.div_ceil(u64::from(block));
+        reply.statfs(blocks, 0, 0, used.files, 0, block, 255, block);
+    }
+}
