@@ -264,7 +264,7 @@ impl World {
         if let Some(data) = group.members[0] {
             self.propose(&BTreeSet::from([data.node]), false);
         }
-        let next = self.committed();
+        let next = self.committed().clone();
         // Nor is one that shares its node's memory with another member, or with what its node held before.
         let was_there =
             |x: &staves_model::Member| group.listed().any(|(_, o)| o.node.home() == x.node.home());

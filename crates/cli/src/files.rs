@@ -206,9 +206,8 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
         let path = String::from_utf8_lossy(&file.version().path).into_owned();
         rows.push((path, file.size(), here, nodes));
     }
-    let sum =
-        |of: fn(&(String, u64, u64, BTreeSet<NodeId>)) -> u64| rows.iter().map(of).sum::<u64>();
-    let (size, here) = (sum(|r| r.1), sum(|r| r.2));
+    let size: u64 = rows.iter().map(|(_, size, _, _)| size).sum();
+    let here: u64 = rows.iter().map(|(_, _, here, _)| here).sum();
     let told = json!({
         "dataset": name,
         "bytes": size,

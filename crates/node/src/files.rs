@@ -179,8 +179,8 @@ impl Files {
         let len = ask.bytes.len() as u64;
         check_range(ask.from, len)?;
         let end = ask.from + len;
-        let whole = ask.from % PART_BYTES as u64 == 0
-            && (end % PART_BYTES as u64 == 0 || end == ask.size)
+        let whole = ask.from.is_multiple_of(PART_BYTES as u64)
+            && (end.is_multiple_of(PART_BYTES as u64) || end == ask.size)
             && end <= ask.size;
         if !whole {
             let text = format!(

@@ -649,6 +649,7 @@ fn parts_that_answer_no_request_are_not_taken() {
             group: GroupId(1),
             epoch,
             from: NodeId(2),
+            to_shadow: false,
             incarnation: life(2).incarnation,
             message: GroupMessage::Parts {
                 slot: MemberSlot(1),

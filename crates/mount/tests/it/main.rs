@@ -24,7 +24,7 @@ fn can_mount() -> bool {
         .open("/dev/fuse");
     let Err(error) = opened else { return true };
     assert!(
-        std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
+        std::env::var_os("STAVES_REQUIRE_FUSE").is_none(),
         "/dev/fuse cannot be opened: {error}"
     );
     eprintln!("skipped: /dev/fuse cannot be opened: {error}");

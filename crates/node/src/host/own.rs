@@ -84,7 +84,7 @@ mod tests {
     fn envelope(pages: usize) -> GroupEnvelope {
         let part = |page| PagePart {
             page,
-            labels: Vec::new(),
+            labels: Vec::new().into(),
             content: PageContent::Bytes(Bytes::from_static(&[0; 4096])),
         };
         GroupEnvelope {

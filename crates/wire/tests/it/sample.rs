@@ -210,7 +210,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             group: GroupId(rng.u32()),
             slot: rng.slot(),
             page: rng.u32(),
-            labels: rng.list(3, |r| r.option(Rng::label)).into(),
+            labels: rng.list(3, |r| r.option(Rng::label)),
         }),
         Opcode::FileRead => Message::FileRead(file_read(rng)),
         Opcode::FileBytes => Message::FileBytes(FileBytes {

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use super::{Cluster, PATIENCE};
 use crate::staves;
 
-/// Whether files can be mounted here; where STAVES_REQUIRE_TOOLS=1 they must be.
+/// Whether files can be mounted here; where STAVES_REQUIRE_FUSE=1 they must be.
 fn can_mount() -> bool {
     let there = File::options()
         .read(true)
         .write(true)
         .open("/dev/fuse")
         .is_ok();
-    let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
+    let required = std::env::var("STAVES_REQUIRE_FUSE").is_ok_and(|v| v == "1");
     assert!(
         there || !required,
         "/dev/fuse is required and cannot be opened"
