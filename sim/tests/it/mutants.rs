@@ -72,7 +72,7 @@ hunts! {
     m03_promise_from_receipt: PromiseFromReceipt, 1 + 2, mixed, 5;
     m04_seal_before_promise_ends: SealBeforePromiseEnds, 2 + 1, mixed, 10;
     m05_restart_forgets_promise: RestartForgetsPromise, 1 + 2, mixed, 15;
-    m06_sealing_keeps_promising: SealingKeepsPromising, 1 + 1, mixed, 75;
+    m06_sealing_keeps_promising: SealingKeepsPromising, 1 + 1, mixed, 200;
     m07_open_without_lease_wait: OpenWithoutLeaseWait, 2 + 1, mixed, 40;
     m08_new_directory_leader_skips_wait: NewDirectoryLeaderSkipsWait, 2 + 1, mixed, 60;
     m10_old_epoch_accepted: OldEpochAccepted, 2 + 1, mixed, 12;

@@ -182,6 +182,9 @@ fn a_killed_node_is_told_with_what_is_rebuilt() {
     );
     // Its places are taken by n5 where it was not a member, and n5 is filling.
     for group in five.groups() {
+        let has = |node| group.listed().any(|(_, m)| m.node == NodeId(node));
+        let free = [5, 4, 2, 1].into_iter().find(|node| !has(*node));
+        let free = free.expect("three of five nodes hold a group");
         for member in group
             .members
             .iter_mut()
@@ -189,8 +192,8 @@ fn a_killed_node_is_told_with_what_is_rebuilt() {
             .filter(|m| m.node == NodeId(3))
         {
             *member = Member {
-                node: NodeId(5),
-                incarnation: Incarnation(5),
+                node: NodeId(free),
+                incarnation: Incarnation(free),
                 complete: false,
             };
         }
