@@ -188,6 +188,14 @@ fn held(session: &Session, map: &ClusterMap, pool: PoolId) -> Held {
     held
 }
 
+/// Bytes of a file that any node has.
+fn here(held: &Held, file: &OpenFile) -> u64 {
+    let blocks = held.get(&file.id());
+    let parts = blocks.iter().flat_map(|b| b.values());
+    let parts: u64 = parts.map(|(parts, _)| u64::from(parts.count_ones())).sum();
+    (parts * PART_BYTES).min(file.size())
+}
+
 fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
@@ -195,9 +203,7 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for file in files_below(&data, &[])? {
         let blocks = held.get(&file.id());
-        let parts = blocks.iter().flat_map(|b| b.values());
-        let parts: u64 = parts.map(|(parts, _)| u64::from(parts.count_ones())).sum();
-        let here = (parts * PART_BYTES).min(file.size());
+        let here = here(&held, &file);
         let nodes: BTreeSet<NodeId> = blocks
             .iter()
             .flat_map(|b| b.values())
@@ -289,16 +295,28 @@ fn preload(session: &Session, name: &str, paths: &[String], out: Format) -> anyh
         Failure::Own(Own::Failed, text)
     })?;
     let seconds = began.elapsed().as_secs_f64();
+    let (pool, map) = data.pool();
+    let held = held(session, &map, pool);
+    let here: u64 = files.iter().map(|file| here(&held, file)).sum();
     let told = json!({
-        "dataset": name, "files": files.len(), "bytes": total, "seconds": seconds, "result": "loaded",
+        "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
+        "result": "loaded",
     });
     output::answer(out, &told, |_| {
         let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
         let count = files.len();
-        format!(
+        let loaded = format!(
             "{count} files with {} loaded in {seconds:.1} s ({rate}/s)",
             bytes(total)
-        )
+        );
+        match here == total {
+            true => loaded,
+            false => format!(
+                "{loaded}; {} of them in memory ({}): the rest changed in the last 2 s, or the pool has no room for it",
+                bytes(here),
+                percent(here, total)
+            ),
+        }
     })
 }
 

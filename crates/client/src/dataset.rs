@@ -245,11 +245,16 @@ impl Dataset {
         }
     }
 
-    /// Brings bytes of an open file, within one stretch, into the pool, if they are not there: reads them and throws them
-    /// away. How many they are.
+    /// Brings bytes of an open file, within one stretch, to their home, if they are not there. How many they are. Nobody
+    /// waits for them: a home that is slow is waited for, where a read would go to the source by itself.
     pub async fn load(&self, file: &OpenFile, from: u64, len: usize) -> Result<u64, SourceError> {
-        let bytes = self.read_at(file, from, len).await?;
-        Ok(bytes.len() as u64)
+        let end = from.saturating_add(len as u64).min(file.size());
+        if from >= end {
+            return Ok(0);
+        }
+        let (from, len) = self.piece(file, from, end);
+        self.inner.load(file, from, len).await?;
+        Ok(u64::from(len))
     }
 
     /// What of a range lies in the first stretch that it touches.
@@ -350,6 +355,27 @@ impl Inner {
         self.ask_home(&map, home, file, read).await
     }
 
+    async fn load(&self, file: &OpenFile, from: u64, len: u32) -> Result<(), SourceError> {
+        let map = self.client.map();
+        let holdings = map.pools.get(&self.pool).and_then(|p| p.holdings());
+        let bucket =
+            |h: &Holdings| h.bucket_of([file.id.high, file.id.low], (from / BLOCK_BYTES) as u32);
+        let home = holdings.and_then(|h| h.home(bucket(h))).map(|h| h.node);
+        if let Some(home) = home {
+            let read = FileRead {
+                pool: self.pool,
+                file: file.id,
+                from,
+                len,
+            };
+            let asked = self.ask(&map, home, fetch(file, read), READ).await;
+            if let Asked::Bytes(_) = asked {
+                return Ok(());
+            }
+        }
+        self.ask_source(file, from, len, home).await.map(|_| ())
+    }
+
     /// Those that hold a bucket, the most promising first. No more than two are asked before the source is.
     fn holders(&self, map: &ClusterMap, holdings: &Holdings, bucket: u32) -> Vec<NodeId> {
         let up = holdings.holders(bucket).iter();
@@ -390,17 +416,10 @@ impl Inner {
         read: FileRead,
     ) -> Result<Bytes, SourceError> {
         let (from, len) = (read.from, read.len);
-        let fetch = FileFetch {
-            read,
-            size: file.version.size,
-            dataset: file.version.dataset.clone(),
-            path: Bytes::copy_from_slice(&file.version.path),
-            version: file.version.version.clone(),
-        };
         let began = Instant::now();
         let usual = Duration::from_micros(self.fetch_us.load(Ordering::Relaxed));
         let patience = SILENT.max(usual * 4);
-        let asked = self.ask(map, home, Message::FileFetch(fetch), READ);
+        let asked = self.ask(map, home, fetch(file, read), READ);
         tokio::pin!(asked);
         let answer = tokio::select! {
             answer = &mut asked => Some(answer),
@@ -409,7 +428,7 @@ impl Inner {
         let answer = match answer {
             Some(answer) => answer,
             None => {
-                let here = self.ask_source(file, from, len, None);
+                let here = self.ask_source(file, from, len, Some(home));
                 tokio::pin!(here);
                 tokio::select! {
                     here = &mut here => {
@@ -500,4 +519,15 @@ impl Inner {
     fn shun(&self, node: NodeId) {
         self.shunned.lock().insert(node, Instant::now());
     }
+}
+
+/// The question to a home.
+fn fetch(file: &OpenFile, read: FileRead) -> Message {
+    Message::FileFetch(FileFetch {
+        read,
+        size: file.version.size,
+        dataset: file.version.dataset.clone(),
+        path: Bytes::copy_from_slice(&file.version.path),
+        version: file.version.version.clone(),
+    })
 }

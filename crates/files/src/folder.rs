@@ -40,8 +40,13 @@ impl Folder {
     /// Opens it.
     pub fn open(place: &str) -> Result<Folder, SourceError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(place, flags, Mode::empty())
-            .map_err(|errno| error(place, b"", errno))?;
+        let root = rustix::fs::open(place, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOENT | Errno::NOTDIR => SourceError::Malformed {
+                text: place.to_owned(),
+                reason: "there is no such folder".into(),
+            },
+            errno => error(place, b"", errno),
+        })?;
         Ok(Folder {
             place: place.to_owned(),
             root,
@@ -311,6 +316,18 @@ mod tests {
             folder.list(b"sub/x"),
             Err(SourceError::NotFound { .. })
         ));
+    }
+
+    #[test]
+    fn what_is_no_folder_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for place in [file.path().to_str().unwrap(), "/nowhere/at/all"] {
+            let error = Folder::open(place).unwrap_err().to_string();
+            assert!(
+                error.contains(place) && error.contains("no such folder"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

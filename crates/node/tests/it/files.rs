@@ -262,3 +262,27 @@ fn d7_copies_fill_free_memory_and_a_drained_node_holds_nothing() {
         "{again} bytes came from the source again"
     );
 }
+
+/// Regression: what was loaded ahead under load was read around a slow home, and then in nobody's memory.
+#[test]
+fn d8_what_is_loaded_ahead_is_in_memory_however_slow_the_home() {
+    let size = 6 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town(2, 64 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    // Longer than a reader would wait.
+    town.citizens[1].pause(Duration::from_millis(400));
+    let loading = tokio::runtime::Runtime::new().unwrap();
+    loading.block_on(async {
+        for at in (0..size).step_by(MIB) {
+            assert_eq!(data.load(&file, at as u64, MIB).await.unwrap(), MIB as u64);
+        }
+    });
+    std::fs::rename(dir.path().join("a"), dir.path().join("gone")).unwrap();
+    let whole = town.citizens[0]
+        .runtime()
+        .block_on(data.read_at(&file, 0, size));
+    assert!(whole.unwrap() == pattern(0, size));
+}
