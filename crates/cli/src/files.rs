@@ -30,7 +30,7 @@ const TELL_SELDOM: Duration = Duration::from_secs(5);
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
 /// Bytes of a part.
-const PART_BYTES: u64 = 16 << 10;
+const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
 
 #[derive(Subcommand, Debug)]
 pub enum Files {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use staves_files::{FileVersion, Kind, Source, SourceError, Stat};
 use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
 use staves_net::NetError;
+use staves_store::blocks;
 use staves_wire::files::{FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FilePut, FileRead};
 use staves_wire::{ErrorCode, Message};
 use tokio::time::{sleep_until, timeout_at};
@@ -29,9 +30,9 @@ const READ: Duration = Duration::from_secs(30);
 /// How long a home is given to take what this client read from the source; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
 /// Bytes of a part: what is given to a home is cut at them.
-const PART_BYTES: u64 = 16 << 10;
+const PART_BYTES: u64 = blocks::PART_BYTES as u64;
 /// Bytes of a block.
-const BLOCK_BYTES: u64 = 256 << 10;
+const BLOCK_BYTES: u64 = blocks::BLOCK_BYTES as u64;
 
 /// A dataset, to read. Clones are the same one.
 #[derive(Clone)]
