@@ -261,7 +261,7 @@ impl Inner {
                 let budget = Duration::from_millis(budget_ms.into());
                 self.answer(core, letter.from, question, hops, budget).await
             }
-            Body::Stand { term, until_led } => self.stand(term, until_led).await,
+            Body::Stand { term, heir } => self.stand(term, heir).await,
             Body::Ping { .. } => match self.life() {
                 Ok((_, incarnation)) => Reply::Pong { incarnation },
                 Err(e) => Reply::Failed(e.to_string()),

@@ -8,6 +8,7 @@ use openraft::{BasicNode, ChangeMembers};
 use staves_model::NodeId;
 
 use crate::directory::Inner;
+use crate::succession::ask_to_stand;
 use crate::types::{Metrics, Raft};
 use crate::voters::{Step, View};
 
@@ -33,17 +34,15 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             changed = window.changed() => if changed.is_err() { return },
         }
         window.mark_unchanged();
-        let heirs = inner.heirs();
-        if !heirs.is_empty() && in_vain < HAND_OVERS && !changing(&inner) {
-            in_vain = if inner.hand_over(&heirs).await {
-                0
-            } else {
-                in_vain + 1
-            };
-            continue;
-        }
         // Several steps may follow from one change; the bound only keeps a mistake from spinning.
         for _ in 0..4 {
+            // Between any two of them this node may be told to leave.
+            let heirs = inner.heirs();
+            if !heirs.is_empty() && in_vain < HAND_OVERS && !changing(&inner) {
+                let handed = inner.hand_over(&heirs).await;
+                in_vain = if handed { 0 } else { in_vain + 1 };
+                break;
+            }
             let Some(step) = next_step(&inner) else { break };
             let voters = match &step {
                 Step::Vote(voters) if !voters.contains(&core.me) => voters.clone(),
@@ -52,9 +51,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             if !take(&core.raft, step).await {
                 break;
             }
-            // Who gave up its own vote leads no longer: one of those who have it need not wait to see that.
-            if let Some(heir) = voters.first() {
-                inner.ask_to_stand(core, *heir, true).await;
+            // Who gave up its own vote leads no longer, and those who have it need not wait to see that. Any
+            // of them may lack the last of the log, so that none of them is the heir.
+            for voter in voters {
+                ask_to_stand(core, voter, false);
             }
         }
     }

@@ -46,10 +46,10 @@ pub(crate) enum Body {
         hops: u8,
         budget_ms: u32,
     },
-    /// The leader of this term leaves: stand for election, once or until somebody else leads.
+    /// The leader of this term leaves: stand for election until it has a successor; the heir stands again soonest.
     Stand {
         term: u64,
-        until_led: bool,
+        heir: bool,
     },
     /// Is this life of you there?
     Ping {

@@ -20,6 +20,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rand::Rng;
 use staves_model::{NodeId, NodeState};
 use tokio::time::timeout;
 
@@ -29,9 +30,12 @@ use crate::types::Metrics;
 
 /// How long a hand-over may take. Writes wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Rests between candidacies of the heir. They grow, for a vote has to be written down: the next must
-/// not overtake it on a slow disk.
-const RESTS_MS: [u64; 6] = [5, 10, 20, 40, 80, 160];
+/// Rests between candidacies of the heir; chance makes them up to twice as long. They grow, for a vote has
+/// to be written down: the next must not overtake it on a slow disk, nor depose a leader that was just
+/// elected and has not been heard of.
+const RESTS_MS: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
+/// Who is not the heir begins with this one of the rests.
+const OTHERS_BEGIN: usize = 4;
 /// Rest between the heartbeats by which the leader hears of the heir's candidacy.
 const NUDGE: Duration = Duration::from_millis(5);
 
@@ -82,11 +86,13 @@ impl Inner {
             let voters = voters(core);
             let majority = voters.len() / 2 + 1;
             let others = heirs.iter().copied().filter(|id| *id != heir);
-            // The rest of them must let go of this leader too.
+            // The rest of them must let go of this leader too, and first.
             for other in others.take(majority.saturating_sub(2)) {
-                self.ask_to_stand(core, other, false).await;
+                ask_to_stand(core, other, false);
             }
-            tokio::join!(self.ask_to_stand(core, heir, true), self.step_down(core));
+            tokio::time::sleep(NUDGE).await;
+            ask_to_stand(core, heir, true);
+            self.step_down(core).await;
             wait_for(core, |m| m.current_leader.is_some_and(|l| l != core.me)).await;
             heir
         });
@@ -98,16 +104,6 @@ impl Inner {
         handed.is_ok()
     }
 
-    /// Asks a voter to stand for election, now that this leader goes.
-    pub async fn ask_to_stand(&self, core: &Core, node: NodeId, until_led: bool) {
-        let addr = core.network.address(node, "");
-        let term = core.raft.metrics().borrow().current_term;
-        let body = Body::Stand { term, until_led };
-        if let Err(reason) = core.network.call(node, &addr, body, PATIENCE).await {
-            tracing::debug!(%node, %reason, "was not asked to stand for election");
-        }
-    }
-
     /// Beats until an answer names a higher term.
     async fn step_down(&self, core: &Core) {
         while self.leads().is_some() {
@@ -116,34 +112,46 @@ impl Inner {
         }
     }
 
-    /// Stands for election against the leader of that term, who asked for it: once, or until that term
-    /// has a successor.
-    pub async fn stand(&self, term: u64, until_led: bool) -> Reply {
+    /// Stands for election against the leader of that term, who asked for it, until that term has a
+    /// successor. Nobody else would for as long as an election time-out.
+    pub async fn stand(&self, term: u64, heir: bool) -> Reply {
         let Ok(core) = self.core() else {
             return Reply::Failed("this node has not joined its cluster yet".into());
         };
-        for rest in RESTS_MS {
-            let over = |m: &Metrics| m.current_term > term && (!until_led || led(m));
+        let over = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
+        let begin = if heir { 0 } else { OTHERS_BEGIN };
+        for rest in &RESTS_MS[begin..] {
             if over(&core.raft.metrics().borrow()) {
                 break;
             }
             if core.raft.trigger().elect().await.is_err() {
                 return Reply::Failed("Raft has stopped on this node".into());
             }
-            let _ = timeout(Duration::from_millis(rest), wait_for(core, over)).await;
+            // Not to the same beat as another who stands.
+            let rest = rest * rand::rng().random_range(1000..2000);
+            let _ = timeout(Duration::from_micros(rest), wait_for(core, over)).await;
         }
         Reply::Stood
     }
-}
-
-fn led(metrics: &Metrics) -> bool {
-    metrics.current_leader.is_some()
 }
 
 fn voters(core: &Core) -> Vec<NodeId> {
     let metrics = core.raft.metrics();
     let metrics = metrics.borrow();
     metrics.membership_config.membership().voter_ids().collect()
+}
+
+/// Asks a voter to stand for election, now that this leader goes.
+pub(crate) fn ask_to_stand(core: &Core, node: NodeId, heir: bool) {
+    let addr = core.network.address(node, "");
+    let term = core.raft.metrics().borrow().current_term;
+    let body = Body::Stand { term, heir };
+    let asked = core.network.call(node, &addr, body, PATIENCE);
+    tokio::spawn(async move {
+        if let Err(reason) = asked.await {
+            tracing::debug!(%node, %reason, "was not asked to stand for election");
+        }
+    });
 }
 
 /// The first of these that has all of the leader's log.
