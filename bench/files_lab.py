@@ -200,6 +200,11 @@ class Lab:
         """The pool of files, as a node tells it."""
         return next(pool for pool in self.stations[0].json("status")["pools"] if pool["name"] == "files")
 
+    def used(self):
+        """Bytes of blocks at each node that is up."""
+        nodes = [node for node in self.stations[0].json("status")["nodes"] if node["up"] and node["facts"]]
+        return {node["name"]: pool["used_bytes"] for node in nodes for pool in node["facts"]["pools"] if pool["pool"] == "files"}
+
     def resident(self):
         """Of all nodes and mounts: bytes of memory."""
         rows = []
