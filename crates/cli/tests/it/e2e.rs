@@ -10,8 +10,10 @@ use crate::{Ran, staves};
 
 mod bench;
 mod losses;
+mod mapped;
 mod memory;
 mod mount;
+mod nfs;
 mod recovery;
 mod scrub;
 
