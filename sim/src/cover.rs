@@ -12,9 +12,9 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 39] = [
-    "burst at a page",
+const MET: [&str; 41] = [
     "burst at a page that somebody lacks",
+    "burst at a page",
     "crash for good, and no node to spare",
     "deposed leader: called in vain",
     "deposed leader: granted what was confirmed before",
@@ -38,18 +38,20 @@ const MET: [&str; 39] = [
     "memory: pages read",
     "memory: pages written",
     "memory: refused for lack of memory",
-    "memory: region deleted",
     "memory: region deleted amid a recovery",
+    "memory: region deleted",
     "memory: region grown",
     "memory: swapped",
     "message to a shadow",
+    "no bucket to spare",
+    "no bucket to spare, of a scheme that bears three losses",
     "one more lost than the scheme bears",
     "others take what memory there is",
     "rule 13: a member is quiet",
     "vacant data bucket taken",
     "wish beyond the own memory",
-    "wish lowered",
     "wish lowered with pages missing",
+    "wish lowered",
     "wish raised",
     "woke with its state",
 ];

@@ -106,14 +106,18 @@ impl World {
 
     // Fewer members may never live than are needed: what is lost beyond that is another scenario's.
     fn may_crash(&self, node: usize) -> bool {
+        self.committed().last_open.epoch.0 > 0 && self.alive_without(node) >= self.m
+    }
+
+    /// How many of the group's buckets live if this node does not.
+    fn alive_without(&self, node: usize) -> usize {
         let group = self.committed();
         let alive = |members: &[Option<staves_model::Member>]| {
             staves_model::whole_buckets(self.m as u8, members, |x| {
                 !self.is_dead(x) && self.nodes[node].id != x.node.home()
             })
         };
-        group.last_open.epoch.0 > 0
-            && alive(&group.last_open.members).min(alive(&group.members)) >= self.m
+        alive(&group.last_open.members).min(alive(&group.members))
     }
 
     /// A process dies with all that it holds, and starts again later.
@@ -122,6 +126,12 @@ impl World {
             return;
         }
         self.fault_at("crash");
+        if self.alive_without(node) == self.m {
+            self.cover.count(match self.k {
+                3.. => "no bucket to spare, of a scheme that bears three losses",
+                _ => "no bucket to spare",
+            });
+        }
         self.stop(node);
         let cramped = self.hosts() <= self.m + self.k;
         let gone = self.nodes[..self.hosts()].iter().filter(|n| n.gone).count();

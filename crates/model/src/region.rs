@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{GroupId, MemberSlot, RegionId};
 
 /// Bytes of a chunk: what goes to one data bucket before the next one's turn, and the unit in which a
-/// bucket takes memory for bytes that were never written before.
+/// bucket takes memory for bytes that were never written before. Half of it makes blocks of 64 KiB slower by a
+/// fifth, four times as much makes nothing faster (bench/RESULTS.md).
 pub const CHUNK_BYTES: u64 = 64 << 10;
 /// Bytes of a region that one data bucket holds. They take up memory only where they were written.
 pub const REGION_BUCKET_BYTES: u64 = 64 << 20;

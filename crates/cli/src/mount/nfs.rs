@@ -50,13 +50,15 @@ pub fn serve(
     };
     let served = staves_mount::serve_nfs(opened.tree, address, &options);
     let served = served.map_err(|e| Failure::Own(Own::Failed, e.to_string()))?;
+    let address = served.address();
+    let used_by = format!("{}:nfs:{address}", super::host());
+    opened.data.used_by(used_by);
     runtime.spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             opened.data.refresh().await;
         }
     });
-    let address = served.address();
     let mut told = json!({
         "source": mount.source,
         "nfs": address.to_string(),

@@ -47,6 +47,9 @@ impl std::str::FromStr for Size {
 
     fn from_str(text: &str) -> Result<Size, String> {
         let wrong = || format!("'{text}' is no size; write for example 512MiB or 1GB");
+        if text == "0" {
+            return Ok(Size(0)); // of any unit
+        }
         if is_bare(text) {
             return Err(format!(
                 "'{text}' has no unit; say {text}MiB, {text}GiB or, for bytes, {text}B"
@@ -439,6 +442,7 @@ mod tests {
             ("1.5GiB", 3 << 29),
             ("64k", 64 << 10),
             ("0B", 0),
+            ("0", 0),
             ("1073741824 B", 1 << 30),
             ("7b", 7),
         ];
@@ -449,7 +453,6 @@ mod tests {
         }
         for wrong in [
             "",
-            "0",
             "1073741824",
             "1.5",
             "MiB",
