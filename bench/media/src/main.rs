@@ -2,9 +2,12 @@
 //! What is measured against it is as fast on any machine.
 //!
 //! ```text
-//! staves-bench-media --model disk|store [--read-ahead-kib 128] SOURCE DIR     # until SIGTERM
-//! staves-bench-media --model disk|store --check                               # how close it comes to its model
+//! staves-bench-media --model disk|store|ram [--read-ahead-kib 128] SOURCE DIR...   # until SIGTERM
+//! staves-bench-media --model disk|store --check                                    # how close it comes to its model
 //! ```
+//!
+//! Several DIRs are one medium, each with pages of the kernel of its own, as a server's clients have them. The model `ram` waits for nothing and reads each file
+//! into memory when it is opened: a yardstick. For each line on its input it says what was asked of it until then, as JSON.
 //!
 //! A disk is served by one thread, so that requests reach the head in the order that the kernel sends them. The kernel's pages are
 //! as on any disk: what was read is not read again.
@@ -24,10 +27,9 @@ use std::time::{Duration, Instant};
 
 use staves_mount::{Folder, Mounted, Options, mount};
 
-use crate::slow::{Figures, Model, Slow};
+use crate::slow::{Medium, Model, Slow};
 
-const USAGE: &str =
-    "usage: staves-bench-media --model disk|store [--read-ahead-kib KIB] (SOURCE DIR | --check)";
+const USAGE: &str = "usage: staves-bench-media --model disk|store|ram [--read-ahead-kib KIB] (SOURCE DIR... | --check)";
 /// Requests that an object store serves at a time.
 const STORE_THREADS: usize = 64;
 
@@ -47,6 +49,7 @@ fn parse() -> Result<Args, Box<dyn Error>> {
                 model = match args.next().as_deref().and_then(|m| m.to_str()) {
                     Some("disk") => Some(Model::Disk),
                     Some("store") => Some(Model::Store),
+                    Some("ram") => Some(Model::Ram),
                     _ => return Err(USAGE.into()),
                 }
             }
@@ -82,40 +85,62 @@ fn run() -> Result<(), Box<dyn Error>> {
     let args = parse()?;
     match args.paths.as_slice() {
         [] if args.check => check(&args),
-        [source, dir] if !args.check => {
-            let (mounted, figures) = serve(&args, source, dir)?;
-            println!("serving {} at {}", source.display(), dir.display());
-            mounted.serve()?;
-            let (reads, bytes) = (&figures.reads, &figures.bytes);
-            println!(
-                "{} reads, {} bytes",
-                reads.load(Ordering::Relaxed),
-                bytes.load(Ordering::Relaxed)
-            );
+        [source, dirs @ ..] if !args.check && !dirs.is_empty() => {
+            let medium = Arc::new(Medium::new(args.model));
+            let mut mounts = Vec::new();
+            for dir in dirs {
+                mounts.push(serve(&args, &medium, source, dir)?);
+            }
+            println!("serving {}", source.display());
+            let told = medium.clone();
+            std::thread::spawn(move || {
+                for _ in std::io::stdin().lines().map_while(Result::ok) {
+                    println!("{}", figures(&told));
+                }
+            });
+            // Each waits for the signal that ends them all.
+            let served = mounts.into_iter().map(|m| std::thread::spawn(|| m.serve()));
+            for serving in served.collect::<Vec<_>>() {
+                serving.join().map_err(|_| "a mount panicked")??;
+            }
+            println!("{}", figures(&medium));
             Ok(())
         }
         _ => Err(USAGE.into()),
     }
 }
 
+fn figures(medium: &Medium) -> String {
+    let figures = &medium.figures;
+    let [asks, reads, bytes, ns] = [
+        &figures.asks,
+        &figures.reads,
+        &figures.bytes,
+        &figures.modelled_ns,
+    ]
+    .map(|figure| figure.load(Ordering::Relaxed));
+    format!(r#"{{"asks": {asks}, "reads": {reads}, "bytes": {bytes}, "modelled_ns": {ns}}}"#)
+}
+
 fn serve(
     args: &Args,
+    medium: &Arc<Medium>,
     source: &Path,
     dir: &Path,
-) -> Result<(Mounted, Arc<Figures>), Box<dyn Error>> {
-    let figures = Arc::new(Figures::default());
-    let files = Slow::new(Folder::open(source)?, args.model, figures.clone());
+) -> Result<Mounted, Box<dyn Error>> {
+    let files = Slow::new(Folder::open(source)?, medium.clone());
     let options = Options {
         name: format!("{:?}-{}", args.model, source.display()).to_lowercase(),
         threads: match args.model {
             Model::Disk => 1,
             Model::Store => STORE_THREADS,
+            Model::Ram => Options::default().threads,
         },
         kernel_read_ahead_kib: args.read_ahead_kib,
         lifetime: Duration::from_secs(60),
         ..Options::default()
     };
-    Ok((mount(files, dir, &options)?, figures))
+    Ok(mount(files, dir, &options)?)
 }
 
 /// Reads at random and in order, and prints how long it took beside how long the model says.
@@ -130,7 +155,8 @@ fn check(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in ["random", "in-order"] {
         std::fs::write(source.join(name), &bytes)?;
     }
-    let (mounted, figures) = serve(args, &source, &dir)?;
+    let medium = Arc::new(Medium::new(args.model));
+    let (mounted, figures) = (serve(args, &medium, &source, &dir)?, &medium.figures);
     let measured = |what: &str, one_by_one: bool, reads: &dyn Fn() -> std::io::Result<()>| {
         let before = figures.modelled_ns.load(Ordering::Relaxed);
         let since = Instant::now();

@@ -1,5 +1,6 @@
 //! Files as a slow medium gives them: a wrapper that sleeps.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +20,15 @@ pub enum Model {
     Disk,
     /// An object store: 5 ms for each request, 100 MB/s each, any number at a time.
     Store,
+    /// This process's own memory: the most that any file system in a process can give.
+    Ram,
 }
 
 /// What was asked of a medium.
 #[derive(Debug, Default)]
 pub struct Figures {
+    /// Requests for names and attributes.
+    pub asks: AtomicU64,
     /// Reads.
     pub reads: AtomicU64,
     /// Bytes of them.
@@ -32,38 +37,48 @@ pub struct Figures {
     pub modelled_ns: AtomicU64,
 }
 
-/// The wrapper.
-pub struct Slow<F> {
-    files: F,
+/// A medium, which several mounts may share: a server's disk has one head, however many clients it has.
+pub struct Medium {
     model: Model,
     head: Mutex<Head>,
     began: Instant,
     /// By how much the store's answers came too late in all: as much sooner do the next ones come.
     late_ns: AtomicU64,
-    figures: Arc<Figures>,
+    /// What lies in memory, by number.
+    ram: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+    /// What was asked of it.
+    pub figures: Figures,
+}
+
+/// The wrapper.
+pub struct Slow<F> {
+    files: F,
+    medium: Arc<Medium>,
 }
 
 /// A file of it. The head knows it by its number.
 pub struct SlowFile<T> {
     file: T,
     number: u64,
+    ram: Option<Arc<Vec<u8>>>,
 }
 
-impl<F: Files> Slow<F> {
-    /// Files at the pace of a medium.
-    pub fn new(files: F, model: Model, figures: Arc<Figures>) -> Slow<F> {
-        Slow {
-            files,
+impl Medium {
+    /// A medium that nothing was asked of yet.
+    pub fn new(model: Model) -> Medium {
+        Medium {
             model,
             head: Mutex::default(),
             began: Instant::now(),
             late_ns: AtomicU64::new(0),
-            figures,
+            ram: Mutex::default(),
+            figures: Figures::default(),
         }
     }
 
     /// A request without bytes.
     fn ask(&self) {
+        self.figures.asks.fetch_add(1, Ordering::Relaxed);
         if self.model == Model::Store {
             self.answer_after(store(0));
         }
@@ -87,6 +102,7 @@ impl<F: Files> Slow<F> {
                 cost
             }
             Model::Disk => self.turn(file, offset, bytes),
+            Model::Ram => Duration::ZERO,
         };
         let figures = &self.figures;
         figures.reads.fetch_add(1, Ordering::Relaxed);
@@ -107,16 +123,35 @@ impl<F: Files> Slow<F> {
     }
 }
 
+impl<F: Files> Slow<F> {
+    /// Files at the pace of a medium.
+    pub fn new(files: F, medium: Arc<Medium>) -> Slow<F> {
+        Slow { files, medium }
+    }
+
+    /// All bytes of a file, read when it is first opened.
+    fn load(&self, file: &F::File, number: u64) -> Result<Arc<Vec<u8>>, FileError> {
+        let mut ram = self.medium.ram.lock();
+        if let Some(known) = ram.get(&number) {
+            return Ok(known.clone());
+        }
+        let mut bytes = vec![0; self.files.stat_open(file).size as usize];
+        let read = self.files.read(file, 0, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(ram.entry(number).or_insert(Arc::new(bytes)).clone())
+    }
+}
+
 impl<F: Files> Files for Slow<F> {
     type File = SlowFile<F::File>;
 
     fn stat(&self, path: &Path) -> Result<Stat, FileError> {
-        self.ask();
+        self.medium.ask();
         self.files.stat(path)
     }
 
     fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
-        self.ask();
+        self.medium.ask();
         self.files.list(path)
     }
 
@@ -124,7 +159,11 @@ impl<F: Files> Files for Slow<F> {
         let file = self.files.open(path)?;
         // The same file is the same place, however often it is opened.
         let [number, _] = self.files.stat_open(&file).version.0;
-        Ok(SlowFile { file, number })
+        let ram = match self.medium.model {
+            Model::Ram => Some(self.load(&file, number)?),
+            _ => None,
+        };
+        Ok(SlowFile { file, number, ram })
     }
 
     fn stat_open<'a>(&self, file: &'a Self::File) -> &'a Stat {
@@ -132,7 +171,13 @@ impl<F: Files> Files for Slow<F> {
     }
 
     fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
-        self.wait(file.number, offset, into.len() as u64);
+        self.medium.wait(file.number, offset, into.len() as u64);
+        if let Some(ram) = &file.ram {
+            let left = ram.get(offset as usize..).unwrap_or_default();
+            let len = left.len().min(into.len());
+            into[..len].copy_from_slice(&left[..len]);
+            return Ok(len);
+        }
         self.files.read(&file.file, offset, into)
     }
 

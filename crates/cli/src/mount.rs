@@ -196,6 +196,7 @@ fn serve(args: &Args, mount: &Mount, source: &Path) -> anyhow::Result<()> {
         others: mount.others,
         ..Options::default()
     };
+    data.used_by(format!("{}:{}", host(), whole(&mount.dir).display()));
     let mounted = staves_mount::mount(tree, &mount.dir, &options).map_err(mount_failed)?;
     let refreshed = data.clone();
     runtime.spawn(async move {
@@ -228,6 +229,16 @@ fn unmount_with(parent: u32, dir: PathBuf) {
             tracing::warn!("{error}");
         }
     });
+}
+
+/// This machine's name, for people.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
+}
+
+fn whole(dir: &Path) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
 /// The source's last word, as far as a dataset may be called so.

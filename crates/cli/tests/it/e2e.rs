@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{Ran, staves};
 
 mod bench;
+mod files;
 mod losses;
 mod memory;
 mod mount;
