@@ -19,6 +19,7 @@
 //! A node without a data folder runs the same code on redb's memory backend.
 
 mod log;
+mod pace;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, NodeId};
 
+pub(crate) use self::pace::Pace;
 use crate::error::StoreError;
 use crate::types::{Entry, LogId, SnapshotMeta, Types, Vote};
 
@@ -115,6 +117,11 @@ impl Store {
         self.put("identity", encode(&identity)?).await?;
         self.memory.lock().identity = Some(identity);
         Ok(())
+    }
+
+    /// How long the disk takes.
+    pub fn pace(&self) -> &Pace {
+        self.writer.pace()
     }
 
     pub fn snapshot(&self) -> Option<StoredSnapshot> {

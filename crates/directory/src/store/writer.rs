@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use redb::{Database, Durability};
 use staves_model::mutant::{Mutant, planted};
 
+use super::pace::Pace;
 use super::{LOG, META, SNAPSHOT, encode};
 use crate::types::{LogId, Types};
 
@@ -60,18 +61,26 @@ pub(super) struct Writer {
     // Unbounded, yet bounded: each of Raft's few tasks waits for its request before it makes another.
     tx: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    pace: Arc<Pace>,
 }
 
 impl Writer {
     pub fn spawn(db: Database) -> io::Result<Writer> {
         let (tx, rx) = channel();
+        let pace = Arc::<Pace>::default();
+        let paced = pace.clone();
         let thread = std::thread::Builder::new()
             .name("directory-store".into())
-            .spawn(move || run(db, rx))?;
+            .spawn(move || run(db, rx, &paced))?;
         Ok(Writer {
             tx: Mutex::new(Some(tx)),
             thread: Mutex::new(Some(thread)),
+            pace,
         })
+    }
+
+    pub fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     pub fn send(&self, job: Job) {
@@ -109,7 +118,7 @@ impl Job {
     }
 }
 
-fn run(db: Database, rx: Receiver<Job>) {
+fn run(db: Database, rx: Receiver<Job>, pace: &Pace) {
     while let Ok(first) = rx.recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH_MAX {
@@ -118,7 +127,10 @@ fn run(db: Database, rx: Receiver<Job>) {
                 Err(_) => break,
             }
         }
+        pace.begin();
         let result = write(&db, &batch).map_err(|e| e.to_string());
+        // Before anybody hears of it: Raft goes on at once then, and may want to stand.
+        pace.end();
         if let Err(reason) = &result {
             tracing::error!(%reason, "the directory's store cannot be written");
         }
