@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+/// Where clients are, as a place beside those of nodes.
+pub const HUB: usize = usize::MAX;
 /// Most nodes of a lab.
 pub const NODES_MAX: usize = 16;
 /// The tools it is built with, and where Debian has them.
@@ -118,13 +120,19 @@ impl Lab {
         format!("{}-hub", self.prefix)
     }
 
-    /// A node's namespace.
+    /// A node's namespace, or that of clients.
     pub fn space(&self, at: usize) -> String {
+        if at == HUB {
+            return self.hub();
+        }
         format!("{}-n{}", self.prefix, at + 1)
     }
 
-    /// A node's address.
+    /// A node's address, or that of clients.
     pub fn address(&self, at: usize) -> String {
+        if at == HUB {
+            return "10.77.0.254".into();
+        }
         format!("10.77.0.{}", at + 1)
     }
 
@@ -143,7 +151,7 @@ impl Lab {
 
     /// Cuts exactly these.
     pub fn set_cuts(&mut self, cuts: BTreeSet<(usize, usize)>) -> anyhow::Result<()> {
-        for to in 0..self.nodes {
+        for to in (0..self.nodes).chain([HUB]) {
             let now: Vec<usize> = senders(&cuts, to);
             if now == senders(&self.cuts, to) {
                 continue;

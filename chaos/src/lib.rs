@@ -3,7 +3,8 @@
 //! **Promises.** Every run ends with a verdict that rests on what clients saw: each key's history is
 //! linearizable, no acknowledged write is gone, no key stalls longer than the scenario allows, no node
 //! that was left alone keeps a client waiting past its deadline, the directory's terms and revisions
-//! never go back, and after healing `staves status --check` is content. A run that fails leaves its
+//! never go back, and after healing `staves status --check` is content. Readers of files see right bytes of one version,
+//! and no error but that a file has changed, whatever dies or is cut off: their source is there. A run that fails leaves its
 //! logs and its history in a folder that it names. Whatever a run makes (namespaces, mounts, processes)
 //! it takes away; what a killed run left, the next one sweeps.
 //!

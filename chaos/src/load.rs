@@ -3,6 +3,7 @@
 //! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted (a scenario may want these only), and `l<client>-<n>` are written once
 //! each, so that every bucket holds something that must not get lost. Every written text is unique.
 
+pub mod files;
 pub mod memory;
 mod native;
 

@@ -3,15 +3,20 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::lab::{Lab, tool};
+use crate::load::files::block;
 
 /// How the folders of runs begin; the process's id follows.
 pub(crate) const FOLDER: &str = "staves-chaos-";
@@ -20,6 +25,10 @@ const MEMORY: &str = "192MiB";
 /// Each data folder is a small disk of its own, in memory: it can be filled, and how fast the machine's own
 /// disk is for others decides nothing.
 const DISK: &str = "size=12m";
+/// Bits that are flipped at a time, each in another block.
+const FLIPS: usize = 200;
+/// How the memory is called that a node keeps blocks of files in.
+const BLOCKS: &str = "memfd:staves-blocks";
 /// How long a request to a door for status may take.
 const STATUS: Duration = Duration::from_millis(800);
 
@@ -204,6 +213,32 @@ impl Nodes {
         Ok(paused)
     }
 
+    /// Flips bits of files in a node's memory, behind its back; how many.
+    pub fn flip_bits(&self, at: usize, rng: &mut SmallRng) -> anyhow::Result<usize> {
+        let child = self.nodes[at].child.as_ref();
+        let child = child.with_context(|| format!("n{} does not run", at + 1))?;
+        let memory =
+            blocks_of(child.id()).with_context(|| format!("n{} has no memory of files", at + 1))?;
+        let size = memory.metadata()?.len();
+        let mut found = Vec::new();
+        let mut piece = vec![0; 1 << 20];
+        for from in (0..size).step_by(piece.len()) {
+            let len = memory.read_at(&mut piece, from)?;
+            let blocks = (from..).step_by(block::BYTES as usize);
+            let blocks = blocks.zip(piece[..len].chunks(block::BYTES as usize));
+            let ours = blocks.filter(|(_, bytes)| bytes.starts_with(&block::MAGIC));
+            found.extend(ours.map(|(at, _)| at));
+        }
+        let chosen: Vec<u64> = found.choose_multiple(rng, FLIPS).copied().collect();
+        for at in &chosen {
+            let at = at + rng.random_range(0..block::BYTES);
+            let mut byte = [0];
+            memory.read_exact_at(&mut byte, at)?;
+            memory.write_all_at(&[byte[0] ^ (1 << rng.random_range(0..8))], at)?;
+        }
+        Ok(chosen.len())
+    }
+
     /// SIGTERM, and its exit.
     pub fn stop(&mut self, at: usize, patience: Duration) -> anyhow::Result<ExitStatus> {
         self.signal(at, Signal::TERM)?;
@@ -292,6 +327,19 @@ impl Drop for Nodes {
             let _ = tool("umount", &["-l", &self.data(at).display().to_string()]);
         }
     }
+}
+
+/// The memory that a process keeps blocks of files in.
+fn blocks_of(pid: u32) -> anyhow::Result<File> {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = entry?.path();
+        let to = std::fs::read_link(&path).unwrap_or_default();
+        if to.to_string_lossy().contains(BLOCKS) {
+            let file = File::options().read(true).write(true).open(path);
+            return file.context("cannot open it");
+        }
+    }
+    bail!("no descriptor of it is open")
 }
 
 /// The panics that a piece of a log tells of, each with its reason, which is on the next line; and how

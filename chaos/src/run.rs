@@ -15,7 +15,8 @@ use rand::seq::IndexedRandom;
 use staves_history::record::{self, Answered, Asked};
 
 use crate::judge::{self, Stall};
-use crate::lab::Lab;
+use crate::lab::{HUB, Lab};
+use crate::load::files::{self, Files};
 use crate::load::{self, Client, Shared, memory};
 use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
@@ -77,6 +78,8 @@ pub struct Verdict {
 struct Runner<'a> {
     scenario: &'a Scenario,
     told: &'a Told,
+    /// Before the lab: what is mounted goes first.
+    files: Option<Files>,
     lab: Lab,
     nodes: Nodes,
     shared: Arc<Shared>,
@@ -142,6 +145,7 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
         scenario,
         told,
         nodes: Nodes::new(setup, folder),
+        files: None,
         lab,
         shared: Shared::new(),
         watch: Watch::start(),
@@ -155,15 +159,21 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
             ..Verdict::default()
         },
     };
+    if scenario.files {
+        runner.files = Some(Files::new(folder, &runner.shared)?);
+    }
     runner.begin()?;
     let from = runner.shared.now();
-    let clients = load::start(
-        &runner.shared,
-        told.seed,
-        scenario.clients,
-        scenario.keys,
-        scenario.memory.is_some(),
-    );
+    let clients = match &runner.files {
+        Some(files) => files.start(&runner.shared, told.seed),
+        None => load::start(
+            &runner.shared,
+            told.seed,
+            scenario.clients,
+            scenario.keys,
+            scenario.memory.is_some(),
+        ),
+    };
     let steps = runner.steps();
     let to = runner.shared.now();
     runner.end(clients, steps)?;
@@ -226,7 +236,18 @@ impl Runner<'_> {
             self.staves(&[&create[..], &[&size]].concat())?;
             pools += &format!(", memory {scheme}");
         }
+        if self.scenario.files {
+            let pool = ["pool", "create", files::NAME, "--kind", "files", "--memory"];
+            self.staves(&[&pool[..], &[files::MEMORY]].concat())?;
+        }
         self.healthy_within(HEALING).map_err(anyhow::Error::msg)?;
+        if let Some(files) = &mut self.files {
+            let doors = self.shared.native_doors();
+            pools += match files.mount(&self.told.program, &self.lab, &doors)? {
+                true => ", files, mounted",
+                false => ", files, not mounted: /dev/fuse cannot be opened",
+            };
+        }
         self.tell(&format!("{} nodes are up, {pools}", self.scenario.nodes));
         Ok(())
     }
@@ -362,6 +383,11 @@ impl Runner<'_> {
             }
             Err(why) => self.wrong(format!("{why:#}")),
         }
+        let mounts = self.files.as_mut().map(Files::ended_by_themselves);
+        mounts
+            .into_iter()
+            .flatten()
+            .for_each(|ended| self.wrong(ended));
         for (at, status) in self.nodes.ended_by_themselves() {
             self.down.insert(at);
             let log = std::fs::read_to_string(self.nodes.log(at)).unwrap_or_default();
@@ -389,8 +415,10 @@ impl Runner<'_> {
             Who::Every => (0..self.nodes.count()).collect(),
             Who::Last => self.last.clone(),
             Who::Leader => vec![self.leader()?],
+            Who::Clients => vec![HUB],
         };
-        if let Some(nobody) = nodes.iter().find(|at| **at >= self.nodes.count()) {
+        let known = |at: usize| at < self.nodes.count() || at == HUB;
+        if let Some(nobody) = nodes.iter().find(|at| !known(**at)) {
             bail!("there is no n{}", nobody + 1);
         }
         if nodes.is_empty() {
@@ -506,6 +534,20 @@ impl Runner<'_> {
             Action::SetScheme(scheme) => {
                 self.staves(&["pool", "set", "cache", "--scheme", scheme])?;
             }
+            Action::Overwrite => {
+                let files = self.files.as_ref().context("there are no files")?;
+                files.source.overwrite()?;
+            }
+            Action::Flip(who) => {
+                let mut flipped = 0;
+                for at in self.resolve(who)? {
+                    flipped += self.nodes.flip_bits(at, &mut self.rng)?;
+                }
+                if flipped == 0 {
+                    bail!("none of them holds anything of the files");
+                }
+                self.tell(&format!("   {flipped} bits flipped"));
+            }
             Action::Heal => self.heal()?,
             Action::WaitHealthy => {
                 if let Err(why) = self.healthy() {
@@ -514,18 +556,31 @@ impl Runner<'_> {
             }
             Action::Run => {}
         }
-        let names: Vec<String> = self.last.iter().map(|at| format!("n{}", at + 1)).collect();
+        let name = |at: &usize| match *at {
+            HUB => "clients".to_owned(),
+            at => format!("n{}", at + 1),
+        };
+        let names: Vec<String> = self.last.iter().map(name).collect();
         Ok(match &step.action {
             Action::Heal
             | Action::WaitHealthy
             | Action::Run
             | Action::Roll
+            | Action::Overwrite
             | Action::SetScheme(_) => String::new(),
             _ => format!("   [{}]", names.join(" ")),
         })
     }
 
     fn cut(&mut self, from: &[usize], to: &[usize], one_way: bool) -> anyhow::Result<()> {
+        // Who is cut off from clients need not answer them.
+        for (one, others) in [(from, to), (to, from)] {
+            if one.contains(&HUB) {
+                others
+                    .iter()
+                    .for_each(|at| self.shared.excuse(*at, u64::MAX));
+            }
+        }
         let mut cuts = self.lab.cuts().clone();
         for (a, b) in from.iter().flat_map(|a| to.iter().map(|b| (*a, *b))) {
             cuts.insert((a, b));
@@ -638,8 +693,13 @@ impl Runner<'_> {
             Ok(()) => self.tell("healthy again"),
             Err(why) => self.wrong(why),
         }
-        if !self.is_found() {
-            self.read_all();
+        match &self.files {
+            Some(files) => {
+                files.read_all(&self.shared);
+                self.tell("read all files");
+            }
+            None if self.is_found() => {}
+            None => self.read_all(),
         }
         Ok(())
     }
@@ -695,7 +755,10 @@ impl Runner<'_> {
         violations
             .into_iter()
             .for_each(|violation| self.wrong(violation));
-        self.verdict.stall = judge::worst_stall(&records, from, to);
+        self.verdict.stall = match &self.files {
+            Some(files) => files.worst_stall(),
+            None => judge::worst_stall(&records, from, to),
+        };
         let stall = self.verdict.stall.clone();
         if stall.length > self.scenario.stall_max && !self.scenario.losses {
             self.wrong(format!(
@@ -707,6 +770,14 @@ impl Runner<'_> {
         }
         (self.verdict.operations, self.verdict.unknown) = (checked.operations, checked.unknown);
         self.verdict.undecided = checked.undecided.len();
+        if let Some(files) = &self.files {
+            let (reads, stale) = files.counts();
+            self.verdict.operations = reads;
+            self.tell(&format!(
+                "{reads} reads, {stale} refused for the file had changed; longest {:?}",
+                stall.length
+            ));
+        }
         self.tell(&format!(
             "{} operations on {} keys, {} with unknown outcome, {} refused or not sent; longest stall {:?} ({})",
             checked.operations, checked.keys, checked.unknown,

@@ -3,7 +3,8 @@
 //! ```text
 //! # What it is about.
 //! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
-//!                                  'clocks apart', 'memory 4+2' (a region, too)
+//!                                  'clocks apart', 'memory 4+2' (a region, too), 'files' (a dataset, and
+//!                                  no clients but its readers)
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
 //! after 2s kill the directory's leader
@@ -13,7 +14,7 @@
 //! ```
 //!
 //! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `every
-//! node`, or `it` and `them`: whoever the last step was about. A step with `for 3s` is undone after that
+//! node`, or `it` and `them`: whoever the last step was about. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
 //! time; the next begins then.
 
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub enum Who {
     Last,
     /// All.
     Every,
+    /// Not nodes: where clients are.
+    Clients,
 }
 
 /// What a step does.
@@ -54,6 +57,8 @@ pub enum Action {
     TakeBack(Who),
     Roll,
     SetScheme(String),
+    Overwrite,
+    Flip(Who),
     WaitHealthy,
     Run,
 }
@@ -76,8 +81,16 @@ impl Action {
             Action::Drain(_) => "drain",
             Action::Roll => "rolling restart",
             Action::SetScheme(_) => "scheme change",
+            Action::Overwrite => "overwriting",
+            Action::Flip(_) => "bit flips",
             Action::Heal | Action::TakeBack(_) | Action::WaitHealthy | Action::Run => return None,
         })
+    }
+}
+
+impl Action {
+    fn is_about_files(&self) -> bool {
+        matches!(self, Action::Overwrite | Action::Flip(_))
     }
 }
 
@@ -109,6 +122,8 @@ pub struct Scenario {
     pub keys: Keys,
     /// The scheme of a pool with a memory region, if there is one.
     pub memory: Option<String>,
+    /// There is a dataset, and all clients read it.
+    pub files: bool,
     /// Nodes' clocks begin days apart.
     pub clocks_apart: bool,
     /// More is lost than the scheme bears.
@@ -147,6 +162,7 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
             counted: false,
         },
         memory: None,
+        files: false,
         clocks_apart: false,
         losses: false,
         stall_max: Duration::from_secs(12),
@@ -178,6 +194,9 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
     match (scenario.nodes, scenario.steps.is_empty()) {
         (0, _) => Err(whole("it never says how many nodes there are ('5 nodes')")),
         (_, true) => Err(whole("nothing happens in it")),
+        _ if !scenario.files && scenario.steps.iter().any(|s| s.action.is_about_files()) => Err(
+            whole("there are no files in it: the first line does not say 'files'"),
+        ),
         (nodes, false) => {
             if scenario.clients == 0 {
                 scenario.clients = nodes + 3;
@@ -197,10 +216,11 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             [n, "keys" | "key"] => scenario.keys.count = count(n, 1000)?,
             ["pool", "cache", scheme] => scenario.scheme = scheme.to_owned(),
             ["memory", scheme] => scenario.memory = Some(scheme.to_owned()),
+            ["files"] => scenario.files = true,
             ["clocks", "apart"] => scenario.clocks_apart = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, clocks apart'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, files, clocks apart'"
                 ));
             }
         }
@@ -287,6 +307,9 @@ fn action(words: &[&str]) -> Result<Action, String> {
         return Err("nothing is to be done".into());
     };
     Ok(match (*verb, rest) {
+        (verb, [.., "the", "clients"]) if !matches!(verb, "cut" | "isolate") => {
+            return Err("clients can only be isolated, and cut off".into());
+        }
         ("kill", rest) => Action::Kill(who(rest)?),
         ("restart", [rest @ .., "without", "its" | "their", "data"]) => Action::Restart {
             who: who(rest)?,
@@ -308,6 +331,8 @@ fn action(words: &[&str]) -> Result<Action, String> {
         ("drain", rest) => Action::Drain(who(rest)?),
         ("take", [rest @ .., "back"]) => Action::TakeBack(who(rest)?),
         ("set", ["pool", "cache", "to", scheme]) => Action::SetScheme((*scheme).to_owned()),
+        ("overwrite", ["the", "files"]) => Action::Overwrite,
+        ("flip", ["bits", "of", rest @ ..]) => Action::Flip(who(rest)?),
         ("heal", []) => Action::Heal,
         ("join", ["a", "node"]) => Action::Join,
         ("roll", ["every", "node"]) => Action::Roll,
@@ -315,7 +340,7 @@ fn action(words: &[&str]) -> Result<Action, String> {
         ("run", []) => Action::Run,
         _ => {
             return Err("one can kill, restart, stop, pause, isolate, drain WHO; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
-                 fill the disk of WHO; join a node; roll every node; set pool cache to 1+1; heal; wait until healthy; run for 5s"
+                 fill the disk of WHO; join a node; roll every node; set pool cache to 1+1; overwrite the files; flip bits of WHO; heal; wait until healthy; run for 5s"
                 .into());
         }
     })
@@ -348,6 +373,7 @@ fn who(words: &[&str]) -> Result<Who, String> {
         ["the", "directory's", "leader"] => Who::Leader,
         ["it" | "them"] => Who::Last,
         ["every", "node"] => Who::Every,
+        ["the", "clients"] => Who::Clients,
         names => {
             let names = names.iter().filter(|n| **n != "and");
             let one = |name: &&str| {
@@ -407,6 +433,21 @@ mod tests {
     }
 
     #[test]
+    fn sentences_about_files_are_understood() {
+        let text = "3 nodes, files\ncut the clients from n1 and n2 for 1s\noverwrite the files\nflip bits of n3\n";
+        let s = parse("x", text).expect("it parses");
+        assert!(s.files);
+        let actions: Vec<Action> = s.steps.into_iter().map(|step| step.action).collect();
+        let cut = Action::Cut {
+            from: Who::Clients,
+            to: Who::Nodes(vec![0, 1]),
+            one_way: false,
+        };
+        let flip = Action::Flip(Who::Nodes(vec![2]));
+        assert_eq!(actions, [cut, Action::Overwrite, flip]);
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_line() {
         for (text, line, says) in [
             ("5 node\nfly n1", 2, "one can kill"),
@@ -419,6 +460,9 @@ mod tests {
             ("5 nodes\nafter 3s", 2, "nothing is to be done"),
             ("5 nodes\nrun", 2, "how long"),
             ("5 nodes\nexpect miracles", 2, "one can expect"),
+            ("5 nodes\nkill the clients", 2, "clients can only be"),
+            ("5 nodes\noverwrite the files", 2, "no files in it"),
+            ("5 nodes\nflip bits of n1", 2, "no files in it"),
             ("99 nodes\nkill n1", 1, "from 1 to"),
             ("kill n1", 1, "first line"),
             ("5 nodes\n", 1, "nothing happens"),

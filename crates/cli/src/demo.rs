@@ -9,9 +9,12 @@
 //! With six nodes or more there is a second act: a region of memory, 4+2, is filled with pages that can be
 //! checked, two nodes are killed at once, and it is read and written while they are rebuilt.
 //!
-//! **Layout.** `nodes`: the processes. `load`: the writers and the check. `region`: the same for memory. `resp`: the client they use.
-//! `story`: what happened when.
+//! At last a dataset is read through a mount, a node is killed, and all of it is read again.
+//!
+//! **Layout.** `nodes`: the processes. `load`: the writers and the check. `region`: the same for memory. `dataset`: the
+//! same for files. `resp`: the client that writers use. `story`: what happened when.
 
+mod dataset;
 mod load;
 pub mod nodes;
 mod region;
@@ -23,15 +26,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use staves_model::{Change, Medium, PoolKind, Scheme};
+use staves_model::{Change, Holdings, Medium, NodeId, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::{Demo, Format};
-use crate::output::{self, number};
+use crate::output::{self, bytes, number};
 
 use load::Load;
 use nodes::Nodes;
-use story::{Act, Round, Story};
+use story::{Act, FilesAct, Round, Story};
 
 /// How long the load runs before the first node is killed, and between rounds.
 const WARM_UP: Duration = Duration::from_secs(2);
@@ -51,11 +54,15 @@ const NODES_FOR_TWO_ROUNDS: u32 = 4;
 const MEMORY_POOL: &str = "memory";
 const MEMORY_SCHEME: Scheme = Scheme { m: 4, k: 2 };
 const NODES_FOR_MEMORY: usize = 6;
+/// What each node may give to the dataset's pool, and its buckets.
+const FILES_BUDGET: u64 = 32 << 20;
+const FILES_BUCKETS: u32 = 64;
 
 pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
     let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;
     nodes.flags = vec!["--memory".into(), NODE_MEMORY.into()];
+    let source = dataset::Source::generate(nodes.folder().join("files"))?;
     let mut show = Show {
         nodes,
         story: Story::begin(demo.nodes),
@@ -80,13 +87,14 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     if show.nodes.len() >= NODES_FOR_MEMORY {
         show.memory()?;
     }
+    show.files(source)?;
     show.story.finish(out)?;
     if !demo.once {
         show.stay()?;
     }
     match show.story.lost() {
         0 => Ok(()),
-        lost => bail!("{lost} acknowledged values or pages were lost"),
+        lost => bail!("{lost} acknowledged values or pages were lost, or files were read wrong"),
     }
 }
 
@@ -328,6 +336,84 @@ impl Show {
             done,
         });
         Ok(())
+    }
+
+    /// The last act: a dataset, and a node killed between two reads of all of it.
+    fn files(&mut self, source: dataset::Source) -> anyhow::Result<()> {
+        self.nodes.revive()?;
+        self.nodes.propose(&Change::CreatePool {
+            name: dataset::NAME.into(),
+            kind: PoolKind::Files(Holdings::default()),
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes: FILES_BUDGET,
+            buckets: FILES_BUCKETS,
+            may_start_empty: true,
+        })?;
+        let all = self.nodes.len();
+        let before = self.wait("all nodes are up and each bucket has a home", |report| {
+            let up = report.nodes.iter().filter(|node| node.up).count();
+            up >= all && report.pools.iter().all(|p| p.whole == p.buckets)
+        })?;
+        let interrupted = self.interrupted.clone();
+        let look_up = || match interrupted.load(Ordering::SeqCst) {
+            true => bail!("interrupted"),
+            false => Ok(()),
+        };
+        let (program, doors) = (self.nodes.program().to_owned(), self.nodes.native_doors());
+        let (reader, why) = dataset::Reader::open(&program, &doors, source, look_up)?;
+        if let Some(why) = why {
+            self.story
+                .note(format!("nothing is mounted, the client reads: {why}"));
+        }
+        let mut seen = reader.check(look_up)?;
+        let (files, total, way) = (dataset::FILES, bytes(dataset::BYTES), reader.way());
+        self.story.note(format!(
+            "a dataset of {files} files, {total}, was read through {way}, and is in the memory of the nodes now"
+        ));
+        let killed = self.kill_a_home(&before)?;
+        seen.add(reader.check(look_up)?);
+        let served = reader.end()?;
+        self.story.note(format!(
+            "killed node {killed}, and read all again: {} of {} checksums wrong; the longest read took {} ms; of {} read \
+             both times {} came from the source, the rest from memory",
+            seen.wrong,
+            seen.checked,
+            seen.longest_read_us.div_ceil(1000),
+            bytes(seen.bytes),
+            bytes(served.from_source()),
+        ));
+        for example in &seen.examples {
+            self.story.note(format!("wrong: {example}"));
+        }
+        self.story.files(FilesAct {
+            way,
+            killed,
+            files,
+            bytes: dataset::BYTES,
+            seen,
+            served,
+        });
+        Ok(())
+    }
+
+    /// Kills the node that is the home of most buckets of the dataset's pool, but not the directory's leader: its id.
+    fn kill_a_home(&mut self, before: &StatusReport) -> anyhow::Result<u64> {
+        let map = self.nodes.cluster()?.map()?;
+        let holdings = map.pool_named(dataset::NAME).and_then(|p| p.holdings());
+        let holdings = holdings.context("the dataset's pool is not there")?;
+        let homes = |id: u64| {
+            let buckets = 0..FILES_BUCKETS;
+            let home = |b: &u32| holdings.home(*b).is_some_and(|h| h.node == NodeId(id));
+            buckets.filter(home).count()
+        };
+        let up = before.nodes.iter().filter(|n| n.up && !n.leads_directory);
+        let victim = up.max_by_key(|node| homes(node.id));
+        let victim = victim.context("there is no node to kill")?;
+        let process = self.nodes.at(&victim.native);
+        self.nodes
+            .kill(process.context("the victim is not one of ours")?)?;
+        Ok(victim.id)
     }
 
     /// Brings the killed nodes back and keeps the cluster running until Ctrl-C.

@@ -9,18 +9,20 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use serde_json::json;
 use staves_client::{Dataset, Kind, OpenFile};
-use staves_model::{Change, ClusterMap, NodeId, PoolId};
+use staves_model::{Change, ClusterMap, NodeId, Pin, Pool, PoolId};
 use staves_wire::Message;
 use staves_wire::files::{ALL_BUCKETS, FILE_BYTES_MAX, FileId, FileKeys, FileKeysAnswer};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::args::{Args, Format};
-use crate::confirm::confirm;
+use crate::cluster::Cluster;
+use crate::confirm::confirmed;
 use crate::explain::Own;
 use crate::failure::Failure;
 use crate::memory::{Session, failed};
 use crate::output::{self, bytes, table};
+use crate::pool::{goes_on, in_use};
 
 /// Stretches that a preload fetches at a time.
 const AT_ONCE: usize = 8;
@@ -29,7 +31,8 @@ const TELL: Duration = Duration::from_millis(200);
 const TELL_SELDOM: Duration = Duration::from_secs(5);
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
-/// Bytes of a part.
+/// Bytes of a block, and of a part of it.
+const BLOCK_BYTES: u64 = staves_store::blocks::BLOCK_BYTES as u64;
 const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
 
 #[derive(Subcommand, Debug)]
@@ -43,6 +46,17 @@ pub enum Files {
     },
     /// Bring files into memory before anybody reads them; what is there already is not fetched again
     Preload {
+        /// The dataset
+        dataset: String,
+        /// Files and folders of it; everything if none is given
+        #[arg(value_name = "PATH")]
+        paths: Vec<String>,
+        /// Keep them there: they are not evicted, and fetched again when a node is lost; refused if they do not fit
+        #[arg(long)]
+        pin: bool,
+    },
+    /// Let pinned files be evicted again
+    Unpin {
         /// The dataset
         dataset: String,
         /// Files and folders of it; everything if none is given
@@ -65,18 +79,100 @@ pub fn run(args: &Args, command: &Files) -> anyhow::Result<()> {
     match command {
         Files::List => list(&session, out),
         Files::Show { dataset } => show(&session, dataset, out),
-        Files::Preload { dataset, paths } => preload(&session, dataset, paths, out),
+        Files::Preload {
+            dataset,
+            paths,
+            pin,
+        } => preload(&session, dataset, paths, *pin, out),
+        Files::Unpin { dataset, paths } => unpin(&session, dataset, paths, out),
         Files::Drop { dataset, yes } => {
-            open(&session, dataset)?;
-            if !yes {
-                confirm(&format!("dataset '{dataset}'"), out)?;
-            }
-            let name = dataset.clone();
-            session.wait(session.client.propose(&Change::DropDataset { name }))?;
-            let told = json!({ "dataset": dataset, "result": "dropped" });
-            output::answer(out, &told, |_| format!("dataset '{dataset}' is dropped"))
+            let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
+            drop_dataset(&session, &cluster, dataset, *yes, out)
         }
     }
+}
+
+fn drop_dataset(
+    session: &Session,
+    cluster: &Cluster,
+    dataset: &str,
+    yes: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    known(&session.wait(session.client.refresh())?, dataset)?;
+    let used = in_use(&cluster.status()?, |name| name == dataset);
+    if !yes {
+        let used = used.as_ref().map(|used| format!(" (it is {used})"));
+        let would = format!(
+            "dataset '{dataset}'{} would be forgotten with what of it is in memory; its source stays as it is",
+            used.unwrap_or_default()
+        );
+        let not_done = format!("dataset '{dataset}' was not dropped");
+        confirmed(&would, "Drop it?", "drops it", &not_done, out)?;
+    }
+    let name = dataset.to_owned();
+    session.wait(session.client.propose(&Change::DropDataset { name }))?;
+    let mut told = json!({ "dataset": dataset, "result": "dropped" });
+    if let Some(used) = used {
+        output::warn(out, &mut told, goes_on(used));
+    }
+    output::answer(out, &told, |_| format!("dataset '{dataset}' is dropped"))
+}
+
+fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> anyhow::Result<()> {
+    let map = session.wait(session.client.refresh())?;
+    let pins = pins(known(&map, dataset)?, dataset);
+    let wanted: Vec<Vec<u8>> = paths
+        .iter()
+        .map(|path| within(path))
+        .collect::<Result<_, _>>()?;
+    let is_below = |pin: &&Pin| {
+        let below = |path: &Vec<u8>| {
+            let rest = pin.path.strip_prefix(&path[..]);
+            path.is_empty() || rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        };
+        wanted.is_empty() || wanted.iter().any(below)
+    };
+    let goes: Vec<&Pin> = pins.into_iter().filter(is_below).collect();
+    let sum: u64 = goes.iter().map(|pin| pin.size).sum();
+    if !goes.is_empty() {
+        session.wait(session.client.propose(&Change::UnpinFiles {
+            dataset: dataset.to_owned(),
+            paths: goes.iter().map(|pin| pin.path.clone()).collect(),
+        }))?;
+    }
+    let told =
+        json!({ "dataset": dataset, "files": goes.len(), "bytes": sum, "result": "unpinned" });
+    output::answer(out, &told, |_| match goes.len() {
+        0 => "nothing of that is pinned".to_owned(),
+        files => format!("{files} files with {} are not pinned any more", bytes(sum)),
+    })
+}
+
+/// The pool of a dataset.
+fn known<'a>(map: &'a ClusterMap, name: &str) -> anyhow::Result<&'a Pool> {
+    map.dataset(name).map(|(pool, _)| pool).ok_or_else(|| {
+        let text =
+            format!("there is no dataset '{name}'; 'staves files list' shows those there are");
+        Failure::NotFound(text).into()
+    })
+}
+
+fn pins<'a>(pool: &'a Pool, dataset: &str) -> Vec<&'a Pin> {
+    let all = pool.holdings().into_iter().flat_map(|h| &h.pins);
+    all.filter(|pin| pin.dataset == dataset).collect()
+}
+
+/// A path within a dataset, as its source has it.
+fn within(path: &str) -> anyhow::Result<Vec<u8>> {
+    if path.split('/').any(|word| word == "..") {
+        let text = format!(
+            "'{path}' leads out of the dataset's folder: give a path within it, without '..'"
+        );
+        return Err(Failure::Own(Own::Usage, text).into());
+    }
+    let words = path.split('/').filter(|word| !matches!(*word, "" | "."));
+    Ok(words.collect::<Vec<_>>().join("/").into_bytes())
 }
 
 fn list(session: &Session, out: Format) -> anyhow::Result<()> {
@@ -84,33 +180,34 @@ fn list(session: &Session, out: Format) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for pool in map.pools.values() {
         for dataset in pool.holdings().iter().flat_map(|h| &h.datasets) {
-            rows.push((
-                dataset.name.clone(),
-                pool.name.clone(),
-                dataset.source.clone(),
-            ));
+            let pinned = pins(pool, &dataset.name);
+            let sum: u64 = pinned.iter().map(|pin| pin.size).sum();
+            rows.push((dataset, &pool.name, pinned.len(), sum));
         }
     }
     let all: Vec<_> = rows
         .iter()
-        .map(|(name, pool, source)| json!({ "dataset": name, "pool": pool, "source": source }))
+        .map(|(dataset, pool, files, sum)| {
+            json!({
+                "dataset": dataset.name, "pool": pool, "source": dataset.source,
+                "pinned_files": files, "pinned_bytes": sum,
+            })
+        })
         .collect();
     output::answer(out, &all, |_| {
-        let rows = rows
-            .iter()
-            .map(|(name, pool, source)| vec![name.clone(), pool.clone(), source.clone()]);
-        table(&["dataset", "pool", "source"], rows)
+        let rows = rows.iter().map(|(dataset, pool, _, sum)| {
+            let (name, source) = (dataset.name.clone(), dataset.source.clone());
+            vec![name, pool.to_string(), bytes(*sum), source]
+        });
+        table(&["dataset", "pool", "pinned ", "source"], rows)
     })
 }
 
 /// A dataset by name, as the map has it.
 fn open(session: &Session, name: &str) -> anyhow::Result<Dataset> {
     let map = session.wait(session.client.refresh())?;
-    let Some((pool, dataset)) = map.dataset(name) else {
-        let text =
-            format!("there is no dataset '{name}'; 'staves files list' shows those there are");
-        return Err(Failure::NotFound(text).into());
-    };
+    let pool = known(&map, name)?;
+    let (_, dataset) = map.dataset(name).expect("its pool is known");
     let data = session.client.dataset(&pool.name, name, &dataset.source);
     session.runtime.block_on(data).map_err(failed)
 }
@@ -121,8 +218,8 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<OpenFile>
         [] => vec![(Vec::new(), 0)],
         paths => paths
             .iter()
-            .map(|path| (path.trim_matches('/').as_bytes().to_vec(), 0))
-            .collect(),
+            .map(|path| Ok((within(path)?, 0)))
+            .collect::<anyhow::Result<_>>()?,
     };
     let mut files = Vec::new();
     let mut seen = BTreeSet::new();
@@ -154,11 +251,17 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<OpenFile>
     Ok(files)
 }
 
-/// What is in memory: for each block of a file, the parts that any node has, and the nodes.
-type Held = BTreeMap<FileId, BTreeMap<u32, (u32, BTreeSet<NodeId>)>>;
+/// What is in memory.
+#[derive(Default)]
+struct Held {
+    /// By file and block: the parts that each node has.
+    files: BTreeMap<FileId, BTreeMap<u32, BTreeMap<NodeId, u32>>>,
+    /// Nodes that are up and did not say what they have.
+    silent: Vec<NodeId>,
+}
 
 fn held(session: &Session, map: &ClusterMap, pool: PoolId) -> Held {
-    let mut held = Held::new();
+    let mut held = Held::default();
     for node in map
         .nodes
         .values()
@@ -173,67 +276,109 @@ fn held(session: &Session, map: &ClusterMap, pool: PoolId) -> Held {
             .runtime
             .block_on(session.client.ask(node.id, ask, until));
         let Ok(Message::FileKeysAnswer(FileKeysAnswer { keys, .. })) = answer else {
-            continue; // its part counts as not there
+            held.silent.push(node.id);
+            continue;
         };
         for key in keys {
-            let block = held
-                .entry(key.file)
-                .or_default()
+            let blocks = held.files.entry(key.file).or_default();
+            blocks
                 .entry(key.block)
-                .or_default();
-            block.0 |= key.parts;
-            block.1.insert(node.id);
+                .or_default()
+                .insert(node.id, key.parts);
         }
     }
     held
 }
 
-/// Bytes of a file that any node has.
-fn here(held: &Held, file: &OpenFile) -> u64 {
-    let blocks = held.get(&file.id());
-    let parts = blocks.iter().flat_map(|b| b.values());
-    let parts: u64 = parts.map(|(parts, _)| u64::from(parts.count_ones())).sum();
-    (parts * PART_BYTES).min(file.size())
+impl Held {
+    /// Bytes of a file that any node has.
+    fn here(&self, file: &OpenFile) -> u64 {
+        self.bytes(file, |nodes| {
+            nodes.values().fold(0, |all, parts| all | parts)
+        })
+    }
+
+    /// Bytes of a file that each node has.
+    fn by_node(&self, file: &OpenFile) -> BTreeMap<NodeId, u64> {
+        let blocks = self.files.get(&file.id()).into_iter().flatten();
+        let nodes: BTreeSet<NodeId> = blocks.flat_map(|(_, by)| by.keys().copied()).collect();
+        let of = |node| self.bytes(file, |by| by.get(&node).copied().unwrap_or(0));
+        nodes.into_iter().map(|node| (node, of(node))).collect()
+    }
+
+    fn bytes(&self, file: &OpenFile, parts: impl Fn(&BTreeMap<NodeId, u32>) -> u32) -> u64 {
+        let blocks = self.files.get(&file.id()).into_iter().flatten();
+        let of = |(block, by)| parts_bytes(file.size(), *block, parts(by));
+        blocks.map(of).sum()
+    }
+}
+
+/// Bytes of some parts of a block of a file that ends where it does.
+fn parts_bytes(size: u64, block: u32, parts: u32) -> u64 {
+    let start = u64::from(block) * BLOCK_BYTES;
+    let there = (0..32u64).filter(|part| parts & 1 << part != 0);
+    there
+        .map(|part| {
+            size.saturating_sub(start + part * PART_BYTES)
+                .min(PART_BYTES)
+        })
+        .sum()
 }
 
 fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
     let held = held(session, &map, pool);
-    let mut rows = Vec::new();
-    for file in files_below(&data, &[])? {
-        let blocks = held.get(&file.id());
-        let here = here(&held, &file);
-        let nodes: BTreeSet<NodeId> = blocks
-            .iter()
-            .flat_map(|b| b.values())
-            .flat_map(|b| b.1.clone())
-            .collect();
-        let path = String::from_utf8_lossy(&file.version().path).into_owned();
-        rows.push((path, file.size(), here, nodes));
-    }
-    let size: u64 = rows.iter().map(|(_, size, _, _)| size).sum();
-    let here: u64 = rows.iter().map(|(_, _, here, _)| here).sum();
-    let told = json!({
+    let pinned = pins(known(&map, name)?, name);
+    let is_pinned = |file: &OpenFile| {
+        let of = file.version();
+        let mut pins = pinned.iter();
+        pins.any(|pin| pin.path == of.path && pin.version == of.version && pin.size == of.size)
+    };
+    let files = files_below(&data, &[])?;
+    let rows: Vec<_> = files
+        .iter()
+        .map(|file| (file, held.here(file), held.by_node(file), is_pinned(file)))
+        .collect();
+    let size: u64 = files.iter().map(OpenFile::size).sum();
+    let here: u64 = rows.iter().map(|(_, here, ..)| here).sum();
+    let path = |file: &OpenFile| String::from_utf8_lossy(&file.version().path).into_owned();
+    let mut told = json!({
         "dataset": name,
         "bytes": size,
         "in_memory_bytes": here,
-        "files": rows.iter().map(|(path, size, here, nodes)| json!({
-            "path": path, "bytes": size, "in_memory_bytes": here,
-            "nodes": nodes.iter().map(|n| n.0).collect::<Vec<_>>(),
+        "files": rows.iter().map(|(file, here, nodes, pinned)| json!({
+            "path": path(file), "bytes": file.size(), "in_memory_bytes": here, "pinned": pinned,
+            "nodes": nodes.keys().map(|n| n.0).collect::<Vec<_>>(),
+            "node_bytes": nodes.iter().map(|(n, b)| (n.to_string(), *b)).collect::<BTreeMap<_, _>>(),
         })).collect::<Vec<_>>(),
     });
+    if !held.silent.is_empty() {
+        let nodes: Vec<String> = held.silent.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "node {} did not say what it has: there may be more in memory",
+            nodes.join(", ")
+        );
+        output::warn(out, &mut told, text);
+    }
     output::answer(out, &told, |_| {
-        let lines = rows.iter().map(|(path, size, here, nodes)| {
-            let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        let lines = rows.iter().map(|(file, here, nodes, pinned)| {
+            let share = |(node, bytes): (&NodeId, &u64)| {
+                format!("{node}: {}", percent(*bytes, file.size()))
+            };
+            let nodes: Vec<String> = nodes.iter().map(share).collect();
             vec![
-                path.clone(),
-                bytes(*size),
-                percent(*here, *size),
-                nodes.join(" "),
+                path(file),
+                bytes(file.size()),
+                percent(*here, file.size()),
+                if *pinned { "yes" } else { "" }.to_owned(),
+                nodes.join(", "),
             ]
         });
-        let files = table(&["file", "size ", "in memory ", "nodes"], lines);
+        let files = table(
+            &["file", "size ", "in memory ", "pinned", "on nodes"],
+            lines,
+        );
         format!(
             "{files}\n{} of {} in memory ({})",
             bytes(here),
@@ -246,14 +391,40 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
 fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "100 %".to_owned(),
-        _ => format!("{:.0} %", part as f64 * 100.0 / whole as f64),
+        // What is not all there is never told as all.
+        _ if part < whole => format!("{} %", u128::from(part) * 100 / u128::from(whole)),
+        _ => "100 %".to_owned(),
     }
 }
 
-fn preload(session: &Session, name: &str, paths: &[String], out: Format) -> anyhow::Result<()> {
+/// Pins files, before they are loaded: whoever has not the room for them learns it at once.
+fn pin(session: &Session, files: &[OpenFile]) -> anyhow::Result<()> {
+    let pins = files.iter().map(|file| {
+        let version = file.version();
+        Pin {
+            dataset: version.dataset.clone(),
+            path: version.path.clone(),
+            size: version.size,
+            version: version.version.clone(),
+        }
+    });
+    session.wait(session.client.propose(&Change::PinFiles(pins.collect())))?;
+    Ok(())
+}
+
+fn preload(
+    session: &Session,
+    name: &str,
+    paths: &[String],
+    pinned: bool,
+    out: Format,
+) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let files = files_below(&data, paths)?;
     let total: u64 = files.iter().map(OpenFile::size).sum();
+    if pinned {
+        pin(session, &files)?;
+    }
     let done = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
     let stretch = u64::from(FILE_BYTES_MAX);
@@ -297,17 +468,18 @@ fn preload(session: &Session, name: &str, paths: &[String], out: Format) -> anyh
     let seconds = began.elapsed().as_secs_f64();
     let (pool, map) = data.pool();
     let held = held(session, &map, pool);
-    let here: u64 = files.iter().map(|file| here(&held, file)).sum();
+    let here: u64 = files.iter().map(|file| held.here(file)).sum();
     let told = json!({
         "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
-        "result": "loaded",
+        "pinned": pinned, "result": "loaded",
     });
     output::answer(out, &told, |_| {
         let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
         let count = files.len();
         let loaded = format!(
-            "{count} files with {} loaded in {seconds:.1} s ({rate}/s)",
-            bytes(total)
+            "{count} files with {} loaded{} in {seconds:.1} s ({rate}/s)",
+            bytes(total),
+            if pinned { " and pinned" } else { "" }
         );
         match here == total {
             true => loaded,
@@ -366,6 +538,41 @@ impl Teller {
     fn end(&self) {
         if self.on && self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_counted_to_the_byte() {
+        let size = BLOCK_BYTES + PART_BYTES + 100;
+        assert_eq!(parts_bytes(size, 0, 0b101), 2 * PART_BYTES);
+        assert_eq!(parts_bytes(size, 1, 0b11), PART_BYTES + 100);
+        assert_eq!(parts_bytes(size, 1, 0b10), 100);
+        assert_eq!(parts_bytes(size, 2, 0b1), 0);
+        assert_eq!(
+            (percent(999, 1000), percent(1000, 1000)),
+            ("99 %".into(), "100 %".into())
+        );
+    }
+
+    /// Regression: `../etc` was refused as something that a link leads to.
+    #[test]
+    fn a_path_that_leads_out_is_named_as_such() {
+        for path in ["../etc", "a/../../b", "/..", "a/.."] {
+            let error = within(path).unwrap_err().to_string();
+            assert!(error.contains("leads out"), "{path}: {error}");
+        }
+        for (path, is) in [
+            ("/a//b/", "a/b"),
+            ("./a", "a"),
+            ("/", ""),
+            ("..a/b..", "..a/b.."),
+        ] {
+            assert_eq!(within(path).unwrap(), is.as_bytes(), "{path}");
         }
     }
 }

@@ -111,7 +111,8 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                     group.listed().find(same).map(|(slot, _)| slot.0)
                 },
                 up: map.is_up(member.node, member.incarnation),
-                complete: member.complete,
+                // What a node that is down had is not there.
+                complete: member.complete && map.is_up(member.node, member.incarnation),
                 says: None,
             })
             .collect(),

@@ -283,6 +283,7 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
         "size_bytes": stat.size_bytes,
         "capacity_bytes": stat.capacity_bytes,
         "loading": stat.loading,
+        "lost_groups": stat.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
         "groups": stat.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
 }
@@ -310,14 +311,59 @@ fn described(stat: &RegionStat) -> String {
         ),
         ("can grow to, with its groups", bytes(stat.capacity_bytes)),
         ("groups", groups.join(" ")),
-        (
-            "state",
-            if stat.loading {
-                "being loaded: it has no parity"
-            } else {
-                "in use"
-            }
-            .into(),
-        ),
+        ("state", state(stat)),
     ])
+}
+
+fn state(stat: &RegionStat) -> String {
+    let lost: Vec<String> = stat.lost.iter().map(ToString::to_string).collect();
+    match (&lost[..], stat.loading) {
+        ([], true) => "being loaded: it has no parity".into(),
+        ([], false) => "in use".into(),
+        ([one], _) => format!(
+            "group {one} is lost: more of its nodes failed than {} bears; 'staves group show {one}' says what can be done",
+            stat.scheme
+        ),
+        ([one, ..], _) => format!(
+            "groups {} are lost: more of their nodes failed than {} bears; 'staves group show {one}' says what can be done",
+            lost.join(" "),
+            stat.scheme
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::GroupId;
+
+    use super::*;
+
+    #[test]
+    fn a_region_with_a_lost_group_is_not_in_use() {
+        let mut stat = RegionStat {
+            name: "r".into(),
+            pool: "p".into(),
+            scheme: "2+1".into(),
+            size_bytes: 1 << 20,
+            capacity_bytes: 1 << 20,
+            groups: vec![GroupId(3), GroupId(4)],
+            lost: Vec::new(),
+            loading: false,
+            settled: true,
+        };
+        assert_eq!(state(&stat), "in use");
+        stat.lost = vec![GroupId(4)];
+        assert!(
+            described(&stat).contains("group 4 is lost"),
+            "{}",
+            described(&stat)
+        );
+        assert_eq!(as_json(&stat)["lost_groups"], json!([4]));
+        stat.lost = stat.groups.clone();
+        let told = state(&stat);
+        assert!(
+            told.starts_with("groups 3 4 are lost") && told.contains("group show 3"),
+            "{told}"
+        );
+    }
 }

@@ -4,6 +4,7 @@
 //! command starts that process, waits until the folder is there, and goes.
 
 mod ahead;
+mod served;
 mod tree;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use staves_mount::{MountError, Options};
 use staves_node::config::Size;
 use staves_wire::ErrorCode;
 
+pub use self::served::Served;
 use self::tree::Tree;
 use crate::args::{Args, Format};
 use crate::explain::Own;
@@ -28,7 +30,7 @@ use crate::memory::failed;
 use crate::output;
 
 /// What the process that serves the mount says once it does.
-const SERVING: &str = "serving";
+pub const SERVING: &str = "serving";
 
 #[derive(clap::Args, Debug)]
 pub struct Mount {
@@ -65,6 +67,10 @@ pub struct Mount {
     /// Started by this command itself
     #[arg(long, hide = true)]
     pub in_background: bool,
+
+    /// Unmount when the process of this id is no longer the parent
+    #[arg(long, value_name = "PID", hide = true)]
+    pub parent_pid: Option<u32>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -190,16 +196,49 @@ fn serve(args: &Args, mount: &Mount, source: &Path) -> anyhow::Result<()> {
         others: mount.others,
         ..Options::default()
     };
+    data.used_by(format!("{}:{}", host(), whole(&mount.dir).display()));
     let mounted = staves_mount::mount(tree, &mount.dir, &options).map_err(mount_failed)?;
+    let refreshed = data.clone();
     runtime.spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            data.refresh().await;
+            refreshed.refresh().await;
         }
     });
+    if let Some(parent) = mount.parent_pid {
+        unmount_with(parent, mounted.dir().to_owned());
+    }
     output::line(SERVING)?;
     output::flush()?;
-    mounted.serve().map_err(mount_failed)
+    mounted.serve().map_err(mount_failed)?;
+    match mount.in_background {
+        true => Ok(()), // nobody listens any more
+        false => output::answer(args.output, &Served::of(data.figures()), Served::to_string),
+    }
+}
+
+/// Unmounts when `parent` is no longer this process's parent: the mount of `staves demo` must not outlive it,
+/// however it ends.
+fn unmount_with(parent: u32, dir: PathBuf) {
+    const LOOK: Duration = Duration::from_millis(200);
+    std::thread::spawn(move || {
+        while std::os::unix::process::parent_id() == parent {
+            std::thread::sleep(LOOK);
+        }
+        if let Err(error) = staves_mount::unmount(&dir, true) {
+            tracing::warn!("{error}");
+        }
+    });
+}
+
+/// This machine's name, for people.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
+}
+
+fn whole(dir: &Path) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
 /// The source's last word, as far as a dataset may be called so.

@@ -1,5 +1,7 @@
 //! `staves pool`: make, look at, change and delete pools.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use staves_model::{Change, ClusterMap, Holdings, Medium, PoolKind, Scheme};
 use staves_node::config::Size;
@@ -113,14 +115,50 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             said(out, name, "set", then, warning)
         }
         Pool::Delete { name, yes } => {
-            find_pool(&cluster.status()?, name)?;
+            let report = cluster.status()?;
+            let kind = &find_pool(&report, name)?.kind;
+            let map = cluster.map()?;
+            let datasets = map.pool_named(name).and_then(|pool| pool.holdings());
+            let datasets = datasets.map_or(&[][..], |h| &h.datasets);
+            let used = in_use(&report, |dataset| {
+                datasets.iter().any(|d| d.name == dataset)
+            });
             if !yes {
-                confirm(&format!("pool '{name}'"), out)?;
+                let what = match &used {
+                    Some(used) => format!("pool '{name}', which is in use ({used}),"),
+                    None => format!("pool '{name}'"),
+                };
+                confirm(&what, out)?;
             }
             cluster.propose(&Change::DeletePool { name: name.clone() })?;
-            said(out, name, "deleted", "all that it held is gone", None)
+            let then = match kind.as_str() {
+                "files" => {
+                    "its memory is free; the files are where they always were, in their sources"
+                }
+                _ => "all that it held is gone",
+            };
+            said(out, name, "deleted", then, used.map(goes_on))
         }
     }
+}
+
+/// Which mounts use datasets, as far as they told a node lately.
+pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<String> {
+    let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
+    let uses = facts.flat_map(|facts| &facts.uses);
+    let mounts: BTreeSet<&str> = uses
+        .filter(|one| which(&one.dataset))
+        .map(|one| one.by.as_str())
+        .collect();
+    let mounts: Vec<&str> = mounts.into_iter().collect();
+    (!mounts.is_empty()).then(|| format!("mounted at {}", mounts.join(", ")))
+}
+
+/// What becomes of mounts whose memory is taken away.
+pub fn goes_on(mounted: String) -> String {
+    format!(
+        "it is still {mounted}: what is read there comes from the source from now on, as slowly as that is"
+    )
 }
 
 /// What a pool does not bear any more with a scheme of fewer copies or less parity.
@@ -221,7 +259,10 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
             ("lost", pool.lost.to_string()),
             (
                 "nodes it may lose",
-                or_dash(pool.tolerates.map(|nodes| nodes.to_string())),
+                match pool.kind.as_str() {
+                    "files" => "all: its files are in their sources".to_owned(),
+                    _ => status::may_lose(pool),
+                },
             ),
         ])
     })

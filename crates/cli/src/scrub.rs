@@ -4,7 +4,10 @@
 //! The nodes send sums of their pages, which are as linear as the code ([`staves_group::Sums`]), with the label of the
 //! last delta in each, for each stream. Parity that has the same labels as the data must be their code exactly; a
 //! page whose labels differ is on its way, and is looked at again.
+//!
+//! Files have no parity, but checksums: `scrub/blocks.rs`.
 
+mod blocks;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +45,10 @@ pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> an
     let mut tally = Tally::new(out == Format::Table, pages_of(cluster, &map, &groups));
     for group in groups {
         scrub(cluster, group.id, mend, &mut tally)?;
+    }
+    let files = map.pools.values().filter(|p| p.holdings().is_some());
+    for files in files.filter(|files| pool.is_none_or(|pool| pool == files.name)) {
+        blocks::scrub(cluster, &map, files, &mut tally);
     }
     tally.end();
     output::answer(out, &tally.found(), |_| tally.told())?;

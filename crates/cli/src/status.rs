@@ -80,7 +80,7 @@ fn node_row(node: &NodeStatus) -> Vec<String> {
         node.native.clone(),
         node.resp.clone(),
         bytes(node.memory_bytes),
-        facts(&|facts| bytes(facts.used_bytes)),
+        facts(&|facts| bytes(facts.used_bytes + facts.files_bytes)),
         facts(&|facts| number(facts.keys)),
         node.primaries.to_string(),
         node.copies.to_string(),
@@ -129,10 +129,18 @@ pub fn pools(pools: &[PoolStatus]) -> String {
             bytes(pool.node_budget_bytes),
         ];
         row.extend(counts.map(|count| count.to_string()));
-        row.push(or_dash(pool.tolerates.map(|nodes| nodes.to_string())));
+        row.push(may_lose(pool));
         row
     };
     table(&headings, pools.iter().map(row))
+}
+
+/// How many nodes a pool may lose. Files are in their source, whatever happens to nodes.
+pub fn may_lose(pool: &PoolStatus) -> String {
+    match pool.kind.as_str() {
+        "files" => "all".to_owned(),
+        _ => or_dash(pool.tolerates.map(|nodes| nodes.to_string())),
+    }
 }
 
 /// How the report bears on one pool: whether it exists.

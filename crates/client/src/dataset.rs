@@ -11,7 +11,9 @@ use staves_files::{FileVersion, Kind, Source, SourceError, Stat};
 use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
 use staves_net::NetError;
 use staves_store::blocks;
-use staves_wire::files::{FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FilePut, FileRead};
+use staves_wire::files::{
+    FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FilePut, FileRead, FileUse,
+};
 use staves_wire::{ErrorCode, Message};
 use tokio::time::{sleep_until, timeout_at};
 
@@ -29,6 +31,8 @@ const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 const READ: Duration = Duration::from_secs(30);
 /// How long a home is given to take what this client read from the source; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
+/// How often a mount says that it uses its dataset.
+const TELL: Duration = Duration::from_secs(5);
 /// Bytes of a part: what is given to a home is cut at them.
 const PART_BYTES: u64 = blocks::PART_BYTES as u64;
 /// Bytes of a block.
@@ -51,6 +55,8 @@ struct Inner {
     fetch_us: AtomicU64,
     locals: Arc<Locals>,
     figures: Figures,
+    /// By whom it is used, and when that was told last.
+    used: Mutex<Option<(String, Option<Instant>)>>,
 }
 
 /// Where bytes came from.
@@ -128,6 +134,7 @@ impl Client {
                 fetch_us: AtomicU64::new(0),
                 locals: Arc::default(),
                 figures: Figures::default(),
+                used: Mutex::default(),
             }),
         };
         data.look_around().await;
@@ -281,6 +288,28 @@ impl Dataset {
             tracing::debug!(%error, "no newer map");
         }
         self.look_around().await;
+        self.tell_use().await;
+    }
+
+    /// Lets the cluster know from now on, with each [`Dataset::refresh`], who uses the dataset: a machine and a folder, for
+    /// people who want to drop it.
+    pub fn used_by(&self, whom: impl Into<String>) {
+        *self.inner.used.lock() = Some((whom.into(), None));
+    }
+
+    async fn tell_use(&self) {
+        let by = match self.inner.used.lock().as_mut() {
+            Some((by, told)) if told.is_none_or(|told| told.elapsed() >= TELL) => {
+                *told = Some(Instant::now());
+                by.clone()
+            }
+            _ => return,
+        };
+        let dataset = self.inner.name.clone();
+        let told = Message::FileUse(FileUse { dataset, by });
+        if let Err(error) = self.inner.client.ask_any(&told).await {
+            tracing::debug!(%error, "nobody heard that the dataset is in use");
+        }
     }
 
     /// Which nodes are on this machine.

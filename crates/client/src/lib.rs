@@ -124,7 +124,7 @@ pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use options::{ClientOptions, RouterOptions};
-pub use region::{Region, RegionStat, TRANSFER_BYTES_MAX};
+pub use region::{GO_ON_THERE, Region, RegionStat, TRANSFER_BYTES_MAX};
 pub use router::{Router, Transport};
 pub use staves_files::{FileVersion, Kind, SourceError, Stat};
 pub use staves_wire::ErrorCode;

@@ -45,12 +45,17 @@ pub struct RegionStat {
     pub capacity_bytes: u64,
     /// Its groups, in order.
     pub groups: Vec<GroupId>,
+    /// Those of them that are lost: more of their nodes failed than the scheme bears.
+    pub lost: Vec<GroupId>,
     /// It is being loaded: it has no parity.
     pub loading: bool,
     /// Its groups have all the parity that they are to have: none while it is loaded, otherwise the scheme's,
     /// as far as there are nodes, and all of it complete.
     pub settled: bool,
 }
+
+/// How the error of a write ends that was done in part; what stands before it names the offset.
+pub const GO_ON_THERE: &str = "go on there";
 
 /// How long a change may take to be known to all nodes that are well.
 const NEWS_SPREADS: Duration = Duration::from_millis(500);
@@ -197,9 +202,15 @@ fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
         size_bytes: region.size_bytes,
         capacity_bytes: region.capacity_bytes(pool.scheme.m),
         groups: region.groups().collect(),
+        lost: lost(map, region).collect(),
         loading: region.loading,
         settled: region.groups().all(|id| settled(map, pool, region, id)),
     }
+}
+
+fn lost<'a>(map: &'a ClusterMap, region: &'a Entry) -> impl Iterator<Item = GroupId> + 'a {
+    let is_lost = |id: &GroupId| map.groups.get(id).is_some_and(|group| group.lost);
+    region.groups().filter(is_lost)
 }
 
 /// Whether a group has the parity that it is to have.
@@ -248,8 +259,15 @@ impl Region {
         let change = Change::LoadRegion { name, on };
         self.client.propose(&change).await?;
         let deadline = self.client.deadline();
-        while !self.stat().await?.settled {
-            self.not_lost()?;
+        loop {
+            let settled = self.stat().await?.settled;
+            // A lost group may pass for settled: the members that it had are still listed.
+            if !(settled && on) {
+                self.not_lost()?;
+            }
+            if settled {
+                return Ok(());
+            }
             if Instant::now() >= deadline {
                 let text = match on {
                     true => {
@@ -266,15 +284,13 @@ impl Region {
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        Ok(())
     }
 
     /// Parity of a group that is lost is never made.
     fn not_lost(&self) -> Result<(), ClientError> {
         let map = self.client.map();
         let (_, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
-        let is_lost = |id: &GroupId| map.groups.get(id).is_some_and(|group| group.lost);
-        let Some(group) = region.groups().find(is_lost) else {
+        let Some(group) = lost(&map, region).next() else {
             return Ok(());
         };
         let name = &self.name;
@@ -496,7 +512,7 @@ impl Region {
                     (true, 0) if code.nothing_done() => format!("{text}; nothing was written"),
                     (true, 0) => text.clone(),
                     (true, done) => format!(
-                        "{text}; {done} of {} parts of the request were written, all before offset {} among them: go on there",
+                        "{text}; {done} of {} parts of the request were written, all before offset {} among them: {GO_ON_THERE}",
                         pieces.len(),
                         with_unit(pieces[first].at)
                     ),

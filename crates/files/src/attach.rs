@@ -1,5 +1,6 @@
 //! How a mount is given the memory of a node on its own machine: the node listens on a socket that only this
 //! machine has, and passes the descriptor of a pool's blocks, opened for reading only, to processes of its own user or of root.
+//! Nobody owns such a name, so the mount looks as well whose process it is that listens: another user's would give it bytes of his own.
 //!
 //! The conversation: the mount sends the pool's number (`u32`, little-endian); the node answers one byte, 1 with the
 //! descriptor or 0 without; from then on the mount sends entries that it read from (`u32`s), so that they are not evicted as
@@ -12,9 +13,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
 };
 use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 
@@ -22,9 +24,21 @@ use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Where a life of a node listens: a name of this machine (of its network namespace), no file.
-fn name(cluster: ClusterId, node: NodeId, incarnation: Incarnation) -> io::Result<SocketAddr> {
-    let name = format!("staves-files-{:016x}-{node}-{incarnation}", cluster.0);
-    SocketAddr::from_abstract_name(name)
+fn name(cluster: ClusterId, node: NodeId, incarnation: Incarnation) -> String {
+    format!("staves-files-{:016x}-{node}-{incarnation}", cluster.0)
+}
+
+/// Whether the process at the other end is of this one's user, or of root.
+fn trusted(stream: &UnixStream) -> io::Result<()> {
+    let who = rustix::net::sockopt::socket_peercred(stream)?;
+    if who.uid == rustix::process::geteuid() || who.uid.is_root() {
+        return Ok(());
+    }
+    let text = format!(
+        "the other process is of user {}: neither this one's nor root",
+        who.uid.as_raw()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 /// The node's side: opens the door.
@@ -33,7 +47,8 @@ pub fn listen(
     node: NodeId,
     incarnation: Incarnation,
 ) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind_addr(&name(cluster, node, incarnation)?)?;
+    let name = SocketAddr::from_abstract_name(name(cluster, node, incarnation))?;
+    let listener = UnixListener::bind_addr(&name)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -41,15 +56,7 @@ pub fn listen(
 /// The node's side: whom a stream belongs to may have the memory, and which pool it wants. Waits for the word, but
 /// not long.
 pub fn asked(stream: &mut UnixStream) -> io::Result<PoolId> {
-    let who = rustix::net::sockopt::socket_peercred(&*stream)?;
-    let own = rustix::process::geteuid();
-    if who.uid != own && !who.uid.is_root() {
-        let text = format!(
-            "a process of user {} may not see this node's memory",
-            who.uid.as_raw()
-        );
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-    }
+    trusted(stream)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut pool = [0; 4];
     stream.read_exact(&mut pool)?;
@@ -75,6 +82,23 @@ pub fn give(stream: &UnixStream, memory: Option<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
+/// Connects, or not, at once: where nobody listens, or nobody opens, there is no memory to be had.
+fn knock(name: &str) -> io::Result<Option<UnixStream>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    ) {
+        Ok(()) => {}
+        Err(Errno::CONNREFUSED | Errno::AGAIN) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(Some(stream))
+}
+
 /// The mount's side: the memory of a pool, if that life of that node is on this machine and gives it. The stream is for
 /// what was read.
 pub fn attach(
@@ -83,11 +107,10 @@ pub fn attach(
     incarnation: Incarnation,
     pool: PoolId,
 ) -> io::Result<Option<(OwnedFd, UnixStream)>> {
-    let mut stream = match UnixStream::connect_addr(&name(cluster, node, incarnation)?) {
-        Ok(stream) => stream,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        Err(error) => return Err(error),
+    let Some(mut stream) = knock(&name(cluster, node, incarnation))? else {
+        return Ok(None);
     };
+    trusted(&stream)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(&pool.0.to_le_bytes())?;
@@ -112,6 +135,7 @@ pub fn attach(
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
+    use std::process::Stdio;
 
     use super::*;
 
@@ -156,9 +180,54 @@ mod tests {
     fn who_says_nothing_is_not_waited_for_for_ever() {
         let (cluster, node, life) = lives(2);
         let listener = listen(cluster, node, life).unwrap();
-        let _silent = UnixStream::connect_addr(&name(cluster, node, life).unwrap()).unwrap();
+        let _silent = knock(&name(cluster, node, life)).unwrap().unwrap();
         listener.set_nonblocking(false).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         assert!(asked(&mut stream).is_err());
+    }
+
+    /// Whoever does not open his door holds nobody up: a mount looks at it once a second.
+    #[test]
+    fn a_full_door_is_none() {
+        let (cluster, node, life) = lives(3);
+        let address = SocketAddrUnix::new_abstract_name(name(cluster, node, life).as_bytes());
+        let flags = SocketFlags::CLOEXEC;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&listener, &address.unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let waiting: Vec<UnixStream> = (0..10)
+            .map_while(|_| knock(&name(cluster, node, life)).unwrap())
+            .collect();
+        assert!((1..10).contains(&waiting.len()), "{}", waiting.len());
+        assert!(attach(cluster, node, life, PoolId(3)).unwrap().is_none());
+    }
+
+    /// Another user may take the name of a node that is elsewhere: what he gives is not taken.
+    #[test]
+    fn a_stranger_who_listens_is_not_believed() {
+        if !rustix::process::geteuid().is_root() {
+            return; // it takes root to be somebody else
+        }
+        let (cluster, node, life) = lives(4);
+        let stranger = "import socket,sys,os; os.setuid(65534); s=socket.socket(socket.AF_UNIX); \
+            s.bind('\\0'+sys.argv[1]); s.listen(5); print(flush=True); sys.stdin.read()";
+        let mut python = std::process::Command::new("python3");
+        let python = python.args(["-c", stranger, &name(cluster, node, life)]);
+        let python = python.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut process) = python.spawn() else {
+            assert!(
+                std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
+                "no python3"
+            );
+            eprintln!("skipped: there is no python3");
+            return;
+        };
+        let said = process.stdout.as_mut().unwrap().read_exact(&mut [0]);
+        let refused = attach(cluster, node, life, PoolId(3));
+        drop(process.stdin.take());
+        process.wait().unwrap();
+        said.unwrap();
+        let error = refused.expect_err("a stranger");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     }
 }

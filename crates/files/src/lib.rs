@@ -8,13 +8,19 @@
 //! the pool, by the version's [digest](FileVersion::id); what the pool does not have, a bucket's home reads from the source
 //! here, or, where it cannot reach it, the mount does.
 //!
+//! **Layout.** `source`: what all sources have in common. `folder`: one of this machine. `remote`: buckets and web servers, asked
+//! by the thread of `driver`. `attach`: how a mount is given a node's memory.
+//!
 //! **Not here.** Memory (`staves-store`), who holds what (`staves-model`), mounts.
 
 pub mod attach;
+mod driver;
 mod folder;
+mod remote;
 mod source;
 mod version;
 
 pub use self::folder::Folder;
+pub use self::remote::Remote;
 pub use self::source::{Kind, Source, SourceError, Stat};
 pub use self::version::FileVersion;

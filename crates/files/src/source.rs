@@ -1,10 +1,13 @@
 //! A dataset's source.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::folder::Folder;
+use crate::remote::Remote;
+use crate::remote::address::Address;
 use crate::version::FileVersion;
 
 /// Why a source did not give what was asked for.
@@ -84,23 +87,58 @@ pub struct Stat {
 pub enum Source {
     /// A folder of this machine, perhaps shared with others.
     Folder(Arc<Folder>),
+    /// A bucket of an object store, or a folder of a web server.
+    Remote(Arc<Remote>),
 }
 
 impl Source {
-    /// From the words that `staves mount` takes: a folder's path.
+    /// From the words that `staves mount` takes: a folder's path, `s3://BUCKET/PREFIX`, `http://HOST/PATH` or
+    /// `https://HOST/PATH`. Asks no server.
     pub fn parse(text: &str) -> Result<Source, SourceError> {
-        let malformed = |reason: &str| SourceError::Malformed {
-            text: text.to_owned(),
-            reason: reason.to_owned(),
-        };
-        if let Some((scheme, _)) = text.split_once("://") {
-            let reason = format!("this version reads folders, and not {scheme}");
-            return Err(malformed(&reason));
+        if let Some(address) = Address::parse(text)? {
+            return Remote::open(address).map(|remote| Source::Remote(Arc::new(remote)));
         }
         if !text.starts_with('/') {
-            return Err(malformed("give a folder's whole path, from / on"));
+            return Err(SourceError::Malformed {
+                text: text.to_owned(),
+                reason: "give a folder's whole path, from / on, or s3://BUCKET/PREFIX, http://… or https://…".into(),
+            });
         }
         Folder::open(text).map(|folder| Source::Folder(Arc::new(folder)))
+    }
+
+    /// The words by which other machines find the same: a folder's path without links, a bucket's address with the
+    /// endpoint that the environment of this process says.
+    pub fn address(text: &str) -> Result<String, SourceError> {
+        if let Some(address) = Address::parse(text)? {
+            return crate::remote::completed(address).map(|address| address.to_string());
+        }
+        let malformed = |reason: String| SourceError::Malformed {
+            text: text.to_owned(),
+            reason,
+        };
+        let path = std::fs::canonicalize(text).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => malformed("there is no such folder".into()),
+            _ => malformed(error.to_string()),
+        })?;
+        let path = path.into_os_string().into_string();
+        path.map_err(|_| malformed("its path is not UTF-8".into()))
+    }
+
+    /// Whether a server has anything there, and lets this process see it. A folder was looked at when it was opened.
+    pub async fn check(&self) -> Result<(), SourceError> {
+        match self {
+            Source::Folder(_) => Ok(()),
+            Source::Remote(remote) => remote.check().await,
+        }
+    }
+
+    /// How long it usually takes to answer, as far as that is known: zero for folders.
+    pub fn usual(&self) -> Duration {
+        match self {
+            Source::Folder(_) => Duration::ZERO,
+            Source::Remote(remote) => remote.usual(),
+        }
     }
 
     /// What a path stands for. The root is the empty path.
@@ -109,6 +147,7 @@ impl Source {
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
         match self {
             Source::Folder(folder) => folder.stat(path),
+            Source::Remote(remote) => remote.stat(path),
         }
     }
 
@@ -116,6 +155,7 @@ impl Source {
     pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         match self {
             Source::Folder(folder) => folder.list(path),
+            Source::Remote(remote) => remote.list(path),
         }
     }
 
@@ -138,6 +178,7 @@ impl Source {
                     Err(SourceError::Unreachable { place, reason })
                 })
             }
+            Source::Remote(remote) => remote.read(file, from, len).await,
         }
     }
 }

@@ -12,7 +12,7 @@ pub struct FileVersion {
     /// Its bytes.
     pub size: u64,
     /// What tells it from other versions, in the source's words. A folder: size, times of change in nanoseconds and
-    /// inode. An object store: the ETag.
+    /// inode. A server: the ETag, or the time of the last change.
     pub version: String,
 }
 

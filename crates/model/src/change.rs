@@ -8,6 +8,7 @@
 mod epochs;
 mod holdings;
 mod nodes;
+mod pins;
 mod pools;
 mod refusal;
 mod regions;
@@ -19,6 +20,7 @@ pub(crate) use self::epochs::{is_source, sources};
 pub use self::holdings::NewHoldings;
 pub use self::refusal::Refusal;
 
+use crate::files::Pin;
 use crate::ids::{
     ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
 };
@@ -200,6 +202,15 @@ pub enum Change {
         /// The dataset.
         name: String,
     },
+    /// Keeps versions of files in memory, in the place of former ones under the same paths: all of them or none.
+    PinFiles(Vec<Pin>),
+    /// Lets files be evicted again.
+    UnpinFiles {
+        /// The dataset.
+        dataset: String,
+        /// Their paths; none stands for all of the dataset.
+        paths: Vec<Vec<u8>>,
+    },
 }
 
 /// What a change came to.
@@ -284,6 +295,8 @@ impl ClusterMap {
             Change::Hold(new) => self.hold(new),
             Change::SetDataset { pool, name, source } => self.set_dataset(pool, name, source),
             Change::DropDataset { name } => self.drop_dataset(name),
+            Change::PinFiles(pins) => self.pin_files(pins),
+            Change::UnpinFiles { dataset, paths } => self.unpin_files(dataset, paths),
         }
     }
 

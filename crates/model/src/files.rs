@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Incarnation, NodeId, Revision};
-use crate::map::{ClusterMap, Pool, PoolKind};
+use crate::map::{ClusterMap, NodeState, Pool, PoolKind};
 
 /// Blocks of a file that lie in one bucket together: 1 MiB, what object stores like to give at once.
 pub const STRETCH_BLOCKS: u32 = 4;
@@ -14,6 +14,15 @@ pub const STRETCH_BLOCKS: u32 = 4;
 pub const HOLDERS_MAX: usize = 16;
 /// Most datasets of all pools.
 pub const DATASETS_MAX: usize = 1024;
+/// Most files of all pools that are pinned: every node has the list.
+pub const PINS_MAX: usize = 1024;
+/// Longest path and version of a pinned file, in bytes.
+pub const PIN_TEXT_BYTES_MAX: usize = 4096;
+/// Of a pool's memory, so much may be pinned, in percent: blocks are spread over nodes by lot, and what is not pinned needs
+/// some room too.
+pub const PINNED_PERCENT_MAX: u64 = 75;
+/// Bytes of a part of a file, the least that takes memory.
+const PART_BYTES: u64 = 16 << 10;
 /// Longest address of a source, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 4096;
 
@@ -44,6 +53,19 @@ pub struct Dataset {
     pub source: String,
 }
 
+/// A version of a file that is to stay in memory: its blocks are not evicted, and come back when they are lost.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pin {
+    /// The dataset's name.
+    pub dataset: String,
+    /// Where the file is in it, as its source has it.
+    pub path: Vec<u8>,
+    /// Its bytes.
+    pub size: u64,
+    /// What tells the version from others, in the source's words.
+    pub version: String,
+}
+
 /// What a files pool holds, as the directory knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Holdings {
@@ -53,6 +75,8 @@ pub struct Holdings {
     pub datasets: Vec<Dataset>,
     /// The map's revision when a holder last came or went.
     pub revision: Revision,
+    /// Files that are to stay, by dataset and path.
+    pub pins: Vec<Pin>,
 }
 
 impl Holdings {
@@ -92,6 +116,11 @@ impl Holdings {
         ((u128::from(x) * buckets) >> 64) as u32
     }
 
+    /// Memory that pinned files take, in bytes: whole parts.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pins.iter().map(Pin::bytes).sum()
+    }
+
     /// Strikes all that a node holds, but for what this life of it holds. Whether there was anything.
     pub(crate) fn strike(&mut self, node: NodeId, but: Option<Incarnation>) -> bool {
         let mut any = false;
@@ -101,6 +130,15 @@ impl Holdings {
             any |= holders.len() != were;
         }
         any
+    }
+}
+
+impl Pin {
+    /// Memory that it takes: whole parts.
+    pub fn bytes(&self) -> u64 {
+        self.size
+            .checked_next_multiple_of(PART_BYTES)
+            .unwrap_or(u64::MAX)
     }
 }
 
@@ -115,6 +153,17 @@ impl Pool {
 }
 
 impl ClusterMap {
+    /// How much of a pool's memory may be pinned, with the nodes that are up and stay, in bytes.
+    pub fn pin_room(&self, pool: &Pool) -> u64 {
+        let stay = self.nodes.values();
+        let stay = stay.filter(|n| n.state == NodeState::Up && !n.draining);
+        let memory: u64 = stay
+            .map(|n| n.memory_bytes.min(pool.node_budget_bytes))
+            .sum();
+        let most = u128::from(memory) * u128::from(PINNED_PERCENT_MAX) / 100;
+        most as u64 / PART_BYTES * PART_BYTES
+    }
+
     /// A dataset by name, with its pool.
     pub fn dataset(&self, name: &str) -> Option<(&Pool, &Dataset)> {
         let of = |pool| Pool::holdings(pool).map(|h| (pool, &h.datasets));

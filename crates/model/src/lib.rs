@@ -42,7 +42,8 @@ mod units;
 pub use change::{Change, NewEpoch, NewHoldings, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
 pub use files::{
-    DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, SOURCE_BYTES_MAX, STRETCH_BLOCKS,
+    DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,
+    SOURCE_BYTES_MAX, STRETCH_BLOCKS,
 };
 pub use ids::{
     ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,

@@ -78,6 +78,12 @@ impl<F> Handles<F> {
         self.files.read().get(&number).cloned()
     }
 
+    /// An open file of an inode, if there is one. Looks at all.
+    pub fn open_of(&self, inode: u64) -> Option<Arc<Open<F>>> {
+        let files = self.files.read();
+        files.values().find(|open| open.inode == inode).cloned()
+    }
+
     /// An open folder.
     pub fn folder(&self, number: u64) -> Option<Arc<Listing>> {
         self.folders.lock().get(&number).cloned()

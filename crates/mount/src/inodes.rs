@@ -21,6 +21,12 @@ pub const ROOT: u64 = 1;
 /// Numbers below are not given out.
 const FIRST: u64 = 16;
 
+/// The number of a version of a path, if no other has the same.
+pub fn digest(path: &Path, version: Option<Version>) -> u64 {
+    let seed = version.map_or(0, |Version([a, b])| a ^ b.rotate_left(1) | 1);
+    xxh3_64_with_seed(path.as_os_str().as_bytes(), seed).max(FIRST)
+}
+
 #[derive(Debug)]
 struct Inode {
     path: Arc<Path>,
@@ -123,8 +129,7 @@ impl Inodes {
 
     /// The number shown for an entry that the kernel is not told of by itself.
     pub fn number(&self, path: &Path, version: Option<Version>) -> u64 {
-        let seed = version.map_or(0, |Version([a, b])| a ^ b.rotate_left(1) | 1);
-        let mut number = xxh3_64_with_seed(path.as_os_str().as_bytes(), seed).max(FIRST);
+        let mut number = digest(path, version);
         // Two of 2^64 that are the same: the later one is moved on.
         while let Some(other) = self.by_number.get(&number)
             && (&*other.path != path || other.version != version)

@@ -1,4 +1,5 @@
-//! Files as a folder: a read-only FUSE mount over anything that can list, open and read (row D8).
+//! Files as a folder: a read-only FUSE mount over anything that can list, open and read (row D8); and the same by NFS
+//! for hosts without FUSE (`nfs`, which has its own opening).
 //!
 //! **Promises.** Programs that know nothing of us see a folder: they open, read, seek and map its files. A read gives
 //! the bytes of the version that was opened, or fails: with ESTALE once the source has another, with ETIMEDOUT if
@@ -30,6 +31,7 @@ mod folder;
 mod handles;
 mod inodes;
 mod mount;
+mod nfs;
 mod outdated;
 mod points;
 mod requests;
@@ -38,3 +40,4 @@ mod serve;
 pub use files::{FileError, Files, Kind, Stat, Used, Version};
 pub use folder::{Folder, FolderFile};
 pub use mount::{MountError, Mounted, Options, mount, unmount};
+pub use nfs::{NfsError, NfsOptions, NfsServer, serve_nfs};

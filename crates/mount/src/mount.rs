@@ -64,6 +64,10 @@ pub enum MountError {
     NoFolder { dir: PathBuf },
     #[error("{dir} is not a folder: mount at an empty one")]
     NotAFolder { dir: PathBuf },
+    #[error(
+        "{dir} is not empty, it has {entry} in it, which nobody would see any more: mount at an empty folder"
+    )]
+    NotEmpty { dir: PathBuf, entry: String },
     #[error("{name} is mounted at {dir} and alive: unmount it, or mount at another folder")]
     Mounted { dir: PathBuf, name: String },
     #[error(
@@ -104,7 +108,7 @@ pub struct Mounted {
     linger: Duration,
 }
 
-/// Mounts files at a folder, which may have something in it: that is hidden meanwhile.
+/// Mounts files at an empty folder.
 ///
 /// What is left of a mount of ours whose process was killed is taken away first.
 ///
@@ -265,9 +269,17 @@ fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
         }
     }
     match std::fs::metadata(&dir) {
-        Ok(seen) if seen.is_dir() => Ok(dir),
-        Ok(_) => Err(MountError::NotAFolder { dir }),
-        Err(error) => Err(unusable(&dir, error)),
+        Ok(seen) if seen.is_dir() => {}
+        Ok(_) => return Err(MountError::NotAFolder { dir }),
+        Err(error) => return Err(unusable(&dir, error)),
+    }
+    match std::fs::read_dir(&dir).map(|mut entries| entries.next()) {
+        Ok(None) => Ok(dir),
+        Ok(Some(Ok(entry))) => {
+            let entry = entry.file_name().to_string_lossy().into_owned();
+            Err(MountError::NotEmpty { dir, entry })
+        }
+        Ok(Some(Err(error))) | Err(error) => Err(failed("look into", &dir)(error)),
     }
 }
 

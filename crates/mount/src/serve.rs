@@ -166,9 +166,10 @@ impl<S: Files> Serve<S> {
         }
         let stat = match self.files.stat(&known.path) {
             Ok(stat) => stat,
+            // Deleted, and not replaced: who has it open reads on what is in memory.
             Err(FileError::NotFound) => {
-                self.outdate(number.0);
-                return Err(Errno::ESTALE);
+                let open = self.handles.open_of(number.0).ok_or(Errno::ESTALE)?;
+                return Ok(self.files.stat_open(&open.file).clone());
             }
             Err(error) => return Err(self.fail(&known.path, &error)),
         };
@@ -189,10 +190,8 @@ impl<S: Files> Serve<S> {
         let path = known.path;
         let file = match self.files.open(&path) {
             Ok(file) => file,
-            Err(FileError::NotFound) => {
-                self.outdate(number.0);
-                return Err(Errno::ESTALE);
-            }
+            // The kernel looks the name up again, and says that there is none.
+            Err(FileError::NotFound) => return Err(Errno::ESTALE),
             Err(error) => return Err(self.fail(&path, &error)),
         };
         let stat = self.files.stat_open(&file);
@@ -247,6 +246,8 @@ impl<S: Files> Serve<S> {
                     return Err(self.fail(&open.path, &FileError::Stale(text)));
                 }
                 Ok(read) => done += read,
+                // Deleted: other bytes of it may be in memory still.
+                Err(FileError::NotFound) => return Err(Errno::ESTALE),
                 Err(error) => {
                     if matches!(error, FileError::Stale(_)) {
                         self.outdate(open.inode);

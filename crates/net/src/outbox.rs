@@ -118,11 +118,22 @@ pub(crate) struct Outbox {
     /// Bytes that wait or are being written; group traffic counts for itself.
     queued: AtomicUsize,
     queued_max: usize,
+    /// The same of all connections of a server together.
+    total: Arc<AtomicUsize>,
     next_request: AtomicU64,
 }
 
 impl Outbox {
     pub(crate) fn new(queued_max: usize, group: Option<Arc<GroupQueue>>) -> Outbox {
+        Outbox::among(Arc::default(), queued_max, group)
+    }
+
+    /// One of several that count together what waits in them.
+    pub(crate) fn among(
+        total: Arc<AtomicUsize>,
+        queued_max: usize,
+        group: Option<Arc<GroupQueue>>,
+    ) -> Outbox {
         Outbox {
             frames: Mutex::default(),
             writing: Mutex::default(),
@@ -133,6 +144,7 @@ impl Outbox {
             room: Notify::new(),
             queued: AtomicUsize::new(0),
             queued_max,
+            total,
             // Row X1: request ids begin at random.
             next_request: AtomicU64::new(rand::random()),
         }
@@ -177,7 +189,7 @@ impl Outbox {
             return Err(NotPut::TooLarge(added));
         }
         // Before anybody can take them out: less than nothing would look full, and wake nobody.
-        self.queued.fetch_add(added, Ordering::Relaxed);
+        self.more(added);
         drop(frames);
         self.wake.notify_one();
         Ok(())
@@ -202,7 +214,7 @@ impl Outbox {
             return Err(NotPut::Closed);
         }
         frames.bulk.push_back(Waiting::new(bytes));
-        self.queued.fetch_add(added, Ordering::Relaxed);
+        self.more(added);
         drop(frames);
         self.wake.notify_one();
         Ok(())
@@ -278,8 +290,20 @@ impl Outbox {
         self.frames.lock().is_empty() && group.is_none_or(|group| group.is_empty())
     }
 
+    /// So many bytes wait.
+    fn more(&self, bytes: usize) {
+        self.queued.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that wait in this and in those that count with it.
+    pub(crate) fn total(&self) -> usize {
+        self.total.load(Ordering::Relaxed)
+    }
+
     /// So many bytes wait no longer.
     fn less(&self, bytes: usize) {
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
         let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
         if before >= self.queued_max && before - bytes < self.queued_max {
             self.room.notify_waiters();
@@ -531,6 +555,14 @@ impl Piece {
 
     pub(crate) fn len(&self) -> usize {
         self.header.map_or(0, |h| h.len()) + self.body.len()
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        // What was never written waits no longer.
+        let left = self.queued.load(Ordering::Relaxed);
+        self.total.fetch_sub(left, Ordering::Relaxed);
     }
 }
 

@@ -111,6 +111,12 @@ impl Reply {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
+    /// Bytes of answers that the server's connections, all together, have not taken yet: memory that somebody who answers
+    /// with much should know of.
+    pub fn server_queued_bytes(&self) -> usize {
+        self.outbox.total()
+    }
+
     /// Answers. Never blocks; if the connection is gone, so is the answer.
     pub fn send(mut self, answer: &Message) {
         self.put(answer);

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -53,6 +53,8 @@ pub(crate) struct Shared<H> {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     pub(crate) handler: H,
+    /// Bytes of answers that wait to be written, of all connections.
+    pub(crate) queued: Arc<AtomicUsize>,
     connections: AtomicU64,
 }
 
@@ -95,6 +97,7 @@ impl Server {
             identity,
             options,
             handler,
+            queued: Arc::default(),
             connections: AtomicU64::new(1),
         });
         let accepting = tokio::spawn(accept(listener, shared, stopping));

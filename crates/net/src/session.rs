@@ -51,7 +51,11 @@ pub(crate) async fn serve<H: Handler>(
     let session = Session {
         shared,
         peer,
-        outbox: Arc::new(Outbox::new(options.queued_bytes_max, None)),
+        outbox: Arc::new(Outbox::among(
+            shared.queued.clone(),
+            options.queued_bytes_max,
+            None,
+        )),
         owed: Arc::new(Owed::new()),
     };
     let result = tokio::select! {

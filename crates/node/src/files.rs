@@ -4,12 +4,21 @@
 //! for itself, and what one does not have another or the source has. Only a bucket's home fetches from the source, each
 //! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
 //!
-//! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part; `files/door.rs` gives mounts on this machine
-//! the memory itself.
+//! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
+//! what was asked for; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
+//! requests take; `files/door.rs` gives mounts on this machine the memory itself.
+//!
+//! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
+//! up ([`Files::fit`]). What requests take beside that is bounded, whatever `--memory` is.
 
 mod door;
 mod fetch;
+mod pins;
 mod place;
+mod rest;
+mod room;
+mod scrub;
+mod uses;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +32,19 @@ use staves_files::Source;
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
 use staves_net::Peers;
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
+use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
-    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer,
-    FilePut, FileRead,
+    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileCheck, FileChecked, FileFetch, FileId, FileKey,
+    FileKeys, FileKeysAnswer, FilePut, FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
 use self::fetch::Flights;
+use self::pins::Pinned;
+use self::rest::Rest;
+use self::room::Room;
+pub(crate) use self::room::{may_answer, wait_to_answer};
+use self::uses::Uses;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
@@ -42,11 +57,16 @@ const _: () = assert!(STRETCH_BYTES == FILE_BYTES_MAX as u64);
 pub(crate) struct Files {
     life: Life,
     peers: Peers,
+    /// What buckets have; files have what they leave.
+    arena: Arc<Arena>,
     began: Instant,
     map: RwLock<Arc<ClusterMap>>,
     pools: RwLock<BTreeMap<PoolId, Arc<FilesPool>>>,
     /// Sources by the words that the map has for them.
     sources: Mutex<BTreeMap<String, Source>>,
+    rest: Rest,
+    room: Room,
+    pub(crate) uses: Uses,
 }
 
 /// One pool.
@@ -55,6 +75,7 @@ pub(crate) struct FilesPool {
     pub(crate) blocks: Blocks,
     flights: Flights,
     sorted: Mutex<Sorted>,
+    pinned: Mutex<Pinned>,
     budget_bytes: AtomicU64,
     pub(crate) counts: Counts,
 }
@@ -74,21 +95,29 @@ pub(crate) struct Counts {
     pub(crate) asked_bytes: AtomicU64,
     /// Bytes read from sources.
     pub(crate) fetched_bytes: AtomicU64,
+    /// Those of them that nobody had asked for: rests of blocks.
+    pub(crate) ahead_bytes: AtomicU64,
     /// Reads from sources.
     pub(crate) fetches: AtomicU64,
     /// Reads answered from memory.
     pub(crate) hits: AtomicU64,
+    /// Bytes whose checksums were compared without a reader.
+    pub(crate) scrubbed_bytes: AtomicU64,
 }
 
 impl Files {
-    pub(crate) fn new(life: Life, peers: Peers) -> Files {
+    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>) -> Files {
         Files {
             life,
             peers,
+            arena,
             began: Instant::now(),
             map: RwLock::default(),
             pools: RwLock::default(),
             sources: Mutex::default(),
+            rest: Rest::default(),
+            room: Room::new(),
+            uses: Uses::default(),
         }
     }
 
@@ -99,6 +128,9 @@ impl Files {
     ) -> Vec<tokio::task::JoinHandle<()>> {
         vec![
             tokio::spawn(door::run(files.clone())),
+            tokio::spawn(rest::run(files.clone())),
+            tokio::spawn(scrub::run(files.clone())),
+            tokio::spawn(pins::run(files.clone())),
             tokio::spawn(place::run(files, directory)),
         ]
     }
@@ -124,12 +156,38 @@ impl Files {
             let Some(known) = known.or_else(|| FilesPool::new(pool.id, own, budget)) else {
                 continue;
             };
-            known.set_budget(budget);
             if let Some(holdings) = pool.holdings() {
                 known.sort(self.life, holdings);
             }
             pools.insert(pool.id, known);
         }
+        drop(pools);
+        self.fit();
+    }
+
+    /// Gives each pool its budget, as far as buckets leave it: together they never have more than the node's memory.
+    fn fit(&self) {
+        let map = self.map();
+        let memory = map.nodes.get(&self.life.node).map(|n| n.memory_bytes);
+        let taken = self.arena.extents() - self.arena.free_extents();
+        let taken = u64::from(taken) * EXTENT_BYTES as u64;
+        let mut left = memory.unwrap_or(u64::MAX).saturating_sub(taken);
+        for pool in self.pools() {
+            let budget = map.pools.get(&pool.id).map_or(0, |p| p.node_budget_bytes);
+            let share = budget.min(left);
+            pool.set_budget(share);
+            left -= share;
+        }
+    }
+
+    /// Bytes of all pools' blocks that are there.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.pools().iter().map(|pool| pool.used_bytes()).sum()
+    }
+
+    /// Compares checksums for a person's tool.
+    pub(crate) fn check(&self, ask: FileCheck) -> Result<FileChecked, ErrorPacket> {
+        scrub::asked(&*self.pool(ask.pool)?, ask)
     }
 
     /// A pool, if it is one of files.
@@ -152,6 +210,7 @@ impl Files {
         let bytes = pool.get(ask.file, ask.from, ask.len as usize, self.moment());
         if bytes.is_some() {
             pool.counts.hits.fetch_add(1, Ordering::Relaxed);
+            self.rest.read(ask.file, ask.from, ask.len.into());
         }
         Ok(FileBytes { bytes })
     }
@@ -169,6 +228,7 @@ impl Files {
             let text = format!("bytes {from} to {} of a file of {}", from + len, ask.size);
             return Err(ErrorPacket::new(ErrorCode::Malformed, text));
         }
+        let _room = self.room.flight(ask.read.len, deadline).await?;
         let bytes = fetch::fetch(self, &pool, ask, deadline).await?;
         Ok(FileBytes { bytes })
     }
@@ -223,6 +283,9 @@ impl Files {
         let others =
             others.filter(|h| h.node != self.life.node && map.is_up(h.node, h.incarnation));
         for holder in others {
+            let Some(room) = self.room.copy(put.bytes.len() as u32) else {
+                return;
+            };
             let (peers, node) = (self.peers.clone(), holder.node);
             let put = Message::FilePut(FilePut {
                 forwarded: true,
@@ -232,6 +295,7 @@ impl Files {
                 if let Err(error) = peers.call(node, &put, Instant::now() + PUT).await {
                     tracing::debug!(%node, %error, "a holder did not take a copy");
                 }
+                drop(room);
             });
         }
     }
@@ -309,6 +373,7 @@ impl FilesPool {
                 blocks,
                 flights: Flights::default(),
                 sorted: Mutex::default(),
+                pinned: Mutex::default(),
                 budget_bytes: AtomicU64::new(0),
                 counts: Counts::default(),
             })),
@@ -341,7 +406,13 @@ impl FilesPool {
     /// node any more.
     fn sort(&self, life: Life, holdings: &Holdings) {
         let mut sorted = self.sorted.lock();
-        if sorted.revision == holdings.revision && !sorted.mine.is_empty() {
+        let moved = sorted.revision != holdings.revision || sorted.mine.is_empty();
+        let mut pinned = self.pinned.lock();
+        if pinned.follow(holdings) || moved && pinned.any() {
+            pinned.unpin_others(self, life, holdings);
+        }
+        drop(pinned);
+        if !moved {
             return;
         }
         let buckets = 0..holdings.buckets.len() as u32;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use staves_net::PeerStats;
 
 use crate::door::DoorState;
+use crate::files::FilesPool;
 use crate::host::figures::Figures;
 use crate::node::Running;
 
@@ -250,6 +251,76 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.running.host.arena().bytes()),
     },
     Metric {
+        name: "staves_files_used_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of blocks of files that are in memory.",
+        value: Value::One(|s| s.files(|p| p.used_bytes())),
+    },
+    Metric {
+        name: "staves_files_budget_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of blocks of files that may be in memory: what buckets leave of the pools' budgets.",
+        value: Value::One(|s| s.files(|p| p.budget_bytes())),
+    },
+    Metric {
+        name: "staves_files_hits_total",
+        kind: Kind::Counter,
+        unit: "reads",
+        help: "Reads of files that other nodes and mounts asked for and that were in memory.",
+        value: Value::One(|s| s.files(|p| p.counts.hits.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_asked_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Bytes of files that were asked for and not in memory.",
+        value: Value::One(|s| s.files(|p| p.counts.asked_bytes.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_fetches_total",
+        kind: Kind::Counter,
+        unit: "reads",
+        help: "Reads of sources.",
+        value: Value::One(|s| s.files(|p| p.counts.fetches.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_fetched_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Bytes read from sources.",
+        value: Value::One(|s| s.files(|p| p.counts.fetched_bytes.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_ahead_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Those of them that nobody had asked for: rests of blocks.",
+        value: Value::One(|s| s.files(|p| p.counts.ahead_bytes.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_evicted_blocks_total",
+        kind: Kind::Counter,
+        unit: "blocks",
+        help: "Blocks of files that were evicted.",
+        value: Value::One(|s| s.files(|p| p.blocks.figures().evicted)),
+    },
+    Metric {
+        name: "staves_files_scrubbed_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Bytes of blocks whose checksums were compared without a reader.",
+        value: Value::One(|s| s.files(|p| p.counts.scrubbed_bytes.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_damaged_blocks_total",
+        kind: Kind::Counter,
+        unit: "blocks",
+        help: "Blocks that were dropped because their bytes were not what came in.",
+        value: Value::One(|s| s.files(|p| p.blocks.figures().damaged)),
+    },
+    Metric {
         name: "staves_directory_term",
         kind: Kind::Gauge,
         unit: "term",
@@ -347,6 +418,14 @@ pub(crate) fn text(running: &Running) -> String {
         let _ = metric.put(&scrape, &mut page);
     }
     page
+}
+
+impl Scrape<'_> {
+    /// A figure of all pools of files together.
+    fn files(&self, of: fn(&FilesPool) -> u64) -> u64 {
+        let pools = self.running.files.pools();
+        pools.iter().map(|pool| of(pool)).sum()
+    }
 }
 
 impl Metric {

@@ -109,10 +109,12 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
                 Asker::Wire(reply),
             );
         }
-        Message::FileRead(ask) => files::read(running, &ask, reply),
+        Message::FileRead(ask) => files::read(running, ask, reply),
         Message::FileFetch(ask) => files::fetch(running, ask, reply),
         Message::FilePut(ask) => files::put(running, ask, reply),
         Message::FileKeys(ask) => files::keys(running, &ask, reply),
+        Message::FileCheck(ask) => files::check(running, ask, reply),
+        Message::FileUse(told) => files::used(running, told, reply),
         Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
         Message::GetMap(ask) => get_map(running, ask, reply),
         Message::Status => {
@@ -360,6 +362,8 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::Drain { .. }
             | Change::ForgetNode { .. }
             | Change::DropDataset { .. }
+            | Change::PinFiles(_)
+            | Change::UnpinFiles { .. }
     );
     // What an application may make for itself, it may make through any door.
     let own = matches!(

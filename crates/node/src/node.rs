@@ -139,7 +139,7 @@ impl Node {
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
         let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
         let options = start::host_options(&config);
-        let files = Arc::new(Files::new(life, peers.clone()));
+        let files = Arc::new(Files::new(life, peers.clone(), arena.clone()));
         let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
         let ways = Ways::new(host.clone(), directory.map(), witness.clone());
         let router = NodeRouter::new(
@@ -508,6 +508,8 @@ impl Running {
             keys: figures.keys,
             live_bytes: figures.live_bytes,
             used_bytes,
+            files_bytes: self.files.used_bytes(),
+            uses: self.files.uses.list(),
             budget_bytes: self.memory_bytes,
             reads: figures.reads,
             hits: figures.hits,

@@ -59,6 +59,8 @@ pub struct NodeFacts {
     pub live_bytes: u64,
     /// Bytes of pages that it holds, copies included.
     pub used_bytes: u64,
+    /// Bytes of blocks of files that it holds, beside the pages: they go where pages need the room.
+    pub files_bytes: u64,
     /// Bytes of pages that it may hold.
     pub budget_bytes: u64,
     /// Memory that its process has, as the kernel counts it.
@@ -81,6 +83,18 @@ pub struct NodeFacts {
     pub stopping: bool,
     /// What the pools take of it.
     pub pools: Vec<PoolFacts>,
+    /// Mounts that lately told it that they use a dataset.
+    pub uses: Vec<UseFacts>,
+}
+
+/// A mount that uses a dataset.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UseFacts {
+    /// The dataset's name.
+    pub dataset: String,
+    /// Which machine, and where the files are seen there.
+    pub by: String,
 }
 
 /// What a pool takes of a node.

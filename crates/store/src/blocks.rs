@@ -23,7 +23,7 @@ mod tests;
 mod writer;
 
 pub use self::shared::{Miss, Shelf};
-pub use self::writer::{Blocks, Figures, Listed, PutError};
+pub use self::writer::{Blocks, Checked, Figures, Listed, PutError};
 
 /// Bytes of a part, the least that is fetched, and of a frame.
 pub const PART_BYTES: usize = 16 << 10;

@@ -104,6 +104,39 @@ pub struct FileKeysAnswer {
     pub keys: Vec<FileKey>,
 }
 
+/// Asks a node to look through some of its blocks for damaged ones, and to let go of these. Answered by
+/// [`FileChecked`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileCheck {
+    /// The pool.
+    pub pool: PoolId,
+    /// Where in its table to go on: 0, then what the last answer said.
+    pub from: u32,
+}
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileChecked {
+    /// Where to go on; [`CHECKED_ALL`] at the end.
+    pub next: u32,
+    /// Bytes that were looked at.
+    pub bytes: u64,
+    /// Blocks that were not what had come in, and are let go of.
+    pub damaged: u32,
+}
+
+/// Instead of a place in the table: there is no more.
+pub const CHECKED_ALL: u32 = u32::MAX;
+
+/// Says now and then that a dataset is in use. Answered by `Done`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileUse {
+    /// The dataset's name.
+    pub dataset: String,
+    /// By whom, for people: a machine and a folder.
+    pub by: String,
+}
+
 // On the wire.
 
 wire_struct!(FileId { high, low });
@@ -137,3 +170,10 @@ wire_struct!(FileKey {
     parts
 });
 wire_struct!(FileKeysAnswer { holds, keys });
+wire_struct!(FileCheck { pool, from });
+wire_struct!(FileChecked {
+    next,
+    bytes,
+    damaged
+});
+wire_struct!(FileUse { dataset, by });

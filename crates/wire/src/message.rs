@@ -14,7 +14,10 @@ use crate::directory::{
     Propose, Proposed, Raft, RaftAnswer, Report,
 };
 use crate::error::ErrorPacket;
-use crate::files::{FileBytes, FileFetch, FileKeys, FileKeysAnswer, FilePut, FileRead};
+use crate::files::{
+    FileBytes, FileCheck, FileChecked, FileFetch, FileKeys, FileKeysAnswer, FilePut, FileRead,
+    FileUse,
+};
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
 use crate::memory::{MemoryAnswers, MemoryRequest};
@@ -197,6 +200,12 @@ messages! {
     68 FileKeys(FileKeys) "file-keys" Request Frame since 3;
     /// This.
     69 FileKeysAnswer(FileKeysAnswer) "file-keys-answer" Answer Frames since 3;
+    /// Look for damaged blocks.
+    70 FileCheck(FileCheck) "file-check" Request Frame since 3;
+    /// What was found.
+    71 FileChecked(FileChecked) "file-checked" Answer Frame since 3;
+    /// A dataset is in use. Answered by `Done`.
+    72 FileUse(FileUse) "file-use" Request Frame since 3;
 
     // People's tools.
     /// The cluster's state.

@@ -84,6 +84,11 @@ impl Nodes {
         self.processes.len()
     }
 
+    /// The program that they run: this one.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Where their folders and logs are.
     pub fn folder(&self) -> &Path {
         &self.path

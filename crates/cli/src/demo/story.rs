@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::dataset::Seen;
 use super::load::{Checked, Written};
 use super::region::Done;
 use crate::args::Format;
+use crate::mount::Served;
 use crate::output::{self, table};
 
 /// One node killed.
@@ -41,6 +43,23 @@ pub struct Act {
     pub done: Done,
 }
 
+/// A node killed under a dataset.
+#[derive(Serialize)]
+pub struct FilesAct {
+    /// How it was read: by a mount or the client library.
+    pub way: &'static str,
+    /// The node's id.
+    pub killed: u64,
+    /// Files, and bytes of all.
+    pub files: u32,
+    /// See `files`.
+    pub bytes: u64,
+    /// What the reads found.
+    pub seen: Seen,
+    /// Where the bytes came from.
+    pub served: Served,
+}
+
 #[derive(Serialize)]
 struct Event {
     at_ms: u64,
@@ -59,6 +78,7 @@ pub struct Story {
     keys_checked: u64,
     lost: u64,
     memory: Option<Act>,
+    files: Option<FilesAct>,
     events: Vec<Event>,
 }
 
@@ -74,6 +94,7 @@ impl Story {
             keys_checked: 0,
             lost: 0,
             memory: None,
+            files: None,
             events: Vec::new(),
         }
     }
@@ -103,9 +124,16 @@ impl Story {
         self.memory = Some(act);
     }
 
-    /// How many acknowledged values and pages were lost.
+    /// The act about files is over.
+    pub fn files(&mut self, act: FilesAct) {
+        self.files = Some(act);
+    }
+
+    /// How many acknowledged values and pages were lost, and how many files were read wrong.
     pub fn lost(&self) -> u64 {
-        self.lost + self.memory.as_ref().map_or(0, |act| act.done.wrong)
+        let pages = self.memory.as_ref().map_or(0, |act| act.done.wrong);
+        let files = self.files.as_ref().map_or(0, |act| act.seen.wrong);
+        self.lost + pages + files
     }
 
     /// The account as a whole.

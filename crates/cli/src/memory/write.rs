@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use bytes::Bytes;
 use serde_json::json;
-use staves_client::{Region, RegionStat};
+use staves_client::{GO_ON_THERE, Region, RegionStat};
 use staves_model::with_unit;
 use staves_wire::ErrorCode;
 
@@ -260,13 +260,16 @@ fn length_of_stdin() -> Option<u64> {
     u64::try_from(stat.st_size).ok()?.checked_sub(at)
 }
 
-/// An error behind bytes that were written.
+/// An error behind bytes that were written. It names one place to go on at: its own, if it has one.
 fn after(error: anyhow::Error, written: u64, to: u64) -> anyhow::Error {
-    if written == 0 {
+    let said = format!("{error:#}");
+    if written == 0 || said.contains(GO_ON_THERE) {
         return error;
     }
+    // What this part says of itself is not true of the whole.
+    let said = said.trim_end_matches("; nothing was written");
     let text = format!(
-        "all before offset {} was written; then: {error:#}",
+        "{said}; all before offset {} was written: {GO_ON_THERE}",
         with_unit(to)
     );
     failure::with_text(&error, text)
@@ -285,6 +288,7 @@ mod tests {
             size_bytes: 10 << 20,
             capacity_bytes: 128 << 20,
             groups: Vec::new(),
+            lost: Vec::new(),
             loading: false,
             settled: true,
         };
@@ -293,6 +297,25 @@ mod tests {
             text.contains("ends at 10MiB: there are no 7B at offset 104857601B (100 MiB);"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_write_that_fails_names_one_place_to_go_on_at() {
+        let failed = |text: &str| {
+            let error: anyhow::Error = Failure::Wire(ErrorCode::OutOfMemory, text.into()).into();
+            format!("{:#}", after(error, 8 << 20, 8 << 20))
+        };
+        let told = failed("the pool is full; nothing was written");
+        assert!(
+            told.contains("full; all before offset 8MiB was written: go on there"),
+            "{told}"
+        );
+        let inner = format!(
+            "the pool is full; 3 of 9 parts of the request were written, all before offset 9MiB among them: {GO_ON_THERE}"
+        );
+        let told = failed(&inner);
+        assert_eq!(told.matches("before offset").count(), 1, "{told}");
+        assert!(told.contains("9MiB"), "{told}");
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! What a scrub has found, and how far it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use staves_model::GroupId;
 
-use crate::output::{number, properties};
+use crate::output::{bytes, number, properties};
 
 /// Most differences that are told one by one.
 const TOLD_MAX: usize = 100;
@@ -34,7 +34,13 @@ pub struct Found {
     /// Pages that were wrong; those repaired are among them.
     differences: u64,
     repaired: u64,
-    /// The first of them.
+    /// Bytes of blocks of files whose checksums were compared.
+    files_bytes_checked: u64,
+    /// Blocks that were not what had come in, and were dropped: they come from their source again.
+    files_blocks_dropped: u64,
+    /// Nodes that did not say all that they have of files.
+    files_nodes_silent: BTreeSet<u64>,
+    /// The first of the differences.
     told: Vec<Difference>,
 }
 
@@ -169,6 +175,17 @@ impl Tally {
         }
     }
 
+    /// Blocks of files were looked at.
+    pub fn blocks(&mut self, bytes: u64, dropped: u32) {
+        self.found.files_bytes_checked += bytes;
+        self.found.files_blocks_dropped += u64::from(dropped);
+    }
+
+    /// A node did not answer for its blocks of files.
+    pub fn silent(&mut self, node: u64) {
+        self.found.files_nodes_silent.insert(node);
+    }
+
     fn step(&mut self) {
         self.of_this += 1;
         let every = match self.terminal {
@@ -194,8 +211,8 @@ impl Tally {
         let found = &mut self.found;
         found.result = match found {
             _ if found.differences > found.repaired => "wrong",
-            _ if found.pages_checked == 0 => "nothing-checked",
-            _ if found.repaired > 0 => "repaired",
+            _ if found.pages_checked == 0 && found.files_bytes_checked == 0 => "nothing-checked",
+            _ if found.repaired + found.files_blocks_dropped > 0 => "repaired",
             _ => "clean",
         };
     }
@@ -221,8 +238,11 @@ impl Tally {
     fn nothing(&self) -> &'static str {
         let found = &self.found;
         match found {
+            _ if !found.files_nodes_silent.is_empty() => {
+                "nodes with blocks of files did not answer; 'staves status' says which are there"
+            }
             _ if found.groups == 0 => {
-                "the pool has no group; a memory pool has none before its first region"
+                "nothing of files is in memory, and the pool has no group; a memory pool has none before its first region"
             }
             _ if found.groups == found.groups_without_parity => {
                 "no group has parity, so there is nothing to compare; 'staves pool set --scheme' adds some"
@@ -254,7 +274,20 @@ impl Tally {
             ("pages being rebuilt", number(found.pages_missing)),
             ("pages that were wrong", number(found.differences)),
             ("of them made anew", number(found.repaired)),
+            ("files checked", bytes(found.files_bytes_checked)),
+            ("damaged blocks dropped", number(found.files_blocks_dropped)),
         ]);
+        if !found.files_nodes_silent.is_empty() {
+            let nodes: Vec<String> = found
+                .files_nodes_silent
+                .iter()
+                .map(u64::to_string)
+                .collect();
+            text += &format!(
+                "\n  node {} did not say all it has of files",
+                nodes.join(", ")
+            );
+        }
         for one in &found.told {
             let (group, page, slot) = (one.group, one.page, one.slot);
             let (node, name, what) = (one.node, &one.name, one.outcome.text());
@@ -311,6 +344,23 @@ mod tests {
         assert!(said(|t| t.group(GroupId(1), true, false)).contains("no group has parity"));
         assert!(said(|t| t.group(GroupId(1), false, true)).contains("not whole"));
         assert_eq!(tally(|t| t.checked()).failure(), None);
+    }
+
+    #[test]
+    fn blocks_of_files_are_checked_though_they_have_no_pages() {
+        let clean = tally(|t| t.blocks(1 << 20, 0));
+        assert_eq!((clean.found().result, clean.failure()), ("clean", None));
+        let dropped = tally(|t| t.blocks(1 << 20, 2));
+        assert_eq!(
+            (dropped.found().result, dropped.failure()),
+            ("repaired", None)
+        );
+        let silent = tally(|t| t.silent(3));
+        assert!(
+            silent
+                .failure()
+                .is_some_and(|text| text.contains("did not answer"))
+        );
     }
 
     #[test]

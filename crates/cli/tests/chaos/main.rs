@@ -87,6 +87,24 @@ fn two_die_at_once() {
     passes("kill-two-at-once");
 }
 
+/// D9 and D11: nodes die until one is left, and come back; readers of files get right bytes all the time.
+#[test]
+fn files_are_read_while_nodes_die() {
+    passes("files-lose-all-but-one");
+}
+
+/// D11: readers of files are cut off from some nodes, and from all.
+#[test]
+fn files_are_read_while_nodes_cannot_be_reached() {
+    passes("files-cut-off");
+}
+
+/// D9: files are overwritten by others of the same size, and bits flip in memory: never a mix, never a wrong byte.
+#[test]
+fn files_that_change_are_never_mixed() {
+    passes("files-change");
+}
+
 #[test]
 fn every_planted_bug_of_the_glue_is_hunted() {
     for mutant in Mutant::GLUE {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{Ran, staves};
 
 mod bench;
+mod files;
 mod losses;
 mod memory;
 mod mount;
@@ -425,6 +426,19 @@ fn the_demo_loses_nothing() {
         story["writes_acknowledged"].as_u64() > Some(1000),
         "{story}"
     );
+    // Row D9: all files twice, before and after a node died.
+    let files = &story["files"];
+    assert_eq!(files["seen"]["checked"], 24, "{story}");
+    assert_eq!(files["seen"]["wrong"], 0, "{story}");
+    let fetched = ["fetched_bytes", "source_bytes"].map(|from| files["served"][from].as_u64());
+    let fetched: u64 = fetched.into_iter().flatten().sum();
+    assert!(
+        fetched >= files["bytes"].as_u64().expect("a number"),
+        "{story}"
+    );
+    if std::env::var("STAVES_REQUIRE_FUSE").is_ok_and(|v| v == "1") {
+        assert_eq!(files["way"], "a mount", "{story}");
+    }
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl ClusterMap {
         self.moved(Outcome::Done)
     }
 
-    fn holdings_mut(&mut self, pool: PoolId) -> &mut Holdings {
+    pub(super) fn holdings_mut(&mut self, pool: PoolId) -> &mut Holdings {
         match self.pools.get_mut(&pool).map(|pool| &mut pool.kind) {
             Some(PoolKind::Files(holdings)) => holdings,
             _ => unreachable!("looked up as a files pool"),
@@ -167,7 +167,9 @@ impl ClusterMap {
     pub(super) fn drop_dataset(&mut self, name: &str) -> Result<Outcome, Refusal> {
         let pool = self.dataset(name).map(|(pool, _)| pool.id);
         let pool = pool.ok_or_else(|| Refusal::UnknownDataset { name: name.into() })?;
-        self.holdings_mut(pool).datasets.retain(|d| d.name != name);
+        let holdings = self.holdings_mut(pool);
+        holdings.datasets.retain(|d| d.name != name);
+        holdings.pins.retain(|pin| pin.dataset != name);
         self.moved(Outcome::Done)
     }
 }

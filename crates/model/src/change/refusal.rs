@@ -195,6 +195,18 @@ pub enum Refusal {
     },
     #[error("dataset '{name}' does not exist: `staves files list` shows those that do")]
     UnknownDataset { name: String },
+    #[error(
+        "pool '{pool}' cannot keep {} pinned: {} of its nodes' memory may be, and {} of that are taken by other files; unpin some with `staves files unpin`, or give the pool more memory",
+        with_unit(*wanted), with_unit(*room), with_unit(*pinned)
+    )]
+    PinsTooMuch {
+        pool: String,
+        wanted: u64,
+        room: u64,
+        pinned: u64,
+    },
+    #[error("file '{path}' cannot be pinned: {reason}")]
+    BadPin { path: String, reason: String },
 
     // Regions.
     #[error(

@@ -3,6 +3,7 @@
 mod contents;
 mod errors;
 mod names;
+mod nfs;
 mod points;
 mod reads;
 mod versions;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use staves_mount::{FileError, Files, Folder, FolderFile, Mounted, Options, Stat, mount};
+use staves_mount::{FileError, Files, Folder, FolderFile, Kind, Mounted, Options, Stat, mount};
 use tempfile::TempDir;
 
 /// Whether this machine can mount; a test that cannot says so, or fails where that is asked for.
@@ -115,6 +116,8 @@ struct Seen {
     ahead_bytes: AtomicU64,
     late: AtomicBool,
     empty: AtomicBool,
+    /// Deleted, but for its first half, which is in memory.
+    gone: AtomicBool,
 }
 
 /// A folder that is watched, and that can be made to answer too late, or with nothing.
@@ -127,7 +130,11 @@ impl Files for Watched {
     type File = FolderFile;
 
     fn stat(&self, path: &Path) -> Result<Stat, FileError> {
-        self.folder.stat(path)
+        let stat = self.folder.stat(path)?;
+        match stat.kind != Kind::Folder && self.seen.gone.load(Ordering::Relaxed) {
+            true => Err(FileError::NotFound),
+            false => Ok(stat),
+        }
     }
 
     fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
@@ -135,6 +142,7 @@ impl Files for Watched {
     }
 
     fn open(&self, path: &Path) -> Result<FolderFile, FileError> {
+        self.stat(path)?;
         self.folder.open(path)
     }
 
@@ -152,6 +160,10 @@ impl Files for Watched {
         }
         if self.seen.empty.load(Ordering::Relaxed) {
             return Ok(0);
+        }
+        let half = self.stat_open(file).size / 2;
+        if self.seen.gone.load(Ordering::Relaxed) && offset + into.len() as u64 > half {
+            return Err(FileError::NotFound);
         }
         self.folder.read(file, offset, into)
     }

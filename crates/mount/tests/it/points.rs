@@ -179,15 +179,23 @@ fn what_cannot_be_mounted_is_said_and_harms_nothing() {
 }
 
 #[test]
-fn a_folder_with_something_in_it_is_hidden_while_it_is_mounted_at() {
+fn a_folder_with_something_in_it_is_refused_and_the_first_thing_named() {
     if !can_mount() {
         return;
     }
     let (source, dir) = (source(), tempfile::tempdir().unwrap());
-    std::fs::write(dir.path().join("hidden"), "there").unwrap();
-    let files = Folder::open(source.path()).unwrap();
-    let mounted = mount(files, dir.path(), &Options::default()).unwrap();
-    assert!(!dir.path().join("hidden").exists());
-    mounted.unmount().unwrap();
-    assert_eq!(std::fs::read(dir.path().join("hidden")).unwrap(), b"there");
+    std::fs::write(dir.path().join("results.txt"), "there").unwrap();
+    let try_it = || {
+        let files = Folder::open(source.path()).unwrap();
+        mount(files, dir.path(), &Options::default())
+    };
+    let refused = try_it().map(drop).unwrap_err();
+    assert!(matches!(refused, MountError::NotEmpty { .. }), "{refused}");
+    assert!(refused.to_string().contains("results.txt"), "{refused}");
+    assert_eq!(
+        std::fs::read(dir.path().join("results.txt")).unwrap(),
+        b"there"
+    );
+    std::fs::remove_file(dir.path().join("results.txt")).unwrap();
+    try_it().unwrap().unmount().unwrap();
 }

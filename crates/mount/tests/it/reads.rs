@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -95,6 +95,52 @@ fn who_reads_in_order_is_read_for_ahead_in_large_requests() {
     assert!(fetched / reads >= 100 << 10, "{reads} reads");
     let ahead = seen.ahead_bytes.load(Ordering::Relaxed);
     assert!(ahead > SIZE as u64 / 2 && ahead <= SIZE as u64, "{ahead}");
+}
+
+#[test]
+fn reading_ahead_ends_with_a_jump_and_begins_again_with_a_run() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    let file = File::open(fixture.at("file")).unwrap();
+    let mut bytes = vec![0; 256 << 10];
+    let mut run = |from: u64| {
+        for i in 0..12 {
+            file.read_exact_at(&mut bytes, from + (i << 18)).unwrap();
+        }
+        seen.ahead_bytes.load(Ordering::Relaxed)
+    };
+    let first = run(0);
+    assert!(first > 0);
+    for i in 1..200u64 {
+        // In the last half, so that nothing is near to what was read before.
+        let at = (8 << 20) + i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (7 << 20);
+        file.read_exact_at(&mut [0; 8192], at).unwrap();
+    }
+    let jumped = seen.ahead_bytes.load(Ordering::Relaxed);
+    assert_eq!(jumped, first, "nothing is read ahead of jumps");
+    assert!(run(4 << 20) > jumped);
+}
+
+#[test]
+fn the_kernel_reads_ahead_as_far_as_it_was_told() {
+    for kib in [16, 64] {
+        let options = Options {
+            kernel_read_ahead_kib: kib,
+            ..Options::default()
+        };
+        let Some(fixture) = Fixture::with(&options, |_| {}, |folder| folder) else {
+            return;
+        };
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: only root may tell the kernel how far to read ahead");
+        }
+        let device = std::fs::metadata(fixture.dir.path()).unwrap().dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let set = std::fs::read_to_string(knob).unwrap();
+        assert_eq!(set.trim(), kib.to_string());
+    }
 }
 
 #[test]

@@ -2,11 +2,15 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::{Fixture, age, errno, noise, until};
+use staves_mount::Options;
+
+use crate::{Fixture, Seen, Watched, age, errno, noise, until};
 
 const SIZE: usize = 1 << 20;
 
@@ -134,4 +138,37 @@ fn a_file_that_is_gone_is_gone_for_new_opens_and_stale_for_old_ones() {
     assert_eq!(errno(&error), Errno::NOENT);
     let error = old.read_at(&mut [0; 100], 0).unwrap_err();
     assert_eq!(errno(&error), Errno::STALE);
+}
+
+#[test]
+fn a_deleted_file_is_read_on_as_far_as_it_is_in_memory_by_who_has_it_open() {
+    let seen = Arc::new(Seen::default());
+    let options = Options {
+        lifetime: Duration::ZERO,
+        ..Options::default()
+    };
+    let fill = |source: &std::path::Path| {
+        std::fs::write(source.join("file"), noise(1, SIZE)).unwrap();
+        age(&source.join("file"));
+    };
+    let wrap = |folder| Watched {
+        folder,
+        seen: seen.clone(),
+    };
+    let Some(fixture) = Fixture::with(&options, fill, wrap) else {
+        return;
+    };
+    let open = File::open(fixture.at("file")).unwrap();
+    seen.gone.store(true, Ordering::Relaxed);
+    let error = File::open(fixture.at("file")).unwrap_err();
+    assert_eq!(errno(&error), Errno::NOENT);
+    let mut page = vec![0; 4096];
+    for at in [4096, 65536, 4096] {
+        rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        open.read_exact_at(&mut page, at).unwrap();
+        assert_eq!(page, noise(1, SIZE)[at as usize..][..4096]);
+        assert_eq!(open.metadata().unwrap().len(), SIZE as u64);
+        let rest = open.read_exact_at(&mut page, SIZE as u64 - 4096);
+        assert_eq!(errno(&rest.unwrap_err()), Errno::STALE);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -12,38 +12,61 @@ use staves_store::blocks::PART_BYTES;
 use staves_wire::files::{FileFetch, FileId, FilePut};
 use staves_wire::{ErrorCode, ErrorPacket};
 
+use super::rest::{self, Wanted};
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of, copies};
 
 /// Stretches that are being fetched. Whoever wants one that is waits for its turn, and mostly finds it there then.
 #[derive(Default)]
-pub(super) struct Flights(Mutex<BTreeMap<(FileId, u64), Flight>>);
+pub(super) struct Flights {
+    all: Mutex<BTreeMap<(FileId, u64), Flight>>,
+    /// Readers that wait for the source, or for their turn.
+    readers: AtomicUsize,
+}
 
 /// One stretch: the turn, and how many want it.
 type Flight = (Arc<tokio::sync::Mutex<()>>, usize);
 
 /// A place in the line for one stretch.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     flights: &'a Flights,
     key: (FileId, u64),
     turn: Arc<tokio::sync::Mutex<()>>,
+    is_reader: bool,
 }
 
 impl Flights {
-    fn line_up(&self, key: (FileId, u64)) -> Turn<'_> {
-        let mut all = self.0.lock();
+    /// How many readers wait.
+    pub(super) fn readers(&self) -> usize {
+        self.readers.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn line_up(&self, key: (FileId, u64), is_reader: bool) -> Turn<'_> {
+        self.readers
+            .fetch_add(usize::from(is_reader), Ordering::Relaxed);
+        let mut all = self.all.lock();
         let (turn, wanted) = all.entry(key).or_default();
         *wanted += 1;
         Turn {
             flights: self,
             key,
             turn: turn.clone(),
+            is_reader,
         }
+    }
+}
+
+impl Turn<'_> {
+    /// Waits for it.
+    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut all = self.flights.0.lock();
+        let readers = &self.flights.readers;
+        readers.fetch_sub(usize::from(self.is_reader), Ordering::Relaxed);
+        let mut all = self.flights.all.lock();
         if let Some((_, wanted)) = all.get_mut(&self.key) {
             *wanted -= 1;
             if *wanted == 0 {
@@ -61,12 +84,13 @@ pub(super) async fn fetch(
     deadline: Instant,
 ) -> Result<Option<Bytes>, ErrorPacket> {
     let (file, from, len) = (ask.read.file, ask.read.from, ask.read.len as usize);
-    let line = pool.flights.line_up((file, from / STRETCH_BYTES));
-    let Ok(_turn) = tokio::time::timeout_at(deadline.into(), line.turn.lock()).await else {
+    let line = pool.flights.line_up((file, from / STRETCH_BYTES), true);
+    let Ok(_turn) = tokio::time::timeout_at(deadline.into(), line.turn()).await else {
         let text = "others fetch the same bytes from the source and it is slow";
         return Err(ErrorPacket::new(ErrorCode::Busy, text));
     };
     if let Some(bytes) = pool.get(file, from, len, files.moment()) {
+        files.rest.read(file, from, len as u64);
         return Ok(Some(bytes));
     }
     let Some(source) = files.source(pool.id, &ask.dataset) else {
@@ -105,13 +129,23 @@ pub(super) async fn fetch(
     pool.counts.fetches.fetch_add(1, Ordering::Relaxed);
     if keep {
         hold(files, pool, file, ask.size, start, &bytes);
+        let block = rest::goes_on(pool, file, ask.size, start, wanted as u64);
+        let rest = block.map(|block| Wanted::new(pool.id, block, version, file, source));
+        files.rest.missed(file, len as u64, wanted as u64, rest);
     }
     let skip = (from - start) as usize;
     Ok(Some(bytes.slice(skip..skip + len)))
 }
 
 /// Keeps what was fetched, if this node holds the bucket, and gives the other holders a copy.
-fn hold(files: &Files, pool: &FilesPool, file: FileId, size: u64, from: u64, bytes: &Bytes) {
+pub(super) fn hold(
+    files: &Files,
+    pool: &FilesPool,
+    file: FileId,
+    size: u64,
+    from: u64,
+    bytes: &Bytes,
+) {
     let map = files.map();
     let Some(holdings) = map.pools.get(&pool.id).and_then(|p| p.holdings()) else {
         return;
@@ -144,7 +178,7 @@ fn whole_parts(from: u64, len: usize, size: u64) -> (u64, u64) {
     (start, end)
 }
 
-fn log(error: &SourceError) {
+pub(super) fn log(error: &SourceError) {
     match error {
         SourceError::Changed { .. } | SourceError::NotFound { .. } => {
             tracing::debug!(%error, "not this version here: the mount reads it itself");

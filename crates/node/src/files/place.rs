@@ -36,6 +36,7 @@ pub(super) async fn run(files: Arc<Files>, directory: Directory) {
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
+        files.fit();
         let pools = files.pools();
         watches.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use staves_net::Reply;
-use staves_wire::files::{FileFetch, FileKeys, FilePut, FileRead};
+use staves_wire::files::{FileCheck, FileFetch, FileKeys, FilePut, FileRead, FileUse};
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
+use crate::files::{may_answer, wait_to_answer};
 use crate::node::Running;
 
 fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
@@ -17,14 +18,27 @@ fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
     }
 }
 
-pub(super) fn read(running: &Running, ask: &FileRead, reply: Reply) {
-    answer(reply, running.files.read(ask).map(Message::FileBytes));
+pub(super) fn read(running: &Arc<Running>, ask: FileRead, reply: Reply) {
+    if may_answer(&reply, ask.len) {
+        return answer(reply, running.files.read(&ask).map(Message::FileBytes));
+    }
+    let files = running.files.clone();
+    tokio::spawn(async move {
+        let deadline = Instant::now() + time_left(&reply);
+        match wait_to_answer(&reply, ask.len, deadline).await {
+            Ok(()) => answer(reply, files.read(&ask).map(Message::FileBytes)),
+            Err(busy) => answer(reply, Err(busy)),
+        }
+    });
 }
 
 pub(super) fn fetch(running: &Arc<Running>, ask: FileFetch, reply: Reply) {
     let files = running.files.clone();
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
+        if let Err(busy) = wait_to_answer(&reply, ask.read.len, deadline).await {
+            return answer(reply, Err(busy));
+        }
         let fetched = files.fetch(ask, deadline).await;
         answer(reply, fetched.map(Message::FileBytes));
     });
@@ -36,4 +50,15 @@ pub(super) fn put(running: &Running, ask: FilePut, reply: Reply) {
 
 pub(super) fn keys(running: &Running, ask: &FileKeys, reply: Reply) {
     answer(reply, running.files.keys(ask).map(Message::FileKeysAnswer));
+}
+
+/// Apart from the connection's task: it compares many bytes.
+pub(super) fn check(running: &Running, ask: FileCheck, reply: Reply) {
+    let files = running.files.clone();
+    tokio::task::spawn_blocking(move || answer(reply, files.check(ask).map(Message::FileChecked)));
+}
+
+pub(super) fn used(running: &Running, told: FileUse, reply: Reply) {
+    running.files.uses.told(told.dataset, told.by);
+    reply.send(&Message::Done);
 }

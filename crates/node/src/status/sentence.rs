@@ -220,15 +220,22 @@ fn rebuild(report: &StatusReport) -> Option<String> {
             .iter()
             .filter(|node| node.up && !node.draining)
             .count();
-        let wanted = report.pools.iter().filter(|pool| pool.short > 0);
+        let short_pools = || report.pools.iter().filter(|pool| pool.short > 0);
         let m = |pool: &PoolStatus| {
             let m = pool.scheme.split_once('+').map(|(m, _)| m.parse::<usize>());
             m.and_then(Result::ok).unwrap_or(1)
         };
-        let wanted = wanted
-            .map(|pool| usize::from(pool.parity_possible) + m(pool))
-            .max()
-            .unwrap_or(0);
+        let wanted = |pool: &PoolStatus| usize::from(pool.parity_possible) + m(pool);
+        // A node may hold two members of a group (m > 1), parity as the second only after a while.
+        let beside = |pool: &PoolStatus| m(pool) > 1 && 2 * homes >= wanted(pool);
+        if short && short_pools().all(|pool| beside(pool) || homes >= wanted(pool)) {
+            return short_pools().any(|pool| homes < wanted(pool)).then(|| {
+                "what is missing is rebuilt on the nodes there are, as far as they have room, once their groups \
+                 have been calm for 5 s"
+                    .into()
+            });
+        }
+        let wanted = short_pools().map(wanted).max().unwrap_or(0);
         return (short && homes < wanted)
             .then(|| format!("nothing to rebuild on until {} more", are(wanted - homes)));
     };

@@ -354,6 +354,30 @@ fn copies_that_have_no_node_to_go_to_are_told_so() {
     );
 }
 
+/// With m > 1 what is lost is rebuilt beside other members, parity after a while: until then it is not said that nodes are
+/// missing.
+#[test]
+fn parity_that_waits_for_calm_is_told_so() {
+    let mut six = cluster(6, "4+2");
+    for node in [5, 6] {
+        six.down(node);
+        six.taken_over(node);
+    }
+    let sentence = six.says().1;
+    assert!(
+        sentence.contains("once their groups have been calm for 5 s"),
+        "{sentence}"
+    );
+    assert!(!sentence.contains("nothing to rebuild on"), "{sentence}");
+    let mut two = cluster(6, "4+2");
+    for node in 3..=6 {
+        two.down(node);
+        two.taken_over(node);
+    }
+    let sentence = two.says().1;
+    assert!(sentence.contains("nothing to rebuild on"), "{sentence}");
+}
+
 #[test]
 fn buckets_in_motion_are_told() {
     let mut five = cluster(5, "1+2");

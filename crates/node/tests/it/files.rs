@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use staves_client::{Client, ClientOptions, Dataset, SourceError};
-use staves_model::{Change, Holdings, Medium, NodeId, PoolKind, Scheme};
+use staves_client::{Client, ClientOptions, Dataset, OpenFile, SourceError};
+use staves_model::{Change, Holdings, Medium, NodeId, Pin, PoolKind, Scheme};
+use staves_wire::Message;
+use staves_wire::files::{ALL_BUCKETS, CHECKED_ALL, FileCheck, FileKeys};
 use tempfile::TempDir;
 
-use crate::town::{Town, eventually};
+use crate::town::{Citizen, Town, config, eventually};
 
 const POOL: &str = "files";
 const MIB: usize = 1 << 20;
@@ -289,4 +291,237 @@ fn d8_what_is_loaded_ahead_is_in_memory_however_slow_the_home() {
         .runtime()
         .block_on(data.read_at(&file, 0, size));
     assert!(whole.unwrap() == pattern(0, size));
+}
+
+/// What a pool's nodes have fetched from sources, and how much of it nobody had asked for.
+fn metric(town: &Town, name: &str) -> u64 {
+    let running = town.citizens.iter().filter(|c| !c.is_dead());
+    running.map(|c| c.metric(name)).sum()
+}
+
+/// Reads at random fetch no more than four times what they ask for, with what is fetched behind them; who goes
+/// through a file finds most of it fetched ahead.
+#[test]
+fn d8_a_miss_fetches_ahead_for_who_goes_on_and_not_for_who_jumps_about() {
+    let size = 64 * MIB;
+    let dir = folder(&[("random", size), ("through", 16 * MIB)]);
+    let town = town(2, 100 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let (random, through) = (
+        data.open(b"random").unwrap(),
+        data.open(b"through").unwrap(),
+    );
+    let runtime = town.citizens[0].runtime();
+    let want = pattern(0, size);
+    let mut at = 1u64;
+    for _ in 0..1000 {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let from = (at >> 16) as usize % (size - 8192);
+        let bytes = runtime.block_on(data.read_at(&random, from as u64, 8192));
+        assert!(bytes.unwrap() == want[from..from + 8192]);
+    }
+    // What still waits is fetched, or given up, before long.
+    std::thread::sleep(Duration::from_secs(3));
+    let (fetched, asked) = (
+        metric(&town, "staves_files_fetched_bytes_total"),
+        1000 * 8192,
+    );
+    let at_source = from_source(&data);
+    assert!(
+        fetched + at_source <= 4 * asked,
+        "{fetched} and {at_source} were fetched for {asked}"
+    );
+    let (ahead, want) = (
+        metric(&town, "staves_files_ahead_bytes_total"),
+        pattern(1, 16 * MIB),
+    );
+    for from in (0..16 * MIB).step_by(8192) {
+        let bytes = runtime.block_on(data.read_at(&through, from as u64, 8192));
+        assert!(bytes.unwrap() == want[from..from + 8192]);
+    }
+    let ahead = metric(&town, "staves_files_ahead_bytes_total") - ahead;
+    assert!(
+        ahead >= 4 << 20,
+        "{ahead} bytes were there before they were asked for"
+    );
+}
+
+/// Changes a byte, in the memory of every node of this process, behind each place where these bytes lie. How many places.
+fn flip(needle: &[u8]) -> usize {
+    use std::os::unix::fs::FileExt;
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_blocks = |path: &std::path::Path| {
+        let to = std::fs::read_link(path).unwrap_or_default();
+        to.to_string_lossy().contains("staves-blocks")
+    };
+    let mut flipped = Vec::new();
+    for path in fds.map(|fd| fd.path()).filter(|path| is_blocks(path)) {
+        // Nodes of other tests come and go meanwhile.
+        let open = std::fs::File::options().read(true).write(true).open(&path);
+        let Ok(memory) = open else { continue };
+        let len = memory.metadata().map_or(0, |m| m.len());
+        let mut page = [0; 4096];
+        for at in (0..len).step_by(page.len()) {
+            if memory.read_exact_at(&mut page, at).is_ok() && page.starts_with(needle) {
+                use std::os::unix::fs::MetadataExt;
+                let of = (memory.metadata().map_or(0, |m| m.ino()), at);
+                if !flipped.contains(&of) {
+                    memory.write_all_at(&[page[100] ^ 2], at + 100).unwrap();
+                    flipped.push(of);
+                }
+            }
+        }
+    }
+    flipped.len()
+}
+
+/// Row D9: a bit that flips in memory is found though nobody reads it, never given to anybody, and fetched again.
+#[test]
+fn d9_a_flipped_bit_is_found_and_what_was_there_is_fetched_again() {
+    let size = 3 * MIB;
+    let dir = folder(&[("a", size)]);
+    let want = pattern(77, size);
+    write(&dir, "a", &want);
+    let town = town(2, 48 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    assert!(read(&town, &data, "a").unwrap() == want);
+    let needle = &want[MIB..MIB + 64];
+    eventually("the block is in memory", || flip(needle) > 0);
+    eventually("it is found", || {
+        metric(&town, "staves_files_damaged_blocks_total") > 0
+    });
+    for _ in 0..3 {
+        assert!(read(&town, &data, "a").unwrap() == want);
+    }
+    // The same at once, when a person asks.
+    let map = town.citizens[0].map();
+    let pool = map.pool_named(POOL).unwrap().id;
+    eventually("the block is in memory again, and found again", || {
+        read(&town, &data, "a").unwrap();
+        if flip(needle) == 0 {
+            return false;
+        }
+        let damaged = town.citizens.iter().map(|citizen| {
+            let mut from = 0;
+            let mut damaged = 0;
+            while from != CHECKED_ALL {
+                let ask = Message::FileCheck(FileCheck { pool, from });
+                let Message::FileChecked(found) = citizen.ask(&ask) else {
+                    panic!("it does not check");
+                };
+                assert!(found.next > from);
+                from = found.next;
+                damaged += found.damaged;
+            }
+            damaged
+        });
+        damaged.sum::<u32>() > 0
+    });
+    assert!(read(&town, &data, "a").unwrap() == want);
+}
+
+/// Bytes of a file that any node has in memory.
+fn in_memory(town: &Town, file: &OpenFile) -> u64 {
+    let mut parts = std::collections::BTreeMap::<u32, u32>::new();
+    for citizen in town.citizens.iter().filter(|c| !c.is_dead()) {
+        let pool = citizen.map().pool_named(POOL).unwrap().id;
+        let bucket = ALL_BUCKETS;
+        let Message::FileKeysAnswer(answer) =
+            citizen.ask(&Message::FileKeys(FileKeys { pool, bucket }))
+        else {
+            panic!("it does not say what it has");
+        };
+        for key in answer.keys.iter().filter(|key| key.file == file.id()) {
+            *parts.entry(key.block).or_default() |= key.parts;
+        }
+    }
+    let parts: u32 = parts.values().map(|parts| parts.count_ones()).sum();
+    u64::from(parts) * (16 << 10)
+}
+
+fn pin(file: &OpenFile) -> Pin {
+    let version = file.version();
+    Pin {
+        dataset: version.dataset.clone(),
+        path: version.path.clone(),
+        size: version.size,
+        version: version.version.clone(),
+    }
+}
+
+/// What is pinned is fetched without a reader, is not evicted by what others read, and comes back when a node dies; more than
+/// fits is refused with numbers.
+#[test]
+fn pinned_files_stay_in_memory_whatever_is_read_and_whoever_dies() {
+    let (small, large) = (6 * MIB, 40 * MIB);
+    let dir = folder(&[("pinned", small), ("other", large)]);
+    let mut town = town(3, 8 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let (pinned, other) = (data.open(b"pinned").unwrap(), data.open(b"other").unwrap());
+    let refused = town.citizens[0].propose(&Change::PinFiles(vec![pin(&other)]));
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.contains("40MiB") && refused.contains("18MiB"),
+        "{refused}"
+    );
+    let change = Change::PinFiles(vec![pin(&pinned)]);
+    town.citizens[0].propose(&change).unwrap();
+    let whole = |town: &Town| in_memory(town, &pinned) == small as u64;
+    eventually("it is fetched", || whole(&town));
+    assert!(read(&town, &data, "other").unwrap() == pattern(1, large));
+    // A bucket's home may have become another node meanwhile.
+    eventually("it is there still", || whole(&town));
+    town.citizens[2].kill();
+    eventually("what the dead node held of it is fetched again", || {
+        whole(&town)
+    });
+    let dataset = "data".to_owned();
+    let paths = Vec::new();
+    town.citizens[0]
+        .propose(&Change::UnpinFiles { dataset, paths })
+        .unwrap();
+    eventually("it is evicted like all else", || {
+        read(&town, &data, "other").unwrap();
+        !whole(&town)
+    });
+}
+
+/// Row D6: a node that was killed and comes back holds buckets again, with what is in them.
+#[test]
+fn d6_a_node_that_comes_back_takes_its_share() {
+    let size = 6 * MIB;
+    let dir = folder(&[("a", size)]);
+    let mut town = town(3, 48 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let want = pattern(0, size);
+    assert!(read(&town, &data, "a").unwrap() == want);
+    let id = town.citizens[2].id;
+    town.citizens[2].kill();
+    held(&town);
+    assert!(read(&town, &data, "a").unwrap() == want);
+    let config = config(Some(&town.folders[2]), &[&town.citizens[0]]);
+    town.citizens[2] = Citizen::start(config);
+    assert_eq!(town.citizens[2].id, id);
+    let share = |town: &Town| {
+        let map = town.citizens[0].map();
+        let (pool, node) = (map.pool_named(POOL).unwrap(), &map.nodes[&id]);
+        let buckets = 0..64;
+        let holdings = pool.holdings().unwrap();
+        let mine = buckets.filter(|b| holdings.place(*b, id, node.incarnation).is_some());
+        mine.count()
+    };
+    // A bucket each quarter of a second.
+    eventually("it holds a third of the buckets", || share(&town) >= 64 / 3);
+    let has = || {
+        let pool = town.citizens[2].map().pool_named(POOL).unwrap().id;
+        let bucket = ALL_BUCKETS;
+        let keys = town.citizens[2].ask(&Message::FileKeys(FileKeys { pool, bucket }));
+        matches!(keys, Message::FileKeysAnswer(answer) if !answer.keys.is_empty())
+    };
+    eventually("it has bytes of the file", has);
+    assert!(read(&town, &data, "a").unwrap() == want);
 }

@@ -116,6 +116,19 @@ impl Citizen {
         self.node().status()
     }
 
+    /// A number of its metrics' page.
+    pub fn metric(&self, name: &str) -> u64 {
+        use std::io::{Read, Write};
+        let mut door = std::net::TcpStream::connect(self.addresses.admin).expect("it opens");
+        let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        door.write_all(ask).expect("it listens");
+        let mut page = String::new();
+        door.read_to_string(&mut page).expect("it answers");
+        let value = page.lines().find_map(|line| line.strip_prefix(name));
+        let value = value.and_then(|value| value.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("there is no {name}"))
+    }
+
     pub fn data_buckets(&self) -> usize {
         self.node().data_buckets()
     }

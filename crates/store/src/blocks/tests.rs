@@ -361,3 +361,64 @@ fn readers_beside_evictions_see_right_bytes_or_none() {
     });
     assert!(hits > 0 && misses > 0, "{hits} {misses}");
 }
+
+/// Row D9: what changed in memory is found though nobody reads it, once, and goes alone.
+#[test]
+fn d9_a_look_through_all_blocks_finds_what_is_damaged() {
+    let blocks = Blocks::new(16 * BLOCK).unwrap();
+    for i in 0..10 {
+        put_whole(&blocks, key(1, i), Copies::Last);
+    }
+    put(&blocks, key(2, 0), 3 * PART_BYTES + 77, 3, Copies::Last);
+    let all = |bytes_max| {
+        let (mut from, mut sum, mut looks) = (0, Checked::default(), 0);
+        loop {
+            let found = blocks.check(from, bytes_max);
+            sum.bytes += found.bytes;
+            sum.damaged += found.damaged;
+            looks += 1;
+            match found.next {
+                Some(next) => from = next,
+                None => return (sum.bytes, sum.damaged, looks),
+            }
+        }
+    };
+    assert_eq!(all(u64::MAX), (10 * BLOCK + 77, 0, 1));
+    let (file, victim) = (raw(&blocks), key(1, 3));
+    let mut memory = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut memory, 0).unwrap();
+    let part = part_of(victim, BLOCK_BYTES, 2);
+    let at = memory.windows(64).position(|w| w == &part[..64]).unwrap();
+    file.write_all_at(&[part[9] ^ 16], at as u64 + 9).unwrap();
+    let (_, damaged, looks) = all(BLOCK);
+    assert_eq!(damaged, 1);
+    assert!(looks >= 9, "a look is bounded: {looks}");
+    assert_eq!((blocks.parts(victim), blocks.figures().damaged), (0, 1));
+    assert_eq!(all(u64::MAX), (9 * BLOCK + 77, 0, 1));
+}
+
+/// Raising the limit gives nothing back to the kernel, and frames that were given back serve again.
+#[test]
+fn a_limit_goes_down_and_up_many_times() {
+    let blocks = Blocks::new(32 * BLOCK).unwrap();
+    for round in 1..20u64 {
+        for i in 0..32 {
+            put_whole(&blocks, key(round, i), Copies::Last);
+        }
+        blocks.set_limit((round % 7 + 1) * BLOCK).unwrap();
+        blocks.set_limit(u64::MAX).unwrap();
+    }
+    for i in 0..32 {
+        put_whole(&blocks, key(99, i), Copies::Last);
+    }
+    let mut into = vec![0; BLOCK_BYTES];
+    for i in 0..32 {
+        blocks.read(key(99, i), 0, &mut into, 0).unwrap();
+        assert!(
+            (0..BLOCK_BYTES)
+                .step_by(997)
+                .all(|at| into[at] == byte(key(99, i), at))
+        );
+    }
+    assert_eq!(blocks.figures().frames_last, 32 * BLOCK_PARTS);
+}

@@ -64,6 +64,17 @@ pub struct Listed {
     pub parts: u32,
 }
 
+/// What a look through some blocks found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Checked {
+    /// Where in the table to go on; `None` at its end.
+    pub next: Option<usize>,
+    /// Bytes that were looked at.
+    pub bytes: u64,
+    /// Blocks that were damaged, and are dropped.
+    pub damaged: u32,
+}
+
 /// A node's blocks.
 #[derive(Debug)]
 pub struct Blocks {
@@ -74,8 +85,10 @@ pub struct Blocks {
 #[derive(Debug)]
 struct Inner {
     policy: Policy,
-    /// Frames that nobody has; their memory may be there still.
+    /// Frames that nobody has and whose memory is there still.
     free: Vec<u32>,
+    /// The same, and the kernel has their memory back.
+    punched: Vec<u32>,
     /// From here on never used.
     untouched: u32,
     /// Frames in use or on their way into it, and how many there may be.
@@ -97,6 +110,7 @@ impl Blocks {
         let inner = Inner {
             policy: Policy::new(layout.entries()),
             free: Vec::new(),
+            punched: Vec::new(),
             untouched: 0,
             taken: 0,
             frames_max: frames,
@@ -226,7 +240,8 @@ impl Blocks {
             self.make_room(inner, victim as usize);
         }
         inner.taken += 1;
-        Ok(inner.free.pop().unwrap_or_else(|| {
+        let frame = inner.free.pop().or_else(|| inner.punched.pop());
+        Ok(frame.unwrap_or_else(|| {
             inner.untouched += 1;
             inner.untouched - 1
         }))
@@ -276,25 +291,57 @@ impl Blocks {
         }
     }
 
-    /// Lets go of a block that a reader found damaged, if it still is.
-    pub fn drop_damaged(&self, key: BlockKey) {
+    /// Lets go of a block that a reader found damaged, if it still is. Whether it was.
+    pub fn drop_damaged(&self, key: BlockKey) -> bool {
         let mut inner = self.inner.lock();
         let Some(index) = self.shelf.find(key) else {
-            return;
+            return false;
         };
-        let entry = self.shelf.entry(index);
-        let bytes = (entry.bytes.load(Relaxed) as usize).min(BLOCK_BYTES);
-        let parts = entry.parts.load(Relaxed);
-        let mut part_bytes = [0; PART_BYTES];
-        let wrong = (0..BLOCK_PARTS).filter(|p| parts & 1 << p != 0).any(|p| {
-            let start = p * PART_BYTES;
-            let into = &mut part_bytes[..bytes.saturating_sub(start).min(PART_BYTES)];
-            self.shelf.read(key, start, into) == Err(Miss::Damaged)
-        });
+        let (_, wrong) = self.look_at(index);
         if wrong {
             self.evict(&mut inner, index);
             inner.damaged += 1;
         }
+        wrong
+    }
+
+    /// Compares the checksums of all that an entry has. How many bytes that is, and whether any is wrong.
+    fn look_at(&self, index: usize) -> (u64, bool) {
+        let entry = self.shelf.entry(index);
+        let (key, parts) = (entry.key(), entry.parts.load(Relaxed));
+        let bytes = (entry.bytes.load(Relaxed) as usize).min(BLOCK_BYTES);
+        let mut part_bytes = [0; PART_BYTES];
+        let mut looked = 0;
+        for part in (0..BLOCK_PARTS).filter(|part| parts & 1 << part != 0) {
+            let start = part * PART_BYTES;
+            let into = &mut part_bytes[..bytes.saturating_sub(start).min(PART_BYTES)];
+            looked += into.len() as u64;
+            if self.shelf.read(key, start, into) == Err(Miss::Damaged) {
+                return (looked, true);
+            }
+        }
+        (looked, false)
+    }
+
+    /// Looks through the table from an entry on, until it has compared so many bytes or is at its end, and drops
+    /// what is damaged. Nobody waits for it but for what is dropped.
+    pub fn check(&self, from: usize, bytes_max: u64) -> Checked {
+        let mut checked = Checked::default();
+        for index in from..self.shelf.layout().entries() {
+            if checked.bytes >= bytes_max {
+                checked.next = Some(index);
+                break;
+            }
+            if !self.is_taken(index) {
+                continue;
+            }
+            let key = self.shelf.entry(index).key();
+            let (bytes, wrong) = self.look_at(index);
+            checked.bytes += bytes;
+            // Looked at again under the lock: it may have been evicted meanwhile.
+            checked.damaged += u32::from(wrong && self.drop_damaged(key));
+        }
+        checked
     }
 
     /// Counts reads that a mount made by itself: entries as [`Shelf::read`] gave them.
@@ -352,6 +399,16 @@ impl Blocks {
         })
     }
 
+    /// Pins one block, or lets it be evicted again. Whether it is there.
+    pub fn pin(&self, key: BlockKey, on: bool) -> bool {
+        let mut inner = self.inner.lock();
+        let found = self.shelf.find(key);
+        if let Some(index) = found {
+            inner.policy.pin(index as u32, on);
+        }
+        found.is_some()
+    }
+
     /// Says anew of each block whether another node has a copy.
     pub fn set_copies(&self, of: impl Fn(BlockKey) -> Copies) {
         self.each(|_, inner, index, entry| {
@@ -374,17 +431,21 @@ impl Blocks {
         let mut inner = self.inner.lock();
         let most = self.shelf.layout().frames;
         let frames = usize::try_from(bytes).unwrap_or(usize::MAX) / PART_BYTES;
-        inner.frames_max = frames.clamp(BLOCK_PARTS, most);
+        let frames = frames.clamp(BLOCK_PARTS, most);
+        let less = frames < std::mem::replace(&mut inner.frames_max, frames);
         while inner.taken > inner.frames_max {
             let frames = inner.frames_max;
             let victim = inner.policy.victim(frames);
             let victim = victim.ok_or(PutError::Pinned { frames })?;
             self.make_room(&mut inner, victim as usize);
         }
-        let free = std::mem::take(&mut inner.free);
-        let (punched, kept): (Vec<u32>, Vec<u32>) =
-            free.into_iter().partition(|f| self.shelf.punch(*f));
-        inner.free = [kept, punched].concat();
+        if less {
+            let free = std::mem::take(&mut inner.free);
+            let (punched, kept): (Vec<u32>, Vec<u32>) =
+                free.into_iter().partition(|f| self.shelf.punch(*f));
+            inner.free = kept;
+            inner.punched.extend(punched);
+        }
         Ok(())
     }
 

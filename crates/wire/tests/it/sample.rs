@@ -18,7 +18,8 @@ use staves_wire::cache::{
 };
 use staves_wire::directory::*;
 use staves_wire::files::{
-    FileBytes, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FilePut, FileRead,
+    FileBytes, FileCheck, FileChecked, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer,
+    FilePut, FileRead, FileUse,
 };
 use staves_wire::group::{
     Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
@@ -243,6 +244,19 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 bytes: r.u32(),
                 parts: r.u32(),
             }),
+        }),
+        Opcode::FileCheck => Message::FileCheck(FileCheck {
+            pool: PoolId(rng.u32()),
+            from: rng.u32(),
+        }),
+        Opcode::FileChecked => Message::FileChecked(FileChecked {
+            next: rng.u32(),
+            bytes: rng.next(),
+            damaged: rng.u32(),
+        }),
+        Opcode::FileUse => Message::FileUse(FileUse {
+            dataset: rng.text(),
+            by: rng.text(),
         }),
         Opcode::Status => Message::Status,
         Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {

@@ -477,6 +477,18 @@ fn told_of_the_loss(cluster: &Cluster, asked: usize, region: &str, group: &str) 
     let shown = cluster.run(asked, &["group", "show", group]).stdout;
     assert!(shown.contains("lost") && shown.contains(region), "{shown}");
     assert!(shown.contains("memory delete"), "what to do: {shown}");
+    let members = shown.lines().filter(|line| line.contains(" down "));
+    let complete = members.filter(|line| line.contains(" yes "));
+    assert_eq!(complete.count(), 0, "who is down is not complete: {shown}");
+    let gone = format!("group {group} is lost");
+    let shown = cluster.run(asked, &["memory", "show", region]).stdout;
+    assert!(shown.contains(&gone), "{shown}");
+    // It is a change, which needs a leader of the directory.
+    eventually("it cannot be protected", || {
+        let ran = cluster.run(asked, &["memory", "protect", region]);
+        assert_ne!(ran.code, Some(0), "{}", ran.stdout);
+        ran.code == Some(1) && ran.stderr.contains(&gone)
+    });
     let explained = cluster.run(asked, &["explain", "lost"]).stdout;
     assert!(explained.contains("memory delete"), "{explained}");
 }

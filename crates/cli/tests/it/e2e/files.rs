@@ -1,0 +1,224 @@
+//! Files: what a node takes under a flood, and what people are told before they take files away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use staves_client::{Client, ClientOptions, OpenFile};
+use staves_model::{ClusterId, PoolId};
+use staves_net::{Connection, Identity, Options};
+use staves_node::resident::resident_bytes;
+use staves_wire::Message;
+use staves_wire::files::{FileFetch, FileRead};
+
+use super::Cluster;
+
+const MIB: u64 = 1 << 20;
+/// The pool's memory, and the file's size.
+const POOL_BYTES: u64 = 64 * MIB;
+const FILE_BYTES: u64 = 256 * MIB;
+/// What requests may take beside blocks, buffers of connections and what the allocator keeps included.
+const REQUESTS_BYTES: u64 = 64 * MIB;
+/// Connections, and what each asks for at a time.
+const CONNECTIONS: usize = 32;
+const AT_ONCE: usize = 16;
+const STRETCHES: u64 = 3000;
+
+fn ask(pool: PoolId, file: &OpenFile, from: u64) -> Message {
+    let version = file.version();
+    Message::FileFetch(FileFetch {
+        read: FileRead {
+            pool,
+            file: file.id(),
+            from,
+            len: MIB as u32,
+        },
+        size: version.size,
+        dataset: version.dataset.clone(),
+        path: bytes::Bytes::copy_from_slice(&version.path),
+        version: version.version.clone(),
+    })
+}
+
+/// The byte of the file at an offset.
+fn byte(at: u64) -> u8 {
+    ((at >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ at as u8
+}
+
+/// A hard budget: many readers of a file four times as large as the pool, all at once, and the process takes no
+/// more than the pool's budget and a tenth, and a constant for requests.
+#[test]
+fn a_flood_of_readers_stays_within_the_budget() {
+    let cluster = Cluster::start(1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes: Vec<u8> = (0..FILE_BYTES).map(byte).collect();
+    std::fs::write(folder.path().join("a"), bytes).expect("written");
+    let made = cluster.run(
+        0,
+        &[
+            "pool", "create", "files", "--kind", "files", "--memory", "64MiB",
+        ],
+    );
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    cluster.wait_for("all buckets are held", 0, |s| s["state"] == "healthy");
+    std::thread::sleep(Duration::from_millis(2100)); // files that changed just now are not kept
+    let pid = cluster.nodes[0].child.as_ref().map(std::process::Child::id);
+    let idle = resident_bytes(pid).expect("it runs");
+    let (native, runtime) = (
+        cluster.nodes[0].native.clone(),
+        tokio::runtime::Runtime::new().unwrap(),
+    );
+    let (pool, file) = runtime.block_on(async {
+        let client = Client::connect(std::slice::from_ref(&native), ClientOptions::default());
+        let client = client.await.expect("a client");
+        let source = folder.path().to_str().expect("a path");
+        let data = client
+            .dataset("files", "data", source)
+            .await
+            .expect("a dataset");
+        (data.pool().0, data.open(b"a").expect("a file"))
+    });
+    let (most, over) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let watch = {
+        let (most, over) = (most.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                most.fetch_max(resident_bytes(pid).unwrap_or(0), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })
+    };
+    let (given, next) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    runtime.block_on(async {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..CONNECTIONS {
+            let open = Connection::open(
+                &native,
+                &Identity::client(ClusterId(0)),
+                &Options::default(),
+            );
+            let connection = open.await.expect("it opens");
+            for _ in 0..AT_ONCE {
+                let (connection, file) = (connection.clone(), file.clone());
+                let (given, next) = (given.clone(), next.clone());
+                tasks.spawn(async move {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= STRETCHES {
+                            return;
+                        }
+                        let from = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (FILE_BYTES / MIB) * MIB;
+                        let until = Instant::now() + Duration::from_secs(30);
+                        let answer = connection.call(&ask(pool, &file, from), until).await;
+                        // Who is told that the node is busy goes to the source.
+                        if let Ok(Message::FileBytes(answer)) = answer
+                            && let Some(bytes) = answer.bytes
+                        {
+                            let right = (0..MIB)
+                                .step_by(509)
+                                .all(|at| bytes[at as usize] == byte(from + at));
+                            assert!(right && bytes.len() as u64 == MIB);
+                            given.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("right bytes, or none");
+        }
+    });
+    over.store(true, Ordering::Relaxed);
+    watch.join().expect("it watched");
+    let grew = most.load(Ordering::Relaxed).saturating_sub(idle);
+    let given = given.load(Ordering::Relaxed);
+    println!(
+        "grew by {} MiB; {given} of {STRETCHES} stretches were given",
+        grew / MIB
+    );
+    assert!(given > STRETCHES / 10, "{given} of {STRETCHES}");
+    assert!(
+        grew <= POOL_BYTES + POOL_BYTES / 10 + REQUESTS_BYTES,
+        "it grew by {} MiB",
+        grew / MIB
+    );
+    assert!(
+        grew >= POOL_BYTES / 2,
+        "the pool was used: {} MiB",
+        grew / MIB
+    );
+}
+
+/// People learn of mounts before they take files from under them, and what is pinned and where it is.
+#[test]
+fn people_are_told_what_they_take_away() {
+    let cluster = Cluster::start(1);
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("a"), vec![7; 300_000]).expect("written");
+    let run = |args: &[&str]| cluster.run(0, args);
+    let good = |args: &[&str]| {
+        let ran = run(args);
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+        ran.stdout
+    };
+    good(&[
+        "pool", "create", "files", "--kind", "files", "--memory", "32MiB",
+    ]);
+    cluster.wait_for("all buckets are held", 0, |s| s["state"] == "healthy");
+    assert!(good(&["pool", "show", "files"]).contains("all: its files are in their sources"));
+    let native = cluster.nodes[0].native.clone();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let data = runtime.block_on(async {
+        let client = Client::connect(&[native], ClientOptions::default()).await;
+        let source = folder.path().to_str().expect("a path");
+        let client = client.expect("a client");
+        client
+            .dataset("files", "data", source)
+            .await
+            .expect("a dataset")
+    });
+    std::thread::sleep(Duration::from_millis(2100));
+    let out = run(&["files", "preload", "data", "../etc"]);
+    assert!(out.stderr.contains("leads out"), "{}", out.stderr);
+    good(&["files", "preload", "data", "--pin"]);
+    cluster.wait_for("its memory is told", 0, |s| {
+        s["nodes"][0]["facts"]["files_bytes"].as_u64() >= Some(300_000)
+    });
+    let shown: serde_json::Value =
+        serde_json::from_str(&good(&["files", "show", "data", "-o", "json"])).expect("json");
+    assert_eq!(shown["in_memory_bytes"], 300_000);
+    assert_eq!(shown["files"][0]["pinned"], true);
+    assert_eq!(shown["files"][0]["node_bytes"]["1"], 300_000);
+    let listed = good(&["files", "list", "-o", "json"]);
+    assert!(
+        listed.contains("\"pinned_bytes\":300000") || listed.contains("\"pinned_bytes\": 300000"),
+        "{listed}"
+    );
+    let scrubbed = good(&["scrub", "files", "-o", "json"]);
+    assert!(
+        scrubbed.contains("\"files_bytes_checked\":300000")
+            || scrubbed.contains("\"files_bytes_checked\": 300000"),
+        "{scrubbed}"
+    );
+    assert!(good(&["files", "unpin", "data", "nothing"]).contains("nothing of that"));
+    assert!(good(&["files", "unpin", "data"]).contains("1 files"));
+    // A mount says that it is there.
+    data.used_by("lab7:/mnt/data");
+    runtime.block_on(data.refresh());
+    for command in [["files", "drop", "data"], ["pool", "delete", "files"]] {
+        let refused = run(&command);
+        assert!(
+            refused.stderr.contains("lab7:/mnt/data"),
+            "{}",
+            refused.stderr
+        );
+        assert_ne!(refused.code, Some(0));
+    }
+    let dropped = run(&["files", "drop", "data", "--yes"]);
+    assert_eq!(dropped.code, Some(0), "{}", dropped.stderr);
+    let said = format!("{}{}", dropped.stdout, dropped.stderr);
+    assert!(said.contains("lab7:/mnt/data"), "{said}");
+}

@@ -1,0 +1,403 @@
+//! A bucket, or a folder of a web server, as a source.
+//!
+//! **A version** is the ETag, if it is a strong one, or else the time of the last change. Each request for bytes is on
+//! the condition of the version, and the answer is held against it: a server that knows no conditions gives itself away by
+//! what it says of what it sends. So bytes are those of the version, or there is an error.
+//!
+//! **Bounds.** A request is tried [three times](PAUSES), a server that says nothing for 5 s is not waited for, and all of it
+//! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes are under way in a process. What is known of a name is
+//! believed for [`BELIEVED`]; a read that finds another version ends that.
+//!
+//! `remote/address.rs`: what an address says. `remote/bucket.rs`: credentials. `remote/manifest.rs`: what a web server has, if it
+//! cannot list it. `remote/failure.rs`: errors.
+
+pub mod address;
+mod bucket;
+mod failure;
+mod manifest;
+mod names;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use chrono::DateTime;
+use futures_util::StreamExt;
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
+};
+use tokio::sync::Semaphore;
+
+use self::address::{Address, Server};
+use self::bucket::Settings;
+use self::failure::Failure;
+use self::names::Names;
+use crate::driver;
+use crate::source::{Kind, SourceError, Stat};
+use crate::version::FileVersion;
+
+/// Requests for bytes that a process has under way.
+const AT_ONCE: usize = 32;
+/// How long what a server said of a name is believed.
+const BELIEVED: Duration = Duration::from_secs(5);
+/// How long it is waited before each further try.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long a server may say nothing.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long a request may take in all, with all tries.
+const TOTAL: Duration = Duration::from_secs(25);
+/// A web server's ETag may be the second of the change and the size: a file that changed this lately, by this machine's
+/// clock, may change again and not show it. Clocks that are a few seconds apart do no harm.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Whoever asks beside others waits for four times the usual before they count as silent: no longer than a second.
+const USUAL_MAX: Duration = Duration::from_millis(250);
+
+static ROOM: Semaphore = Semaphore::const_new(AT_ONCE);
+
+/// A bucket or a web server's folder.
+pub struct Remote {
+    address: Address,
+    place: String,
+    store: Arc<dyn ObjectStore>,
+    /// What to say of the credentials when the server refuses.
+    credentials: String,
+    names: Names,
+    /// Microseconds that answers took until now, smoothed.
+    usual_us: AtomicU64,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Remote({})", self.place)
+    }
+}
+
+impl Remote {
+    /// Asks nobody yet.
+    pub fn open(address: Address) -> Result<Remote, SourceError> {
+        let place = address.to_string();
+        let malformed = |reason: String| SourceError::Malformed {
+            text: place.clone(),
+            reason,
+        };
+        // A try fails or succeeds as a whole, and by our own rules: the library tries once.
+        let retry = RetryConfig {
+            max_retries: 0,
+            ..RetryConfig::default()
+        };
+        let options = ClientOptions::new()
+            .with_allow_http(true)
+            .with_connect_timeout(CONNECT)
+            .with_read_timeout(SILENCE)
+            .with_timeout(TOTAL);
+        let (made, credentials) = match &address.server {
+            Server::Bucket { name, .. } => {
+                let settings = settings(&address).map_err(malformed)?;
+                let made = driver::within(|| settings.open(name, options, retry));
+                let made = made.map(|made| made.map(|s3| Arc::new(s3) as Arc<dyn ObjectStore>));
+                (made, settings.credentials())
+            }
+            Server::Web { origin, .. } => {
+                let builder = HttpBuilder::new().with_url(origin).with_retry(retry);
+                let made = driver::within(|| builder.with_client_options(options).build());
+                let made = made.map(|made| made.map(|web| Arc::new(web) as Arc<dyn ObjectStore>));
+                (made, "passwords are not supported".to_owned())
+            }
+        };
+        let store = made.map_err(malformed)?;
+        let store = store.map_err(|error| malformed(failure::reason(&error)))?;
+        Ok(Remote {
+            names: Names::of(&address),
+            address,
+            place,
+            store,
+            credentials,
+            usual_us: AtomicU64::new(0),
+        })
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// How long it usually takes to answer, as far as it was asked.
+    pub fn usual(&self) -> Duration {
+        Duration::from_micros(self.usual_us.load(Ordering::Relaxed)).min(USUAL_MAX)
+    }
+
+    fn is_web(&self) -> bool {
+        matches!(self.address.server, Server::Web { .. })
+    }
+
+    /// The server's name for a path; the root's is `None` if there is no prefix.
+    fn key(&self, path: &str) -> Option<Path> {
+        let prefix = &self.address.prefix;
+        let key = match (prefix.is_empty(), path.is_empty()) {
+            (true, true) => return None,
+            (true, false) => Path::parse(path),
+            (false, true) => Path::parse(prefix),
+            (false, false) => Path::parse(format!("{prefix}/{path}")),
+        };
+        Some(key.expect("prefixes and paths are plain"))
+    }
+
+    /// See [`crate::Source::read`].
+    pub async fn read(
+        self: &Arc<Self>,
+        file: &FileVersion,
+        from: u64,
+        len: usize,
+    ) -> Result<(Bytes, bool), SourceError> {
+        let path = self.plain(&file.path)?;
+        let place = self.url(&path);
+        let (me, file) = (self.clone(), file.clone());
+        let read = driver::run(async move { me.read_there(&path, &file, from, len).await });
+        let unreachable = |reason| Err(SourceError::Unreachable { place, reason });
+        read.await.unwrap_or_else(unreachable)
+    }
+
+    async fn read_there(
+        &self,
+        path: &str,
+        file: &FileVersion,
+        from: u64,
+        len: usize,
+    ) -> Result<(Bytes, bool), SourceError> {
+        let end = from.checked_add(len as u64).filter(|end| *end <= file.size);
+        let Some(end) = end.filter(|end| *end > from) else {
+            let reason = format!(
+                "bytes {from} and {len} more are not within its {}",
+                file.size
+            );
+            let place = self.url(path);
+            return Err(SourceError::Unreachable { place, reason });
+        };
+        let read = self.tried(move || async move {
+            let _place = ROOM.acquire().await.expect("it is never closed");
+            self.get(path, file, from..end).await
+        });
+        let failure = match read.await {
+            Ok(read) => return Ok(read),
+            Err(failure) => failure,
+        };
+        self.names.forget(path);
+        // Some say in other words that the file is another one: that it is too short, that there is no such range.
+        if !failure.is_clear()
+            && let Ok(Some(stat)) = self.ask_name(path).await
+            && !is_still(&stat, file)
+        {
+            return Err(self.error(path, Failure::Changed));
+        }
+        Err(self.error(path, failure))
+    }
+
+    /// One try.
+    async fn get(
+        &self,
+        path: &str,
+        file: &FileVersion,
+        range: Range<u64>,
+    ) -> Result<(Bytes, bool), Failure> {
+        let key = self.key(path).ok_or(Failure::Changed)?;
+        let mut options = GetOptions::new().with_range(Some(range.clone()));
+        match file.version.strip_prefix(MODIFIED) {
+            Some(time) => {
+                let time = time
+                    .parse()
+                    .ok()
+                    .and_then(|s| DateTime::from_timestamp(s, 0));
+                options.if_unmodified_since = time;
+            }
+            None => options.if_match = Some(file.version.clone()),
+        }
+        let answer = self.store.get_opts(&key, options).await?;
+        let version = version_of(&answer.meta).ok_or(Failure::Unversioned)?;
+        if version != file.version || answer.meta.size != file.size {
+            return Err(Failure::Changed);
+        }
+        let fresh = self.is_fresh(&answer.meta);
+        if answer.range != range {
+            let text = format!(
+                "it gives bytes {:?} where {range:?} were asked for",
+                answer.range
+            );
+            return Err(Failure::Odd(text));
+        }
+        let len = (range.end - range.start) as usize;
+        let mut bytes = BytesMut::with_capacity(len);
+        let mut stream = answer.into_stream();
+        while let Some(some) = stream.next().await {
+            let some = some?;
+            if bytes.len() + some.len() > len {
+                let text = format!("it sends more than the {len} bytes that were asked for");
+                return Err(Failure::Odd(text));
+            }
+            bytes.extend_from_slice(&some);
+        }
+        if bytes.len() < len {
+            let text = format!(
+                "it sends {} of the {len} bytes that were asked for",
+                bytes.len()
+            );
+            return Err(Failure::Odd(text));
+        }
+        Ok((bytes.freeze(), !fresh))
+    }
+
+    /// Asks the server for a name: `None` if there is no file of that name.
+    async fn ask_name(&self, path: &str) -> Result<Option<Stat>, Failure> {
+        let Some(key) = self.key(path) else {
+            return Ok(None);
+        };
+        let key = &key;
+        let asked = self.tried(move || async move { Ok(self.store.head(key).await?) });
+        match asked.await {
+            Ok(meta) => self.stat_of(&meta).map(Some),
+            Err(Failure::NotFound) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Tries until there is an answer, or none is to be hoped for.
+    async fn tried<T, F>(&self, once: impl Fn() -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let tries = async {
+            let mut pauses = PAUSES.iter();
+            loop {
+                let began = Instant::now();
+                let failure = match once().await {
+                    Ok(answer) => {
+                        self.took(began.elapsed());
+                        return Ok(answer);
+                    }
+                    Err(failure) => failure,
+                };
+                match pauses.next().filter(|_| !failure.is_clear()) {
+                    Some(pause) => {
+                        tracing::debug!(place = %self.place, ?failure, "asked again");
+                        tokio::time::sleep(*pause).await;
+                    }
+                    None => return Err(failure),
+                }
+            }
+        };
+        let ended = tokio::time::timeout(TOTAL, tries).await;
+        ended.unwrap_or(Err(Failure::Late(TOTAL)))
+    }
+
+    fn took(&self, time: Duration) {
+        let time = time.as_micros() as u64;
+        let usual = self.usual_us.load(Ordering::Relaxed);
+        let smoothed = if usual == 0 {
+            time
+        } else {
+            (usual * 7 + time) / 8
+        };
+        self.usual_us.store(smoothed, Ordering::Relaxed);
+    }
+
+    fn stat_of(&self, meta: &ObjectMeta) -> Result<Stat, Failure> {
+        Ok(Stat {
+            kind: Kind::File {
+                version: version_of(meta).ok_or(Failure::Unversioned)?,
+                fresh: self.is_fresh(meta),
+            },
+            size: meta.size,
+            // Not all answers have more than seconds.
+            modified: (meta.last_modified.timestamp(), 0),
+            executable: false,
+        })
+    }
+
+    fn is_fresh(&self, meta: &ObjectMeta) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_secs() as i64;
+        // A time that lies ahead is of another clock.
+        self.is_web() && meta.last_modified.timestamp() > now - FRESH.as_secs() as i64
+    }
+
+    /// A path as a server may have it.
+    fn plain(&self, path: &[u8]) -> Result<String, SourceError> {
+        let text = std::str::from_utf8(path).ok();
+        let text = text.filter(|text| text.is_empty() || address::is_plain(text));
+        text.map(str::to_owned)
+            .ok_or_else(|| SourceError::NotFound {
+                path: String::from_utf8_lossy(path).into_owned(),
+                place: self.place.clone(),
+            })
+    }
+
+    /// What people would type.
+    fn url(&self, path: &str) -> String {
+        let place = self.place.split('#').next().unwrap_or_default();
+        match path.is_empty() {
+            true => place.to_owned(),
+            false => format!("{place}/{path}"),
+        }
+    }
+
+    fn error(&self, path: &str, failure: Failure) -> SourceError {
+        failure.of(self.url(path), path, self)
+    }
+}
+
+/// What a version by its time begins with; an ETag begins with a quote.
+const MODIFIED: &str = "modified ";
+
+/// What tells a version from others, if the server says anything that does.
+fn version_of(meta: &ObjectMeta) -> Option<String> {
+    let etag = meta.e_tag.as_deref().and_then(strong);
+    let time = meta.last_modified.timestamp();
+    etag.or_else(|| (time > 0).then(|| format!("{MODIFIED}{time}")))
+}
+
+/// An ETag as it stands in headers; some listings leave out its quotes. Weak ones stay the same when bytes change.
+fn strong(etag: &str) -> Option<String> {
+    let etag = etag.trim();
+    let bare = etag.trim_matches('"');
+    let fits = !bare.is_empty() && !etag.starts_with("W/") && !bare.contains('"');
+    fits.then(|| format!("\"{bare}\""))
+}
+
+fn is_still(stat: &Stat, file: &FileVersion) -> bool {
+    let version = match &stat.kind {
+        Kind::File { version, .. } => version,
+        Kind::Folder | Kind::Link(_) => return false,
+    };
+    *version == file.version && stat.size == file.size
+}
+
+/// What the address says comes before what this process finds.
+fn settings(address: &Address) -> Result<Settings, String> {
+    let mut settings = Settings::find()?;
+    if let Server::Bucket {
+        endpoint, region, ..
+    } = &address.server
+    {
+        settings.endpoint = endpoint.clone().or(settings.endpoint);
+        settings.region = region.clone().or(settings.region);
+    }
+    Ok(settings)
+}
+
+/// The address with the endpoint that this process would use: other machines are to read the same.
+pub fn completed(mut address: Address) -> Result<Address, SourceError> {
+    let found = settings(&address).map_err(|reason| SourceError::Malformed {
+        text: address.to_string(),
+        reason,
+    })?;
+    if let Server::Bucket { endpoint, .. } = &mut address.server {
+        *endpoint = found.endpoint;
+    }
+    Ok(address)
+}

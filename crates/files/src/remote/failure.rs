@@ -1,0 +1,123 @@
+//! What goes wrong with a server, and how it is said.
+
+use std::time::Duration;
+
+use crate::remote::Remote;
+use crate::source::SourceError;
+
+/// Longest reason that is passed on: servers answer errors with whole pages.
+const REASON_CHARS_MAX: usize = 300;
+
+/// Why a try failed.
+#[derive(Debug)]
+pub enum Failure {
+    NotFound,
+    /// There is another version.
+    Changed,
+    Denied(String),
+    /// What the server has cannot be told from what it had.
+    Unversioned,
+    /// The server gives the whole file.
+    NoRanges,
+    /// It does not list what it has.
+    NoList(String),
+    /// Another status than was hoped for, and how it is said.
+    Status(String, u16),
+    Odd(String),
+    Late(Duration),
+    Other(String),
+}
+
+impl Failure {
+    /// Another try would find the same.
+    pub fn is_clear(&self) -> bool {
+        match self {
+            Failure::NotFound
+            | Failure::Changed
+            | Failure::Denied(_)
+            | Failure::Unversioned
+            | Failure::NoList(_) => true,
+            Failure::Status(_, status) => !matches!(status, 408 | 416 | 429 | 500..),
+            Failure::NoRanges | Failure::Odd(_) | Failure::Late(_) | Failure::Other(_) => false,
+        }
+    }
+
+    /// The same for whoever asked.
+    pub fn of(self, url: String, path: &str, remote: &Remote) -> SourceError {
+        let reason = match self {
+            Failure::NotFound => {
+                let (path, place) = (path.to_owned(), remote.place().to_owned());
+                return SourceError::NotFound { path, place };
+            }
+            Failure::Changed => return SourceError::Changed { path: url },
+            Failure::Denied(text) => {
+                let reason = format!("{text}; {}", remote.credentials);
+                return SourceError::Denied { path: url, reason };
+            }
+            Failure::Unversioned => "the server gives neither an ETag nor a time of the last change, so that it could change unseen".to_owned(),
+            Failure::NoRanges => "the server gives the whole file where a part was asked for: it must know ranges".to_owned(),
+            Failure::Late(time) => format!("it did not answer within {} s", time.as_secs()),
+            Failure::NoList(text)
+            | Failure::Status(text, _)
+            | Failure::Odd(text)
+            | Failure::Other(text) => text,
+        };
+        SourceError::Unreachable { place: url, reason }
+    }
+}
+
+impl From<object_store::Error> for Failure {
+    fn from(error: object_store::Error) -> Failure {
+        use object_store::Error;
+        match &error {
+            Error::NotFound { .. } => Failure::NotFound,
+            Error::Precondition { .. } => Failure::Changed,
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+                Failure::Denied(reason(&error))
+            }
+            Error::NotSupported { .. } => Failure::NoRanges,
+            _ => match status(&error) {
+                Some(404) => Failure::NotFound,
+                Some(status) => Failure::Status(reason(&error), status),
+                None => Failure::Other(reason(&error)),
+            },
+        }
+    }
+}
+
+/// The status that a server answered with. The library has it in its words only.
+fn status(error: &dyn std::error::Error) -> Option<u16> {
+    let text = error.to_string();
+    let said = text
+        .split_once("status code: ")
+        .and_then(|(_, rest)| rest.get(..3));
+    let said = said.and_then(|said| said.parse().ok());
+    said.or_else(|| status(error.source()?))
+}
+
+/// The root of an error, in one short line.
+pub fn reason(error: &dyn std::error::Error) -> String {
+    let mut all = vec![error.to_string()];
+    let mut next = error.source();
+    while let Some(error) = next {
+        all.push(error.to_string());
+        next = error.source();
+    }
+    // An object store's own words, if it has any.
+    let words = all.iter().rev().find_map(|text| {
+        let between = |tag: &str| {
+            let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+            Some(rest.split_once('<')?.0)
+        };
+        Some(format!("{} ({})", between("Message")?, between("Code")?))
+    });
+    let mut last = words.unwrap_or_else(|| all.pop().unwrap_or_default());
+    if let Some((before, _)) = last.split_once('<') {
+        last = before.trim_end_matches([' ', ':']).to_owned(); // and a page for people
+    }
+    if let Some(outer) = all.last().filter(|_| last.len() < 20) {
+        last = format!("{outer}: {last}");
+    }
+    let line = last.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(REASON_CHARS_MAX).collect()
+}

@@ -1,0 +1,430 @@
+//! Names below an address: a bucket lists them; a web server has a manifest of them, or lists them by WebDAV.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use object_store::{GetOptions, ListResult, ObjectMeta};
+use parking_lot::Mutex;
+
+use super::address::{self, Address, Server};
+use super::failure::Failure;
+use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
+use super::{BELIEVED, Remote, TOTAL};
+use crate::driver;
+use crate::source::{Kind, SourceError, Stat};
+
+/// Names that are remembered.
+const REMEMBERED_MAX: usize = 1 << 16;
+/// Folders of WebDAV servers whose names are remembered.
+const FOLDERS_MAX: usize = 64;
+/// Files that are asked for one by one, at a time.
+const ASKED_AT_ONCE: usize = 16;
+/// The manifest of a web server's folder, if no other is named.
+const MANIFEST: &str = "MANIFEST";
+
+/// What is known of names, and where lists come from.
+pub struct Names {
+    known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
+    lists: Mutex<Option<(Instant, Lists)>>,
+    dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
+    place: Place,
+}
+
+/// Where the manifest would be.
+enum Place {
+    /// Buckets need none.
+    Needless,
+    /// In the folder itself, if at all.
+    Below(String, IfAbsent),
+    /// On this machine.
+    Here(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfAbsent {
+    Dav,
+    Fail,
+}
+
+/// What lists a web server's files.
+#[derive(Clone)]
+enum Lists {
+    Manifest(Arc<Manifest>),
+    Dav,
+}
+
+/// What is in a folder, by WebDAV: files with what is said of them, and folders.
+type Listed = BTreeMap<String, Option<ObjectMeta>>;
+
+const FOLDER: Stat = Stat {
+    kind: Kind::Folder,
+    size: 0,
+    modified: (0, 0),
+    executable: false,
+};
+
+impl Names {
+    pub fn of(address: &Address) -> Names {
+        let place = match &address.server {
+            Server::Bucket { .. } => Place::Needless,
+            Server::Web { manifest, .. } => match manifest {
+                None => Place::Below(MANIFEST.to_owned(), IfAbsent::Dav),
+                Some(path) if path.starts_with('/') => Place::Here(path.clone()),
+                Some(name) => Place::Below(name.clone(), IfAbsent::Fail),
+            },
+        };
+        Names {
+            known: Mutex::default(),
+            lists: Mutex::default(),
+            dav: Mutex::default(),
+            place,
+        }
+    }
+
+    /// The next who wants to know asks the server.
+    pub fn forget(&self, path: &str) {
+        self.known.lock().remove(path);
+    }
+
+    fn known(&self, path: &str) -> Option<Option<Stat>> {
+        let known = self.known.lock();
+        let (since, stat) = known.get(path)?;
+        (since.elapsed() < BELIEVED).then(|| stat.clone())
+    }
+
+    fn remember(&self, path: &str, stat: Option<Stat>) {
+        let mut known = self.known.lock();
+        if known.len() >= REMEMBERED_MAX {
+            known.retain(|_, (since, _)| since.elapsed() < BELIEVED);
+            if known.len() >= REMEMBERED_MAX {
+                known.clear();
+            }
+        }
+        known.insert(path.to_owned(), (Instant::now(), stat));
+    }
+}
+
+impl Remote {
+    /// See [`crate::Source::stat`].
+    pub fn stat(self: &Arc<Self>, path: &[u8]) -> Result<Stat, SourceError> {
+        let path = self.plain(path)?;
+        if path.is_empty() {
+            return Ok(FOLDER);
+        }
+        if let Some(known) = self.names.known(&path) {
+            return known.ok_or_else(|| self.error(&path, Failure::NotFound));
+        }
+        let (me, asked) = (self.clone(), path.clone());
+        self.blocking(&path, async move {
+            let stat = match me.is_web() {
+                true => me.stat_on_web(&asked).await?,
+                false => me.stat_in_bucket(&asked).await?,
+            };
+            me.names.remember(&asked, stat.clone());
+            stat.ok_or(Failure::NotFound)
+        })
+    }
+
+    /// See [`crate::Source::list`].
+    pub fn list(self: &Arc<Self>, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        let path = self.plain(path)?;
+        let (me, asked) = (self.clone(), path.clone());
+        let names = self.blocking(&path, async move { me.names_in(&asked).await })?;
+        // There are no empty folders in buckets and manifests; WebDAV has them.
+        if names.is_empty() && self.stat(path.as_bytes())?.kind != Kind::Folder {
+            return Err(self.error(&path, Failure::NotFound));
+        }
+        let bytes = |(name, stat): (String, Stat)| (name.into_bytes(), stat);
+        Ok(names.into_iter().map(bytes).collect())
+    }
+
+    /// Whether there is anything.
+    pub async fn check(self: &Arc<Self>) -> Result<(), SourceError> {
+        let me = self.clone();
+        let seen = driver::run(async move { me.names_in("").await }).await;
+        let (url, place) = (self.url(""), self.place().to_owned());
+        match seen {
+            Ok(Ok(names)) if names.is_empty() => Err(self.nothing()),
+            Ok(Err(Failure::NotFound)) => Err(self.nothing()),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(failure)) => Err(failure.of(url, "", self)),
+            Err(reason) => Err(SourceError::Unreachable { place, reason }),
+        }
+    }
+
+    fn nothing(&self) -> SourceError {
+        let reason = match &self.address.server {
+            Server::Bucket { name, .. } if self.address.prefix.is_empty() => {
+                format!("there is no bucket '{name}', or nothing is in it")
+            }
+            Server::Bucket { name, .. } => {
+                let prefix = &self.address.prefix;
+                format!(
+                    "there is no bucket '{name}', or nothing in it whose name begins with '{prefix}/'"
+                )
+            }
+            Server::Web { .. } => "nothing is there".to_owned(),
+        };
+        SourceError::Malformed {
+            text: self.place().to_owned(),
+            reason,
+        }
+    }
+
+    fn blocking<T: Send + 'static>(
+        &self,
+        path: &str,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        match driver::block(work, TOTAL * 2) {
+            Ok(done) => done.map_err(|failure| self.error(path, failure)),
+            Err(reason) => Err(self.error(path, Failure::Other(reason))),
+        }
+    }
+
+    /// The names in a folder; none if it is not there.
+    async fn names_in(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
+        match self.is_web() {
+            true => self.names_on_web(folder).await,
+            false => self.names_in_bucket(folder).await,
+        }
+    }
+
+    async fn stat_in_bucket(&self, path: &str) -> Result<Option<Stat>, Failure> {
+        if let Some(stat) = self.ask_name(path).await? {
+            return Ok(Some(stat));
+        }
+        let key = self.key(path);
+        let key = key.as_ref();
+        let below = self.tried(move || async move {
+            let first = self.store.list(key).next().await;
+            Ok(first.transpose()?.is_some())
+        });
+        Ok(below.await?.then_some(FOLDER))
+    }
+
+    async fn names_in_bucket(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
+        let listed = self.ask_folder(folder).await?;
+        let mut names = BTreeMap::new();
+        for (name, meta) in self.named(folder, &listed) {
+            let stat = meta.map_or(Ok(FOLDER), |meta| self.stat_of(meta))?;
+            self.names
+                .remember(&below(folder, name), Some(stat.clone()));
+            names.insert(name.to_owned(), stat);
+        }
+        Ok(names)
+    }
+
+    async fn ask_folder(&self, folder: &str) -> Result<ListResult, Failure> {
+        let key = self.key(folder);
+        let key = key.as_ref();
+        self.tried(move || async move { Ok(self.store.list_with_delimiter(key).await?) })
+            .await
+    }
+
+    /// The names of a list, folders first: a file of the same name hides one. What has a name that no file can have is left out.
+    fn named<'a>(
+        &self,
+        folder: &str,
+        listed: &'a ListResult,
+    ) -> impl Iterator<Item = (&'a str, Option<&'a ObjectMeta>)> {
+        let within = self
+            .key(folder)
+            .map(|key| format!("{key}/"))
+            .unwrap_or_default();
+        let folders = listed.common_prefixes.iter().map(|path| (path, None));
+        let files = listed
+            .objects
+            .iter()
+            .map(|meta| (&meta.location, Some(meta)));
+        folders.chain(files).filter_map(move |(path, meta)| {
+            let whole: &str = path.as_ref();
+            let name = whole.strip_prefix(&within)?;
+            (address::is_plain(name) && !name.contains('/')).then_some((name, meta))
+        })
+    }
+
+    async fn stat_on_web(&self, path: &str) -> Result<Option<Stat>, Failure> {
+        let is_folder = match self.lists().await? {
+            Lists::Manifest(manifest) => manifest.get(path).map(|entry| entry == Entry::Folder),
+            Lists::Dav => {
+                let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+                let listed = self.dav(folder).await?;
+                listed.get(name).map(Option::is_none)
+            }
+        };
+        match is_folder {
+            None => Ok(None),
+            Some(true) => Ok(Some(FOLDER)),
+            // What lists it may be wrong: the file itself says which version it is.
+            Some(false) => self.ask_name(path).await,
+        }
+    }
+
+    async fn names_on_web(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
+        let mut names = BTreeMap::new();
+        let mut unknown = Vec::new();
+        match self.lists().await? {
+            Lists::Manifest(manifest) => {
+                for (name, entry) in manifest.list(folder) {
+                    match entry {
+                        Entry::Folder => drop(names.insert(name, FOLDER)),
+                        Entry::File(None) => unknown.push(name),
+                        Entry::File(Some(claim)) => drop(names.insert(name, claimed(claim))),
+                    }
+                }
+            }
+            Lists::Dav => {
+                for (name, meta) in self.dav(folder).await?.iter() {
+                    let stat = meta.as_ref().map_or(Ok(FOLDER), |meta| self.stat_of(meta));
+                    let is_known = meta.as_ref().is_none_or(|meta| is_told(meta));
+                    match stat {
+                        Ok(stat) if is_known => drop(names.insert(name.clone(), stat)),
+                        _ => unknown.push(name.clone()),
+                    }
+                }
+            }
+        }
+        let asked = unknown.into_iter().map(move |name| async move {
+            let path = below(folder, &name);
+            let stat = match self.names.known(&path) {
+                Some(known) => known,
+                None => self.ask_name(&path).await?,
+            };
+            self.names.remember(&path, stat.clone());
+            Ok::<_, Failure>((name, stat))
+        });
+        let mut asked = futures_util::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+        while let Some(answer) = asked.next().await {
+            let (name, stat) = answer?;
+            names.extend(stat.map(|stat| (name, stat)));
+        }
+        Ok(names)
+    }
+
+    /// What lists the files: found out once, a manifest anew when it is old.
+    async fn lists(&self) -> Result<Lists, Failure> {
+        let known = self.names.lists.lock().clone();
+        match known {
+            Some((_, Lists::Dav)) => return Ok(Lists::Dav),
+            Some((since, lists)) if since.elapsed() < BELIEVED => return Ok(lists),
+            _ => {}
+        }
+        let read = match &self.names.place {
+            Place::Here(path) => Some(self.manifest_here(path).await?),
+            Place::Below(name, if_absent) => match self.manifest_there(name).await {
+                Ok(text) => Some(text),
+                Err(Failure::NotFound | Failure::Denied(_)) if *if_absent == IfAbsent::Dav => None,
+                Err(Failure::NotFound) => {
+                    let text = format!("there is no manifest '{name}'");
+                    return Err(Failure::NoList(text));
+                }
+                Err(failure) => return Err(failure),
+            },
+            Place::Needless => None,
+        };
+        let lists = match read {
+            None => Lists::Dav,
+            Some(text) => {
+                let manifest = Manifest::parse(&text);
+                let wrong = |why| Failure::NoList(format!("its manifest is none: {why}"));
+                Lists::Manifest(Arc::new(manifest.map_err(wrong)?))
+            }
+        };
+        *self.names.lists.lock() = Some((Instant::now(), lists.clone()));
+        Ok(lists)
+    }
+
+    async fn manifest_here(&self, path: &str) -> Result<String, Failure> {
+        let failed =
+            |error| Failure::NoList(format!("the manifest {path} cannot be read: {error}"));
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let mut text = String::new();
+        let mut file = file.take(MANIFEST_BYTES_MAX + 1);
+        file.read_to_string(&mut text).map_err(failed)?;
+        match text.len() as u64 > MANIFEST_BYTES_MAX {
+            true => Err(too_long()),
+            false => Ok(text),
+        }
+    }
+
+    async fn manifest_there(&self, name: &str) -> Result<String, Failure> {
+        let key = self.key(name).ok_or(Failure::NotFound)?;
+        let key = &key;
+        self.tried(move || async move {
+            let answer = self.store.get_opts(key, GetOptions::new()).await?;
+            let mut bytes = Vec::new();
+            let mut stream = answer.into_stream();
+            while let Some(some) = stream.next().await {
+                bytes.extend_from_slice(&some?);
+                if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+                    return Err(too_long());
+                }
+            }
+            String::from_utf8(bytes)
+                .map_err(|_| Failure::NoList("its manifest is not UTF-8".into()))
+        })
+        .await
+    }
+
+    async fn dav(&self, folder: &str) -> Result<Arc<Listed>, Failure> {
+        let known = self.names.dav.lock().get(folder).cloned();
+        if let Some((since, listed)) = known
+            && since.elapsed() < BELIEVED
+        {
+            return Ok(listed);
+        }
+        let listed = self.ask_folder(folder).await;
+        if listed.is_err() {
+            // Perhaps there is a manifest by then.
+            *self.names.lists.lock() = None;
+        }
+        let listed = listed.map_err(|failure| match failure {
+            Failure::Status(status, 400..=499 | 501) | Failure::Denied(status) => Failure::NoList(format!(
+                "it has no file '{MANIFEST}', and does not list its files by WebDAV ({status}): put a manifest there, or name one with #manifest=/PATH"
+            )),
+            failure => failure,
+        })?;
+        let named = self.named(folder, &listed);
+        let listed = named.map(|(name, meta)| (name.to_owned(), meta.cloned()));
+        let listed = Arc::new(listed.collect::<Listed>());
+        let mut dav = self.names.dav.lock();
+        if dav.len() >= FOLDERS_MAX {
+            dav.clear();
+        }
+        dav.insert(folder.to_owned(), (Instant::now(), listed.clone()));
+        Ok(listed)
+    }
+}
+
+fn too_long() -> Failure {
+    Failure::NoList(format!(
+        "its manifest is longer than {MANIFEST_BYTES_MAX} bytes"
+    ))
+}
+
+fn below(folder: &str, name: &str) -> String {
+    match folder.is_empty() {
+        true => name.to_owned(),
+        false => format!("{folder}/{name}"),
+    }
+}
+
+fn claimed(claim: Claim) -> Stat {
+    Stat {
+        kind: Kind::File {
+            version: claim.etag,
+            fresh: false,
+        },
+        size: claim.size,
+        ..FOLDER
+    }
+}
+
+/// Whether a list says as much of a file as the file itself would.
+fn is_told(meta: &ObjectMeta) -> bool {
+    meta.e_tag.as_deref().and_then(super::strong).is_some()
+}

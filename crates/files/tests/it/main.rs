@@ -1,0 +1,5 @@
+//! Sources against servers: real ones, and one that lies.
+
+mod hostile;
+mod servers;
+mod stores;

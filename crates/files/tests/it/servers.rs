@@ -1,0 +1,192 @@
+//! Real servers as processes of this machine, ended when dropped. Tests of other crates include this file too.
+
+#![allow(dead_code, reason = "not all tests that share this file use all of it")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Python programs are slow to start where the machine is busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A server that runs.
+pub struct Server {
+    pub port: u16,
+    child: Child,
+}
+
+impl Server {
+    fn start(port: u16, program: &str, args: &[&str]) -> Server {
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut server = Server {
+            port,
+            child: child.expect("the server starts"),
+        };
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let ended = server.child.try_wait().expect("it is a child");
+            assert!(ended.is_none(), "{program} {args:?} ended: {ended:?}");
+            assert!(Instant::now() < until, "{program} {args:?} does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// A request of the plainest kind; its status.
+    pub fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> u16 {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n",
+            self.port,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).expect("it hears");
+        stream.write_all(body).expect("it hears");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("it answers");
+        let text = String::from_utf8_lossy(&answer);
+        let status = text
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        status.unwrap_or_else(|| panic!("no status in {text:?}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    socket.local_addr().expect("an address").port()
+}
+
+/// Whether a program runs here; where STAVES_REQUIRE_TOOLS=1 it must.
+fn have(program: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    let ran = command
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let there = ran.is_ok_and(|status| status.success());
+    let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
+    assert!(
+        there || !required,
+        "{program} {args:?} is required and does not run"
+    );
+    if !there {
+        eprintln!("skipped: {program} {args:?} does not run here");
+    }
+    there
+}
+
+fn python() -> String {
+    std::env::var("STAVES_PYTHON").unwrap_or_else(|_| "python3".to_owned())
+}
+
+/// An object store (PyPI: `moto[server]`).
+pub fn object_store() -> Option<Server> {
+    let python = python();
+    if !have(&python, &["-c", "import moto.server"]) {
+        return None;
+    }
+    let port = free_port();
+    let at = port.to_string();
+    Some(Server::start(
+        port,
+        &python,
+        &["-m", "moto.server", "-H", "127.0.0.1", "-p", &at],
+    ))
+}
+
+/// It takes whoever names a key for its owner.
+const OWNER: &str = "Authorization: AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0\r\nContent-Type: application/octet-stream\r\n";
+
+impl Server {
+    /// Makes a bucket.
+    pub fn make_bucket(&self, name: &str) {
+        assert_eq!(self.ask("PUT", &format!("/{name}"), OWNER, b""), 200);
+    }
+
+    /// Puts an object into a bucket, for all to read.
+    pub fn put(&self, path: &str, bytes: &[u8]) {
+        let headers = format!("{OWNER}x-amz-acl: public-read\r\n");
+        assert_eq!(
+            self.ask("PUT", &format!("/{path}"), &headers, bytes),
+            200,
+            "{path}"
+        );
+    }
+
+    /// The same, for nobody without credentials.
+    pub fn put_for_owner(&self, path: &str, bytes: &[u8]) {
+        assert_eq!(
+            self.ask("PUT", &format!("/{path}"), OWNER, bytes),
+            200,
+            "{path}"
+        );
+    }
+}
+
+/// A web server that knows ranges and lists nothing (Debian: `nginx-light`).
+pub fn web(root: &Path, scratch: &Path) -> Option<Server> {
+    if !have("nginx", &["-v"]) {
+        return None;
+    }
+    let port = free_port();
+    let (root, at) = (root.display(), scratch.display());
+    let text = format!(
+        "daemon off; master_process off; pid {at}/pid; error_log {at}/error;\nevents {{}}\nhttp {{ access_log {at}/access;\n\
+         client_body_temp_path {at}/1; proxy_temp_path {at}/2; fastcgi_temp_path {at}/3; uwsgi_temp_path {at}/4; scgi_temp_path {at}/5;\n\
+         server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n"
+    );
+    let file = scratch.join("conf");
+    std::fs::write(&file, text).expect("a file");
+    let file = file.to_string_lossy();
+    Some(Server::start(
+        port,
+        "nginx",
+        &["-c", &file, "-e", &format!("{at}/error")],
+    ))
+}
+
+/// A WebDAV server (PyPI: `wsgidav`, `cheroot`).
+pub fn dav(root: &Path) -> Option<Server> {
+    let python = python();
+    if !have(
+        &python,
+        &["-c", "import wsgidav.server.server_cli, cheroot"],
+    ) {
+        return None;
+    }
+    let port = free_port();
+    let (at, root) = (port.to_string(), root.to_string_lossy());
+    let args = [
+        "-m",
+        "wsgidav.server.server_cli",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        &at,
+        "--root",
+        &root,
+        "--auth",
+        "anonymous",
+    ];
+    Some(Server::start(port, &python, &args))
+}

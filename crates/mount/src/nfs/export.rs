@@ -1,0 +1,309 @@
+//! What is served: paths by their handles, open files and listings, each kept for a while.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::handle::{self, Handle};
+use super::recent::Recent;
+use crate::ahead::Ahead;
+use crate::complaints::Complaints;
+use crate::files::{FileError, Files, Kind, Stat};
+
+/// Paths that are found again without listing folders.
+const PATHS_MAX: usize = 1 << 16;
+/// Files that stay open: a client does not say when it closes one.
+const OPEN_MAX: usize = 256;
+/// Listings that are kept for who reads them in pieces.
+const LISTINGS_MAX: usize = 4;
+/// How long such a listing is good for.
+const LISTING: Duration = Duration::from_secs(60);
+/// Longest name of a file, as on other file systems; clients bear no longer ones.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Status of an answer (RFC 1813, section 2.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(pub u32);
+
+impl Status {
+    pub const NOENT: Status = Status(2);
+    pub const IO: Status = Status(5);
+    pub const ACCES: Status = Status(13);
+    pub const NOTDIR: Status = Status(20);
+    pub const ISDIR: Status = Status(21);
+    pub const INVAL: Status = Status(22);
+    pub const ROFS: Status = Status(30);
+    pub const NAMETOOLONG: Status = Status(63);
+    pub const STALE: Status = Status(70);
+    pub const BADHANDLE: Status = Status(10001);
+    pub const TOOSMALL: Status = Status(10005);
+    /// Try again later.
+    pub const JUKEBOX: Status = Status(10008);
+}
+
+/// Files, and what is known of them.
+pub struct Export<S: Files> {
+    files: S,
+    /// Digest of the dataset's name: handles of another one are refused.
+    dataset: u64,
+    lifetime: Duration,
+    read_ahead_bytes: u64,
+    complaints: Complaints,
+    paths: Mutex<Recent<u64, Arc<Path>>>,
+    open: Mutex<Recent<u64, Arc<Open<S::File>>>>,
+    listings: Mutex<Recent<Arc<Path>, Arc<Listing>>>,
+}
+
+/// A file that was read lately.
+struct Open<F> {
+    file: F,
+    ahead: Mutex<Ahead>,
+    /// When it was last seen that this is its version still.
+    checked: Mutex<Instant>,
+}
+
+/// What was in a folder.
+#[derive(Debug)]
+pub struct Listing {
+    made: Instant,
+    /// Places in the listing, names, and what is known of them. A place is a digest of the name: it stays the same whatever
+    /// comes and goes around it, and so a listing can be gone on with by any server.
+    pub entries: Vec<(u64, OsString, Stat)>,
+}
+
+/// Places of `.` and `..`.
+pub const DOTS: [u64; 2] = [1, 2];
+
+impl Listing {
+    fn new(names: Vec<(OsString, Stat)>) -> Listing {
+        let place = |name: &OsString| (xxh3_64(name.as_bytes()) >> 1).max(3);
+        let shown = |name: &OsString| name.len() <= NAME_BYTES_MAX;
+        let named = names.into_iter().filter(|(name, _)| shown(name));
+        let mut entries: Vec<_> = named.map(|(name, s)| (place(&name), name, s)).collect();
+        entries.sort_unstable_by(|(a, x, _), (b, y, _)| (a, x).cmp(&(b, y)));
+        let mut last = DOTS[1];
+        for (place, _, _) in &mut entries {
+            // Two names in 2^63 that have the same digest.
+            *place = (*place).max(last + 1);
+            last = *place;
+        }
+        let made = Instant::now();
+        Listing { made, entries }
+    }
+
+    /// What comes behind a place.
+    pub fn after(&self, place: u64) -> &[(u64, OsString, Stat)] {
+        let from = self.entries.partition_point(|(at, _, _)| *at <= place);
+        &self.entries[from..]
+    }
+}
+
+impl<S: Files> Export<S> {
+    /// Nothing is open yet.
+    pub fn new(files: S, name: &str, lifetime: Duration, read_ahead_bytes: u64) -> Export<S> {
+        Export {
+            files,
+            dataset: xxh3_64_with_seed(name.as_bytes(), 1),
+            lifetime,
+            read_ahead_bytes,
+            complaints: Complaints::default(),
+            paths: Mutex::new(Recent::new(PATHS_MAX)),
+            open: Mutex::new(Recent::new(OPEN_MAX)),
+            listings: Mutex::new(Recent::new(LISTINGS_MAX)),
+        }
+    }
+
+    /// What is mounted.
+    pub fn files(&self) -> &S {
+        &self.files
+    }
+
+    /// What tells this file system from others.
+    pub fn dataset(&self) -> u64 {
+        self.dataset
+    }
+
+    /// The handle of what was seen at a path.
+    pub fn handle(&self, path: &Path, stat: &Stat) -> Handle {
+        let number = handle::number(path, stat);
+        self.paths.lock().put(number, path.into());
+        Handle::new(self.dataset, path, number)
+    }
+
+    /// Says an error in the protocol's words, and in the log.
+    fn fail(&self, path: &Path, error: &FileError) -> Status {
+        self.complaints.log(path, error);
+        match error {
+            FileError::NotFound => Status::NOENT,
+            FileError::Stale(_) => Status::STALE,
+            FileError::TimedOut(_) => Status::JUKEBOX,
+            FileError::Denied(_) => Status::ACCES,
+            FileError::Io(_) => Status::IO,
+        }
+    }
+
+    /// The same, of what a client has a handle of: where there is nothing any more, the handle is stale.
+    fn fail_known(&self, path: &Path, error: &FileError) -> Status {
+        match self.fail(path, error) {
+            Status::NOENT => Status::STALE,
+            status => status,
+        }
+    }
+
+    /// A handle's path, which may be another version's by now.
+    pub fn path(&self, handle: &Handle) -> Result<Arc<Path>, Status> {
+        let known = self.paths.lock().get(&handle.number());
+        if let Some(path) = known.filter(|path| handle.is_of(self.dataset, path)) {
+            return Ok(path);
+        }
+        let found = handle.find(self.dataset, &self.files);
+        let found = found.map_err(|error| self.fail_known(Path::new(""), &error))?;
+        let path: Arc<Path> = found.ok_or(Status::STALE)?.into();
+        self.paths.lock().put(handle.number(), path.clone());
+        Ok(path)
+    }
+
+    /// What a handle stands for, if that is there still.
+    pub fn stat(&self, handle: &Handle) -> Result<(Arc<Path>, Stat), Status> {
+        let path = self.path(handle)?;
+        let stat = self.files.stat(&path);
+        let stat = stat.map_err(|error| self.fail_known(&path, &error))?;
+        match handle::number(&path, &stat) == handle.number() {
+            true => Ok((path, stat)),
+            false => Err(Status::STALE),
+        }
+    }
+
+    /// A folder's path.
+    pub fn folder(&self, handle: &Handle) -> Result<Arc<Path>, Status> {
+        let (path, stat) = self.stat(handle)?;
+        match stat.kind {
+            Kind::Folder => Ok(path),
+            _ => Err(Status::NOTDIR),
+        }
+    }
+
+    /// What is at a path now.
+    pub fn look_up(&self, path: &Path) -> Result<Stat, Status> {
+        let stat = self.files.stat(path);
+        stat.map_err(|error| self.fail(path, &error))
+    }
+
+    /// Reads bytes of the version that a handle stands for. `answer` is told what is known of the file and how many bytes
+    /// there will be, and gives the room for them.
+    pub fn read<'a>(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        len: u64,
+        answer: impl FnOnce(&Stat, usize) -> &'a mut [u8],
+    ) -> Result<(), Status> {
+        let open = self.open(handle)?;
+        let stat = self.files.stat_open(&open.file);
+        let bytes = len.min(stat.size.saturating_sub(offset));
+        let ahead = open
+            .ahead
+            .lock()
+            .step(offset.min(stat.size), bytes, stat.size);
+        if let Some(range) = ahead {
+            let bytes = range.end - range.start;
+            self.files.will_read(&open.file, range.start, bytes);
+        }
+        let into = answer(stat, bytes as usize);
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let read = match self.files.read(&open.file, at, &mut into[done..]) {
+                Ok(0) => Err(FileError::Stale(
+                    "it is shorter than it was: open it again".into(),
+                )),
+                other => other,
+            };
+            done += read.map_err(|error| {
+                let path = self.paths.lock().get(&handle.number());
+                let path = path.as_deref().unwrap_or(Path::new(""));
+                let status = self.fail_known(path, &error);
+                if status == Status::STALE {
+                    self.open.lock().remove(&handle.number());
+                }
+                status
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A file in the version that a handle stands for.
+    fn open(&self, handle: &Handle) -> Result<Arc<Open<S::File>>, Status> {
+        let known = self.open.lock().get(&handle.number());
+        if let Some(open) = known {
+            match self.check(handle, &open) {
+                Ok(()) => return Ok(open),
+                Err(status) => {
+                    self.open.lock().remove(&handle.number());
+                    return Err(status);
+                }
+            }
+        }
+        let path = self.path(handle)?;
+        let file = match self.files.open(&path) {
+            Ok(file) => file,
+            // What is no file cannot be opened, and errors differ.
+            Err(error) => {
+                return Err(match self.stat(handle)?.1.kind {
+                    Kind::Folder => Status::ISDIR,
+                    Kind::Link(_) => Status::INVAL,
+                    Kind::File => self.fail_known(&path, &error),
+                });
+            }
+        };
+        if handle::number(&path, self.files.stat_open(&file)) != handle.number() {
+            return Err(Status::STALE);
+        }
+        let open = Arc::new(Open {
+            file,
+            ahead: Mutex::new(Ahead::new(self.read_ahead_bytes)),
+            checked: Mutex::new(Instant::now()),
+        });
+        self.open.lock().put(handle.number(), open.clone());
+        Ok(open)
+    }
+
+    /// Whether the source has the same version still, once a lifetime. A source that does not answer is no hindrance: what
+    /// was open is read on.
+    fn check(&self, handle: &Handle, open: &Open<S::File>) -> Result<(), Status> {
+        {
+            let mut checked = open.checked.lock();
+            if checked.elapsed() < self.lifetime {
+                return Ok(());
+            }
+            // One asks for all.
+            *checked = Instant::now();
+        }
+        match self.stat(handle) {
+            Err(Status::STALE) => Err(Status::STALE),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is in a folder: at the beginning of a listing as it is now, from then on as it was.
+    pub fn list(&self, path: &Arc<Path>, place: u64) -> Result<Arc<Listing>, Status> {
+        let good_for = match place {
+            0 => Duration::ZERO,
+            _ => LISTING,
+        };
+        let known = self.listings.lock().get(path);
+        if let Some(listing) = known.filter(|listing| listing.made.elapsed() < good_for) {
+            return Ok(listing);
+        }
+        let names = self.files.list(path);
+        let names = names.map_err(|error| self.fail_known(path, &error))?;
+        let listing = Arc::new(Listing::new(names));
+        self.listings.lock().put(path.clone(), listing.clone());
+        Ok(listing)
+    }
+}

@@ -1,0 +1,171 @@
+//! Connections: accepted, served by a few threads each, and closed to make room.
+
+use std::io::{BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::net::sockopt;
+
+use super::export::Export;
+use super::rpc::{self, Call};
+use super::xdr::{Args, Reply};
+use crate::files::Files;
+
+/// Calls of a connection that are answered at a time.
+const THREADS: usize = 8;
+/// Who does not take an answer for so long is cut off.
+const WRITE: Duration = Duration::from_secs(30);
+/// A peer that is silent for so long is asked whether it is still there.
+const SILENT: Duration = Duration::from_secs(60);
+
+/// What all connections share.
+pub struct Server<S: Files> {
+    export: Export<S>,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    connections_max: usize,
+    began: Instant,
+    over: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: SocketAddr,
+    stream: TcpStream,
+    reads: Mutex<BufReader<TcpStream>>,
+    writes: Mutex<TcpStream>,
+    /// Milliseconds from the server's beginning to the last call.
+    used_ms: AtomicU64,
+}
+
+impl<S: Files> Server<S> {
+    /// Nobody is connected yet.
+    pub fn new(export: Export<S>, connections_max: usize) -> Arc<Server<S>> {
+        Arc::new(Server {
+            export,
+            connections: Mutex::default(),
+            connections_max: connections_max.max(1),
+            began: Instant::now(),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    /// Accepts connections until it is over.
+    pub fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        while !self.over.load(Ordering::Relaxed) {
+            let served = listener
+                .accept()
+                .and_then(|(s, peer)| self.take_in(s, peer));
+            if let Err(error) = served
+                && !self.over.load(Ordering::Relaxed)
+            {
+                tracing::warn!(%error, "an NFS client could not be taken in");
+                // Too many open files, or the like: that does not pass at once.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(WRITE))?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, SILENT)?;
+        let connection = Arc::new(Connection {
+            peer,
+            reads: Mutex::new(BufReader::new(stream.try_clone()?)),
+            writes: Mutex::new(stream.try_clone()?),
+            stream,
+            used_ms: AtomicU64::new(self.now_ms()),
+        });
+        self.make_room(connection.clone());
+        for _ in 0..THREADS {
+            let (server, own) = (self.clone(), connection.clone());
+            let started = Builder::new().name("nfs".into()).spawn(move || {
+                server.serve(&own);
+                server.forget(&own);
+            });
+            if let Err(error) = started {
+                self.forget(&connection);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// Takes a connection in; if there are too many, the one that has been idle for longest is closed. Clients of
+    /// NFS connect again by themselves.
+    fn make_room(&self, connection: Arc<Connection>) {
+        let mut all = self.connections.lock();
+        if all.len() >= self.connections_max {
+            let used = |(_, c): &(usize, &Arc<Connection>)| c.used_ms.load(Ordering::Relaxed);
+            if let Some((idle, _)) = all.iter().enumerate().min_by_key(used) {
+                let closed = all.swap_remove(idle);
+                closed.close();
+                tracing::warn!(peer = %closed.peer, max = self.connections_max,
+                    "too many NFS clients: the one that was idle for longest is cut off");
+            }
+        }
+        all.push(connection);
+        // Whoever came in while it ended.
+        if self.over.load(Ordering::Relaxed) {
+            all.iter().for_each(|c| c.close());
+        }
+    }
+
+    fn forget(&self, connection: &Arc<Connection>) {
+        connection.close();
+        let mut all = self.connections.lock();
+        all.retain(|other| !Arc::ptr_eq(other, connection));
+    }
+
+    /// What each thread of a connection does: it takes the next call, leaves the rest to the others, and answers.
+    fn serve(&self, connection: &Connection) {
+        let (mut record, mut reply) = (Vec::new(), Reply::default());
+        loop {
+            match rpc::read_record(&mut *connection.reads.lock(), &mut record) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(peer = %connection.peer, %error, "an NFS client is cut off");
+                    return;
+                }
+            }
+            connection.used_ms.store(self.now_ms(), Ordering::Relaxed);
+            let mut args = Args::new(&record);
+            let Ok(call) = Call::take(&mut args) else {
+                tracing::debug!(peer = %connection.peer, "an NFS client sends what is no call");
+                return;
+            };
+            rpc::answer(&call, &mut reply, |reply| {
+                self.export.call(&call, &mut args, reply)
+            });
+            if let Err(error) = connection.writes.lock().write_all(reply.bytes()) {
+                tracing::debug!(peer = %connection.peer, %error, "an NFS client takes no answer");
+                return;
+            }
+        }
+    }
+
+    /// Closes all connections, and takes no more.
+    pub fn end(&self, listener: &TcpListener) {
+        self.over.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        self.connections.lock().iter().for_each(|c| c.close());
+    }
+}
+
+impl Connection {
+    /// Its threads see the end, whatever they wait for.
+    fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,369 @@
+//! The rest of a block behind a miss: what a reader who goes on will ask for next, fetched while nobody waits for it.
+//!
+//! **Path of the data.** A miss is fetched from the source as it was asked for, in whole parts, and then told here
+//! ([`Rest::missed`]). If the reader seems to go on nearby, the block waits in a short line; a worker fetches what is
+//! missing of it and keeps it. A read of what was fetched so is told as well ([`Rest::read`]): it paid.
+//!
+//! **Promise.** Of no file more than [`AMPLIFICATION`] times what was asked for is fetched, as far as that is ours to
+//! decide: parts are whole. So each file has an account. A miss pays in what it may cost and takes out what it did; only what is
+//! left is spent on rests. One who jumps about at random never has much; one who goes through the file pays
+//! with every read of what was fetched ahead of it, and soon gets each block whole.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use staves_files::{FileVersion, Source};
+use staves_model::PoolId;
+use staves_store::blocks::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES};
+use staves_wire::files::FileId;
+use tokio::sync::Notify;
+
+use super::fetch::{hold, log};
+use super::{Files, FilesPool, STRETCH_BYTES};
+
+/// What is fetched, at most, for each byte that is asked for.
+pub(super) const AMPLIFICATION: u64 = 4;
+/// Most that an account holds: reads long ago are no reason to fetch without end now.
+const CREDIT_MAX: u64 = 4 << 20;
+/// Files with an account; when there are more, one is forgotten and begins anew.
+const FILES_MAX: usize = 256;
+/// Blocks of a file of which it is known what was fetched ahead; the oldest is forgotten.
+const AHEAD_MAX: usize = 64;
+/// Blocks that wait for their rest; the oldest is given up.
+const WAITING_MAX: usize = 64;
+/// Rests that a node fetches at a time.
+const AT_ONCE: usize = 2;
+/// With more readers than this at the source, or waiting for it, rests are given up.
+const READERS_MAX: usize = 8;
+/// What has waited so long is not wanted any more.
+const AGE_MAX: Duration = Duration::from_secs(2);
+/// How long a source may take for a rest.
+const FETCH: Duration = Duration::from_secs(10);
+
+/// A block whose rest may be fetched.
+pub(super) struct Wanted {
+    pool: PoolId,
+    block: u32,
+    version: FileVersion,
+    file: FileId,
+    source: Source,
+    since: Instant,
+}
+
+impl Wanted {
+    pub(super) fn new(
+        pool: PoolId,
+        block: u32,
+        version: FileVersion,
+        file: FileId,
+        source: Source,
+    ) -> Wanted {
+        Wanted {
+            pool,
+            block,
+            version,
+            file,
+            source,
+            since: Instant::now(),
+        }
+    }
+}
+
+/// What a node knows of rests.
+#[derive(Default)]
+pub(super) struct Rest {
+    state: Mutex<State>,
+    more: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    accounts: BTreeMap<FileId, Account>,
+    waiting: VecDeque<Wanted>,
+}
+
+/// One file's.
+#[derive(Default)]
+struct Account {
+    /// Bytes that may be fetched ahead.
+    credit: u64,
+    /// By block: parts that were fetched ahead and not read yet.
+    ahead: VecDeque<(u32, u32)>,
+}
+
+impl Account {
+    fn pay_in(&mut self, bytes: u64) {
+        self.credit = (self.credit + bytes).min(CREDIT_MAX);
+    }
+
+    /// Readers asked for so many bytes that were not there, and so many were fetched for them.
+    fn missed(&mut self, asked: u64, fetched: u64) {
+        self.pay_in((asked * AMPLIFICATION).saturating_sub(fetched));
+    }
+
+    /// Whether so many bytes may be fetched ahead; then they are paid for.
+    fn take(&mut self, bytes: u64) -> bool {
+        let left = self.credit.checked_sub(bytes);
+        self.credit = left.unwrap_or(self.credit);
+        left.is_some()
+    }
+
+    fn fetched_ahead(&mut self, block: u32, parts: u32) {
+        if self.ahead.len() == AHEAD_MAX {
+            self.ahead.pop_front();
+        }
+        self.ahead.push_back((block, parts));
+    }
+
+    /// Bytes were read: those that had been fetched ahead pay for more, each once.
+    fn read(&mut self, block: u32, parts: u32) {
+        let mut paid = 0;
+        for (_, left) in self.ahead.iter_mut().filter(|(b, _)| *b == block) {
+            paid += (*left & parts).count_ones();
+            *left &= !parts;
+        }
+        self.ahead.retain(|(_, left)| *left != 0);
+        self.pay_in(u64::from(paid) * PART_BYTES as u64 * AMPLIFICATION);
+    }
+}
+
+impl State {
+    fn account(&mut self, file: FileId) -> &mut Account {
+        if self.accounts.len() >= FILES_MAX && !self.accounts.contains_key(&file) {
+            self.accounts.pop_first(); // digests: as good as by lot
+        }
+        self.accounts.entry(file).or_default()
+    }
+}
+
+impl Rest {
+    /// A miss was fetched. If its reader seems to go on nearby, the rest of its last block is `wanted`.
+    pub(super) fn missed(&self, file: FileId, asked: u64, fetched: u64, wanted: Option<Wanted>) {
+        let mut state = self.state.lock();
+        state.account(file).missed(asked, fetched);
+        let Some(wanted) = wanted else {
+            return;
+        };
+        let is = |w: &Wanted| w.file == file && w.block == wanted.block;
+        if state.waiting.iter().any(is) {
+            return;
+        }
+        if state.waiting.len() == WAITING_MAX {
+            state.waiting.pop_front();
+        }
+        state.waiting.push_back(wanted);
+        drop(state);
+        self.more.notify_one();
+    }
+
+    /// Bytes were read from memory, all within one stretch.
+    pub(super) fn read(&self, file: FileId, from: u64, len: u64) {
+        let mut state = self.state.lock();
+        let Some(account) = state.accounts.get_mut(&file) else {
+            return;
+        };
+        if account.ahead.is_empty() {
+            return;
+        }
+        for (block, parts) in parts_of(from, len) {
+            account.read(block, parts);
+        }
+    }
+
+    /// The newest that waits, and is not too old.
+    fn next(&self) -> Option<Wanted> {
+        let mut state = self.state.lock();
+        state.waiting.retain(|w| w.since.elapsed() < AGE_MAX);
+        state.waiting.pop_back()
+    }
+
+    /// The file has another version by now.
+    fn forget(&self, file: FileId) {
+        let mut state = self.state.lock();
+        state.accounts.remove(&file);
+        state.waiting.retain(|w| w.file != file);
+    }
+}
+
+/// Fetches rests, until the task is aborted.
+pub(super) async fn run(files: Arc<Files>) {
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        while tasks.len() >= AT_ONCE {
+            tasks.join_next().await;
+        }
+        let Some(wanted) = files.rest.next() else {
+            tokio::select! {
+                () = files.rest.more.notified() => {}
+                Some(_) = tasks.join_next() => {}
+            }
+            continue;
+        };
+        if let Ok(pool) = files.pool(wanted.pool) {
+            let files = files.clone();
+            tasks.spawn(async move { fetch(&files, &pool, wanted).await });
+        }
+    }
+}
+
+/// From the first part that is missing to the last: one read of the source.
+async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
+    let room = files.room.spare_flight(BLOCK_BYTES as u32);
+    if room.is_none() || pool.flights.readers() > READERS_MAX {
+        return;
+    }
+    let (file, size) = (wanted.file, wanted.version.size);
+    let start = u64::from(wanted.block) * BLOCK_BYTES as u64;
+    let line = pool.flights.line_up((file, start / STRETCH_BYTES), false);
+    let _turn = line.turn().await;
+    let block_bytes = (size - start).min(BLOCK_BYTES as u64);
+    let missing = all_parts(block_bytes) & !pool.blocks.parts(key(file, wanted.block));
+    if missing == 0 {
+        return;
+    }
+    let first = missing.trailing_zeros() as usize;
+    let end = BLOCK_PARTS.min(32 - missing.leading_zeros() as usize);
+    let from = start + (first * PART_BYTES) as u64;
+    let len = ((end * PART_BYTES) as u64).min(block_bytes) - (first * PART_BYTES) as u64;
+    if !files.rest.state.lock().account(file).take(len) {
+        return;
+    }
+    let read = wanted.source.read(&wanted.version, from, len as usize);
+    let (bytes, keep) = match tokio::time::timeout(FETCH, read).await {
+        Ok(Ok(read)) => read,
+        Ok(Err(error)) => {
+            log(&error);
+            return files.rest.forget(file);
+        }
+        Err(_) => return,
+    };
+    let counts = &pool.counts;
+    counts.fetched_bytes.fetch_add(len, Ordering::Relaxed);
+    counts.ahead_bytes.fetch_add(len, Ordering::Relaxed);
+    counts.fetches.fetch_add(1, Ordering::Relaxed);
+    if keep {
+        let mut state = files.rest.state.lock();
+        state.account(file).fetched_ahead(wanted.block, missing);
+        drop(state);
+        hold(files, pool, file, size, from, &bytes);
+    }
+}
+
+/// Whether whoever missed these bytes seems to go on nearby: of the last block that they touch there is something that was
+/// not asked for just now, or the block before was read to its end. The block, if so and if it has a rest.
+pub(super) fn goes_on(
+    pool: &FilesPool,
+    file: FileId,
+    size: u64,
+    from: u64,
+    len: u64,
+) -> Option<u32> {
+    let (block, asked) = parts_of(from, len).last()?;
+    let there = pool.blocks.parts(key(file, block));
+    let before = block
+        .checked_sub(1)
+        .map(|b| pool.blocks.parts(key(file, b)));
+    let end_before = before.is_some_and(|parts| parts >> (BLOCK_PARTS - 1) == 1);
+    let left = size - u64::from(block) * BLOCK_BYTES as u64;
+    let whole = there == all_parts(left.min(BLOCK_BYTES as u64));
+    let near = there & !asked != 0 || asked & 1 == 1 && end_before;
+    (near && !whole).then_some(block)
+}
+
+fn key(file: FileId, block: u32) -> BlockKey {
+    BlockKey {
+        file: [file.high, file.low],
+        block,
+    }
+}
+
+pub(super) fn all_parts(block_bytes: u64) -> u32 {
+    (1 << block_bytes.div_ceil(PART_BYTES as u64)) - 1
+}
+
+/// The blocks that a range touches, each with the parts of it.
+fn parts_of(from: u64, len: u64) -> impl Iterator<Item = (u32, u32)> {
+    let (block, part) = (BLOCK_BYTES as u64, PART_BYTES as u64);
+    let end = from + len;
+    (from / block..end.div_ceil(block)).map(move |b| {
+        let start = from.max(b * block) - b * block;
+        let stop = end.min((b + 1) * block) - b * block;
+        let parts = all_parts(stop) & !((1 << (start / part)) - 1);
+        (b as u32, parts)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PART: u64 = PART_BYTES as u64;
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    #[test]
+    fn parts_of_a_range() {
+        let of = |from, len| parts_of(from, len).collect::<Vec<_>>();
+        assert_eq!(of(0, 1), [(0, 1)]);
+        assert_eq!(of(PART - 1, 2), [(0, 0b11)]);
+        assert_eq!(of(BLOCK - 1, 2), [(0, 1 << 15), (1, 1)]);
+        assert_eq!(of(2 * PART, BLOCK), [(0, 0xfffc), (1, 0b11)]);
+        assert_eq!(all_parts(BLOCK), 0xffff);
+        assert_eq!(all_parts(PART + 1), 0b11);
+    }
+
+    /// A reader goes through a file by 8 KiB; all but a few of its blocks come whole, and no more is fetched than
+    /// may be.
+    #[test]
+    fn who_goes_on_gets_whole_blocks() {
+        let (step, mut account) = (8192, Account::default());
+        let (mut asked, mut fetched, mut whole) = (0, 0, 0);
+        for block in 0..40 {
+            let mut there = 0u32;
+            for at in (0..BLOCK).step_by(step as usize) {
+                asked += step;
+                let (_, parts) = parts_of(at, step).next().unwrap();
+                if there & parts == parts {
+                    account.read(block, parts);
+                    continue;
+                }
+                fetched += PART;
+                there |= parts;
+                account.missed(step, PART);
+                let rest = 0xffff & !there;
+                let bytes = u64::from(rest.count_ones()) * PART;
+                if account.take(bytes) {
+                    fetched += bytes;
+                    account.fetched_ahead(block, rest);
+                    whole += u64::from(at == 0);
+                    there = 0xffff;
+                }
+                assert!(fetched <= asked * AMPLIFICATION);
+            }
+        }
+        assert!(whole >= 38, "{whole} of 40 came whole after one miss");
+    }
+
+    /// Reads that find what was asked for by others earn nothing; nor do those that find the same twice.
+    #[test]
+    fn only_what_was_fetched_ahead_pays_and_once() {
+        let mut account = Account::default();
+        account.read(7, 0xffff);
+        assert_eq!(account.credit, 0);
+        account.fetched_ahead(7, 0b110);
+        account.read(7, 0b011);
+        account.read(7, 0b011);
+        assert_eq!(account.credit, PART * AMPLIFICATION);
+        assert!(!account.take(PART * AMPLIFICATION + 1) && account.take(PART));
+        for block in 0..1000 {
+            account.fetched_ahead(block, 1);
+            account.missed(1 << 20, 1);
+        }
+        assert_eq!(
+            (account.ahead.len(), account.credit),
+            (AHEAD_MAX, CREDIT_MAX)
+        );
+    }
+}
