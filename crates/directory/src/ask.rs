@@ -234,22 +234,16 @@ impl Inner {
             };
         }
         match letter.body {
-            Body::Append(rpc) => {
-                // Now, and not when it was taken in: Raft hears nobody while it waits for the disk.
-                let term = core.raft.metrics().borrow().current_term;
-                if rpc.vote.leader_id().term >= term {
-                    self.hear_leader();
-                }
-                match core.raft.append_entries(rpc).await {
-                    Ok(answer) => {
-                        if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
-                            self.hear_leader();
-                        }
-                        Reply::Append(answer)
+            Body::Append(rpc) => match core.raft.append_entries(rpc).await {
+                Ok(answer) => {
+                    if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
+                        let now = self.now().0;
+                        self.leader_heard.store(now, Ordering::Relaxed);
                     }
-                    Err(e) => Reply::Failed(e.to_string()),
+                    Reply::Append(answer)
                 }
-            }
+                Err(e) => Reply::Failed(e.to_string()),
+            },
             Body::Vote(rpc) => match core.raft.vote(rpc).await {
                 Ok(answer) => Reply::Vote(answer),
                 Err(e) => Reply::Failed(e.to_string()),
@@ -281,10 +275,6 @@ impl Inner {
                 Reply::Probed { sign }
             }
         }
-    }
-
-    fn hear_leader(&self) {
-        self.leader_heard.store(self.now().0, Ordering::Relaxed);
     }
 
     async fn answer(

@@ -6,9 +6,6 @@
 //! cost nothing, and with each further one that follows before the last has lasted, this node lets the
 //! leader be silent for twice as long before it may stand for election. A term that lasts takes it back.
 //!
-//! A slow disk holds up whom nothing else does: Raft waits for each write, and sends and hears no heartbeat meanwhile. So who
-//! lately saw the disk take long bears a silence that two such writes explain, of the leader or its own.
-//!
 //! This only ever delays this node's own candidacy: votes, and so safety, are as Raft has them. A
 //! leader that leaves asks its heir to stand at once (`succession`), however patient that one is.
 
@@ -29,11 +26,6 @@ const FIRST: Duration = Duration::from_millis(300);
 const DOUBLINGS_MAX: u32 = 4;
 /// A term that lasted so long takes one back.
 const LASTED: Duration = Duration::from_secs(6);
-/// Writes that take no longer make nobody wait.
-const QUICK: Duration = Duration::from_millis(100);
-/// The silence that is borne with a slow disk, beside two writes; and the most of it all.
-const SLOW: Duration = Duration::from_millis(450);
-const SLOW_MAX: Duration = Duration::from_secs(2);
 /// How often a node that is patient looks whether the silence has lasted.
 const LOOK: Duration = Duration::from_millis(25);
 
@@ -77,31 +69,24 @@ impl Calm {
         self.counted = now;
     }
 
-    /// How long after the last word of a leader, and after the last new term, this node may stand, if the slowest of the
-    /// writes of late took so long.
-    fn patience(&self, write: Duration) -> Duration {
-        let disk = match write > QUICK {
-            true => (SLOW + 2 * write).min(SLOW_MAX),
-            false => Duration::ZERO,
-        };
-        let terms = match self.level.checked_sub(FREE + 1) {
+    /// How long after the last word of a leader, and after the last new term, this node may stand.
+    fn patience(&self) -> Duration {
+        match self.level.checked_sub(FREE + 1) {
             None => Duration::ZERO,
             Some(doublings) => {
                 FIRST * (1 << doublings.min(DOUBLINGS_MAX)) * (1000 + self.jitter as u32) / 1000
             }
-        };
-        terms.max(disk)
+        }
     }
 
-    fn may_stand(&self, now: Time, heard: Time, write: Duration) -> bool {
-        now.since(self.since.max(heard)) >= self.patience(write)
+    fn may_stand(&self, now: Time, heard: Time) -> bool {
+        now.since(self.since.max(heard)) >= self.patience()
     }
 }
 
 /// Holds this node's candidacies back as [`Calm`] says, as long as Raft runs.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
-    let pace = inner.store.pace();
     let mut metrics = core.raft.metrics();
     let term = metrics.borrow_and_update().current_term;
     let mut calm = Calm::new(inner.now(), term);
@@ -112,13 +97,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         let heard = Time(inner.leader_heard.load(Ordering::Relaxed));
         core.raft
             .runtime_config()
-            .elect(calm.may_stand(inner.now(), heard, pace.longest()));
-        if calm.patience(pace.longest()).is_zero() && !pace.is_writing() {
-            tokio::select! {
-                changed = metrics.changed() => if changed.is_err() {
-                    return;
-                },
-                () = pace.begun() => {}
+            .elect(calm.may_stand(inner.now(), heard));
+        if calm.patience().is_zero() {
+            if metrics.changed().await.is_err() {
+                return;
             }
         } else {
             tokio::time::sleep(LOOK).await;
@@ -142,7 +124,7 @@ mod tests {
         let mut calm = Calm::new(at(0), 1);
         for term in 2..=5 {
             calm.see(at(term * 600), term, 0);
-            assert!(calm.may_stand(at(term * 600), at(term * 600), QUICK));
+            assert!(calm.may_stand(at(term * 600), at(term * 600)));
         }
     }
 
@@ -156,7 +138,7 @@ mod tests {
             now += 50;
             silence = if now % 1500 < 700 { silence + 50 } else { 0 };
             let heard = at(now - silence);
-            if silence >= 600 && calm.may_stand(at(now), heard, QUICK) {
+            if silence >= 600 && calm.may_stand(at(now), heard) {
                 term += 1;
                 terms_late += u64::from(now > 30_000);
             }
@@ -173,8 +155,8 @@ mod tests {
         for died in (0..12_000).step_by(50) {
             let mut calm = Calm::new(at(0), 1);
             (2..50).for_each(|term| calm.see(at(term), term, 499));
-            let (mut now, longest) = (100, calm.patience(QUICK));
-            while now <= died || !calm.may_stand(at(now), at(died.max(100)), QUICK) {
+            let (mut now, longest) = (100, calm.patience());
+            while now <= died || !calm.may_stand(at(now), at(died.max(100))) {
                 now += 25;
                 calm.see(at(now), 49, 499);
             }
@@ -183,34 +165,14 @@ mod tests {
         }
     }
 
-    /// Regression: with a disk that took 100 to 400 ms for a write, leaders that lived were deposed one after the other.
-    #[test]
-    fn a_silence_that_the_disk_explains_is_borne() {
-        let mut calm = Calm::new(at(0), 1);
-        calm.see(at(1000), 1, 0);
-        let write = Duration::from_millis(300);
-        // Two writes, the leader's and this node's own, and the usual silence besides.
-        assert!(!calm.may_stand(at(2000), at(1000), write));
-        assert!(calm.may_stand(at(2050), at(1000), write));
-        assert!(
-            calm.may_stand(at(1450), at(1000), QUICK),
-            "a good disk costs nothing"
-        );
-        let stuck = Duration::from_secs(60);
-        assert!(
-            calm.may_stand(at(3000), at(1000), stuck),
-            "and a dead one not for ever"
-        );
-    }
-
     #[test]
     fn patience_is_bounded_and_passes() {
         let mut calm = Calm::new(at(0), 1);
         (2..50).for_each(|term| calm.see(at(term * 10), term, 499));
-        assert!(calm.patience(QUICK) <= Duration::from_millis(7_200));
-        assert!(!calm.may_stand(at(1000), at(1000), QUICK));
-        assert!(calm.may_stand(at(9000), at(1000), QUICK));
+        assert!(calm.patience() <= Duration::from_millis(7_200));
+        assert!(!calm.may_stand(at(1000), at(1000)));
+        assert!(calm.may_stand(at(9000), at(1000)));
         calm.see(at(60_000), 49, 0);
-        assert_eq!(calm.patience(QUICK), Duration::ZERO);
+        assert_eq!(calm.patience(), Duration::ZERO);
     }
 }

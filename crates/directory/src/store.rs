@@ -19,7 +19,6 @@
 //! A node without a data folder runs the same code on redb's memory backend.
 
 mod log;
-mod pace;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -34,7 +33,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, NodeId};
 
-pub(crate) use self::pace::Pace;
 use crate::error::StoreError;
 use crate::types::{Entry, LogId, SnapshotMeta, Types, Vote};
 
@@ -117,11 +115,6 @@ impl Store {
         self.put("identity", encode(&identity)?).await?;
         self.memory.lock().identity = Some(identity);
         Ok(())
-    }
-
-    /// How long the disk takes.
-    pub fn pace(&self) -> &Pace {
-        self.writer.pace()
     }
 
     pub fn snapshot(&self) -> Option<StoredSnapshot> {

@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use redb::{Database, Durability};
 use staves_model::mutant::{Mutant, planted};
 
-use super::pace::Pace;
 use super::{LOG, META, SNAPSHOT, encode};
 use crate::types::{LogId, Types};
 
@@ -61,26 +60,18 @@ pub(super) struct Writer {
     // Unbounded, yet bounded: each of Raft's few tasks waits for its request before it makes another.
     tx: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    pace: Arc<Pace>,
 }
 
 impl Writer {
     pub fn spawn(db: Database) -> io::Result<Writer> {
         let (tx, rx) = channel();
-        let pace = Arc::<Pace>::default();
-        let paced = pace.clone();
         let thread = std::thread::Builder::new()
             .name("directory-store".into())
-            .spawn(move || run(db, rx, &paced))?;
+            .spawn(move || run(db, rx))?;
         Ok(Writer {
             tx: Mutex::new(Some(tx)),
             thread: Mutex::new(Some(thread)),
-            pace,
         })
-    }
-
-    pub fn pace(&self) -> &Pace {
-        &self.pace
     }
 
     pub fn send(&self, job: Job) {
@@ -118,7 +109,7 @@ impl Job {
     }
 }
 
-fn run(db: Database, rx: Receiver<Job>, pace: &Pace) {
+fn run(db: Database, rx: Receiver<Job>) {
     while let Ok(first) = rx.recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH_MAX {
@@ -127,10 +118,7 @@ fn run(db: Database, rx: Receiver<Job>, pace: &Pace) {
                 Err(_) => break,
             }
         }
-        pace.begin();
         let result = write(&db, &batch).map_err(|e| e.to_string());
-        // Before anybody hears of it: Raft goes on at once then, and may want to stand.
-        pace.end();
         if let Err(reason) = &result {
             tracing::error!(%reason, "the directory's store cannot be written");
         }
