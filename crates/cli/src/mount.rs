@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use staves_client::{Client, ClientOptions};
+use staves_client::{Client, ClientOptions, Dataset};
 use staves_mount::{MountError, Options};
 use staves_node::config::Size;
 use staves_wire::ErrorCode;
@@ -34,8 +34,8 @@ pub const SERVING: &str = "serving";
 
 #[derive(clap::Args, Debug)]
 pub struct Mount {
-    /// Where the files are: a folder
-    pub source: PathBuf,
+    /// Where the files are: a folder, s3://BUCKET/PREFIX, http://HOST/PATH or https://HOST/PATH
+    pub source: String,
 
     /// Where they are to be seen: a folder
     pub dir: PathBuf,
@@ -84,15 +84,15 @@ pub struct Unmount {
 }
 
 pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
-    let source = std::fs::canonicalize(&mount.source)
-        .with_context(|| format!("cannot mount {}", mount.source.display()))?;
+    let source = Dataset::address(&mount.source)
+        .map_err(|error| Failure::Own(Own::Usage, error.to_string()))?;
     if mount.foreground {
         return serve(args, mount, &source);
     }
     start()?;
     let told = json!({ "source": source, "dir": mount.dir, "result": "mounted" });
     output::answer(out, &told, |_| {
-        format!("{} is mounted at {}", source.display(), mount.dir.display())
+        format!("{source} is mounted at {}", mount.dir.display())
     })
 }
 
@@ -162,7 +162,7 @@ fn log(mount: &Mount) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve(args: &Args, mount: &Mount, source: &Path) -> anyhow::Result<()> {
+fn serve(args: &Args, mount: &Mount, source: &str) -> anyhow::Result<()> {
     log(mount)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -173,12 +173,6 @@ fn serve(args: &Args, mount: &Mount, source: &Path) -> anyhow::Result<()> {
         Some(name) => name.clone(),
         None => named_after(source)?,
     };
-    let text = source.to_str().with_context(|| {
-        format!(
-            "{} is not UTF-8: mount it by a path that is",
-            source.display()
-        )
-    })?;
     let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
     let data = runtime.block_on(async {
         let options = ClientOptions {
@@ -186,7 +180,7 @@ fn serve(args: &Args, mount: &Mount, source: &Path) -> anyhow::Result<()> {
             ..ClientOptions::default()
         };
         let client = Client::connect(&addresses, options).await?;
-        client.dataset(&mount.pool, &name, text).await
+        client.dataset(&mount.pool, &name, source).await
     });
     let data = data.map_err(failed)?;
     let tree = Tree::new(data.clone(), runtime.handle().clone());
@@ -242,21 +236,23 @@ fn whole(dir: &Path) -> PathBuf {
 }
 
 /// The source's last word, as far as a dataset may be called so.
-fn named_after(source: &Path) -> anyhow::Result<String> {
-    let last = source
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == ':' || c == '/';
-    let name = last
-        .map(|name| name.replace(odd, "-"))
-        .filter(|name| !name.is_empty());
-    name.ok_or_else(|| {
-        let text = format!(
-            "{} has no name to call the dataset by: give --dataset NAME",
-            source.display()
-        );
-        Failure::Own(Own::Usage, text).into()
-    })
+fn named_after(source: &str) -> anyhow::Result<String> {
+    let place = source.split('#').next().unwrap_or_default();
+    let (_, path) = place.split_once("://").unwrap_or(("", place));
+    let last = path
+        .trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .unwrap_or_default();
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == ':';
+    let name = last.replace(odd, "-");
+    match name.is_empty() {
+        false => Ok(name),
+        true => {
+            let text = format!("{source} has no name to call the dataset by: give --dataset NAME");
+            Err(Failure::Own(Own::Usage, text).into())
+        }
+    }
 }
 
 pub fn unmount(unmount: &Unmount, out: Format) -> anyhow::Result<()> {
@@ -273,5 +269,26 @@ fn mount_failed(error: MountError) -> anyhow::Error {
             Failure::NotFound(error.to_string()).into()
         }
         _ => Failure::Own(Own::Failed, error.to_string()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datasets_are_called_after_the_last_word_of_their_source() {
+        for (source, name) in [
+            ("/srv/genomes", "genomes"),
+            ("/srv/two words", "two-words"),
+            ("s3://bucket", "bucket"),
+            ("s3://bucket/hg/38", "38"),
+            ("s3://bucket#endpoint=http://10.0.0.9:9000", "bucket"),
+            ("http://host:8080", "host-8080"),
+            ("https://host/a/b", "b"),
+        ] {
+            assert_eq!(named_after(source).unwrap(), name);
+        }
+        assert!(named_after("/").is_err());
     }
 }

@@ -97,25 +97,28 @@ impl OpenFile {
 }
 
 impl Client {
-    /// A dataset of a files pool, named in the directory if it is not yet. `source` is a folder's whole path. A cluster
+    /// A dataset of a files pool, named in the directory if it is not yet. `source` is a folder's whole path, or the address
+    /// of a bucket or of a web server's folder as [`Dataset::address`] gives it. A cluster
     /// whose directory has no majority just now, or that does not answer at all, is no hindrance where the pool is known
-    /// from before.
+    /// from before; nor is a server that does not answer, where the dataset is.
     pub async fn dataset(
         &self,
         pool: &str,
         name: &str,
         source: &str,
     ) -> Result<Dataset, ClientError> {
-        let place = Source::parse(source).map_err(|error| ClientError::Operation {
-            code: ErrorCode::NotFound,
-            text: error.to_string(),
-        })?;
+        let place = Source::parse(source).map_err(no_source)?;
         let id = files_pool(&self.map(), pool)?;
         let known = |map: &ClusterMap| {
             let there = map.dataset(name).filter(|(p, _)| p.id == id);
             there.is_some_and(|(_, dataset)| dataset.source == source)
         };
-        if !known(&self.map()) {
+        let is_known = known(&self.map());
+        match place.check().await {
+            Err(SourceError::Unreachable { .. }) if is_known => {}
+            checked => checked.map_err(no_source)?,
+        }
+        if !is_known {
             let change = Change::SetDataset {
                 pool: pool.to_owned(),
                 name: name.to_owned(),
@@ -142,6 +145,18 @@ impl Client {
     }
 }
 
+fn no_source(error: SourceError) -> ClientError {
+    let code = match error {
+        SourceError::Denied { .. } => ErrorCode::Denied,
+        SourceError::Unreachable { .. } => ErrorCode::Unreachable,
+        _ => ErrorCode::NotFound,
+    };
+    ClientError::Operation {
+        code,
+        text: error.to_string(),
+    }
+}
+
 fn files_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
     let found = map.pool_named(name).filter(|p| p.holdings().is_some());
     found.map(|p| p.id).ok_or_else(|| {
@@ -164,6 +179,12 @@ impl Dataset {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// The words for a source by which all machines find the same: a folder's path without links, a bucket's address with the
+    /// endpoint that this process's environment says.
+    pub fn address(source: &str) -> Result<String, SourceError> {
+        Source::address(source)
     }
 
     /// What a path stands for at the source now. Blocks the thread.
@@ -448,7 +469,8 @@ impl Inner {
         let (from, len) = (read.from, read.len);
         let began = Instant::now();
         let usual = Duration::from_micros(self.fetch_us.load(Ordering::Relaxed));
-        let patience = SILENT.max(usual * 4);
+        // Where the source itself is slow, a home is not silent for that long.
+        let patience = SILENT.max(usual.max(self.source.usual()) * 4);
         let asked = self.ask(map, home, fetch(file, read), READ);
         tokio::pin!(asked);
         let answer = tokio::select! {

@@ -48,6 +48,8 @@ use self::uses::Uses;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
+/// How long a source that refused this node is left to the mounts.
+const REFUSED: Duration = Duration::from_secs(10);
 /// How long a holder is given to take what it is brought; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
 
@@ -67,6 +69,8 @@ pub(crate) struct Files {
     rest: Rest,
     room: Room,
     pub(crate) uses: Uses,
+    /// Datasets whose source lately refused this node, which may have no credentials.
+    refused: Mutex<BTreeMap<String, Instant>>,
 }
 
 /// One pool.
@@ -118,6 +122,7 @@ impl Files {
             rest: Rest::default(),
             room: Room::new(),
             uses: Uses::default(),
+            refused: Mutex::default(),
         }
     }
 
@@ -334,11 +339,24 @@ impl Files {
         })
     }
 
+    fn is_refused(&self, dataset: &str) -> bool {
+        let refused = self.refused.lock();
+        let since = refused.get(dataset);
+        since.is_some_and(|since| since.elapsed() < REFUSED)
+    }
+
+    /// A source refused this node.
+    fn refuse(&self, dataset: &str) {
+        let mut refused = self.refused.lock();
+        refused.retain(|_, since| since.elapsed() < REFUSED);
+        refused.insert(dataset.to_owned(), Instant::now());
+    }
+
     /// The source of a dataset of a pool, as the map has it.
     fn source(&self, pool: PoolId, dataset: &str) -> Option<Source> {
         let map = self.map();
         let (there, entry) = map.dataset(dataset)?;
-        if there.id != pool {
+        if there.id != pool || self.is_refused(dataset) {
             return None;
         }
         let known = self.sources.lock().get(&entry.source).cloned();

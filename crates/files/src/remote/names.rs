@@ -280,7 +280,7 @@ impl Remote {
             Lists::Dav => {
                 for (name, meta) in self.dav(folder).await?.iter() {
                     let stat = meta.as_ref().map_or(Ok(FOLDER), |meta| self.stat_of(meta));
-                    let is_known = meta.as_ref().is_none_or(|meta| is_told(meta));
+                    let is_known = meta.as_ref().is_none_or(is_told);
                     match stat {
                         Ok(stat) if is_known => drop(names.insert(name.clone(), stat)),
                         _ => unknown.push(name.clone()),

@@ -116,6 +116,9 @@ pub(super) async fn fetch(
     let (bytes, keep) = match read {
         Ok(read) => read,
         Err(error) => {
+            if let SourceError::Denied { .. } = error {
+                files.refuse(&version.dataset);
+            }
             log(&error);
             return Ok(None);
         }

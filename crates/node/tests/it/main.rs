@@ -15,4 +15,5 @@ mod redirects;
 mod redis_tools;
 mod rust_client;
 mod soak;
+mod sources;
 mod town;

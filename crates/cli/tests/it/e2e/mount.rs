@@ -5,6 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+#[path = "../../../../files/tests/it/servers.rs"]
+mod servers;
+
 use super::{Cluster, PATIENCE};
 use crate::staves;
 
@@ -169,4 +172,97 @@ fn d9_a_replaced_file_is_seen_anew_and_never_mixed() {
         assert!(Instant::now() < until, "the new version is never seen");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Row D8: a bucket is mounted with the credentials of the environment, which nobody else gets to see; what is wrong with an address is said.
+#[test]
+fn d8_a_mounted_bucket_is_read_with_the_credentials_of_the_environment() {
+    if !can_mount() {
+        return;
+    }
+    let Some(store) = servers::object_store() else {
+        return;
+    };
+    let mut cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    let point = dir.path().join("mnt");
+    std::fs::create_dir(&point).expect("a folder");
+    let to = point.to_string_lossy();
+    let to: &str = &to;
+    let pool = [
+        "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
+    ];
+    assert_eq!(cluster.run(0, &pool).code, Some(0));
+    cluster.wait_for("every bucket has a holder", 0, |s| {
+        let pools = s["pools"].as_array().into_iter().flatten();
+        let mut files = pools.filter(|p| p["kind"] == "files");
+        files.any(|p| p["whole"] == p["buckets"])
+    });
+    store.make_bucket("lab");
+    let whole = bytes(1_500_000);
+    store.put_for_owner("lab/hg/chr1.fa", &whole);
+    let endpoint = format!("http://127.0.0.1:{}", store.port);
+
+    let with_keys = |args: &[&str], keys: bool| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_staves"));
+        command
+            .args(["--cluster", &cluster.nodes[0].native])
+            .args(args);
+        command
+            .env("HOME", dir.path())
+            .env("AWS_ENDPOINT_URL", &endpoint);
+        if keys {
+            command.env("AWS_ACCESS_KEY_ID", "key");
+            command.env("AWS_SECRET_ACCESS_KEY", "hush-hush");
+        }
+        let ran = command.output().expect("the program runs");
+        let text = String::from_utf8_lossy(&ran.stderr).into_owned();
+        (ran.status.code(), text, ran.stdout)
+    };
+    for (args, code, words) in [
+        (["mount", "s3://bal", to], 3, "no bucket 'bal'"),
+        (["mount", "s3://", to], 2, "cannot be a bucket"),
+        (["mount", "gopher://lab", to], 2, "and not gopher://"),
+        (
+            ["mount", "http://127.0.0.1:1/x", to],
+            4,
+            "http://127.0.0.1:1/x",
+        ),
+        (["mount", "/nowhere/at/all", to], 2, "/nowhere/at/all"),
+    ] {
+        let (got, said, _) = with_keys(&args, true);
+        assert!(said.contains(words), "{args:?}: {said}");
+        assert_eq!(got, Some(code), "{args:?}: {said}");
+        assert_eq!(said.trim().lines().count(), 1, "{said}");
+    }
+
+    let (code, said, _) = with_keys(&["mount", "s3://lab/hg", to], true);
+    assert_eq!(code, Some(0), "{said}");
+    let _point = Point(point.clone());
+    assert!(std::fs::read(point.join("chr1.fa")).expect("it is there") == whole);
+    // The node has no credentials: the mount reads for it, and gives it what it read.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (code, said, shown) = with_keys(&["files", "show", "hg", "-o", "json"], true);
+        assert_eq!(code, Some(0), "{said}");
+        let shown: serde_json::Value = serde_json::from_slice(&shown).expect("JSON");
+        if shown["in_memory_bytes"] == 1_500_000 {
+            break;
+        }
+        assert!(Instant::now() < until, "{shown}");
+        read_anew(&point.join("chr1.fa")).expect("it is there");
+    }
+    let (_, _, listed) = with_keys(&["files", "list", "-o", "json"], false);
+    let listed = String::from_utf8(listed).expect("text");
+    assert!(
+        listed.contains(&endpoint) && !listed.contains("hush"),
+        "{listed}"
+    );
+    let gone = staves(&["unmount", to]);
+    assert_eq!(gone.code, Some(0), "{}", gone.stderr);
+    // The store need not be asked to forget it.
+    drop(store);
+    let dropped = cluster.run(0, &["files", "drop", "hg", "--yes"]);
+    assert_eq!(dropped.code, Some(0), "{}", dropped.stderr);
+    cluster.end(0, "-TERM");
 }
