@@ -220,6 +220,15 @@ impl Files {
         Ok(FileBytes { bytes })
     }
 
+    /// Room for bytes that are fetched. The caller keeps it until the answer waits to be written, and is counted there.
+    pub(crate) async fn flight(
+        &self,
+        bytes: u32,
+        deadline: Instant,
+    ) -> Result<tokio::sync::SemaphorePermit<'_>, ErrorPacket> {
+        self.room.flight(bytes, deadline).await
+    }
+
     /// Answers from memory, or else from the source.
     pub(crate) async fn fetch(
         &self,
@@ -233,7 +242,6 @@ impl Files {
             let text = format!("bytes {from} to {} of a file of {}", from + len, ask.size);
             return Err(ErrorPacket::new(ErrorCode::Malformed, text));
         }
-        let _room = self.room.flight(ask.read.len, deadline).await?;
         let bytes = fetch::fetch(self, &pool, ask, deadline).await?;
         Ok(FileBytes { bytes })
     }

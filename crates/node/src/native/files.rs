@@ -36,11 +36,16 @@ pub(super) fn fetch(running: &Arc<Running>, ask: FileFetch, reply: Reply) {
     let files = running.files.clone();
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
+        let room = match files.flight(ask.read.len, deadline).await {
+            Ok(room) => room,
+            Err(busy) => return answer(reply, Err(busy)),
+        };
         if let Err(busy) = wait_to_answer(&reply, ask.read.len, deadline).await {
             return answer(reply, Err(busy));
         }
         let fetched = files.fetch(ask, deadline).await;
         answer(reply, fetched.map(Message::FileBytes));
+        drop(room);
     });
 }
 
