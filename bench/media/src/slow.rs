@@ -185,3 +185,33 @@ impl<F: Files> Files for Slow<F> {
         self.files.used()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use staves_mount::Folder;
+
+    use super::*;
+
+    #[test]
+    fn several_mounts_share_a_medium_and_memory_gives_the_bytes_of_the_folder() {
+        let folder = std::env::temp_dir().join(format!("staves-slow-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        let bytes: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(folder.join("file"), &bytes).expect("a file can be written");
+        for model in [Model::Disk, Model::Ram] {
+            let medium = Arc::new(Medium::new(model));
+            for _ in 0..2 {
+                let files = Folder::open(&folder).expect("it is there");
+                let slow = Slow::new(files, medium.clone());
+                let open = slow.open(Path::new("file")).expect("it is there");
+                let mut into = vec![0; 1000];
+                let read = slow.read(&open, 99_500, &mut into).expect("it is read");
+                assert_eq!(&into[..read], &bytes[99_500..], "{model:?}");
+            }
+            let figures = &medium.figures;
+            assert_eq!(figures.reads.load(Ordering::Relaxed), 2, "{model:?}");
+            assert_eq!(medium.ram.lock().len(), usize::from(model == Model::Ram));
+        }
+        std::fs::remove_dir_all(folder).expect("the folder goes");
+    }
+}

@@ -381,7 +381,7 @@ impl Show {
             seen.checked,
             seen.longest_read_us.div_ceil(1000),
             bytes(seen.bytes),
-            bytes(served.from_source()),
+            bytes(served.all_source_bytes()),
         ));
         for example in &seen.examples {
             self.story.note(format!("wrong: {example}"));

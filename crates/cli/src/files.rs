@@ -99,7 +99,8 @@ fn drop_dataset(
     yes: bool,
     out: Format,
 ) -> anyhow::Result<()> {
-    known(&session.wait(session.client.refresh())?, dataset)?;
+    let map = session.wait(session.client.refresh())?;
+    known(&map, dataset)?;
     let used = in_use(&cluster.status()?, |name| name == dataset);
     if !yes {
         let used = used.as_ref().map(|used| format!(" (it is {used})"));
@@ -308,8 +309,8 @@ impl Held {
 
     fn bytes(&self, file: &OpenFile, parts: impl Fn(&BTreeMap<NodeId, u32>) -> u32) -> u64 {
         let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let of = |(block, by)| parts_bytes(file.size(), *block, parts(by));
-        blocks.map(of).sum()
+        let bytes = blocks.map(|(block, by)| parts_bytes(file.size(), *block, parts(by)));
+        bytes.sum()
     }
 }
 

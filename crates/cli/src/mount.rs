@@ -4,11 +4,13 @@
 //! command starts that process, waits until the folder is there, and goes.
 
 mod ahead;
+mod nfs;
 mod served;
 mod tree;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,8 +39,14 @@ pub struct Mount {
     /// Where the files are: a folder, s3://BUCKET/PREFIX, http://HOST/PATH or https://HOST/PATH
     pub source: String,
 
-    /// Where they are to be seen: a folder
-    pub dir: PathBuf,
+    /// Where they are to be seen: an empty folder
+    #[arg(required_unless_present = "nfs")]
+    pub dir: Option<PathBuf>,
+
+    /// Serve them by NFSv3 here instead, for hosts without FUSE, until this process is told to end. A port alone is one that only
+    /// this machine reaches
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["dir", "others"], value_parser = nfs::address)]
+    pub nfs: Option<SocketAddr>,
 
     /// The pool whose memory holds them
     #[arg(long, default_value = "files")]
@@ -73,6 +81,12 @@ pub struct Mount {
     pub parent_pid: Option<u32>,
 }
 
+impl Mount {
+    fn dir(&self) -> &Path {
+        self.dir.as_deref().expect("asked for, without --nfs")
+    }
+}
+
 #[derive(clap::Args, Debug)]
 pub struct Unmount {
     /// Where it is mounted
@@ -86,13 +100,14 @@ pub struct Unmount {
 pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
     let source = Dataset::address(&mount.source)
         .map_err(|error| Failure::Own(Own::Usage, error.to_string()))?;
-    if mount.foreground {
+    if mount.foreground || mount.nfs.is_some() {
         return serve(args, mount, &source);
     }
     start()?;
-    let told = json!({ "source": source, "dir": mount.dir, "result": "mounted" });
+    let told = json!({ "source": source, "dir": mount.dir(), "result": "mounted" });
     output::answer(out, &told, |_| {
-        format!("{source} is mounted at {}", mount.dir.display())
+        let dir = mount.dir().display();
+        format!("{source} is mounted at {dir}")
     })
 }
 
@@ -184,14 +199,18 @@ fn serve(args: &Args, mount: &Mount, source: &str) -> anyhow::Result<()> {
     });
     let data = data.map_err(failed)?;
     let tree = Tree::new(data.clone(), runtime.handle().clone());
+    if let Some(address) = mount.nfs {
+        let opened = nfs::Opened { tree, name, data };
+        return nfs::serve(args, mount, address, opened, &runtime);
+    }
     let options = Options {
         name: format!("staves:{name}"),
         read_ahead_bytes: mount.read_ahead.0,
         others: mount.others,
         ..Options::default()
     };
-    data.used_by(format!("{}:{}", host(), whole(&mount.dir).display()));
-    let mounted = staves_mount::mount(tree, &mount.dir, &options).map_err(mount_failed)?;
+    data.used_by(format!("{}:{}", host(), whole(mount.dir()).display()));
+    let mounted = staves_mount::mount(tree, mount.dir(), &options).map_err(mount_failed)?;
     let refreshed = data.clone();
     runtime.spawn(async move {
         loop {

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::confirm::{confirm, confirmed};
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::output::{self, bytes, count, or_dash, properties};
+use crate::output::{self, bytes, count, properties};
 use crate::status::{self, find_pool};
 
 /// Buckets of a cache for which none were asked.

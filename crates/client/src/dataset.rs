@@ -1,6 +1,5 @@
 //! Datasets: files that are read from the memory of all nodes (DESIGN section 8, "files").
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,11 +19,8 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::local::Locals;
+use crate::patience::Patience;
 
-/// A node that has not answered after this is silent: another holder, or the source, is asked as well.
-const SILENT: Duration = Duration::from_millis(40);
-/// How long a silent node is passed over.
-const SHUNNED: Duration = Duration::from_secs(1);
 /// How often a newer map is looked for.
 const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 /// How long a read may take in all.
@@ -49,9 +45,9 @@ struct Inner {
     pool: PoolId,
     name: String,
     source: Source,
-    shunned: Mutex<BTreeMap<NodeId, Instant>>,
+    patience: Patience,
     looked: Mutex<Instant>,
-    /// Microseconds that homes took to fetch, smoothed: they are not silent while their source is slow.
+    /// Microseconds that the source lately took, for homes or here, smoothed: homes are not silent while it is slow.
     fetch_us: AtomicU64,
     locals: Arc<Locals>,
     figures: Figures,
@@ -132,7 +128,7 @@ impl Client {
                 pool: id,
                 name: name.to_owned(),
                 source: place,
-                shunned: Mutex::default(),
+                patience: Patience::default(),
                 looked: Mutex::new(Instant::now()),
                 fetch_us: AtomicU64::new(0),
                 locals: Arc::default(),
@@ -387,20 +383,16 @@ impl Inner {
         };
         let home = holdings.home(bucket).map(|h| h.node);
         for node in self.holders(&map, holdings, bucket) {
-            match self
-                .ask(&map, node, Message::FileRead(read.clone()), SILENT)
-                .await
-            {
+            match self.ask_holder(&map, node, &read).await {
                 Asked::Bytes(bytes) => {
                     let pool_bytes = &self.figures.pool_bytes;
                     pool_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(bytes);
                 }
-                Asked::Absent => {}
-                Asked::Silent => self.shun(node),
+                Asked::Absent | Asked::Silent => {}
             }
         }
-        let Some(home) = home.filter(|home| !self.is_shunned(*home)) else {
+        let Some(home) = home.filter(|home| !self.patience.shuns(*home)) else {
             return self.ask_source(file, from, len, None).await;
         };
         self.ask_home(&map, home, file, read).await
@@ -430,7 +422,7 @@ impl Inner {
     /// Those that hold a bucket, the most promising first. No more than two are asked before the source is.
     fn holders(&self, map: &ClusterMap, holdings: &Holdings, bucket: u32) -> Vec<NodeId> {
         let up = holdings.holders(bucket).iter();
-        let up = up.filter(|h| map.is_up(h.node, h.incarnation) && !self.is_shunned(h.node));
+        let up = up.filter(|h| map.is_up(h.node, h.incarnation) && !self.patience.shuns(h.node));
         let mut up: Vec<NodeId> = up.map(|h| h.node).collect();
         if up.len() > 1 {
             let first = rand::random_range(0..up.len());
@@ -438,6 +430,21 @@ impl Inner {
             up.truncate(2);
         }
         up
+    }
+
+    /// Asks a holder for what it has, no longer than such an answer takes.
+    async fn ask_holder(&self, map: &ClusterMap, node: NodeId, read: &FileRead) -> Asked {
+        let (began, len) = (Instant::now(), read.len);
+        let within = self.patience.within(node, len);
+        let asked = self
+            .ask(map, node, Message::FileRead(read.clone()), within)
+            .await;
+        match &asked {
+            Asked::Bytes(_) => self.patience.answered(node, len, began.elapsed()),
+            Asked::Absent => {}
+            Asked::Silent => self.patience.silent(node, len),
+        }
+        asked
     }
 
     async fn ask(&self, map: &ClusterMap, node: NodeId, ask: Message, within: Duration) -> Asked {
@@ -470,7 +477,10 @@ impl Inner {
         let began = Instant::now();
         let usual = Duration::from_micros(self.fetch_us.load(Ordering::Relaxed));
         // Where the source itself is slow, a home is not silent for that long.
-        let patience = SILENT.max(usual.max(self.source.usual()) * 4);
+        let patience = self
+            .patience
+            .within(home, len)
+            .max(usual.max(self.source.usual()) * 4);
         let asked = self.ask(map, home, fetch(file, read), READ);
         tokio::pin!(asked);
         let answer = tokio::select! {
@@ -483,10 +493,17 @@ impl Inner {
                 let here = self.ask_source(file, from, len, Some(home));
                 tokio::pin!(here);
                 tokio::select! {
-                    here = &mut here => {
-                        self.shun(home);
-                        return here;
-                    }
+                    here = &mut here => match here {
+                        Ok(bytes) => {
+                            self.patience.silent(home, len);
+                            return Ok(bytes);
+                        }
+                        // The home may reach it where this machine does not.
+                        Err(error) => match asked.await {
+                            Asked::Bytes(bytes) => Asked::Bytes(bytes),
+                            _ => return Err(error),
+                        },
+                    },
                     answer = &mut asked => match answer {
                         Asked::Bytes(bytes) => Asked::Bytes(bytes),
                         _ => return here.await,
@@ -496,16 +513,14 @@ impl Inner {
         };
         match answer {
             Asked::Bytes(bytes) => {
-                let took = began.elapsed().as_micros() as u64;
-                let smoothed = (usual.as_micros() as u64 * 7 + took) / 8;
-                self.fetch_us.store(smoothed, Ordering::Relaxed);
+                self.source_took(began.elapsed());
                 let fetched = &self.figures.fetched_bytes;
                 fetched.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 Ok(bytes)
             }
             Asked::Absent => self.ask_source(file, from, len, Some(home)).await,
             Asked::Silent => {
-                self.shun(home);
+                self.patience.silent(home, len);
                 self.ask_source(file, from, len, None).await
             }
         }
@@ -527,6 +542,7 @@ impl Inner {
             }
             None => (from, end),
         };
+        let began = Instant::now();
         let read = self
             .source
             .read(&file.version, start, (stop - start) as usize);
@@ -537,6 +553,7 @@ impl Inner {
                 reason: format!("it did not answer within {} s", READ.as_secs()),
             })
         })?;
+        self.source_took(began.elapsed());
         let source_bytes = &self.figures.source_bytes;
         source_bytes.fetch_add(stop - start, Ordering::Relaxed);
         if let Some(home) = home.filter(|_| keep) {
@@ -563,13 +580,10 @@ impl Inner {
         });
     }
 
-    fn is_shunned(&self, node: NodeId) -> bool {
-        let since = self.shunned.lock().get(&node).copied();
-        since.is_some_and(|since| since.elapsed() < SHUNNED)
-    }
-
-    fn shun(&self, node: NodeId) {
-        self.shunned.lock().insert(node, Instant::now());
+    fn source_took(&self, took: Duration) {
+        let usual = self.fetch_us.load(Ordering::Relaxed);
+        let smoothed = (usual * 7 + took.as_micros() as u64) / 8;
+        self.fetch_us.store(smoothed, Ordering::Relaxed);
     }
 }
 

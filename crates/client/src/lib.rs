@@ -116,6 +116,7 @@ mod links;
 mod local;
 mod numbers;
 mod options;
+mod patience;
 mod region;
 mod route;
 mod router;

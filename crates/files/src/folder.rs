@@ -87,7 +87,7 @@ impl Folder {
             FileType::Directory => Kind::Folder,
             FileType::RegularFile => Kind::File {
                 version: version(&stat),
-                fresh: is_fresh(&stat),
+                fresh: !may_be_kept(&stat),
             },
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(name, c"", Vec::with_capacity(LINK_BYTES))
@@ -159,7 +159,7 @@ impl Folder {
             self.open.lock().files.remove(&file.path);
             return Err(changed());
         }
-        Ok((bytes.freeze(), !is_fresh(&stat)))
+        Ok((bytes.freeze(), may_be_kept(&stat)))
     }
 
     /// The file, open, in that version.
@@ -214,17 +214,17 @@ fn version(stat: &rustix::fs::Stat) -> String {
     )
 }
 
-fn is_fresh(stat: &rustix::fs::Stat) -> bool {
+/// Whether the pool may keep a file's bytes: not if it changed so lately that another change might not show, and not if
+/// there is anybody who may not read it, for whoever asks a node is given what it keeps.
+fn may_be_kept(stat: &rustix::fs::Stat) -> bool {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let since = |secs: i64, nanos: i64| {
-        let then = Duration::new(secs.max(0) as u64, nanos.clamp(0, 999_999_999) as u32);
-        now.saturating_sub(then)
-    };
-    // A time that lies ahead is of another clock: it is fresh for as long.
-    since(stat.st_mtime, stat.st_mtime_nsec as i64) < FRESH
-        || since(stat.st_ctime, stat.st_ctime_nsec as i64) < FRESH
+    // The time of the last change of any kind: that of the bytes can be set to anything, and be years ahead. One that lies
+    // ahead is of another clock: the file is fresh for as long.
+    let nanos = (stat.st_ctime_nsec as i64).clamp(0, 999_999_999) as u32;
+    let changed = Duration::new(stat.st_ctime.max(0) as u64, nanos);
+    now.saturating_sub(changed) >= FRESH && stat.st_mode & 0o004 != 0
 }
 
 fn text(path: &[u8]) -> String {

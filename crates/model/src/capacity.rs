@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use crate::files::Holdings;
+use crate::files::{HOLDERS_MAX, Holdings};
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, NodeState, Pool};
 use crate::time::Time;
@@ -225,7 +225,8 @@ impl Look<'_> {
 
     /// Rule 3.
     fn fewest_holders(&self) -> Option<u32> {
-        let able = |b: &u32| !self.mine(*b) && !self.holdings.holders(*b).is_empty();
+        let room = 1..HOLDERS_MAX;
+        let able = |b: &u32| !self.mine(*b) && room.contains(&self.holdings.holders(*b).len());
         let fewest = self.buckets().filter(able).map(|b| self.others(b)).min()?;
         let few = |b: &u32| able(b) && self.others(*b) == fewest;
         self.first_of_all(self.buckets().filter(few))

@@ -510,12 +510,12 @@ fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {
     holdings.bucket_of([file.high, file.low], block)
 }
 
+/// Of those that hold a bucket, its home alone keeps its blocks as last copies: if all others took theirs for spare and it did too,
+/// all would give up the same ones first.
 fn copies(holdings: &Holdings, bucket: u32, life: Life) -> Copies {
-    let others = holdings.holders(bucket).iter();
-    let mut others = others.filter(|h| h.node != life.node && !h.leaving);
-    match others.next() {
-        Some(_) => Copies::Spare,
-        None => Copies::Last,
+    match holdings.home(bucket) {
+        Some(home) if home.node != life.node => Copies::Spare,
+        _ => Copies::Last,
     }
 }
 
@@ -528,4 +528,46 @@ fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
     let text =
         format!("{len} bytes from {from} are not within one stretch of {STRETCH_BYTES} bytes");
     Err(ErrorPacket::new(ErrorCode::Malformed, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::{ClusterId, Holder, Incarnation, NodeId};
+
+    use super::*;
+
+    /// Of all holders of a bucket one alone gives its blocks up last.
+    #[test]
+    fn a_buckets_home_alone_keeps_last_copies() {
+        let holder = |node: u64, leaving| Holder {
+            node: NodeId(node),
+            incarnation: Incarnation(node),
+            leaving,
+        };
+        let buckets = vec![
+            vec![holder(1, false), holder(2, false), holder(3, false)],
+            vec![holder(1, true), holder(2, false)],
+            vec![holder(1, true)],
+            vec![],
+        ];
+        let holdings = Holdings {
+            buckets,
+            ..Holdings::default()
+        };
+        let last = |node: u64, bucket: u32| {
+            let life = Life {
+                cluster: ClusterId(1),
+                node: NodeId(node),
+                incarnation: Incarnation(node),
+            };
+            copies(&holdings, bucket, life) == Copies::Last
+        };
+        let who = |bucket: u32| {
+            (1..=3)
+                .filter(|node| last(*node, bucket))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((who(0), who(1), who(2)), (vec![1], vec![2], vec![1]));
+        assert!(last(2, 3), "nobody else has it");
+    }
 }

@@ -34,18 +34,18 @@ impl Served {
     }
 
     /// What came from memory.
-    pub fn from_memory(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         self.local_bytes + self.pool_bytes
     }
 
     /// What came from the source.
-    pub fn from_source(&self) -> u64 {
+    pub fn all_source_bytes(&self) -> u64 {
         self.fetched_bytes + self.source_bytes
     }
 
     /// All of it.
     pub fn all(&self) -> u64 {
-        self.from_memory() + self.from_source()
+        self.memory_bytes() + self.all_source_bytes()
     }
 }
 
@@ -54,9 +54,9 @@ impl Display for Served {
         write!(
             f,
             "from the source came {} ({} of it read by nodes), from memory {} ({} of it on this machine)",
-            bytes(self.from_source()),
+            bytes(self.all_source_bytes()),
             bytes(self.fetched_bytes),
-            bytes(self.from_memory()),
+            bytes(self.memory_bytes()),
             bytes(self.local_bytes),
         )
     }

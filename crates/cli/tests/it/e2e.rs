@@ -11,8 +11,10 @@ use crate::{Ran, staves};
 mod bench;
 mod files;
 mod losses;
+mod mapped;
 mod memory;
 mod mount;
+mod nfs;
 mod recovery;
 mod scrub;
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -105,7 +105,7 @@ impl Town {
         // A copy is done in a round, if anybody holds it still.
         let mut done = None;
         if let Some(bucket) = place.copying.take()
-            && !holdings.holders(bucket).is_empty()
+            && (1..HOLDERS_MAX).contains(&holdings.holders(bucket).len())
         {
             place.bytes[bucket as usize] = BUCKET_BYTES;
             done = Some(bucket);
@@ -168,6 +168,10 @@ impl Town {
                 self.map.is_up(holder.node, holder.incarnation),
                 "{holder:?}"
             );
+        }
+        for holders in &self.holdings().buckets {
+            let nodes: BTreeSet<NodeId> = holders.iter().map(|h| h.node).collect();
+            assert_eq!(nodes.len(), holders.len(), "{holders:?}");
         }
     }
 
@@ -290,4 +294,13 @@ fn d7_a_newcomer_takes_its_part_of_what_does_not_fit() {
         assert_eq!(town.orphans(), 0, "seed {seed}");
         town.settles();
     }
+}
+
+/// More nodes with free memory than a bucket may have holders: those beyond take no copies, and propose none.
+#[test]
+fn d7_no_bucket_gets_more_holders_than_it_may_have() {
+    let mut town = Town::new(1, &[1_000_000; HOLDERS_MAX + 4]);
+    town.settles();
+    let buckets = &town.holdings().buckets;
+    assert!(buckets.iter().all(|holders| holders.len() == HOLDERS_MAX));
 }

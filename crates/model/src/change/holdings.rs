@@ -45,7 +45,7 @@ impl ClusterMap {
             reason: reason.to_owned(),
         };
         for bucket in &new.take {
-            if holdings.place(*bucket, node, incarnation).is_some() {
+            if then.place(*bucket, node, incarnation).is_some() {
                 return Err(refuse(*bucket, "the node holds it already"));
             }
             let holders = then.buckets.get_mut(*bucket as usize);
@@ -231,6 +231,12 @@ mod tests {
         map.apply(None, &Change::Hold(take.clone())).unwrap();
         let again = map.clone().apply(None, &Change::Hold(take)).unwrap_err();
         assert!(again.to_string().contains("holds it already"), "{again}");
+        let twice = NewHoldings {
+            take: vec![4, 4],
+            ..hold(&map, 1)
+        };
+        let twice = map.clone().apply(None, &Change::Hold(twice)).unwrap_err();
+        assert!(twice.to_string().contains("holds it already"), "{twice}");
         let leave = NewHoldings {
             leave: vec![3],
             ..hold(&map, 1)

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::capacity::{Capacity, Own, Plan};
-use staves_model::{Change, ClusterMap, NewHoldings, NodeId, Pool, PoolId, Refusal, Time};
+use staves_model::{
+    Change, ClusterMap, HOLDERS_MAX, NewHoldings, NodeId, Pool, PoolId, Refusal, Time,
+};
 use staves_store::blocks::{BLOCK_PARTS, Copies, PART_BYTES};
 use staves_wire::files::{FileBytes, FileKey, FileKeys, FileKeysAnswer, FileRead};
 use staves_wire::{ErrorPacket, Message};
@@ -66,8 +68,10 @@ async fn look(files: &Arc<Files>, directory: &Directory, pool: &Arc<FilesPool>, 
         let task = tokio::spawn(copy(files.clone(), pool.clone(), bucket));
         watch.copying = Some((bucket, task));
     }
-    let mut take = plan.take;
-    take.extend(copied);
+    let mut take = plan.take.clone();
+    // It may have lost its last other holder since, and be taken as an orphan; or have been given enough of them.
+    let holders = |bucket: u32| entry.holdings().map_or(0, |h| h.holders(bucket).len());
+    take.extend(copied.filter(|b| !plan.take.contains(b) && holders(*b) < HOLDERS_MAX));
     let new = NewHoldings {
         pool: pool.id,
         node: files.life.node,

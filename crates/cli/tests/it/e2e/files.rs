@@ -95,11 +95,8 @@ fn a_flood_of_readers_stays_within_the_budget() {
     runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let open = Connection::open(
-                &native,
-                &Identity::client(ClusterId(0)),
-                &Options::default(),
-            );
+            let (identity, options) = (Identity::client(ClusterId(0)), Options::default());
+            let open = Connection::open(&native, &identity, &options);
             let connection = open.await.expect("it opens");
             for _ in 0..AT_ONCE {
                 let (connection, file) = (connection.clone(), file.clone());

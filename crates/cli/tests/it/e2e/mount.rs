@@ -12,7 +12,7 @@ use super::{Cluster, PATIENCE};
 use crate::staves;
 
 /// Whether files can be mounted here; where STAVES_REQUIRE_FUSE=1 they must be.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let there = File::options()
         .read(true)
         .write(true)
@@ -30,7 +30,7 @@ fn can_mount() -> bool {
 }
 
 /// A folder that is unmounted at the end, whatever happens.
-struct Point(PathBuf);
+pub struct Point(pub PathBuf);
 
 impl Drop for Point {
     fn drop(&mut self) {
@@ -38,7 +38,7 @@ impl Drop for Point {
     }
 }
 
-fn bytes(len: usize) -> Vec<u8> {
+pub fn bytes(len: usize) -> Vec<u8> {
     let word = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
     let all = (0..len.div_ceil(8) as u64).flat_map(|i| word(i).to_le_bytes());
     all.take(len).collect()
