@@ -106,8 +106,7 @@ pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
     start()?;
     let told = json!({ "source": source, "dir": mount.dir(), "result": "mounted" });
     output::answer(out, &told, |_| {
-        let dir = mount.dir().display();
-        format!("{source} is mounted at {dir}")
+        format!("{source} is mounted at {}", mount.dir().display())
     })
 }
 

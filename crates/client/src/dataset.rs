@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use staves_files::{FileVersion, Kind, Source, SourceError, Stat};
+use staves_files::{FileVersion, Keep, Kind, Source, SourceError, Stat};
 use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
 use staves_net::NetError;
 use staves_store::blocks;
@@ -556,7 +556,7 @@ impl Inner {
         self.source_took(began.elapsed());
         let source_bytes = &self.figures.source_bytes;
         source_bytes.fetch_add(stop - start, Ordering::Relaxed);
-        if let Some(home) = home.filter(|_| keep) {
+        if let Some(home) = home.filter(|_| keep == Keep::Yes) {
             self.give(home, file, start, bytes.clone());
         }
         let skip = (from - start) as usize;

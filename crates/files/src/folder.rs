@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::source::{Kind, SourceError, Stat};
+use crate::source::{Keep, Kind, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Files that are kept open.
@@ -87,7 +87,7 @@ impl Folder {
             FileType::Directory => Kind::Folder,
             FileType::RegularFile => Kind::File {
                 version: version(&stat),
-                fresh: !may_be_kept(&stat),
+                fresh: is_fresh(&stat),
             },
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(name, c"", Vec::with_capacity(LINK_BYTES))
@@ -137,7 +137,7 @@ impl Folder {
         file: &FileVersion,
         from: u64,
         len: usize,
-    ) -> Result<(Bytes, bool), SourceError> {
+    ) -> Result<(Bytes, Keep), SourceError> {
         let open = self.file(file)?;
         let changed = || SourceError::Changed {
             path: text(&file.path),
@@ -159,7 +159,7 @@ impl Folder {
             self.open.lock().files.remove(&file.path);
             return Err(changed());
         }
-        Ok((bytes.freeze(), may_be_kept(&stat)))
+        Ok((bytes.freeze(), keep(&stat)))
     }
 
     /// The file, open, in that version.
@@ -214,17 +214,22 @@ fn version(stat: &rustix::fs::Stat) -> String {
     )
 }
 
-/// Whether the pool may keep a file's bytes: not if it changed so lately that another change might not show, and not if
-/// there is anybody who may not read it, for whoever asks a node is given what it keeps.
-fn may_be_kept(stat: &rustix::fs::Stat) -> bool {
+fn keep(stat: &rustix::fs::Stat) -> Keep {
+    match stat.st_mode & 0o004 {
+        0 => Keep::Never,
+        _ if is_fresh(stat) => Keep::NotYet,
+        _ => Keep::Yes,
+    }
+}
+
+fn is_fresh(stat: &rustix::fs::Stat) -> bool {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     // The time of the last change of any kind: that of the bytes can be set to anything, and be years ahead. One that lies
     // ahead is of another clock: the file is fresh for as long.
     let nanos = (stat.st_ctime_nsec as i64).clamp(0, 999_999_999) as u32;
-    let changed = Duration::new(stat.st_ctime.max(0) as u64, nanos);
-    now.saturating_sub(changed) >= FRESH && stat.st_mode & 0o004 != 0
+    now.saturating_sub(Duration::new(stat.st_ctime.max(0) as u64, nanos)) < FRESH
 }
 
 fn text(path: &[u8]) -> String {
@@ -262,6 +267,8 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
     use std::path::Path;
+
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -404,7 +411,22 @@ mod tests {
         let folder = Folder::open(dir.path().to_str().unwrap()).unwrap();
         let file = at(&folder, b"f");
         let (bytes, keep) = folder.read(&file, 0, 3).unwrap();
-        assert_eq!((&bytes[..], keep), (&b"one"[..], false));
+        assert_eq!((&bytes[..], keep), (&b"one"[..], Keep::NotYet));
+        // Where its own time of change is set to does not matter.
+        let ahead = SystemTime::now() + Duration::from_secs(1 << 20);
+        File::options()
+            .write(true)
+            .open(dir.path().join("f"))
+            .unwrap()
+            .set_modified(ahead)
+            .unwrap();
+        std::thread::sleep(FRESH + Duration::from_millis(100));
+        let file = at(&folder, b"f");
+        assert_eq!(folder.read(&file, 0, 3).unwrap().1, Keep::Yes);
+        let owners = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(dir.path().join("f"), owners).unwrap();
+        let file = at(&folder, b"f");
+        assert_eq!(folder.read(&file, 0, 3).unwrap().1, Keep::Never);
     }
 
     #[test]

@@ -22,5 +22,5 @@ mod version;
 
 pub use self::folder::Folder;
 pub use self::remote::Remote;
-pub use self::source::{Kind, Source, SourceError, Stat};
+pub use self::source::{Keep, Kind, Source, SourceError, Stat};
 pub use self::version::FileVersion;

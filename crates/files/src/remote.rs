@@ -37,7 +37,7 @@ use self::bucket::Settings;
 use self::failure::Failure;
 use self::names::Names;
 use crate::driver;
-use crate::source::{Kind, SourceError, Stat};
+use crate::source::{Keep, Kind, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Requests for bytes that a process has under way.
@@ -155,7 +155,7 @@ impl Remote {
         file: &FileVersion,
         from: u64,
         len: usize,
-    ) -> Result<(Bytes, bool), SourceError> {
+    ) -> Result<(Bytes, Keep), SourceError> {
         let path = self.plain(&file.path)?;
         let place = self.url(&path);
         let (me, file) = (self.clone(), file.clone());
@@ -170,7 +170,7 @@ impl Remote {
         file: &FileVersion,
         from: u64,
         len: usize,
-    ) -> Result<(Bytes, bool), SourceError> {
+    ) -> Result<(Bytes, Keep), SourceError> {
         let end = from.checked_add(len as u64).filter(|end| *end <= file.size);
         let Some(end) = end.filter(|end| *end > from) else {
             let reason = format!(
@@ -205,7 +205,7 @@ impl Remote {
         path: &str,
         file: &FileVersion,
         range: Range<u64>,
-    ) -> Result<(Bytes, bool), Failure> {
+    ) -> Result<(Bytes, Keep), Failure> {
         let key = self.key(path).ok_or(Failure::Changed)?;
         let mut options = GetOptions::new().with_range(Some(range.clone()));
         match file.version.strip_prefix(MODIFIED) {
@@ -249,7 +249,8 @@ impl Remote {
             );
             return Err(Failure::Odd(text));
         }
-        Ok((bytes.freeze(), !fresh))
+        let keep = if fresh { Keep::NotYet } else { Keep::Yes };
+        Ok((bytes.freeze(), keep))
     }
 
     /// Asks the server for a name: `None` if there is no file of that name.

@@ -82,6 +82,17 @@ pub struct Stat {
     pub executable: bool,
 }
 
+/// Whether the pool may keep what was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// It may.
+    Yes,
+    /// The file changed so lately that another change might not show in its version.
+    NotYet,
+    /// Not everybody may read the file, and a node gives what it keeps, or reads, to whoever asks it.
+    Never,
+}
+
 /// Where a dataset's bytes come from.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -159,14 +170,13 @@ impl Source {
         }
     }
 
-    /// Bytes of a version of a file, all of them, and whether they may be kept: a file that changed just now may change again
-    /// without showing it.
+    /// Bytes of a version of a file, all of them, and whether they may be kept.
     pub async fn read(
         &self,
         file: &FileVersion,
         from: u64,
         len: usize,
-    ) -> Result<(Bytes, bool), SourceError> {
+    ) -> Result<(Bytes, Keep), SourceError> {
         match self {
             Source::Folder(folder) => {
                 let (folder, file) = (folder.clone(), file.clone());

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use staves_files::{FileVersion, SourceError};
+use staves_files::{FileVersion, Keep, SourceError};
 use staves_store::blocks::PART_BYTES;
 use staves_wire::files::{FileFetch, FileId, FilePut};
 use staves_wire::{ErrorCode, ErrorPacket};
@@ -123,6 +123,10 @@ pub(super) async fn fetch(
             return Ok(None);
         }
     };
+    // This node may read it, and knows nothing of who asks.
+    if keep == Keep::Never {
+        return Ok(None);
+    }
     pool.counts
         .asked_bytes
         .fetch_add(len as u64, Ordering::Relaxed);
@@ -130,7 +134,7 @@ pub(super) async fn fetch(
         .fetched_bytes
         .fetch_add(wanted as u64, Ordering::Relaxed);
     pool.counts.fetches.fetch_add(1, Ordering::Relaxed);
-    if keep {
+    if keep == Keep::Yes {
         hold(files, pool, file, ask.size, start, &bytes);
         let block = rest::goes_on(pool, file, ask.size, start, wanted as u64);
         let rest = block.map(|block| Wanted::new(pool.id, block, version, file, source));

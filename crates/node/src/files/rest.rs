@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use staves_files::{FileVersion, Source};
+use staves_files::{FileVersion, Keep, Source};
 use staves_model::PoolId;
 use staves_store::blocks::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES};
 use staves_wire::files::FileId;
@@ -244,7 +244,7 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     counts.fetched_bytes.fetch_add(len, Ordering::Relaxed);
     counts.ahead_bytes.fetch_add(len, Ordering::Relaxed);
     counts.fetches.fetch_add(1, Ordering::Relaxed);
-    if keep {
+    if keep == Keep::Yes {
         let mut state = files.rest.state.lock();
         state.account(file).fetched_ahead(wanted.block, missing);
         drop(state);
