@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::remote::Remote;
+use crate::remote::address::Server;
 use crate::source::SourceError;
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
@@ -62,7 +63,14 @@ impl Failure {
             | Failure::Odd(text)
             | Failure::Other(text) => text,
         };
-        SourceError::Unreachable { place: url, reason }
+        let place = match &remote.address.server {
+            Server::Bucket {
+                endpoint: Some(endpoint),
+                ..
+            } => format!("{url} at {endpoint}"),
+            _ => url,
+        };
+        SourceError::Unreachable { place, reason }
     }
 }
 

@@ -132,6 +132,12 @@ fn a_bucket_is_listed_and_read() {
         let error = check(&at(place)).unwrap_err().to_string();
         assert!(error.contains(reason) && error.contains(place), "{error}");
     }
+    let nobody = Source::parse("s3://genomes#endpoint=http://127.0.0.1:1").unwrap();
+    let error = check(&nobody).unwrap_err().to_string();
+    assert!(
+        error.contains("s3://genomes at http://127.0.0.1:1 cannot"),
+        "{error}"
+    );
     // What may not be read says whose fault that is.
     server.put_for_owner("genomes/public/secret", b"secret");
     let error = source.stat(b"secret").unwrap_err();
