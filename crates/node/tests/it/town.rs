@@ -93,7 +93,17 @@ impl Citizen {
     }
 
     pub fn start(config: Config) -> Citizen {
-        Citizen::try_start(config).expect("the node starts")
+        let mut started = Citizen::try_start(config.clone());
+        let begun = Instant::now();
+        // Threads of a node that was killed here may hold its folder a little longer.
+        while let Err(error) = &started
+            && format!("{error:?}").contains("Locked")
+            && begun.elapsed() < PATIENCE
+        {
+            std::thread::sleep(Duration::from_millis(50));
+            started = Citizen::try_start(config.clone());
+        }
+        started.expect("the node starts")
     }
 
     pub fn is_dead(&self) -> bool {
