@@ -730,6 +730,9 @@ impl Member {
         if let Some(state) = &mut self.state {
             state.retry_seal(&ctx, out);
             if state.open {
+                // Where no parity bucket is listed that would acknowledge, nothing else lets go of what a member that
+                // was quiet when its epoch opened has kept: its log would be full for good.
+                state.raise_stable(&ctx);
                 state.tick_data(&ctx, out);
                 state.tick_fill(&ctx, out);
             }

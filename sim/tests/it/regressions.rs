@@ -44,6 +44,13 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
          used what parity gave back meanwhile (also coded::what_is_held_at_a_lower_wish_is_not_granted_to_a_higher_one in \
          crates/group)",
     ),
+    (
+        88_200_001_575,
+        3,
+        1,
+        "a data bucket that was quiet when an epoch without parity opened kept its full log, and refused every write from then \
+         on: nobody was left whose acknowledgement would have let it go",
+    ),
 ];
 
 #[test]
