@@ -52,9 +52,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 break;
             }
             // Who gave up its own vote leads no longer, and those who have it need not wait to see that. Any
-            // of them may lack the last of the log, so that none of them is the heir.
+            // of them may lack the last of the log, so that all are heirs: one that has it wins.
             for voter in voters {
-                ask_to_stand(core, voter, false);
+                ask_to_stand(core, voter, true);
             }
         }
     }

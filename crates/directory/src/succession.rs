@@ -112,24 +112,28 @@ impl Inner {
         }
     }
 
-    /// Stands for election against the leader of that term, who asked for it, until that term has a
-    /// successor. Nobody else would for as long as an election time-out.
+    /// Stands for election against the leader of that term, who asked for it, and for a while again whenever nobody
+    /// leads: nobody else would for as long as an election time-out. The heir does so sooner.
     pub async fn stand(&self, term: u64, heir: bool) -> Reply {
         let Ok(core) = self.core() else {
             return Reply::Failed("this node has not joined its cluster yet".into());
         };
-        let over = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
+        let led = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
         let begin = if heir { 0 } else { OTHERS_BEGIN };
         for rest in &RESTS_MS[begin..] {
-            if over(&core.raft.metrics().borrow()) {
-                break;
+            // Not to the same beat as another who stands.
+            let rest = rest * rand::rng().random_range(1000..2000);
+            let rest = Duration::from_micros(rest);
+            if led(&core.raft.metrics().borrow()) {
+                // A candidacy that was on its way may yet depose who was just elected, and cannot win, for its log is
+                // shorter: so nobody who was asked is done at the first sight of a leader.
+                tokio::time::sleep(rest).await;
+                continue;
             }
             if core.raft.trigger().elect().await.is_err() {
                 return Reply::Failed("Raft has stopped on this node".into());
             }
-            // Not to the same beat as another who stands.
-            let rest = rest * rand::rng().random_range(1000..2000);
-            let _ = timeout(Duration::from_micros(rest), wait_for(core, over)).await;
+            let _ = timeout(rest, wait_for(core, led)).await;
         }
         Reply::Stood
     }
