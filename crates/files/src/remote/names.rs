@@ -200,7 +200,7 @@ impl Remote {
         let key = self.key(path);
         let key = key.as_ref();
         let below = self.tried(move || async move {
-            let first = self.store.list(key).next().await;
+            let first = self.door.store().list(key).next().await;
             Ok(first.transpose()?.is_some())
         });
         Ok(below.await?.then_some(FOLDER))
@@ -221,7 +221,7 @@ impl Remote {
     async fn ask_folder(&self, folder: &str) -> Result<ListResult, Failure> {
         let key = self.key(folder);
         let key = key.as_ref();
-        self.tried(move || async move { Ok(self.store.list_with_delimiter(key).await?) })
+        self.tried(move || async move { Ok(self.door.store().list_with_delimiter(key).await?) })
             .await
     }
 
@@ -355,7 +355,7 @@ impl Remote {
         let key = self.key(name).ok_or(Failure::NotFound)?;
         let key = &key;
         self.tried(move || async move {
-            let answer = self.store.get_opts(key, GetOptions::new()).await?;
+            let answer = self.door.store().get_opts(key, GetOptions::new()).await?;
             let mut bytes = Vec::new();
             let mut stream = answer.into_stream();
             while let Some(some) = stream.next().await {
