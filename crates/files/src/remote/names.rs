@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::StreamExt;
+use futures_util::future::join;
 use object_store::{GetOptions, ListResult, ObjectMeta};
 use parking_lot::Mutex;
 
@@ -248,20 +249,48 @@ impl Remote {
     }
 
     async fn stat_on_web(&self, path: &str) -> Result<Option<Stat>, Failure> {
-        let is_folder = match self.lists().await? {
-            Lists::Manifest(manifest) => manifest.get(path).map(|entry| entry == Entry::Folder),
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        // What lists it may be wrong: the file itself says which version it is. It is asked for beside a list that is too old, so that
+        // both take no longer than one of them.
+        let (is_folder, asked) = match self.is_listed(folder) {
+            true => (self.is_folder(folder, name).await?, None),
+            false => {
+                let both = join(self.is_folder(folder, name), self.ask_name(path)).await;
+                (both.0?, Some(both.1))
+            }
+        };
+        match (is_folder, asked) {
+            (None, _) => Ok(None),
+            (Some(true), _) => Ok(Some(FOLDER)),
+            (Some(false), Some(asked)) => asked,
+            (Some(false), None) => self.ask_name(path).await,
+        }
+    }
+
+    /// Whether what lists a folder's names is known.
+    fn is_listed(&self, folder: &str) -> bool {
+        match &*self.names.lists.lock() {
+            Some((_, Lists::Dav)) => {
+                let dav = self.names.dav.lock();
+                dav.get(folder).is_some_and(|(since, _)| is_new(*since))
+            }
+            Some((since, Lists::Manifest(_))) => is_new(*since),
+            None => false,
+        }
+    }
+
+    /// Whether a name is that of a folder, if it is one at all.
+    async fn is_folder(&self, folder: &str, name: &str) -> Result<Option<bool>, Failure> {
+        Ok(match self.lists().await? {
+            Lists::Manifest(manifest) => {
+                let entry = manifest.get(&below(folder, name));
+                entry.map(|entry| entry == Entry::Folder)
+            }
             Lists::Dav => {
-                let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
                 let listed = self.dav(folder).await?;
                 listed.get(name).map(Option::is_none)
             }
-        };
-        match is_folder {
-            None => Ok(None),
-            Some(true) => Ok(Some(FOLDER)),
-            // What lists it may be wrong: the file itself says which version it is.
-            Some(false) => self.ask_name(path).await,
-        }
+        })
     }
 
     async fn names_on_web(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
@@ -310,7 +339,7 @@ impl Remote {
         let known = self.names.lists.lock().clone();
         match known {
             Some((_, Lists::Dav)) => return Ok(Lists::Dav),
-            Some((since, lists)) if since.elapsed() < BELIEVED => return Ok(lists),
+            Some((since, lists)) if is_new(since) => return Ok(lists),
             _ => {}
         }
         let read = match &self.names.place {
@@ -411,6 +440,10 @@ fn below(folder: &str, name: &str) -> String {
         true => name.to_owned(),
         false => format!("{folder}/{name}"),
     }
+}
+
+fn is_new(since: Instant) -> bool {
+    since.elapsed() < BELIEVED
 }
 
 fn claimed(claim: Claim) -> Stat {

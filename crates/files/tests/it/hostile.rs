@@ -385,3 +385,42 @@ fn what_is_not_there_is_not_found_and_nobody_there_is_said() {
         "{error}"
     );
 }
+
+/// Regression: a list of names that was too old cost a round trip before the question for the name itself.
+#[test]
+fn a_name_is_asked_for_beside_the_list_that_it_is_in() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    // It lists nothing before it was asked for the name. It ends with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, asked) = (stream.unwrap(), asked.clone());
+            std::thread::spawn(move || {
+                let Some(request) = read(&stream) else { return };
+                let name = request.path.trim_start_matches("/data/");
+                if request.head {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    let status = if name == "f" {
+                        "200 OK"
+                    } else {
+                        "404 Not Found"
+                    };
+                    return send(&mut stream, status, FIRST, SIZE, b"");
+                }
+                while asked.load(Ordering::SeqCst) == 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                send(&mut stream, "200 OK", FIRST, 8, b"f\nsub/g\n");
+            });
+        }
+    });
+    let source = || Source::parse(&format!("http://{address}/data")).unwrap();
+    assert_eq!(open(&source(), "f").version, "\"one\"");
+    assert_eq!(source().stat(b"sub").unwrap().kind, Kind::Folder);
+    let none = source().stat(b"h");
+    assert!(
+        matches!(none, Err(SourceError::NotFound { .. })),
+        "{none:?}"
+    );
+}
