@@ -281,7 +281,12 @@ fn key(file: FileId, block: u32) -> BlockKey {
 }
 
 pub(super) fn all_parts(block_bytes: u64) -> u32 {
-    (1 << block_bytes.div_ceil(PART_BYTES as u64)) - 1
+    first_parts(block_bytes.div_ceil(PART_BYTES as u64))
+}
+
+/// The first so many parts of a block.
+fn first_parts(count: u64) -> u32 {
+    ((1u64 << count) - 1) as u32
 }
 
 /// The blocks that a range touches, each with the parts of it.
@@ -291,7 +296,7 @@ fn parts_of(from: u64, len: u64) -> impl Iterator<Item = (u32, u32)> {
     (from / block..end.div_ceil(block)).map(move |b| {
         let start = from.max(b * block) - b * block;
         let stop = end.min((b + 1) * block) - b * block;
-        let parts = all_parts(stop) & !((1 << (start / part)) - 1);
+        let parts = all_parts(stop) & !first_parts(start / part);
         (b as u32, parts)
     })
 }
@@ -308,9 +313,9 @@ mod tests {
         let of = |from, len| parts_of(from, len).collect::<Vec<_>>();
         assert_eq!(of(0, 1), [(0, 1)]);
         assert_eq!(of(PART - 1, 2), [(0, 0b11)]);
-        assert_eq!(of(BLOCK - 1, 2), [(0, 1 << 15), (1, 1)]);
-        assert_eq!(of(2 * PART, BLOCK), [(0, 0xfffc), (1, 0b11)]);
-        assert_eq!(all_parts(BLOCK), 0xffff);
+        assert_eq!(of(BLOCK - 1, 2), [(0, 1 << 31), (1, 1)]);
+        assert_eq!(of(2 * PART, BLOCK), [(0, 0xffff_fffc), (1, 0b11)]);
+        assert_eq!(all_parts(BLOCK), u32::MAX);
         assert_eq!(all_parts(PART + 1), 0b11);
     }
 
@@ -332,13 +337,13 @@ mod tests {
                 fetched += PART;
                 there |= parts;
                 account.missed(step, PART);
-                let rest = 0xffff & !there;
+                let rest = !there;
                 let bytes = u64::from(rest.count_ones()) * PART;
                 if account.take(bytes) {
                     fetched += bytes;
                     account.fetched_ahead(block, rest);
                     whole += u64::from(at == 0);
-                    there = 0xffff;
+                    there = u32::MAX;
                 }
                 assert!(fetched <= asked * AMPLIFICATION);
             }
@@ -350,7 +355,7 @@ mod tests {
     #[test]
     fn only_what_was_fetched_ahead_pays_and_once() {
         let mut account = Account::default();
-        account.read(7, 0xffff);
+        account.read(7, u32::MAX);
         assert_eq!(account.credit, 0);
         account.fetched_ahead(7, 0b110);
         account.read(7, 0b011);

@@ -438,7 +438,7 @@ fn in_memory(town: &Town, file: &OpenFile) -> u64 {
         }
     }
     let parts: u32 = parts.values().map(|parts| parts.count_ones()).sum();
-    u64::from(parts) * (16 << 10)
+    u64::from(parts) * (8 << 10)
 }
 
 fn pin(file: &OpenFile) -> Pin {
