@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use self::lately::Lately;
 use self::plain::Plain;
-use self::workers::Workers;
+pub(crate) use self::workers::Workers;
 use crate::source::{Keep, SourceError, Stat, Whom};
 use crate::version::FileVersion;
 

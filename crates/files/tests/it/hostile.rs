@@ -424,3 +424,27 @@ fn a_name_is_asked_for_beside_the_list_that_it_is_in() {
         "{none:?}"
     );
 }
+
+/// Regression: a manifest on a file server that was gone held the one thread that asks all servers. A pipe that nobody writes to
+/// holds whoever opens it as well.
+#[test]
+fn a_manifest_that_hangs_holds_no_other_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let server = Server::start(|| FIRST.to_owned(), Box::new(|_, _, _| ()));
+    let text = format!("http://{}/data#manifest={}", server.address, pipe.display());
+    let source = Source::parse(&text).unwrap();
+    let hung = std::thread::spawn(move || source.stat(b"f"));
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    open(&server.source(), "f");
+    let took = began.elapsed();
+    let error = hung.join().unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains("pipe") && error.contains("not answered"),
+        "{error}"
+    );
+    assert!(took < BOUND && began.elapsed() < BOUND, "{took:?}");
+}
