@@ -10,11 +10,12 @@ use staves_model::capacity::{Capacity, Own, Plan};
 use staves_model::{
     Change, ClusterMap, HOLDERS_MAX, NewHoldings, NodeId, Pool, PoolId, Refusal, Time,
 };
-use staves_store::blocks::{BLOCK_PARTS, Copies, PART_BYTES};
+use staves_store::blocks::{BLOCK_PARTS, PART_BYTES};
 use staves_wire::files::{FileBytes, FileKey, FileKeys, FileKeysAnswer, FileRead};
 use staves_wire::{ErrorPacket, Message};
+use tokio::task::JoinHandle;
 
-use super::{Files, FilesPool, STRETCH_BYTES, copies};
+use super::{Files, FilesPool, STRETCH_BYTES};
 
 /// How often a node looks.
 const ROUND: Duration = Duration::from_millis(250);
@@ -29,16 +30,21 @@ struct Watch {
     capacity: Capacity,
     evicted: u64,
     /// A bucket that is being copied, and the task that does.
-    copying: Option<(u32, tokio::task::JoinHandle<bool>)>,
+    copying: Option<(u32, JoinHandle<bool>)>,
 }
 
 pub(super) async fn run(files: Arc<Files>, directory: Directory) {
     let mut watches: BTreeMap<PoolId, Watch> = BTreeMap::new();
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // Rounds go on while much memory goes back.
+    let mut settling: Option<JoinHandle<()>> = None;
     loop {
         rounds.tick().await;
-        files.fit();
+        if settling.as_ref().is_none_or(JoinHandle::is_finished) {
+            let files = files.clone();
+            settling = Some(tokio::task::spawn_blocking(move || files.settle()));
+        }
         let pools = files.pools();
         watches.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
@@ -96,15 +102,7 @@ fn decide(
     watch: &mut Watch,
     copying: Option<u32>,
 ) -> Plan {
-    let Some(holdings) = entry.holdings() else {
-        return Plan::default();
-    };
-    let mut bucket_bytes = vec![0; holdings.buckets.len()];
-    for block in pool.blocks.list() {
-        let bucket = holdings.bucket_of(block.key.file, block.key.block);
-        let parts = u64::from(block.parts.count_ones());
-        bucket_bytes[bucket as usize] += parts * PART_BYTES as u64;
-    }
+    let bucket_bytes = pool.blocks.bucket_bytes();
     let evicted = pool.blocks.figures().evicted_last;
     let evicts_last = evicted > std::mem::replace(&mut watch.evicted, evicted);
     let draining = map.nodes.get(&files.life.node).is_some_and(|n| n.draining);
@@ -180,7 +178,7 @@ async fn copy_from(
             block: key.block,
         });
         for (first, end) in runs(key.parts & !there) {
-            copy_run(files, pool, bucket, node, key, first, end).await?;
+            copy_run(files, pool, node, key, first, end).await?;
         }
     }
     Ok(true)
@@ -189,7 +187,6 @@ async fn copy_from(
 async fn copy_run(
     files: &Files,
     pool: &FilesPool,
-    bucket: u32,
     node: NodeId,
     key: FileKey,
     first: usize,
@@ -213,11 +210,8 @@ async fn copy_run(
     let Message::FileBytes(FileBytes { bytes: Some(bytes) }) = answer else {
         return Ok(()); // evicted meanwhile
     };
-    let map = files.map();
-    let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
-    let copies = holdings.map_or(Copies::Spare, |h| copies(h, bucket, files.life));
     let size = block + u64::from(key.bytes);
-    pool.keep(key.file, size, from, &bytes, copies, files.moment());
+    pool.keep(key.file, size, from, &bytes, files.moment());
     Ok(())
 }
 
