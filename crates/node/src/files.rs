@@ -9,7 +9,8 @@
 //! requests take; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
-//! up ([`Files::fit`]). What requests take beside that is bounded, whatever `--memory` is.
+//! up ([`Files::fit`]). What requests take beside that is bounded; a small node's blocks leave room for it and for the program, so that
+//! the process has `--memory` and a tenth at most.
 
 mod door;
 mod fetch;
@@ -30,7 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use staves_directory::{Directory, Life};
 use staves_files::Source;
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
-use staves_net::Peers;
+use staves_net::{Peers, Reply};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
@@ -43,7 +44,6 @@ use self::fetch::Flights;
 use self::pins::Pinned;
 use self::rest::Rest;
 use self::room::Room;
-pub(crate) use self::room::{may_answer, wait_to_answer};
 use self::uses::Uses;
 
 /// Bytes of a stretch: what one message asks for lies within one.
@@ -119,7 +119,7 @@ pub(crate) struct Counts {
 }
 
 impl Files {
-    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>) -> Files {
+    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>, memory_bytes: u64) -> Files {
         Files {
             life,
             peers,
@@ -130,7 +130,7 @@ impl Files {
             gone: Mutex::default(),
             sources: Mutex::default(),
             rest: Rest::default(),
-            room: Room::new(),
+            room: Room::new(memory_bytes),
             uses: Uses::default(),
             refused: Mutex::default(),
         }
@@ -197,13 +197,12 @@ impl Files {
         self.fit();
     }
 
-    /// Gives each pool its budget, as far as buckets leave it: together they never have more than the node's memory.
+    /// Gives each pool its budget, as far as buckets leave it, and the node's memory has room for it beside all else.
     fn fit(&self) {
         let map = self.map();
-        let memory = map.nodes.get(&self.life.node).map(|n| n.memory_bytes);
         let taken = self.arena.extents() - self.arena.free_extents();
         let taken = u64::from(taken) * EXTENT_BYTES as u64;
-        let mut left = memory.unwrap_or(u64::MAX).saturating_sub(taken);
+        let mut left = self.room.for_blocks().saturating_sub(taken);
         for pool in self.pools() {
             let budget = map.pools.get(&pool.id).map_or(0, |p| p.node_budget_bytes);
             let share = budget.min(left);
@@ -254,6 +253,21 @@ impl Files {
         deadline: Instant,
     ) -> Result<tokio::sync::SemaphorePermit<'_>, ErrorPacket> {
         self.room.flight(bytes, deadline).await
+    }
+
+    /// Whether an answer of so many bytes may be given now.
+    pub(crate) fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
+        self.room.may_answer(reply, bytes)
+    }
+
+    /// Waits until it may be.
+    pub(crate) async fn wait_to_answer(
+        &self,
+        reply: &Reply,
+        bytes: u32,
+        deadline: Instant,
+    ) -> Result<(), ErrorPacket> {
+        self.room.wait_to_answer(reply, bytes, deadline).await
     }
 
     /// Answers from memory, or else from the source.
