@@ -51,7 +51,8 @@ pub(super) struct Policy {
     last: Queues,
     ghosts: VecDeque<u64>,
     ghost_set: HashSet<u64>,
-    ghosts_max: usize,
+    /// Blocks that are there; so many ghosts are remembered.
+    held: usize,
 }
 
 impl Policy {
@@ -62,7 +63,7 @@ impl Policy {
             last: Queues::default(),
             ghosts: VecDeque::new(),
             ghost_set: HashSet::new(),
-            ghosts_max: entries,
+            held: 0,
         }
     }
 
@@ -86,6 +87,7 @@ impl Policy {
             spare: copies == Copies::Spare,
             ..Known::default()
         };
+        self.held += 1;
         self.enqueue(entry);
     }
 
@@ -196,6 +198,7 @@ impl Policy {
             turn: known.turn,
             ..Known::default()
         };
+        self.held -= 1;
         self.queues(spare).count(main, -(frames as isize));
     }
 
@@ -246,7 +249,7 @@ impl Policy {
         if self.ghost_set.insert(tag) {
             self.ghosts.push_back(tag);
         }
-        while self.ghosts.len() > self.ghosts_max {
+        while self.ghosts.len() > self.held {
             let gone = self.ghosts.pop_front();
             gone.map(|tag| self.ghost_set.remove(&tag));
         }
@@ -300,7 +303,7 @@ mod tests {
     }
 
     fn of_policy(scanned: u32) -> u32 {
-        let mut policy = Policy::new(ROOM as usize * 3 / 2);
+        let mut policy = Policy::new(ROOM as usize * 5);
         let mut free: Vec<u32> = (0..ROOM).collect();
         let (mut entry_of, mut block_in) = (HashMap::new(), HashMap::new());
         hot_hits(scanned, |block, moment| {
