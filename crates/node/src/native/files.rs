@@ -8,7 +8,6 @@ use staves_wire::files::{FileCheck, FileFetch, FileKeys, FilePut, FileRead, File
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
-use crate::files::{may_answer, wait_to_answer};
 use crate::node::Running;
 
 fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
@@ -19,13 +18,13 @@ fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
 }
 
 pub(super) fn read(running: &Arc<Running>, ask: FileRead, reply: Reply) {
-    if may_answer(&reply, ask.len) {
+    if running.files.may_answer(&reply, ask.len) {
         return answer(reply, running.files.read(&ask).map(Message::FileBytes));
     }
     let files = running.files.clone();
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
-        match wait_to_answer(&reply, ask.len, deadline).await {
+        match files.wait_to_answer(&reply, ask.len, deadline).await {
             Ok(()) => answer(reply, files.read(&ask).map(Message::FileBytes)),
             Err(busy) => answer(reply, Err(busy)),
         }
@@ -40,7 +39,8 @@ pub(super) fn fetch(running: &Arc<Running>, ask: FileFetch, reply: Reply) {
             Ok(room) => room,
             Err(busy) => return answer(reply, Err(busy)),
         };
-        if let Err(busy) = wait_to_answer(&reply, ask.read.len, deadline).await {
+        let waited = files.wait_to_answer(&reply, ask.read.len, deadline);
+        if let Err(busy) = waited.await {
             return answer(reply, Err(busy));
         }
         let fetched = files.fetch(ask, deadline).await;

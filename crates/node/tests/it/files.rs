@@ -173,7 +173,7 @@ fn d9_an_overwritten_file_is_never_mixed() {
 #[test]
 fn d11_reads_go_on_down_to_one_node_and_to_none() {
     let size = 8 * MIB;
-    let dir = folder(&[("a", size)]);
+    let dir = folder(&[("a", size), ("b", 9000)]);
     let mut town = town(3, 64 << 20);
     let_it_age();
     let data = dataset(&town, &dir);
@@ -221,6 +221,9 @@ fn d11_reads_go_on_down_to_one_node_and_to_none() {
             .unwrap();
         assert!(bytes == want[at..at + 8192], "no node at all, at {at}");
     }
+    // What no node ever had: the memory of a dead one may still be mapped here.
+    let b = alone.block_on(data.read_at(&data.open(b"b").unwrap(), 0, 9000));
+    assert!(b.unwrap() == pattern(1, 9000));
     assert!(from_source(&data) > 0);
 }
 
@@ -523,4 +526,32 @@ fn d6_a_node_that_comes_back_takes_its_share() {
     };
     eventually("it has bytes of the file", has);
     assert!(read(&town, &data, "a").unwrap() == want);
+}
+
+/// A pool that is deleted takes no memory any more, though a mount on the machine has it mapped.
+#[test]
+fn a_deleted_pool_gives_its_memory_back_under_a_mount() {
+    use std::os::unix::fs::MetadataExt;
+    let size = 8 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town(1, 64 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    let (map, node) = (town.citizens[0].map(), town.citizens[0].id);
+    let (pool, life) = (
+        map.pool_named(POOL).unwrap().id,
+        map.nodes[&node].incarnation,
+    );
+    let given = staves_files::attach::attach(map.cluster, node, life, pool);
+    let (memory, _stream) = given.unwrap().expect("its memory");
+    let memory = std::fs::File::from(memory);
+    let there = || memory.metadata().unwrap().blocks() * 512;
+    eventually("the file is in memory", || there() >= size as u64);
+    let name = POOL.to_owned();
+    town.citizens[0]
+        .propose(&Change::DeletePool { name })
+        .unwrap();
+    // What is left is the table, and pages of 2 MiB where the machine gives such.
+    eventually("its memory went back", || there() <= size as u64 / 2);
 }

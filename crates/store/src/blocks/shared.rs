@@ -313,13 +313,26 @@ impl Shelf {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
-    /// Gives the memory of a frame that no entry names back to the kernel. Whether it would.
-    pub(super) fn punch(&self, frame: u32) -> bool {
-        let at = self.layout.frames_at() + frame as usize * PART_BYTES;
+    /// Gives the memory of frames that no entry names back to the kernel, neighbours together. Those that it took, and those that it
+    /// did not.
+    pub(super) fn punch_all(&self, mut frames: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
+        frames.sort_unstable();
+        let (mut punched, mut kept) = (Vec::new(), Vec::new());
+        for run in frames.chunk_by(|a, b| a + 1 == *b) {
+            match self.punch(run[0], run.len()) {
+                true => punched.extend(run),
+                false => kept.extend(run),
+            }
+        }
+        (punched, kept)
+    }
+
+    fn punch(&self, first: u32, frames: usize) -> bool {
+        let at = self.layout.frames_at() + first as usize * PART_BYTES;
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let fd = self.memfd.as_raw_fd();
-        // SAFETY: plain system call on our descriptor; the frame is free.
-        unsafe { libc::fallocate(fd, mode, at as i64, PART_BYTES as i64) == 0 }
+        let (fd, bytes) = (self.memfd.as_raw_fd(), frames * PART_BYTES);
+        // SAFETY: plain system call on our descriptor; the frames are free.
+        unsafe { libc::fallocate(fd, mode, at as i64, bytes as i64) == 0 }
     }
 
     /// Copies `into.len()` bytes of a frame, from `from`. False if it has no such bytes.

@@ -17,8 +17,9 @@ const MIB: u64 = 1 << 20;
 /// The pool's memory, and the file's size.
 const POOL_BYTES: u64 = 64 * MIB;
 const FILE_BYTES: u64 = 256 * MIB;
-/// What requests may take beside blocks, buffers of connections and what the allocator keeps included.
-const REQUESTS_BYTES: u64 = 128 * MIB;
+/// What requests may take beside blocks on a node of 128 MiB: 14 MiB by their own bounds, the rest for buffers of connections and what the
+/// allocator keeps.
+const REQUESTS_BYTES: u64 = 56 * MIB;
 /// Connections, and what each asks for at a time.
 const CONNECTIONS: usize = 32;
 const AT_ONCE: usize = 16;
