@@ -197,9 +197,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Check the addresses in --cluster and --join. A node that was replaced stops by itself.",
         ),
         ErrorCode::Denied => (
-            "Not allowed for who asked. Nothing was done.",
-            "The message is for nodes only, or the credentials do not fit.",
-            "Ask in the role that may.",
+            "Not allowed for who asked, or a dataset's source lets nobody in with these credentials. Nothing was done.",
+            "The message is for nodes only. Or the source, which the message names, refuses this process: it has no credentials or others than it had, or the user may not read the folder.",
+            "Ask in the role that may. For a source: give this process credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) that read the bucket, or be a user who may read the folder. Nodes have credentials of their own; those that have none leave the reading to the mounts.",
         ),
         ErrorCode::ClockAhead => (
             "The request's number lies more than a day ahead of the node's clock. Nothing was done.",
@@ -222,9 +222,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Read before writing again, or retry under the same request number. Look at 'staves status'.",
         ),
         ErrorCode::Unreachable => (
-            "The node that had to be asked could not be reached. The request may or may not have taken effect.",
-            "The node died or was cut off while it was asked; or no node runs at the address.",
-            "Check the address (--cluster, STAVES_CLUSTER) and that a node runs there; then ask again.",
+            "The node that had to be asked, or a dataset's source, could not be reached. A request to a node may or may not have taken effect; of a source, only what is in memory can be read.",
+            "The node died or was cut off while it was asked; or no node runs at the address. Or the source, which the message names, does not answer: its server or the way to it is down, or the folder is on a file server that is gone.",
+            "Check the address (--cluster, STAVES_CLUSTER) and that a node runs there; then ask again. For a source: see that its server answers from this machine ('ls' in the folder, 'curl' to the address). Mounts go on by themselves once it does.",
         ),
         ErrorCode::Forgotten => (
             "The retry came too late to tell whether the first try took effect.",
@@ -549,6 +549,16 @@ mod tests {
         }
         let all = ErrorCode::ALL.len() + Own::ALL.len() + Redis::ALL.len();
         assert_eq!(words.len(), all);
+    }
+
+    /// Who mounts meets them because of a source most often.
+    #[test]
+    fn what_a_source_refuses_or_does_not_answer_is_explained_too() {
+        for (code, remedy) in [("denied", "AWS_PROFILE"), ("unreachable", "the folder")] {
+            let found = find(code).expect("a code");
+            let told = told(&row(found[0]));
+            assert!(told.contains("source") && told.contains(remedy), "{told}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use staves_client::{Client, ClientOptions, Dataset};
+use staves_client::{Client, ClientOptions, Dataset, SourceError};
 use staves_mount::{MountError, Options};
 use staves_node::config::Size;
 use staves_wire::ErrorCode;
@@ -98,8 +98,10 @@ pub struct Unmount {
 }
 
 pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
-    let source = Dataset::address(&mount.source)
-        .map_err(|error| Failure::Own(Own::Usage, error.to_string()))?;
+    let source = Dataset::address(&mount.source).map_err(|error| match error {
+        SourceError::Unreachable { .. } => Failure::Wire(ErrorCode::Unreachable, error.to_string()),
+        error => Failure::Own(Own::Usage, error.to_string()),
+    })?;
     if mount.foreground || mount.nfs.is_some() {
         return serve(args, mount, &source);
     }

@@ -8,11 +8,12 @@
 //! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes are under way in a process. What is known of a name is
 //! believed for [`BELIEVED`]; a read that finds another version ends that.
 //!
-//! `remote/address.rs`: what an address says. `remote/bucket.rs`: credentials. `remote/manifest.rs`: what a web server has, if it
+//! `remote/address.rs`: what an address says. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
 //! cannot list it. `remote/failure.rs`: errors.
 
 pub mod address;
 mod bucket;
+mod door;
 mod failure;
 mod manifest;
 mod names;
@@ -25,15 +26,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
 use futures_util::StreamExt;
-use object_store::http::HttpBuilder;
 use object_store::path::Path;
-use object_store::{
-    ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
-};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::sync::Semaphore;
 
 use self::address::{Address, Server};
 use self::bucket::Settings;
+use self::door::{Door, Find};
 use self::failure::Failure;
 use self::names::Names;
 use crate::driver;
@@ -65,9 +64,7 @@ static ROOM: Semaphore = Semaphore::const_new(AT_ONCE);
 pub struct Remote {
     address: Address,
     place: String,
-    store: Arc<dyn ObjectStore>,
-    /// What to say of the credentials when the server refuses.
-    credentials: String,
+    door: Arc<Door>,
     names: Names,
     /// Microseconds that answers took until now, smoothed.
     usual_us: AtomicU64,
@@ -82,43 +79,21 @@ impl std::fmt::Debug for Remote {
 impl Remote {
     /// Asks nobody yet.
     pub fn open(address: Address) -> Result<Remote, SourceError> {
+        Remote::with(address, Box::new(Settings::find))
+    }
+
+    fn with(address: Address, find: Find) -> Result<Remote, SourceError> {
         let place = address.to_string();
         let malformed = |reason: String| SourceError::Malformed {
             text: place.clone(),
             reason,
         };
-        // A try fails or succeeds as a whole, and by our own rules: the library tries once.
-        let retry = RetryConfig {
-            max_retries: 0,
-            ..RetryConfig::default()
-        };
-        let options = ClientOptions::new()
-            .with_allow_http(true)
-            .with_connect_timeout(CONNECT)
-            .with_read_timeout(SILENCE)
-            .with_timeout(TOTAL);
-        let (made, credentials) = match &address.server {
-            Server::Bucket { name, .. } => {
-                let settings = settings(&address).map_err(malformed)?;
-                let made = driver::within(|| settings.open(name, options, retry));
-                let made = made.map(|made| made.map(|s3| Arc::new(s3) as Arc<dyn ObjectStore>));
-                (made, settings.credentials())
-            }
-            Server::Web { origin, .. } => {
-                let builder = HttpBuilder::new().with_url(origin).with_retry(retry);
-                let made = driver::within(|| builder.with_client_options(options).build());
-                let made = made.map(|made| made.map(|web| Arc::new(web) as Arc<dyn ObjectStore>));
-                (made, "passwords are not supported".to_owned())
-            }
-        };
-        let store = made.map_err(malformed)?;
-        let store = store.map_err(|error| malformed(failure::reason(&error)))?;
+        let door = Arc::new(Door::open(&address, find).map_err(malformed)?);
         Ok(Remote {
             names: Names::of(&address),
             address,
             place,
-            store,
-            credentials,
+            door,
             usual_us: AtomicU64::new(0),
         })
     }
@@ -218,7 +193,7 @@ impl Remote {
             }
             None => options.if_match = Some(file.version.clone()),
         }
-        let answer = self.store.get_opts(&key, options).await?;
+        let answer = self.door.store().get_opts(&key, options).await?;
         let version = version_of(&answer.meta).ok_or(Failure::Unversioned)?;
         if version != file.version || answer.meta.size != file.size {
             return Err(Failure::Changed);
@@ -259,7 +234,7 @@ impl Remote {
             return Ok(None);
         };
         let key = &key;
-        let asked = self.tried(move || async move { Ok(self.store.head(key).await?) });
+        let asked = self.tried(move || async move { Ok(self.door.store().head(key).await?) });
         match asked.await {
             Ok(meta) => self.stat_of(&meta).map(Some),
             Err(Failure::NotFound) => Ok(None),
@@ -283,6 +258,9 @@ impl Remote {
                     }
                     Err(failure) => failure,
                 };
+                if failure.is_refusal() && self.has_other_credentials(began).await {
+                    continue;
+                }
                 match pauses.next().filter(|_| !failure.is_clear()) {
                     Some(pause) => {
                         tracing::debug!(place = %self.place, ?failure, "asked again");
@@ -294,6 +272,13 @@ impl Remote {
         };
         let ended = tokio::time::timeout(TOTAL, tries).await;
         ended.unwrap_or(Err(Failure::Late(TOTAL)))
+    }
+
+    /// Whether there are other credentials than those of a try that was refused.
+    async fn has_other_credentials(&self, asked: Instant) -> bool {
+        let (door, address) = (self.door.clone(), self.address.clone());
+        let looked = tokio::task::spawn_blocking(move || door.is_opened_anew(&address, asked));
+        looked.await.unwrap_or(false)
     }
 
     fn took(&self, time: Duration) {
@@ -379,24 +364,24 @@ fn is_still(stat: &Stat, file: &FileVersion) -> bool {
 }
 
 /// What the address says comes before what this process finds.
-fn settings(address: &Address) -> Result<Settings, String> {
-    let mut settings = Settings::find()?;
+fn settings(address: &Address, mut found: Settings) -> Settings {
     if let Server::Bucket {
         endpoint, region, ..
     } = &address.server
     {
-        settings.endpoint = endpoint.clone().or(settings.endpoint);
-        settings.region = region.clone().or(settings.region);
+        found.endpoint = endpoint.clone().or(found.endpoint);
+        found.region = region.clone().or(found.region);
     }
-    Ok(settings)
+    found
 }
 
 /// The address with the endpoint that this process would use: other machines are to read the same.
 pub fn completed(mut address: Address) -> Result<Address, SourceError> {
-    let found = settings(&address).map_err(|reason| SourceError::Malformed {
+    let found = Settings::find().map_err(|reason| SourceError::Malformed {
         text: address.to_string(),
         reason,
     })?;
+    let found = settings(&address, found);
     if let Server::Bucket { endpoint, .. } = &mut address.server {
         *endpoint = found.endpoint;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::folder::Folder;
+use crate::folder::{self, Folder};
 use crate::remote::Remote;
 use crate::remote::address::Address;
 use crate::version::FileVersion;
@@ -34,6 +34,14 @@ pub enum SourceError {
         path: String,
         /// As the source says it.
         reason: String,
+    },
+    /// Not everybody may read the file, and this process reads for others.
+    #[error(
+        "{path} is not for everybody to read: who may read it reads it from the source himself"
+    )]
+    Private {
+        /// The file.
+        path: String,
     },
     /// The source did not answer, or not in a way that is understood.
     #[error("{place} cannot be read: {reason}")]
@@ -104,7 +112,7 @@ pub enum Source {
 
 impl Source {
     /// From the words that `staves mount` takes: a folder's path, `s3://BUCKET/PREFIX`, `http://HOST/PATH` or
-    /// `https://HOST/PATH`. Asks no server.
+    /// `https://HOST/PATH`. Asks nobody yet: see [`Source::check`].
     pub fn parse(text: &str) -> Result<Source, SourceError> {
         if let Some(address) = Address::parse(text)? {
             return Remote::open(address).map(|remote| Source::Remote(Arc::new(remote)));
@@ -115,7 +123,7 @@ impl Source {
                 reason: "give a folder's whole path, from / on, or s3://BUCKET/PREFIX, http://… or https://…".into(),
             });
         }
-        Folder::open(text).map(|folder| Source::Folder(Arc::new(folder)))
+        Ok(Source::Folder(Arc::new(Folder::new(text))))
     }
 
     /// The words by which other machines find the same: a folder's path without links, a bucket's address with the
@@ -124,22 +132,13 @@ impl Source {
         if let Some(address) = Address::parse(text)? {
             return crate::remote::completed(address).map(|address| address.to_string());
         }
-        let malformed = |reason: String| SourceError::Malformed {
-            text: text.to_owned(),
-            reason,
-        };
-        let path = std::fs::canonicalize(text).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => malformed("there is no such folder".into()),
-            _ => malformed(error.to_string()),
-        })?;
-        let path = path.into_os_string().into_string();
-        path.map_err(|_| malformed("its path is not UTF-8".into()))
+        folder::whole_path(text)
     }
 
-    /// Whether a server has anything there, and lets this process see it. A folder was looked at when it was opened.
+    /// Whether there is such a folder, or a server has anything there, and lets this process see it.
     pub async fn check(&self) -> Result<(), SourceError> {
         match self {
-            Source::Folder(_) => Ok(()),
+            Source::Folder(folder) => folder.check().await,
             Source::Remote(remote) => remote.check().await,
         }
     }
@@ -154,7 +153,7 @@ impl Source {
 
     /// What a path stands for. The root is the empty path.
     ///
-    /// Blocks the thread for as long as the source takes.
+    /// Blocks the thread for as long as the source takes, but not for ever.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
         match self {
             Source::Folder(folder) => folder.stat(path),
@@ -162,7 +161,7 @@ impl Source {
         }
     }
 
-    /// The names in a folder, in no order. Blocks the thread for as long as the source takes.
+    /// The names in a folder, in no order. Blocks the thread for as long as the source takes, but not for ever.
     pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         match self {
             Source::Folder(folder) => folder.list(path),
@@ -170,25 +169,45 @@ impl Source {
         }
     }
 
-    /// Bytes of a version of a file, all of them, and whether they may be kept.
+    /// Bytes of a version of a file, all of them, and whether they may be kept. A runtime's clock must run.
     pub async fn read(
         &self,
         file: &FileVersion,
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
+        self.read_for(file, from, len, Whom::Own).await
+    }
+
+    /// The same for whoever asks this process: what not everybody may read is refused before it is read.
+    pub async fn read_for_others(
+        &self,
+        file: &FileVersion,
+        from: u64,
+        len: usize,
+    ) -> Result<(Bytes, Keep), SourceError> {
+        self.read_for(file, from, len, Whom::Others).await
+    }
+
+    async fn read_for(
+        &self,
+        file: &FileVersion,
+        from: u64,
+        len: usize,
+        whom: Whom,
+    ) -> Result<(Bytes, Keep), SourceError> {
         match self {
-            Source::Folder(folder) => {
-                let (folder, file) = (folder.clone(), file.clone());
-                let place = folder.place().to_owned();
-                let read = move || folder.read(&file, from, len);
-                let read = tokio::task::spawn_blocking(read).await;
-                read.unwrap_or_else(|error| {
-                    let reason = error.to_string();
-                    Err(SourceError::Unreachable { place, reason })
-                })
-            }
+            Source::Folder(folder) => folder.read(file, from, len, whom).await,
             Source::Remote(remote) => remote.read(file, from, len).await,
         }
     }
+}
+
+/// Who gets bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whom {
+    /// The user of this process.
+    Own,
+    /// Anybody.
+    Others,
 }

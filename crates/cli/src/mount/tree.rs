@@ -117,7 +117,7 @@ fn shown_error(error: SourceError) -> FileError {
     match error {
         SourceError::NotFound { .. } => FileError::NotFound,
         SourceError::Changed { .. } => FileError::Stale(text),
-        SourceError::Denied { .. } => FileError::Denied(text),
+        SourceError::Denied { .. } | SourceError::Private { .. } => FileError::Denied(text),
         SourceError::Unreachable { .. } => FileError::TimedOut(text),
         SourceError::Malformed { .. } => FileError::Io(text),
     }

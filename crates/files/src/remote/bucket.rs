@@ -40,12 +40,14 @@ pub struct Settings {
     pub endpoint: Option<String>,
     /// Where it lies, in Amazon's words.
     pub region: Option<String>,
-    keys: Keys,
+    /// What to sign with.
+    pub keys: Keys,
     passed_on: Vec<(AmazonS3ConfigKey, String)>,
 }
 
-#[derive(Default)]
-enum Keys {
+/// What requests are signed with.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub enum Keys {
     /// Nobody has any.
     #[default]
     None,
@@ -68,7 +70,8 @@ impl Settings {
         Settings::from(&variable)
     }
 
-    fn from(variable: &dyn Fn(&str) -> Option<String>) -> Result<Settings, String> {
+    /// From variables.
+    pub fn from(variable: &dyn Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let profile = Profile::read(variable)?;
         let any = |names: &[&str]| names.iter().find_map(|name| variable(name));
         let endpoint = any(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]);

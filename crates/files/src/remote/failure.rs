@@ -43,6 +43,11 @@ impl Failure {
         }
     }
 
+    /// Other credentials might do. To a question for a name only a bare 400 may be the answer, where they are too old.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Failure::Denied(_) | Failure::Status(_, 400))
+    }
+
     /// The same for whoever asked.
     pub fn of(self, url: String, path: &str, remote: &Remote) -> SourceError {
         let reason = match self {
@@ -52,7 +57,7 @@ impl Failure {
             }
             Failure::Changed => return SourceError::Changed { path: url },
             Failure::Denied(text) => {
-                let reason = format!("{text}; {}", remote.credentials);
+                let reason = format!("{text}; {}", remote.door.credentials());
                 return SourceError::Denied { path: url, reason };
             }
             Failure::Unversioned => "the server gives neither an ETag nor a time of the last change, so that it could change unseen".to_owned(),

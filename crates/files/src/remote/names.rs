@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::StreamExt;
+use futures_util::future::join;
 use object_store::{GetOptions, ListResult, ObjectMeta};
 use parking_lot::Mutex;
 
@@ -14,6 +15,7 @@ use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
 use super::{BELIEVED, Remote, TOTAL};
 use crate::driver;
+use crate::folder::Workers;
 use crate::source::{Kind, SourceError, Stat};
 
 /// Names that are remembered.
@@ -39,8 +41,8 @@ enum Place {
     Needless,
     /// In the folder itself, if at all.
     Below(String, IfAbsent),
-    /// On this machine.
-    Here(String),
+    /// On this machine, where it may be on a file server.
+    Here(String, Workers),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,7 +74,9 @@ impl Names {
             Server::Bucket { .. } => Place::Needless,
             Server::Web { manifest, .. } => match manifest {
                 None => Place::Below(MANIFEST.to_owned(), IfAbsent::Dav),
-                Some(path) if path.starts_with('/') => Place::Here(path.clone()),
+                Some(path) if path.starts_with('/') => {
+                    Place::Here(path.clone(), Workers::new(path, || ()))
+                }
                 Some(name) => Place::Below(name.clone(), IfAbsent::Fail),
             },
         };
@@ -200,7 +204,7 @@ impl Remote {
         let key = self.key(path);
         let key = key.as_ref();
         let below = self.tried(move || async move {
-            let first = self.store.list(key).next().await;
+            let first = self.door.store().list(key).next().await;
             Ok(first.transpose()?.is_some())
         });
         Ok(below.await?.then_some(FOLDER))
@@ -221,7 +225,7 @@ impl Remote {
     async fn ask_folder(&self, folder: &str) -> Result<ListResult, Failure> {
         let key = self.key(folder);
         let key = key.as_ref();
-        self.tried(move || async move { Ok(self.store.list_with_delimiter(key).await?) })
+        self.tried(move || async move { Ok(self.door.store().list_with_delimiter(key).await?) })
             .await
     }
 
@@ -248,20 +252,48 @@ impl Remote {
     }
 
     async fn stat_on_web(&self, path: &str) -> Result<Option<Stat>, Failure> {
-        let is_folder = match self.lists().await? {
-            Lists::Manifest(manifest) => manifest.get(path).map(|entry| entry == Entry::Folder),
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        // What lists it may be wrong: the file itself says which version it is. It is asked for beside a list that is too old, so that
+        // both take no longer than one of them.
+        let (is_folder, asked) = match self.is_listed(folder) {
+            true => (self.is_folder(folder, name).await?, None),
+            false => {
+                let both = join(self.is_folder(folder, name), self.ask_name(path)).await;
+                (both.0?, Some(both.1))
+            }
+        };
+        match (is_folder, asked) {
+            (None, _) => Ok(None),
+            (Some(true), _) => Ok(Some(FOLDER)),
+            (Some(false), Some(asked)) => asked,
+            (Some(false), None) => self.ask_name(path).await,
+        }
+    }
+
+    /// Whether what lists a folder's names is known.
+    fn is_listed(&self, folder: &str) -> bool {
+        match &*self.names.lists.lock() {
+            Some((_, Lists::Dav)) => {
+                let dav = self.names.dav.lock();
+                dav.get(folder).is_some_and(|(since, _)| is_new(*since))
+            }
+            Some((since, Lists::Manifest(_))) => is_new(*since),
+            None => false,
+        }
+    }
+
+    /// Whether a name is that of a folder, if it is one at all.
+    async fn is_folder(&self, folder: &str, name: &str) -> Result<Option<bool>, Failure> {
+        Ok(match self.lists().await? {
+            Lists::Manifest(manifest) => {
+                let entry = manifest.get(&below(folder, name));
+                entry.map(|entry| entry == Entry::Folder)
+            }
             Lists::Dav => {
-                let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
                 let listed = self.dav(folder).await?;
                 listed.get(name).map(Option::is_none)
             }
-        };
-        match is_folder {
-            None => Ok(None),
-            Some(true) => Ok(Some(FOLDER)),
-            // What lists it may be wrong: the file itself says which version it is.
-            Some(false) => self.ask_name(path).await,
-        }
+        })
     }
 
     async fn names_on_web(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
@@ -310,11 +342,11 @@ impl Remote {
         let known = self.names.lists.lock().clone();
         match known {
             Some((_, Lists::Dav)) => return Ok(Lists::Dav),
-            Some((since, lists)) if since.elapsed() < BELIEVED => return Ok(lists),
+            Some((since, lists)) if is_new(since) => return Ok(lists),
             _ => {}
         }
         let read = match &self.names.place {
-            Place::Here(path) => Some(self.manifest_here(path).await?),
+            Place::Here(path, workers) => Some(manifest_here(path, workers).await?),
             Place::Below(name, if_absent) => match self.manifest_there(name).await {
                 Ok(text) => Some(text),
                 Err(Failure::NotFound | Failure::Denied(_)) if *if_absent == IfAbsent::Dav => None,
@@ -338,24 +370,11 @@ impl Remote {
         Ok(lists)
     }
 
-    async fn manifest_here(&self, path: &str) -> Result<String, Failure> {
-        let failed =
-            |error| Failure::NoList(format!("the manifest {path} cannot be read: {error}"));
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let mut text = String::new();
-        let mut file = file.take(MANIFEST_BYTES_MAX + 1);
-        file.read_to_string(&mut text).map_err(failed)?;
-        match text.len() as u64 > MANIFEST_BYTES_MAX {
-            true => Err(too_long()),
-            false => Ok(text),
-        }
-    }
-
     async fn manifest_there(&self, name: &str) -> Result<String, Failure> {
         let key = self.key(name).ok_or(Failure::NotFound)?;
         let key = &key;
         self.tried(move || async move {
-            let answer = self.store.get_opts(key, GetOptions::new()).await?;
+            let answer = self.door.store().get_opts(key, GetOptions::new()).await?;
             let mut bytes = Vec::new();
             let mut stream = answer.into_stream();
             while let Some(some) = stream.next().await {
@@ -411,6 +430,31 @@ fn below(folder: &str, name: &str) -> String {
         true => name.to_owned(),
         false => format!("{folder}/{name}"),
     }
+}
+
+async fn manifest_here(path: &str, workers: &Workers) -> Result<String, Failure> {
+    let asked = path.to_owned();
+    let read = move |_: &_| {
+        let read = || {
+            let mut file = std::fs::File::open(&asked)?.take(MANIFEST_BYTES_MAX + 1);
+            let mut text = String::new();
+            file.read_to_string(&mut text).map(|_| text)
+        };
+        Ok(read())
+    };
+    let failed =
+        |error: String| Failure::NoList(format!("the manifest {path} cannot be read: {error}"));
+    let read = workers.run(0, read).await;
+    let text = read.map_err(|error| failed(error.to_string()))?;
+    let text = text.map_err(|error| failed(error.to_string()))?;
+    match text.len() as u64 > MANIFEST_BYTES_MAX {
+        true => Err(too_long()),
+        false => Ok(text),
+    }
+}
+
+fn is_new(since: Instant) -> bool {
+    since.elapsed() < BELIEVED
 }
 
 fn claimed(claim: Claim) -> Stat {

@@ -1,10 +1,11 @@
 //! What is refused, and what fails for a while.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use staves_mount::Options;
@@ -77,6 +78,23 @@ fn a_read_that_nobody_answers_in_time_fails_as_such_and_the_next_succeeds() {
     seen.late.store(false, Ordering::Relaxed);
     file.read_exact_at(&mut page, 50_000).unwrap();
     assert_eq!(page, noise(1, 100_000)[50_000..50_100]);
+}
+
+/// Regression: programs ask for a file's size before they read to its end, and could not read what was in memory.
+#[test]
+fn who_has_a_file_open_reads_to_its_end_while_nobody_answers_for_its_name() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    let mut file = File::open(fixture.at("file")).unwrap();
+    seen.silent.store(true, Ordering::Relaxed);
+    // What the kernel was told is over by then.
+    std::thread::sleep(Duration::from_millis(1100));
+    let error = std::fs::metadata(fixture.at("other")).unwrap_err();
+    assert_eq!(errno(&error), Errno::TIMEDOUT);
+    let mut whole = Vec::new();
+    file.read_to_end(&mut whole).unwrap();
+    assert!(whole == noise(1, 100_000));
 }
 
 /// The kernel would take fewer bytes for the file's end, and show zeroes.

@@ -115,6 +115,8 @@ struct Seen {
     bytes: AtomicU64,
     ahead_bytes: AtomicU64,
     late: AtomicBool,
+    /// Only what is in memory can be had: bytes, and no names.
+    silent: AtomicBool,
     empty: AtomicBool,
     /// Deleted, but for its first half, which is in memory.
     gone: AtomicBool,
@@ -130,6 +132,9 @@ impl Files for Watched {
     type File = FolderFile;
 
     fn stat(&self, path: &Path) -> Result<Stat, FileError> {
+        if self.seen.silent.load(Ordering::Relaxed) {
+            return Err(FileError::TimedOut("nobody answered".into()));
+        }
         let stat = self.folder.stat(path)?;
         match stat.kind != Kind::Folder && self.seen.gone.load(Ordering::Relaxed) {
             true => Err(FileError::NotFound),

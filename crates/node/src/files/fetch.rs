@@ -108,7 +108,7 @@ pub(super) async fn fetch(
     }
     let (start, end) = whole_parts(from, len, ask.size);
     let wanted = (end - start) as usize;
-    let read = source.read(&version, start, wanted);
+    let read = source.read_for_others(&version, start, wanted);
     let Ok(read) = tokio::time::timeout_at(deadline.into(), read).await else {
         let text = format!("the source of {} did not answer in time", version.dataset);
         return Err(ErrorPacket::new(ErrorCode::Deadline, text));
@@ -123,10 +123,6 @@ pub(super) async fn fetch(
             return Ok(None);
         }
     };
-    // This node may read it, and knows nothing of who asks.
-    if keep == Keep::Never {
-        return Ok(None);
-    }
     pool.counts
         .asked_bytes
         .fetch_add(len as u64, Ordering::Relaxed);
@@ -186,7 +182,10 @@ fn whole_parts(from: u64, len: usize, size: u64) -> (u64, u64) {
 
 pub(super) fn log(error: &SourceError) {
     match error {
-        SourceError::Changed { .. } | SourceError::NotFound { .. } => {
+        SourceError::Changed { .. }
+        | SourceError::NotFound { .. }
+        | SourceError::Malformed { .. }
+        | SourceError::Private { .. } => {
             tracing::debug!(%error, "not this version here: the mount reads it itself");
         }
         _ => tracing::warn!(%error, "a source cannot be read here: mounts read it themselves"),

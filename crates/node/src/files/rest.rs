@@ -235,7 +235,9 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     if !files.rest.state.lock().account(file).take(len) {
         return;
     }
-    let read = wanted.source.read(&wanted.version, from, len as usize);
+    let read = wanted
+        .source
+        .read_for_others(&wanted.version, from, len as usize);
     let (bytes, keep) = match tokio::time::timeout(FETCH, read).await {
         Ok(Ok(read)) => read,
         Ok(Err(error)) => {

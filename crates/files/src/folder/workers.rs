@@ -1,0 +1,507 @@
+//! The threads that ask a folder. A file system may hold whoever asks it for as long as it likes (a file server that is gone,
+//! hard mounted: for ever), and no thread can be taken back from it. So each folder has a few threads of its own, nobody else
+//! asks it, and they are not waited for longer than [`SILENCE`] after the last sign of life.
+//!
+//! **Silence.** When a call is given up and nothing at all has come back from the folder since it began, the folder is *silent*:
+//! whoever comes next is told so at once. It ends with whatever comes back: of what is still held, or of a look at the
+//! folder itself, which is taken at once and then as often as somebody wants something, at most every [`SILENCE`].
+//!
+//! **Bounds.** [`THREADS_MAX`] threads, held ones included; [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::oneshot;
+
+use crate::source::SourceError;
+
+/// How long a call may give no sign of life.
+pub const SILENCE: Duration = Duration::from_secs(5);
+/// A read may take longer, by its bytes: many at a time on a slow line.
+const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
+/// Threads of one folder.
+const THREADS_MAX: usize = 32;
+/// Calls that wait for a thread.
+const WAITING_MAX: usize = 1024;
+/// How long a thread with nothing to do stays.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The threads of one folder. Clones are the same ones.
+#[derive(Clone)]
+pub struct Workers {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    place: String,
+    /// What is done to see whether a silent folder answers again.
+    look: Box<dyn Fn() + Send + Sync>,
+    patience: Duration,
+    began: Instant,
+    /// When anything came from the folder last, in milliseconds since then.
+    answered_ms: AtomicU64,
+    state: Mutex<State>,
+    come: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Box<dyn FnOnce() + Send>>,
+    threads: usize,
+    idle: usize,
+    /// Since when nothing does, and when it was looked last.
+    silent: Option<Silent>,
+}
+
+#[derive(Clone, Copy)]
+struct Silent {
+    since: Instant,
+    looked: Option<Instant>,
+}
+
+/// What a call that goes on gives.
+pub struct Signs {
+    inner: Arc<Inner>,
+    /// The last sign, or when it began, in milliseconds as in [`Inner::answered_ms`]; [`WAITS`] if it has not.
+    last_ms: AtomicU64,
+    given_up: AtomicBool,
+}
+
+const WAITS: u64 = u64::MAX;
+
+impl Signs {
+    /// It goes on.
+    pub fn give(&self) {
+        let now = self.inner.now_ms();
+        self.last_ms.store(now, Ordering::Relaxed);
+        self.inner.answered_ms.store(now, Ordering::Relaxed);
+    }
+}
+
+/// A call that is waited for. Dropped, it is given up: what has not begun then never will.
+struct Awaited {
+    signs: Arc<Signs>,
+    asked_ms: u64,
+    patience: Duration,
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.signs.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Workers {
+    /// No thread yet. `look` is done now and then while the folder is silent, and may be held like any call.
+    pub fn new(place: &str, look: impl Fn() + Send + Sync + 'static) -> Workers {
+        Workers::with_patience(place, look, SILENCE)
+    }
+
+    fn with_patience(
+        place: &str,
+        look: impl Fn() + Send + Sync + 'static,
+        patience: Duration,
+    ) -> Workers {
+        Workers {
+            inner: Arc::new(Inner {
+                place: place.to_owned(),
+                look: Box::new(look),
+                patience,
+                began: Instant::now(),
+                answered_ms: AtomicU64::new(0),
+                state: Mutex::default(),
+                come: Condvar::new(),
+            }),
+        }
+    }
+
+    /// Has something done, and blocks this thread until it is, or is given up.
+    pub fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Signs) -> Result<T, SourceError> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let (done, come) = sync_channel(1);
+        let awaited = self.ask(0, work, move |result| drop(done.send(result)))?;
+        loop {
+            match come.recv_timeout(self.time_left(&awaited)) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => self.give_up_if_late(&awaited)?,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.broken()),
+            }
+        }
+    }
+
+    /// Has something done that moves so many bytes, and waits until it is, or is given up. A runtime's clock must run.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Signs) -> Result<T, SourceError> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let (done, mut come) = oneshot::channel();
+        let awaited = self.ask(bytes, work, move |result| drop(done.send(result)))?;
+        loop {
+            match tokio::time::timeout(self.time_left(&awaited), &mut come).await {
+                Ok(Ok(result)) => return result,
+                Ok(Err(_)) => return Err(self.broken()),
+                Err(_) => self.give_up_if_late(&awaited)?,
+            }
+        }
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Signs) -> Result<T, SourceError> + Send + 'static,
+        tell: impl FnOnce(Result<T, SourceError>) + Send + 'static,
+    ) -> Result<Awaited, SourceError> {
+        let asked_ms = self.inner.now_ms();
+        let signs = Arc::new(Signs {
+            inner: self.inner.clone(),
+            last_ms: AtomicU64::new(WAITS),
+            given_up: AtomicBool::new(false),
+        });
+        let its = signs.clone();
+        let job = move || {
+            if its.given_up.load(Ordering::Relaxed) {
+                return;
+            }
+            its.last_ms.store(its.inner.now_ms(), Ordering::Relaxed);
+            let result = work(&its);
+            its.inner.answered();
+            tell(result);
+        };
+        self.inner.put(Box::new(job))?;
+        let slow = Duration::from_millis(bytes as u64 * 1000 / SLOWEST_BYTES_PER_SECOND);
+        Ok(Awaited {
+            signs,
+            asked_ms,
+            patience: self.inner.patience + slow,
+        })
+    }
+
+    fn time_left(&self, awaited: &Awaited) -> Duration {
+        let silence = self.inner.last_sign(awaited).elapsed();
+        awaited.patience.saturating_sub(silence)
+    }
+
+    fn give_up_if_late(&self, awaited: &Awaited) -> Result<(), SourceError> {
+        let since = self.inner.last_sign(awaited);
+        match since.elapsed() < awaited.patience {
+            true => Ok(()),
+            false => Err(self.inner.late(since)),
+        }
+    }
+
+    fn broken(&self) -> SourceError {
+        SourceError::Unreachable {
+            place: self.inner.place.clone(),
+            reason: "the thread that asked it has failed: this is a fault of Staves, see the log"
+                .into(),
+        }
+    }
+}
+
+impl Inner {
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn at(&self, ms: u64) -> Instant {
+        self.began + Duration::from_millis(ms)
+    }
+
+    /// The last sign of life: of the call itself, or, if it has not begun, of those before it.
+    fn last_sign(&self, awaited: &Awaited) -> Instant {
+        let last = awaited.signs.last_ms.load(Ordering::Relaxed);
+        let any = || self.answered_ms.load(Ordering::Relaxed);
+        self.at(match last {
+            WAITS => any().max(awaited.asked_ms),
+            last => last,
+        })
+    }
+
+    /// A call is given up.
+    fn late(self: &Arc<Self>, since: Instant) -> SourceError {
+        let mut state = self.state.lock();
+        let answered = self.at(self.answered_ms.load(Ordering::Relaxed));
+        if answered <= since && state.silent.is_none() {
+            let silent = Silent {
+                since,
+                looked: None,
+            };
+            state.silent = Some(silent);
+            let (place, threads) = (&self.place, state.threads);
+            tracing::warn!(%place, threads, "a folder does not answer: who wants something of it is told so at once until it does");
+            self.look_again(&mut state, silent);
+        }
+        self.silent(since)
+    }
+
+    fn silent(&self, since: Instant) -> SourceError {
+        let secs = since.elapsed().as_secs();
+        SourceError::Unreachable {
+            place: self.place.clone(),
+            reason: format!(
+                "it has not answered for {secs} s: see whether the file server, or the disk, that it is on is well"
+            ),
+        }
+    }
+
+    fn answered(&self) {
+        self.answered_ms.store(self.now_ms(), Ordering::Relaxed);
+        if let Some(silent) = self.state.lock().silent.take() {
+            let (place, secs) = (&self.place, silent.since.elapsed().as_secs());
+            tracing::warn!(%place, secs, "a folder answers again");
+        }
+    }
+
+    /// Hands a job to a thread, now or when one is free.
+    fn put(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) -> Result<(), SourceError> {
+        let mut state = self.state.lock();
+        if let Some(silent) = state.silent {
+            self.look_again(&mut state, silent);
+            return Err(self.silent(silent.since));
+        }
+        if state.waiting.len() >= WAITING_MAX {
+            return Err(SourceError::Unreachable {
+                place: self.place.clone(),
+                reason: format!("{WAITING_MAX} others wait for it already: try again"),
+            });
+        }
+        state.waiting.push_back(job);
+        self.wake(&mut state)
+    }
+
+    /// A look that nobody waits for. What is held ends the silence by itself when it comes back; but it may have been lost.
+    fn look_again(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, silent: Silent) {
+        let is_time = |looked: Instant| looked.elapsed() >= self.patience;
+        if !silent.looked.is_none_or(is_time) || state.threads - state.idle >= THREADS_MAX {
+            return;
+        }
+        let looked = Some(Instant::now());
+        state.silent = Some(Silent { looked, ..silent });
+        let me = self.clone();
+        state.waiting.push_back(Box::new(move || {
+            (me.look)();
+            me.answered();
+        }));
+        if let Err(error) = self.wake(state) {
+            tracing::debug!(%error, "not looked at");
+        }
+    }
+
+    /// Sees that somebody takes what waits.
+    fn wake(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) -> Result<(), SourceError> {
+        if state.waiting.len() <= state.idle || state.threads >= THREADS_MAX {
+            self.come.notify_one();
+            return Ok(());
+        }
+        let me = self.clone();
+        let thread = std::thread::Builder::new().name("staves-folder".into());
+        match thread.spawn(move || me.serve()) {
+            Ok(_) => state.threads += 1,
+            Err(_) if state.threads > 0 => {}
+            Err(error) => {
+                state.waiting.clear();
+                return Err(SourceError::Unreachable {
+                    place: self.place.clone(),
+                    reason: format!("no thread can be started to ask it: {error}"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(self: Arc<Self>) {
+        let _seat = Seat(&self);
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.waiting.pop_front() {
+                MutexGuard::unlocked(&mut state, job);
+                continue;
+            }
+            state.idle += 1;
+            let waited = self.come.wait_for(&mut state, IDLE);
+            state.idle -= 1;
+            if waited.timed_out() && state.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// A thread counts until it ends, however it does.
+struct Seat<'a>(&'a Inner);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().threads -= 1;
+    }
+}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Workers({})", self.inner.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(2);
+    /// Whatever a busy machine does to a short wait.
+    const BOUND: Duration = Duration::from_secs(60);
+
+    /// A file system that holds whoever asks it, until it is let go.
+    struct Held {
+        entered: Receiver<()>,
+        workers: Workers,
+        go: Arc<(Mutex<bool>, Condvar)>,
+        enter: SyncSender<()>,
+    }
+
+    fn wait(go: &(Mutex<bool>, Condvar)) {
+        let mut is_free = go.0.lock();
+        while !*is_free {
+            go.1.wait(&mut is_free);
+        }
+    }
+
+    impl Held {
+        fn new() -> Held {
+            let go = Arc::new((Mutex::new(false), Condvar::new()));
+            let looked = go.clone();
+            let (enter, entered) = sync_channel(10_000);
+            Held {
+                entered,
+                workers: Workers::with_patience("/srv/data", move || wait(&looked), PATIENCE),
+                go,
+                enter,
+            }
+        }
+
+        fn work(&self) -> impl FnOnce(&Signs) -> Result<u32, SourceError> + Send + 'static {
+            let (go, enter) = (self.go.clone(), self.enter.clone());
+            move |_| {
+                enter.send(()).expect("the test lives");
+                wait(&go);
+                Ok(7)
+            }
+        }
+
+        fn let_go(&self) {
+            *self.go.0.lock() = true;
+            self.go.1.notify_all();
+        }
+
+        fn entered(&self) -> usize {
+            self.entered.try_iter().count()
+        }
+
+        fn is_silent(&self) -> bool {
+            self.workers.inner.state.lock().silent.is_some()
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.let_go();
+        }
+    }
+
+    fn until(what: &str, mut is: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !is() {
+            assert!(began.elapsed() < BOUND, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Regression: a file server that was gone held every thread that asked for a name or bytes, for ever.
+    #[test]
+    fn who_is_held_is_given_up_and_those_after_it_are_told_at_once() {
+        let held = Held::new();
+        let began = Instant::now();
+        let error = held.workers.call(held.work()).unwrap_err();
+        assert!(began.elapsed() >= PATIENCE && began.elapsed() < BOUND);
+        let text = error.to_string();
+        assert!(matches!(error, SourceError::Unreachable { .. }), "{text}");
+        assert!(
+            text.contains("/srv/data") && text.contains("not answered for"),
+            "{text}"
+        );
+        assert_eq!(held.entered(), 1);
+        for _ in 0..1000 {
+            assert!(held.workers.call(held.work()).is_err());
+        }
+        assert_eq!(held.entered(), 0, "nobody else is held");
+        held.let_go();
+        until("it answers again", || !held.is_silent());
+        assert_eq!(held.workers.call(held.work()).unwrap(), 7);
+    }
+
+    #[test]
+    fn threads_are_bounded_and_what_was_given_up_is_never_begun() {
+        let held = Held::new();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let asked = (0..3 * THREADS_MAX).map(|_| held.workers.run(0, held.work()));
+            let all = futures_util::future::join_all(asked).await;
+            assert!(all.iter().all(Result::is_err));
+        });
+        assert_eq!(held.entered(), THREADS_MAX);
+        held.let_go();
+        until("it answers again", || !held.is_silent());
+        assert_eq!(held.workers.call(|_| Ok(8)).unwrap(), 8);
+        assert_eq!(held.entered(), 0, "nobody wants it any more");
+        assert!(held.workers.inner.state.lock().threads <= THREADS_MAX);
+    }
+
+    /// One file that cannot be read is not all of the folder.
+    #[test]
+    fn a_folder_that_answers_others_is_not_silent() {
+        let held = Held::new();
+        let (workers, work) = (held.workers.clone(), held.work());
+        let one = std::thread::spawn(move || workers.call(work));
+        until("it is held", || held.entered() == 1);
+        until("it is given up", || {
+            assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
+            one.is_finished()
+        });
+        assert!(one.join().unwrap().is_err());
+        assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
+    }
+
+    #[test]
+    fn what_goes_on_is_waited_for_however_long_it_takes() {
+        let held = Held::new();
+        let slow = held.workers.call(|signs| {
+            for _ in 0..15 {
+                std::thread::sleep(PATIENCE / 10);
+                signs.give();
+            }
+            Ok(3)
+        });
+        assert_eq!(slow, Ok(3));
+    }
+
+    #[test]
+    fn a_thread_that_fails_is_said_and_counts_no_more() {
+        // To tell of a failure may take long.
+        let workers = Workers::with_patience("/srv/data", || (), BOUND);
+        let failed = workers.call::<()>(|_| panic!("for the test"));
+        let text = failed.unwrap_err().to_string();
+        assert!(text.contains("a fault of Staves"), "{text}");
+        until("it is gone", || workers.inner.state.lock().threads == 0);
+        assert_eq!(workers.call(|_| Ok(1)), Ok(1));
+    }
+}
