@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -21,6 +22,14 @@ use crate::files::{Kind, Stat, Version};
 pub const ROOT: u64 = 1;
 /// Numbers below are not given out.
 const FIRST: u64 = 16;
+/// How long the kernel is given to let go of pages, once an open was answered by which it should.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// The number of a version of a path, if no other has the same.
+pub fn digest(path: &Path, version: Option<Version>) -> u64 {
+    let seed = version.map_or(0, |Version([a, b])| a ^ b.rotate_left(1) | 1);
+    xxh3_64_with_seed(path.as_os_str().as_bytes(), seed).max(FIRST)
+}
 
 #[derive(Debug)]
 struct Inode {
@@ -31,6 +40,18 @@ struct Inode {
     told: u64,
     /// Another version of the path was seen since.
     stale: bool,
+    pages: Pages,
+}
+
+/// What the kernel has of a file.
+#[derive(Clone, Copy, Debug)]
+enum Pages {
+    /// Bytes of this version, if any.
+    Sound,
+    /// They may have been read while the file was fresh: it may have changed since, and have the same version.
+    Doubtful,
+    /// It was told then to let go of such.
+    LetGo(Instant),
 }
 
 impl Inode {
@@ -40,6 +61,7 @@ impl Inode {
             version,
             told: 1,
             stale: false,
+            pages: Pages::Sound,
         }
     }
 }
@@ -183,6 +205,21 @@ impl Inodes {
         }
     }
 
+    /// A file is opened, which is fresh or not. Whether the kernel may keep the pages that it has of it: never those that it may
+    /// have read while the file was fresh.
+    pub fn opened(&mut self, number: u64, fresh: bool, now: Instant) -> bool {
+        let Some(inode) = self.by_number.get_mut(&number) else {
+            return false;
+        };
+        inode.pages = match inode.pages {
+            _ if fresh => Pages::Doubtful,
+            Pages::Doubtful => Pages::LetGo(now),
+            Pages::LetGo(since) if now.duration_since(since) >= LET_GO => Pages::Sound,
+            same => same,
+        };
+        matches!(inode.pages, Pages::Sound)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.by_number.len()
@@ -232,6 +269,7 @@ mod tests {
             modified: SystemTime::UNIX_EPOCH,
             mode: 0o644,
             version: Version([version, 0]),
+            fresh: false,
         }
     }
 
@@ -305,7 +343,6 @@ mod tests {
         inodes.forget(known.number, 2);
         assert!(inodes.tell(&root_names(199), &stat(1)).is_some());
     }
-
     #[test]
     fn folders_are_given_up_from_the_leaves_on_and_the_table_stays_bounded() {
         let mut inodes = Inodes::new(100);
@@ -328,5 +365,20 @@ mod tests {
         assert_eq!((inodes.len(), inodes.within.len()), (2, 1));
         inodes.forget(top, 1);
         assert_eq!((inodes.len(), inodes.within.len()), (1, 0));
+    }
+
+    #[test]
+    fn pages_that_may_have_been_read_while_a_file_was_fresh_are_not_kept() {
+        let mut inodes = Inodes::new(100);
+        let number = inodes.tell(Path::new("a"), &stat(1)).unwrap().number;
+        let now = Instant::now();
+        assert!(inodes.opened(number, false, now));
+        assert!(!inodes.opened(number, true, now));
+        assert!(!inodes.opened(number, false, now), "let go first");
+        assert!(!inodes.opened(number, false, now), "it may not have yet");
+        assert!(!inodes.opened(number, true, now + LET_GO));
+        assert!(!inodes.opened(number, false, now + LET_GO));
+        assert!(inodes.opened(number, false, now + LET_GO * 2));
+        assert!(!inodes.opened(99, false, now), "not known");
     }
 }

@@ -36,6 +36,7 @@ const DOTS_STAT: Stat = Stat {
     modified: SystemTime::UNIX_EPOCH,
     mode: 0o755,
     version: Version([0, 0]),
+    fresh: false,
 };
 
 /// An entry of a listing by the kernel's offset, or the name of one of the two before.

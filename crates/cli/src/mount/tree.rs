@@ -29,6 +29,7 @@ impl Tree {
     }
 
     fn shown(&self, path: &[u8], stat: staves_client::Stat) -> Stat {
+        let fresh = matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
         let (kind, version) = match stat.kind {
             staves_client::Kind::Folder => (Kind::Folder, Version([0; 2])),
             staves_client::Kind::Link(to) => {
@@ -50,6 +51,7 @@ impl Tree {
             size: stat.size,
             modified: UNIX_EPOCH + since,
             version,
+            fresh,
         }
     }
 }

@@ -269,7 +269,10 @@ impl<S: Files> Export<S> {
             ahead: Mutex::new(Ahead::new(self.read_ahead_bytes)),
             checked: Mutex::new(Instant::now()),
         });
-        self.open.lock().put(handle.number(), open.clone());
+        // What is read ahead of it must not be given once it is not fresh any more.
+        if !self.files.stat_open(&open.file).fresh {
+            self.open.lock().put(handle.number(), open.clone());
+        }
         Ok(open)
     }
 

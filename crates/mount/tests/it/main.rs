@@ -88,11 +88,16 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     words.flatten().take(bytes).collect()
 }
 
-/// Old enough for the page cache to be kept.
+/// Puts back the time of change that programs can set. It is the other one that makes a file fresh.
 fn age(path: &Path) {
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600))
         .unwrap();
+}
+
+/// Until files that were made just now are not fresh any more: read ahead, and kept by the page cache.
+fn settle() {
+    std::thread::sleep(Duration::from_millis(2100));
 }
 
 fn errno(error: &std::io::Error) -> rustix::io::Errno {

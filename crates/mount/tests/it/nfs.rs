@@ -18,7 +18,7 @@ use staves_mount::{Folder, NfsOptions, NfsServer, serve_nfs};
 use tempfile::TempDir;
 
 use self::raw::{Client, MOUNT, NFS, STALE, say};
-use crate::{Seen, Watched, age, noise, until};
+use crate::{Seen, Watched, age, noise, settle, until};
 
 fn local() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
@@ -372,6 +372,7 @@ fn several_calls_of_a_client_are_answered_at_a_time_and_reading_in_order_is_read
     let source = source();
     let path = source.path().join("long");
     std::fs::write(&path, noise(5, 8 << 20)).unwrap();
+    settle();
     let seen = Arc::new(Seen::default());
     let watched = Watched {
         folder: Folder::open(source.path()).unwrap(),
