@@ -116,6 +116,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 /// What was asked of a folder, and how it answers.
 #[derive(Default)]
 struct Seen {
+    looks: AtomicU64,
     reads: AtomicU64,
     bytes: AtomicU64,
     ahead_bytes: AtomicU64,
@@ -135,6 +136,7 @@ impl Files for Watched {
     type File = FolderFile;
 
     fn stat(&self, path: &Path) -> Result<Stat, FileError> {
+        self.seen.looks.fetch_add(1, Ordering::Relaxed);
         let stat = self.folder.stat(path)?;
         match stat.kind != Kind::Folder && self.seen.gone.load(Ordering::Relaxed) {
             true => Err(FileError::NotFound),
