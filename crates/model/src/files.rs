@@ -22,7 +22,7 @@ pub const PIN_TEXT_BYTES_MAX: usize = 4096;
 /// some room too.
 pub const PINNED_PERCENT_MAX: u64 = 75;
 /// Bytes of a part of a file, the least that takes memory.
-const PART_BYTES: u64 = 16 << 10;
+const PART_BYTES: u64 = 8 << 10;
 /// Longest address of a source, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 4096;
 

@@ -1,7 +1,7 @@
 //! Blocks of files in RAM, read by other processes of the machine without a message.
 //!
 //! A block is 256 KiB of one version of one file; it never changes under its [`BlockKey`], it only comes,
-//! part by part, and goes. A part is 16 KiB: what a miss fetches at least. Every 4 KiB have a
+//! part by part, and goes. A part is 8 KiB: what a miss fetches at least. Every 4 KiB have a
 //! CRC32C that is made when they come in and checked each time that they are read, after they were copied.
 //!
 //! **Path of the data.** [`Blocks::new`] makes a memfd: a header, a table, frames of a part each. The node
@@ -26,9 +26,9 @@ pub use self::shared::{Miss, Shelf};
 pub use self::writer::{Blocks, Checked, Figures, Listed, PutError};
 
 /// Bytes of a part, the least that is fetched, and of a frame.
-pub const PART_BYTES: usize = 16 << 10;
+pub const PART_BYTES: usize = 8 << 10;
 /// Parts of a block.
-pub const BLOCK_PARTS: usize = 16;
+pub const BLOCK_PARTS: usize = 32;
 /// Bytes of a whole block; a file's last one may be shorter.
 pub const BLOCK_BYTES: usize = PART_BYTES * BLOCK_PARTS;
 /// Bytes that have a checksum of their own.

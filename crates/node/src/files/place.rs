@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn runs_of_parts() {
         assert_eq!(runs(0), []);
+        assert_eq!(runs(u32::MAX), [(0, BLOCK_PARTS)]);
         assert_eq!(runs(0xffff), [(0, 16)]);
-        assert_eq!(runs(0b1000_0000_0110_0001), [(0, 1), (5, 7), (15, 16)]);
+        assert_eq!(runs(0x8000_0061), [(0, 1), (5, 7), (31, 32)]);
     }
 }

@@ -1,7 +1,7 @@
 //! The rest of a block behind a miss: what a reader who goes on will ask for next, fetched while nobody waits for it.
 //!
 //! **Path of the data.** A miss is fetched from the source as it was asked for, in whole parts, and then told here
-//! ([`Rest::missed`]). If the reader seems to go on nearby, the block waits in a short line; a worker fetches what is
+//! ([`Rest::missed`]). If the reader seems to go on in order, the block waits in a short line; a worker fetches what is
 //! missing of it and keeps it. A read of what was fetched so is told as well ([`Rest::read`]): it paid.
 //!
 //! **Promise.** Of no file more than [`AMPLIFICATION`] times what was asked for is fetched, as far as that is ours to
@@ -38,6 +38,9 @@ const WAITING_MAX: usize = 64;
 const AT_ONCE: usize = 2;
 /// With more readers than this at the source, or waiting for it, rests are given up.
 const READERS_MAX: usize = 8;
+/// Parts that somebody has read in order before the rest of a block is fetched for him: 128 KiB. Who reads 64 KiB and jumps (tools
+/// that fetch regions of a genome do) is not charged for what he will not read.
+const RUN_MIN: u32 = (128 << 10) / PART_BYTES as u32;
 /// What has waited so long is not wanted any more.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// How long a source may take for a rest.
@@ -118,15 +121,16 @@ impl Account {
         self.ahead.push_back((block, parts));
     }
 
-    /// Bytes were read: those that had been fetched ahead pay for more, each once.
-    fn read(&mut self, block: u32, parts: u32) {
+    /// So many bytes of these parts were read: parts that had been fetched ahead pay for more, each once, and never for
+    /// more than was read of them.
+    fn read(&mut self, block: u32, parts: u32, bytes: u64) {
         let mut paid = 0;
         for (_, left) in self.ahead.iter_mut().filter(|(b, _)| *b == block) {
             paid += (*left & parts).count_ones();
             *left &= !parts;
         }
         self.ahead.retain(|(_, left)| *left != 0);
-        self.pay_in(u64::from(paid) * PART_BYTES as u64 * AMPLIFICATION);
+        self.pay_in(bytes.min(u64::from(paid) * PART_BYTES as u64) * AMPLIFICATION);
     }
 }
 
@@ -140,7 +144,7 @@ impl State {
 }
 
 impl Rest {
-    /// A miss was fetched. If its reader seems to go on nearby, the rest of its last block is `wanted`.
+    /// A miss was fetched. If its reader seems to go on in order, the rest of its last block is `wanted`.
     pub(super) fn missed(&self, file: FileId, asked: u64, fetched: u64, wanted: Option<Wanted>) {
         let mut state = self.state.lock();
         state.account(file).missed(asked, fetched);
@@ -169,7 +173,7 @@ impl Rest {
             return;
         }
         for (block, parts) in parts_of(from, len) {
-            account.read(block, parts);
+            account.read(block, parts, len);
         }
     }
 
@@ -252,8 +256,8 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     }
 }
 
-/// Whether whoever missed these bytes seems to go on nearby: of the last block that they touch there is something that was
-/// not asked for just now, or the block before was read to its end. The block, if so and if it has a rest.
+/// Whether whoever missed these bytes seems to go on: [`RUN_MIN`] parts up to their end are there or were asked for
+/// just now. The block of their end, if so and if it has a rest.
 pub(super) fn goes_on(
     pool: &FilesPool,
     file: FileId,
@@ -261,16 +265,26 @@ pub(super) fn goes_on(
     from: u64,
     len: u64,
 ) -> Option<u32> {
-    let (block, asked) = parts_of(from, len).last()?;
-    let there = pool.blocks.parts(key(file, block));
-    let before = block
-        .checked_sub(1)
-        .map(|b| pool.blocks.parts(key(file, b)));
-    let end_before = before.is_some_and(|parts| parts >> (BLOCK_PARTS - 1) == 1);
+    let end = from + len;
+    let (block, asked) = parts_of(end - 1, 1).last()?;
+    let there = |block| pool.blocks.parts(key(file, block));
+    let own = |b: u32| {
+        parts_of(from, len)
+            .filter(|(of, _)| *of == b)
+            .fold(0, |all, (_, parts)| all | parts)
+    };
+    let before = block.checked_sub(1).map_or(0, |b| there(b) | own(b));
+    let run = run_up_to(before, there(block) | own(block), asked);
     let left = size - u64::from(block) * BLOCK_BYTES as u64;
-    let whole = there == all_parts(left.min(BLOCK_BYTES as u64));
-    let near = there & !asked != 0 || asked & 1 == 1 && end_before;
-    (near && !whole).then_some(block)
+    let whole = there(block) == all_parts(left.min(BLOCK_BYTES as u64));
+    (run >= RUN_MIN && !whole).then_some(block)
+}
+
+/// How many parts without a gap end with `last`, one part of a block, given those that are there of it and of the block before.
+fn run_up_to(before: u32, there: u32, last: u32) -> u32 {
+    let both = u64::from(there) << 32 | u64::from(before);
+    let above = 31 - last.trailing_zeros();
+    (both << above).leading_ones()
 }
 
 fn key(file: FileId, block: u32) -> BlockKey {
@@ -281,7 +295,12 @@ fn key(file: FileId, block: u32) -> BlockKey {
 }
 
 pub(super) fn all_parts(block_bytes: u64) -> u32 {
-    (1 << block_bytes.div_ceil(PART_BYTES as u64)) - 1
+    first_parts(block_bytes.div_ceil(PART_BYTES as u64))
+}
+
+/// The first so many parts of a block.
+fn first_parts(count: u64) -> u32 {
+    ((1u64 << count) - 1) as u32
 }
 
 /// The blocks that a range touches, each with the parts of it.
@@ -291,7 +310,7 @@ fn parts_of(from: u64, len: u64) -> impl Iterator<Item = (u32, u32)> {
     (from / block..end.div_ceil(block)).map(move |b| {
         let start = from.max(b * block) - b * block;
         let stop = end.min((b + 1) * block) - b * block;
-        let parts = all_parts(stop) & !((1 << (start / part)) - 1);
+        let parts = all_parts(stop) & !first_parts(start / part);
         (b as u32, parts)
     })
 }
@@ -308,10 +327,24 @@ mod tests {
         let of = |from, len| parts_of(from, len).collect::<Vec<_>>();
         assert_eq!(of(0, 1), [(0, 1)]);
         assert_eq!(of(PART - 1, 2), [(0, 0b11)]);
-        assert_eq!(of(BLOCK - 1, 2), [(0, 1 << 15), (1, 1)]);
-        assert_eq!(of(2 * PART, BLOCK), [(0, 0xfffc), (1, 0b11)]);
-        assert_eq!(all_parts(BLOCK), 0xffff);
+        assert_eq!(of(BLOCK - 1, 2), [(0, 1 << 31), (1, 1)]);
+        assert_eq!(of(2 * PART, BLOCK), [(0, 0xffff_fffc), (1, 0b11)]);
+        assert_eq!(all_parts(BLOCK), u32::MAX);
         assert_eq!(all_parts(PART + 1), 0b11);
+    }
+
+    #[test]
+    fn a_run_ends_with_what_was_asked_for_and_may_begin_in_the_block_before() {
+        assert_eq!(run_up_to(0, 0b1, 0b1), 1);
+        assert_eq!(run_up_to(u32::MAX, 0b1, 0b1), 33);
+        assert_eq!(run_up_to(0xf000_0000, 0b111, 0b100), 7);
+        assert_eq!(run_up_to(u32::MAX, 0b1110, 0b1000), 3, "a gap");
+        assert_eq!(run_up_to(0, u32::MAX, 1 << 31), 32);
+        assert_eq!(
+            run_up_to(0, u32::MAX, 1 << 3),
+            4,
+            "what lies behind counts for nothing"
+        );
     }
 
     /// A reader goes through a file by 8 KiB; all but a few of its blocks come whole, and no more is fetched than
@@ -326,19 +359,19 @@ mod tests {
                 asked += step;
                 let (_, parts) = parts_of(at, step).next().unwrap();
                 if there & parts == parts {
-                    account.read(block, parts);
+                    account.read(block, parts, step);
                     continue;
                 }
                 fetched += PART;
                 there |= parts;
                 account.missed(step, PART);
-                let rest = 0xffff & !there;
+                let rest = !there;
                 let bytes = u64::from(rest.count_ones()) * PART;
                 if account.take(bytes) {
                     fetched += bytes;
                     account.fetched_ahead(block, rest);
                     whole += u64::from(at == 0);
-                    there = 0xffff;
+                    there = u32::MAX;
                 }
                 assert!(fetched <= asked * AMPLIFICATION);
             }
@@ -350,13 +383,21 @@ mod tests {
     #[test]
     fn only_what_was_fetched_ahead_pays_and_once() {
         let mut account = Account::default();
-        account.read(7, 0xffff);
+        account.read(7, u32::MAX, BLOCK);
         assert_eq!(account.credit, 0);
         account.fetched_ahead(7, 0b110);
-        account.read(7, 0b011);
-        account.read(7, 0b011);
+        account.read(7, 0b011, 2 * PART);
+        account.read(7, 0b011, 2 * PART);
         assert_eq!(account.credit, PART * AMPLIFICATION);
         assert!(!account.take(PART * AMPLIFICATION + 1) && account.take(PART));
+        account.fetched_ahead(8, 0b11);
+        account.credit = 0;
+        account.read(8, 0b11, 100);
+        assert_eq!(
+            account.credit,
+            100 * AMPLIFICATION,
+            "a few bytes of two parts"
+        );
         for block in 0..1000 {
             account.fetched_ahead(block, 1);
             account.missed(1 << 20, 1);

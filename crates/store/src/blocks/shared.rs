@@ -19,9 +19,11 @@ use std::sync::atomic::{
 
 use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"stavblk1");
+const MAGIC: u64 = u64::from_le_bytes(*b"stavblk2");
 /// Entries that a key may be in.
 pub(super) const WAYS: usize = 8;
+/// Of so many frames one may begin a block: 64 KiB. An entry takes 7 ‰ of that; sets fill unevenly, hence not all of what this allows for is to be had.
+const FRAMES_PER_ENTRY: usize = 7;
 const SUMS: usize = BLOCK_BYTES / SUM_BYTES;
 const PAGE: usize = 4096;
 /// How often a read begins again because the entry changed under it, before it gives up: each change
@@ -100,10 +102,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For so many frames: at least as many entries as whole blocks fit, and half as many again, since files
-    /// end in short blocks and sets fill unevenly.
+    /// For so many frames. A pool of files as short as [`FRAMES_PER_ENTRY`] parts fills its memory still.
     pub(super) fn for_frames(frames: usize) -> Layout {
-        let entries = frames / BLOCK_PARTS * 3 / 2 + frames / BLOCK_PARTS.pow(2) + WAYS;
+        let entries = frames.div_ceil(FRAMES_PER_ENTRY) + WAYS;
         Layout {
             sets: entries.div_ceil(WAYS),
             frames,
