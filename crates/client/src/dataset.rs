@@ -282,6 +282,13 @@ impl Dataset {
         Ok(u64::from(len))
     }
 
+    /// Whether nodes may keep what an open file has, as its source says it now.
+    pub async fn may_be_kept(&self, file: &OpenFile) -> Result<Keep, SourceError> {
+        let some = file.size().min(1) as usize;
+        let read = self.inner.source.read(&file.version, 0, some).await;
+        read.map(|(_, keep)| keep)
+    }
+
     /// What of a range lies in the first stretch that it touches.
     fn piece(&self, _file: &OpenFile, from: u64, end: u64) -> (u64, u32) {
         let stretch = u64::from(FILE_BYTES_MAX);
