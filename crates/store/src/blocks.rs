@@ -55,6 +55,11 @@ impl BlockKey {
     }
 }
 
+/// CRC32C, as fast as this machine has it: each read waits for it.
+fn sum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
 /// What is lost with a bucket's blocks if they are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copies {
