@@ -16,12 +16,14 @@
 //! changes; a reader that finds it changed once it has copied begins again. A frame is written only while no entry names it, and it
 //! is no entry's before the number of the one that named it went up.
 
+mod changes;
 mod policy;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+pub use self::changes::Changed;
 pub use self::shared::{Miss, Shelf};
 pub use self::writer::{Blocks, Checked, Figures, Listed, PutError};
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use parking_lot::Mutex;
 
+use super::changes::Changes;
 use super::policy::Policy;
 use super::shared::{Entry, Layout, Shelf, WAYS};
 use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, Copies, Miss, PART_BYTES, SUM_BYTES};
@@ -78,12 +79,13 @@ pub struct Checked {
 /// A node's blocks.
 #[derive(Debug)]
 pub struct Blocks {
-    shelf: Arc<Shelf>,
-    inner: Mutex<Inner>,
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
+    pub(super) changes: Changes,
     policy: Policy,
     /// Frames that nobody has and whose memory is there still.
     free: Vec<u32>,
@@ -108,6 +110,7 @@ impl Blocks {
         let frames = frames.max(BLOCK_PARTS);
         let layout = Layout::for_frames(frames);
         let inner = Inner {
+            changes: Changes::new(layout.entries()),
             policy: Policy::new(layout.entries()),
             free: Vec::new(),
             punched: Vec::new(),
@@ -187,6 +190,7 @@ impl Blocks {
             entry.parts.store(parts | 1 << part, Relaxed);
         });
         inner.policy.grew(index as u32);
+        inner.changes.note(index);
         Ok(())
     }
 
@@ -264,6 +268,7 @@ impl Blocks {
             inner.give(entry.frames[part].load(Relaxed));
         }
         inner.policy.remove(index as u32);
+        inner.changes.note(index);
         inner.blocks -= 1;
     }
 
@@ -373,7 +378,7 @@ impl Blocks {
             .collect()
     }
 
-    fn is_taken(&self, index: usize) -> bool {
+    pub(super) fn is_taken(&self, index: usize) -> bool {
         self.shelf.tag(index).load(Relaxed) != 0
     }
 
