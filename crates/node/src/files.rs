@@ -5,15 +5,20 @@
 //! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
 //!
 //! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
-//! what was asked for; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
+//! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
+//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
 //! requests take; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
 //! up ([`Files::fit`]). What requests take beside that is bounded; a small node's blocks leave room for it and for the program, so that
 //! the process has `--memory` and a tenth at most.
 
+mod again;
 mod door;
 mod fetch;
+mod lost;
+mod names;
+mod neighbour;
 mod pins;
 mod place;
 mod rest;
@@ -35,16 +40,19 @@ use staves_net::{Peers, Reply};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
-    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileCheck, FileChecked, FileFetch, FileId, FileKey,
-    FileKeys, FileKeysAnswer, FilePut, FileRead,
+    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked,
+    FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FilePut,
+    FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
+use self::again::Again;
 use self::fetch::Flights;
 use self::pins::Pinned;
 use self::rest::Rest;
 use self::room::Room;
 use self::uses::Uses;
+use crate::status::AgainFacts;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
@@ -69,6 +77,7 @@ pub(crate) struct Files {
     /// Sources by the words that the map has for them.
     sources: Mutex<BTreeMap<String, Source>>,
     rest: Rest,
+    again: Again,
     room: Room,
     pub(crate) uses: Uses,
     /// Datasets whose source lately refused this node, which may have no credentials.
@@ -110,12 +119,16 @@ pub(crate) struct Counts {
     pub(crate) fetched_bytes: AtomicU64,
     /// Those of them that nobody had asked for: rests of blocks.
     pub(crate) ahead_bytes: AtomicU64,
+    /// Those of them that were in the memory of a node that is gone.
+    pub(crate) again_bytes: AtomicU64,
     /// Reads from sources.
     pub(crate) fetches: AtomicU64,
     /// Reads answered from memory.
     pub(crate) hits: AtomicU64,
     /// Bytes whose checksums were compared without a reader.
     pub(crate) scrubbed_bytes: AtomicU64,
+    /// Not a sum: blocks that this node remembers of another.
+    pub(crate) remembered_blocks: AtomicU64,
 }
 
 impl Files {
@@ -131,6 +144,7 @@ impl Files {
             sources: Mutex::default(),
             rest: Rest::default(),
             room: Room::new(memory_bytes),
+            again: Again::default(),
             uses: Uses::default(),
             refused: Mutex::default(),
         }
@@ -146,6 +160,8 @@ impl Files {
             tokio::spawn(rest::run(files.clone())),
             tokio::spawn(scrub::run(files.clone())),
             tokio::spawn(pins::run(files.clone())),
+            tokio::spawn(neighbour::run(files.clone())),
+            tokio::spawn(again::run(files.clone())),
             tokio::spawn(place::run(files, directory)),
         ]
     }
@@ -344,6 +360,31 @@ impl Files {
                 drop(room);
             });
         }
+    }
+
+    /// What changed among this node's blocks.
+    pub(crate) fn changes(&self, ask: FileChanges) -> Result<FileChangesAnswer, ErrorPacket> {
+        neighbour::changes(self, &*self.pool(ask.pool)?, ask)
+    }
+
+    /// Says what this node has not of what a node had that is gone, or fetches it.
+    pub(crate) async fn lost(
+        &self,
+        ask: FileLost,
+        deadline: Instant,
+    ) -> Result<FileLostAnswer, ErrorPacket> {
+        let pool = self.pool(ask.pool)?;
+        lost::lost(self, &pool, ask, deadline).await
+    }
+
+    /// What is being fetched again because a node is gone.
+    pub(crate) fn fetching_again(&self) -> Option<AgainFacts> {
+        self.again.now()
+    }
+
+    /// How many lost nodes it has seen to so.
+    pub(crate) fn losses(&self) -> u64 {
+        self.again.ended()
     }
 
     /// What this node has of a bucket.

@@ -515,6 +515,7 @@ impl Running {
             used_bytes,
             files_bytes: self.files.used_bytes(),
             uses: self.files.uses.list(),
+            fetching_again: self.files.fetching_again(),
             budget_bytes: self.memory_bytes,
             reads: figures.reads,
             hits: figures.hits,

@@ -17,6 +17,7 @@
 //! is no entry's before the number of the one that named it went up.
 
 mod buckets;
+mod changes;
 mod many;
 mod policy;
 mod shared;
@@ -24,6 +25,7 @@ mod shared;
 mod tests;
 mod writer;
 
+pub use self::changes::Changed;
 pub use self::shared::{Miss, Shelf};
 pub use self::writer::{Blocks, Checked, Figures, Listed, PutError};
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use staves_net::Reply;
-use staves_wire::files::{FileCheck, FileFetch, FileKeys, FilePut, FileRead, FileUse};
+use staves_wire::files::{
+    FileChanges, FileCheck, FileFetch, FileKeys, FileLost, FilePut, FileRead, FileUse,
+};
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
@@ -55,6 +57,20 @@ pub(super) fn put(running: &Running, ask: FilePut, reply: Reply) {
 
 pub(super) fn keys(running: &Running, ask: &FileKeys, reply: Reply) {
     answer(reply, running.files.keys(ask).map(Message::FileKeysAnswer));
+}
+
+pub(super) fn changes(running: &Running, ask: FileChanges, reply: Reply) {
+    let changes = running.files.changes(ask);
+    answer(reply, changes.map(Message::FileChangesAnswer));
+}
+
+pub(super) fn lost(running: &Arc<Running>, ask: FileLost, reply: Reply) {
+    let files = running.files.clone();
+    tokio::spawn(async move {
+        let deadline = Instant::now() + time_left(&reply);
+        let lost = files.lost(ask, deadline).await;
+        answer(reply, lost.map(Message::FileLostAnswer));
+    });
 }
 
 /// Apart from the connection's task: it compares many bytes.

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use staves_model::bucket_of;
 
 use super::buckets::Buckets;
+use super::changes::Changes;
 use super::policy::Policy;
 use super::shared::{Layout, Shelf, WAYS};
 use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, Miss, PART_BYTES, SUM_BYTES};
@@ -94,6 +95,7 @@ pub struct Blocks {
 pub(super) struct Inner {
     pub(super) policy: Policy,
     pub(super) buckets: Buckets,
+    pub(super) changes: Changes,
     /// Frames that nobody has and whose memory is there still.
     pub(super) free: Vec<u32>,
     /// The same, and the kernel has their memory back.
@@ -120,6 +122,7 @@ impl Blocks {
         let frames = frames.max(BLOCK_PARTS);
         let layout = Layout::for_frames(frames);
         let inner = Inner {
+            changes: Changes::new(layout.entries()),
             policy: Policy::new(layout.entries()),
             buckets: Buckets::new(buckets, layout.entries()),
             free: Vec::new(),
@@ -204,6 +207,7 @@ impl Blocks {
         });
         inner.policy.grew(index as u32);
         inner.buckets.grew(index as u32);
+        inner.changes.note(index);
         Ok(())
     }
 
@@ -297,6 +301,7 @@ impl Blocks {
         }
         inner.policy.remove(index as u32);
         inner.buckets.remove(index as u32, parts.count_ones());
+        inner.changes.note(index);
         inner.blocks -= 1;
     }
 
@@ -392,7 +397,7 @@ impl Blocks {
         found.map_or(0, |index| self.shelf.entry(index).parts.load(Relaxed))
     }
 
-    fn is_taken(&self, index: usize) -> bool {
+    pub(super) fn is_taken(&self, index: usize) -> bool {
         self.shelf.tag(index).load(Relaxed) != 0
     }
 
