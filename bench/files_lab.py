@@ -16,9 +16,9 @@ def tell(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def run(command, **options):
+def run(command, may_be=(0,), **options):
     out = subprocess.run(command, capture_output=True, text=True, **options)
-    if out.returncode:
+    if out.returncode not in may_be:
         sys.exit(f"{' '.join(command)}: {out.stderr or out.stdout}")
     return out.stdout
 
@@ -108,8 +108,8 @@ class Workstation(Place):
         with open(self.log, "a") as log:
             self.node = self.start(*args, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def staves(self, *args, cluster=None):
-        return self.run(STAVES, "--cluster", f"{cluster or self.address}:1600", *args)
+    def staves(self, *args, cluster=None, **options):
+        return self.run(STAVES, "--cluster", f"{cluster or self.address}:1600", *args, **options)
 
     def json(self, *args, **options):
         return json.loads(self.staves(*args, "-o", "json", **options))

@@ -302,6 +302,7 @@ impl Remote {
             // Not all answers have more than seconds.
             modified: (meta.last_modified.timestamp(), 0),
             executable: false,
+            for_all: true,
         })
     }
 

@@ -88,6 +88,8 @@ pub struct Stat {
     pub modified: (i64, u32),
     /// Whether its owner may execute it.
     pub executable: bool,
+    /// Whether everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
+    pub for_all: bool,
 }
 
 /// Whether the pool may keep what was read.

@@ -53,7 +53,7 @@ impl Tree {
             mode: match kind {
                 Kind::File if !stat.executable => 0o444,
                 _ => 0o555,
-            },
+            } & if stat.for_all { 0o777 } else { 0o700 },
             kind,
             size: stat.size,
             modified: UNIX_EPOCH + since,

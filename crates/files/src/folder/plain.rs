@@ -24,6 +24,8 @@ const OPEN_MAX: usize = 256;
 const FRESH: Duration = Duration::from_secs(2);
 /// How often it is looked whether the path still leads to the folder that is open.
 const LOOK: Duration = Duration::from_secs(1);
+/// Folders of which it is remembered whether everybody may enter them; when there are more, all are forgotten.
+const WAYS_MAX: usize = 4096;
 /// Longest text of a symbolic link.
 const LINK_BYTES: usize = 4096;
 
@@ -33,6 +35,8 @@ pub struct Plain {
     place: String,
     root: Mutex<Option<Root>>,
     open: Mutex<Open>,
+    /// Of folders: whether everybody may enter them, and when that was looked at.
+    ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
 }
 
 /// What the folder's path led to.
@@ -58,6 +62,7 @@ impl Plain {
             place: place.to_owned(),
             root: Mutex::default(),
             open: Mutex::default(),
+            ways: Mutex::default(),
         }
     }
 
@@ -169,6 +174,7 @@ impl Plain {
             size: stat.stx_size,
             modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
             executable: stat.stx_mode & 0o100 != 0,
+            for_all: path.is_empty() || is_for_all(&stat),
         })
     }
 
@@ -218,12 +224,13 @@ impl Plain {
             return Err(changed());
         }
         let (open, seen) = self.file(file)?;
-        if whom == Whom::Others && !is_for_all(&seen) {
+        let for_all = is_for_all(&seen) && self.way_is_for_all(&file.path)?;
+        if whom == Whom::Others && !for_all {
             return Err(SourceError::Private {
                 path: text(&file.path),
             });
         }
-        let read = read(&open, file, from, len);
+        let read = read(&open, file, from, len, for_all);
         if let Ok(Some(read)) = read {
             return Ok(read);
         }
@@ -232,6 +239,37 @@ impl Plain {
             Err(errno) => self.error(&file.path, errno),
             Ok(_) => changed(),
         })
+    }
+
+    /// Whether everybody may enter the folders that lead to a file, below the dataset's own: that one was made known to all by
+    /// whoever mounted it.
+    fn way_is_for_all(&self, path: &[u8]) -> Result<bool, SourceError> {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for (end, _) in slashes {
+            if !self.folder_is_for_all(&path[..end])? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn folder_is_for_all(&self, path: &[u8]) -> Result<bool, SourceError> {
+        let known = self.ways.lock().get(path).copied();
+        if let Some((for_all, looked)) = known
+            && looked.elapsed() < LOOK
+        {
+            return Ok(for_all);
+        }
+        let looked = Instant::now();
+        let folder = self.open_at(path, OFlags::PATH | OFlags::DIRECTORY)?;
+        let stat = look(&folder).map_err(|errno| self.error(path, errno))?;
+        let for_all = stat.stx_mode & 0o001 != 0;
+        let mut ways = self.ways.lock();
+        if ways.len() >= WAYS_MAX {
+            ways.clear();
+        }
+        ways.insert(path.to_owned(), (for_all, looked));
+        Ok(for_all)
     }
 
     /// The file, open, in that version.
@@ -286,6 +324,7 @@ fn read(
     file: &FileVersion,
     from: u64,
     len: usize,
+    for_all: bool,
 ) -> Result<Option<(Bytes, Keep)>, Errno> {
     let mut bytes = BytesMut::zeroed(len);
     match open.read_exact_at(&mut bytes, from) {
@@ -296,7 +335,7 @@ fn read(
         },
     }
     let seen = look(open)?;
-    Ok((version(&seen) == file.version).then(|| (bytes.freeze(), keep(&seen))))
+    Ok((version(&seen) == file.version).then(|| (bytes.freeze(), keep(&seen, for_all))))
 }
 
 fn look(file: impl AsFd) -> Result<Statx, Errno> {
@@ -316,11 +355,15 @@ fn version(seen: &Statx) -> String {
 }
 
 fn is_for_all(seen: &Statx) -> bool {
-    seen.stx_mode & 0o004 != 0
+    let all = match FileType::from_raw_mode(seen.stx_mode.into()) {
+        FileType::Directory => 0o005,
+        _ => 0o004,
+    };
+    seen.stx_mode & all == all
 }
 
-fn keep(seen: &Statx) -> Keep {
-    match is_for_all(seen) {
+fn keep(seen: &Statx, for_all: bool) -> Keep {
+    match for_all && is_for_all(seen) {
         false => Keep::Never,
         true if is_fresh(seen) => Keep::NotYet,
         true => Keep::Yes,
@@ -604,5 +647,36 @@ mod tests {
         let before = read_bytes();
         assert!(folder.read(&file, 0, 1 << 20, Whom::Own).is_ok());
         assert!(read_bytes() - before >= 1 << 20, "it can be told");
+    }
+
+    /// Regression: what everybody may read was kept though it lies in a folder that nobody else may enter.
+    #[test]
+    fn what_lies_in_a_private_folder_is_private() {
+        let mode = std::fs::Permissions::from_mode;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), mode(0o755)).unwrap();
+        let sub = dir.path().join("a/b");
+        std::fs::create_dir_all(&sub).unwrap();
+        std::fs::write(sub.join("f"), b"text").unwrap();
+        let folder = Plain::new(dir.path().to_str().unwrap());
+        let file = at(&folder, b"a/b/f");
+        let kept = |whom| folder.read(&file, 0, 4, whom).map(|(_, keep)| keep);
+        assert_ne!(kept(Whom::Others).unwrap(), Keep::Never);
+        for private in ["a", "a/b"] {
+            let private = dir.path().join(private);
+            std::fs::set_permissions(&private, mode(0o750)).unwrap();
+            folder.ways.lock().clear(); // as after a second
+            assert!(matches!(
+                kept(Whom::Others),
+                Err(SourceError::Private { .. })
+            ));
+            assert_eq!(kept(Whom::Own).unwrap(), Keep::Never);
+            std::fs::set_permissions(&private, mode(0o755)).unwrap();
+            folder.ways.lock().clear();
+            assert_ne!(kept(Whom::Others).unwrap(), Keep::Never);
+        }
+        assert!(folder.stat(b"a").unwrap().for_all && folder.stat(b"").unwrap().for_all);
+        std::fs::set_permissions(dir.path().join("a"), mode(0o711)).unwrap();
+        assert!(!folder.stat(b"a").unwrap().for_all, "it may not be listed");
     }
 }

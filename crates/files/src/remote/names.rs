@@ -66,6 +66,7 @@ const FOLDER: Stat = Stat {
     size: 0,
     modified: (0, 0),
     executable: false,
+    for_all: true,
 };
 
 impl Names {

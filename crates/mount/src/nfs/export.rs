@@ -208,8 +208,30 @@ impl<S: Files> Export<S> {
 
     /// What is at a path now.
     pub fn look_up(&self, path: &Path) -> Result<Stat, Status> {
+        self.enter(path)?;
         let stat = self.see(path);
         stat.map_err(|error| self.fail(path, &error))
+    }
+
+    /// Refuses what lies in folders, below the one that is served, that not everybody may enter: nobody knows who a client is.
+    fn enter(&self, path: &Path) -> Result<(), Status> {
+        let folders = path.ancestors().skip(1);
+        for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {
+            let stat = self.see(folder);
+            let stat = stat.map_err(|error| self.fail(folder, &error))?;
+            if stat.kind == Kind::Folder && stat.mode & 0o001 == 0 {
+                return Err(Status::ACCES);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what not everybody may read.
+    pub fn may_read(&self, path: &Path, stat: &Stat) -> Result<(), Status> {
+        match path.as_os_str().is_empty() || stat.mode & 0o004 != 0 {
+            true => self.enter(path),
+            false => Err(Status::ACCES),
+        }
     }
 
     /// Reads bytes of the version that a handle stands for. `answer` is told what is known of the file and how many bytes
@@ -287,6 +309,7 @@ impl<S: Files> Export<S> {
         if handle::number(&path, stat) != handle.number() {
             return Err(Status::STALE);
         }
+        self.may_read(&path, stat)?;
         let open = Arc::new(Open {
             file,
             ahead: Mutex::new(Ahead::new(self.read_ahead_bytes)),

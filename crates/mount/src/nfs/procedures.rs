@@ -133,6 +133,7 @@ impl<S: Files> Export<S> {
         let (path, stat) = self.stat(&handle)?;
         let (read, look_up, execute) = (0x1, 0x2, 0x20);
         let may = match stat.kind {
+            _ if stat.mode & 0o004 == 0 => 0,
             Kind::Folder => read | look_up | execute,
             _ if stat.mode & 0o111 != 0 => read | execute,
             _ => read,
@@ -177,6 +178,7 @@ impl<S: Files> Export<S> {
         if stat.kind != Kind::Folder {
             return Err(Status::NOTDIR.into());
         }
+        self.may_read(&path, &stat)?;
         let listing = self.list(&path, place)?;
         self.attributes_told(reply, &path, &stat);
         // Places are good for ever: nothing need tell listings apart.

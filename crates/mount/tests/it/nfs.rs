@@ -248,6 +248,39 @@ fn large_folders_are_listed_in_pieces_whatever_their_names() {
     assert_eq!(BTreeSet::from_iter(seen), there);
 }
 
+/// Regression: nobody knows who a client of NFSv3 is, and it was given what the server's user alone may read.
+#[test]
+fn what_not_everybody_may_read_is_given_to_nobody() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).unwrap();
+    };
+    let source = source();
+    let private = source.path().join("private");
+    std::fs::write(&private, b"secret").unwrap();
+    let server = serve(&source);
+    let mut client = Client::connect(server.address());
+    let (root, denied) = (client.root(), 13);
+    let (file, below) = (client.walk("private"), client.walk("a/b/file"));
+    assert!(client.read(&file, 0, 6).is_ok() && client.read(&below, 0, 6).is_ok());
+    mode(&private, 0o640);
+    mode(&source.path().join("a"), 0o700);
+    // The change of its mode is a change of the file: it is looked up anew.
+    let file = client.look_up(&root, b"private").unwrap();
+    assert_eq!(client.read(&file, 0, 6), Err(denied));
+    let folder = client.look_up(&root, b"a").unwrap();
+    assert_eq!(client.look_up(&folder, b"b"), Err(denied));
+    assert_eq!(client.mount(b"/a/b"), Err(denied));
+    let server = serve(&source);
+    let mut client = Client::connect(server.address());
+    assert_eq!(
+        client.read(&below, 0, 6),
+        Err(denied),
+        "with a handle from before"
+    );
+}
+
 #[test]
 fn deep_trees_links_and_names_that_are_none() {
     let source = source();
