@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::crossing;
 use crate::source::{Keep, Kind, SourceError, Stat, Whom};
 use crate::version::FileVersion;
 
@@ -26,6 +27,8 @@ const FRESH: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest text of a symbolic link.
 const LINK_BYTES: usize = 4096;
+/// Nothing outside of the folder.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 /// A folder of this machine.
 #[derive(Debug)]
@@ -95,19 +98,17 @@ impl Plain {
             (Ok(Some(now)), _) => Ok(now),
             (Ok(None) | Err(_), Some(known)) => Ok(known.folder.clone()),
             (Ok(None), None) => unreachable!("there was nothing to be the same as"),
-            (Err(errno), None) => Err(match errno {
-                Errno::NOENT | Errno::NOTDIR => SourceError::Malformed {
-                    text: self.place.clone(),
-                    reason: "there is no such folder".into(),
-                },
-                errno => self.error(b"", errno),
-            }),
+            (Err(errno), None) => Err(no_folder(&self.place, errno)),
         }
     }
 
     /// Opens what the path leads to, unless that is what is known.
     fn look(&self, known: Option<(u64, u64)>) -> Result<Option<Arc<OwnedFd>>, Errno> {
         let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        // What came over the folder since may be what shows it.
+        if self.root.lock().is_some() && crossing::leads_to_ours(&self.place) {
+            return Err(Errno::DEADLK);
+        }
         if known.is_some() && rustix::fs::stat(&*self.place).map(of).ok() == known {
             return Ok(None);
         }
@@ -151,8 +152,14 @@ impl Plain {
             path => path,
         };
         let flags = flags | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let open = |root: &OwnedFd| rustix::fs::openat2(root, at, flags, Mode::empty(), within);
+        let open = |root: &OwnedFd| {
+            let beyond = |within| rustix::fs::openat2(root, at, flags, Mode::empty(), within);
+            match beyond(WITHIN | ResolveFlags::NO_XDEV) {
+                // It leads into another mount, or out.
+                Err(Errno::XDEV) => refuse_ours(root, path).and_then(|()| beyond(WITHIN)),
+                opened => opened,
+            }
+        };
         let root = self.root()?;
         let mut opened = open(&root);
         if matches!(opened, Err(Errno::STALE)) && self.is_stale(&root) {
@@ -195,14 +202,15 @@ impl Plain {
         })
     }
 
-    /// See [`crate::Source::list`]. What is neither file nor folder nor link, or goes meanwhile, is left out. `goes_on` is
-    /// called at each entry: large folders take long.
+    /// See [`crate::Source::list`]. What is neither file nor folder nor link, or is a mount of Staves, or goes meanwhile, is
+    /// left out. `goes_on` is called at each entry: large folders take long.
     pub fn list(
         &self,
         path: &[u8],
         goes_on: impl Fn(),
     ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         let folder = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let device_here = crossing::device(&folder);
         let entries = Dir::read_from(&folder).map_err(|errno| self.error(path, errno))?;
         let mut all = Vec::new();
         for entry in entries {
@@ -216,6 +224,10 @@ impl Plain {
             let Ok(at) = rustix::fs::openat(&folder, name, flags, Mode::empty()) else {
                 continue;
             };
+            let device = crossing::device(&at);
+            if device != device_here && device.as_deref().is_some_and(crossing::is_ours) {
+                continue;
+            }
             if let Ok(stat) = self.stat_of(&at, name) {
                 all.push((name.to_vec(), stat));
             }
@@ -316,6 +328,25 @@ impl Plain {
     }
 }
 
+/// Refuses a path that leads through a mount of Staves. Each folder on the way is looked at before a name in it is,
+/// for which its server would be asked.
+fn refuse_ours(root: &OwnedFd, path: &[u8]) -> Result<(), Errno> {
+    let mut device = crossing::device(root);
+    let ends = (0..path.len()).filter(|&at| path[at] == b'/');
+    for end in ends.chain([path.len()]).filter(|&end| end > 0) {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = rustix::fs::openat2(root, &path[..end], flags, Mode::empty(), WITHIN);
+        // Why it cannot be opened is found again where it is.
+        let Ok(name) = name else { return Ok(()) };
+        let here = crossing::device(&name);
+        if here != device && here.as_deref().is_some_and(crossing::is_ours) {
+            return Err(Errno::DEADLK);
+        }
+        device = here;
+    }
+    Ok(())
+}
+
 /// A file, and what was seen of it.
 struct Opened {
     file: Arc<File>,
@@ -385,6 +416,19 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
+/// Why there is no folder to read.
+pub fn no_folder(place: &str, errno: Errno) -> SourceError {
+    let reason = match errno {
+        Errno::NOENT => "there is no such folder",
+        Errno::NOTDIR => "there is no such folder: a file is there, or above it",
+        errno => return error(place, b"", errno),
+    };
+    SourceError::Absent {
+        place: place.to_owned(),
+        reason: reason.into(),
+    }
+}
+
 fn error(place: &str, path: &[u8], errno: Errno) -> SourceError {
     let full = match path {
         b"" => place.to_owned(),
@@ -403,6 +447,10 @@ fn error(place: &str, path: &[u8], errno: Errno) -> SourceError {
         Errno::XDEV | Errno::LOOP => SourceError::Denied {
             path: full,
             reason: "it leads out of the dataset by a link".into(),
+        },
+        Errno::DEADLK => SourceError::Denied {
+            path: full,
+            reason: "a dataset is mounted there, and no source is read through a mount of Staves, which might wait for itself".into(),
         },
         _ => SourceError::Unreachable {
             place: full,
