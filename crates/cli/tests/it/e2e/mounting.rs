@@ -132,6 +132,10 @@ fn a_mount_in_the_background_keeps_nothing_of_who_started_it_and_says_what_it_is
     );
     let warning = told["warning"].as_str().unwrap_or_default();
     assert!(warning.contains("nothing is in"), "{said}");
+    for command in ["preload", "unpin"] {
+        let slip = cluster.run(0, &["files", command, "genomes", "absent"]);
+        assert_eq!(slip.code, Some(3), "{command}: {}", slip.stderr);
+    }
     let holders = std::fs::read_dir("/proc").expect("processes").flatten();
     let open = holders.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
     let mut open = open.flatten().flatten();
