@@ -1,9 +1,8 @@
 //! `staves files`: datasets, what of them is in memory, and bringing them there.
 
+mod preload;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
@@ -11,9 +10,7 @@ use serde_json::json;
 use staves_client::{Dataset, Kind, OpenFile, SourceError};
 use staves_model::{Change, ClusterMap, NodeId, Pin, Pool, PoolId};
 use staves_wire::Message;
-use staves_wire::files::{ALL_BUCKETS, FILE_BYTES_MAX, FileId, FileKeys, FileKeysAnswer};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use staves_wire::files::{ALL_BUCKETS, FileId, FileKeys, FileKeysAnswer};
 
 use crate::args::{Args, Format};
 use crate::cluster::Cluster;
@@ -24,11 +21,6 @@ use crate::memory::{Session, failed, no_source};
 use crate::output::{self, bytes, table};
 use crate::pool::{goes_on, in_use};
 
-/// Stretches that a preload fetches at a time.
-const AT_ONCE: usize = 8;
-/// How often a preload says how far it is: on a terminal, and elsewhere.
-const TELL: Duration = Duration::from_millis(200);
-const TELL_SELDOM: Duration = Duration::from_secs(5);
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
 /// Bytes of a block, and of a part of it.
@@ -44,7 +36,8 @@ pub enum Files {
         /// Its name
         dataset: String,
     },
-    /// Bring files into memory before anybody reads them; what is there already is not fetched again
+    /// Bring files into memory before anybody reads them; what is there already is not fetched again. It fails if not all of them are in
+    /// memory then, and says why
     Preload {
         /// The dataset
         dataset: String,
@@ -83,7 +76,7 @@ pub fn run(args: &Args, command: &Files) -> anyhow::Result<()> {
             dataset,
             paths,
             pin,
-        } => preload(&session, dataset, paths, *pin, out),
+        } => preload::run(&session, dataset, paths, *pin, out),
         Files::Unpin { dataset, paths } => unpin(&session, dataset, paths, out),
         Files::Drop { dataset, yes } => {
             let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
@@ -224,8 +217,21 @@ fn open(session: &Session, name: &str) -> anyhow::Result<Dataset> {
     session.runtime.block_on(data).map_err(failed)
 }
 
+/// A file that was found.
+struct Found {
+    file: OpenFile,
+    /// It changed just then, so that nodes do not keep it yet.
+    fresh: bool,
+}
+
+impl Found {
+    fn path(&self) -> String {
+        String::from_utf8_lossy(&self.file.version().path).into_owned()
+    }
+}
+
 /// All files below some paths of a dataset, opened.
-fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<OpenFile>> {
+fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
     let mut todo: Vec<(Vec<u8>, usize)> = match paths {
         [] => vec![(Vec::new(), 0)],
         paths => paths
@@ -240,10 +246,11 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<OpenFile>
             .stat(&path)
             .map_err(|e| Failure::NotFound(e.to_string()))?;
         match stat.kind {
-            Kind::File { .. } => {
+            Kind::File { fresh, .. } => {
                 if seen.insert(path.clone()) {
                     let file = data.open(&path);
-                    files.push(file.map_err(|e| Failure::Own(Own::Failed, e.to_string()))?);
+                    let file = file.map_err(|e| Failure::Own(Own::Failed, e.to_string()))?;
+                    files.push(Found { file, fresh });
                 }
             }
             Kind::Folder if depth < DEPTH_MAX => {
@@ -259,7 +266,7 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<OpenFile>
             Kind::Folder | Kind::Link(_) => {}
         }
     }
-    files.sort_by(|a, b| a.version().path.cmp(&b.version().path));
+    files.sort_by(|a, b| a.file.version().path.cmp(&b.file.version().path));
     Ok(files)
 }
 
@@ -303,6 +310,19 @@ fn held(session: &Session, map: &ClusterMap, pool: PoolId) -> Held {
 }
 
 impl Held {
+    fn silence(&self) -> String {
+        let nodes: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
+        format!(
+            "node {} did not say what it has: there may be more in memory",
+            nodes.join(", ")
+        )
+    }
+
+    /// Whether not all of a file is in memory.
+    fn lacks(&self, file: &OpenFile) -> bool {
+        self.here(file) < file.size()
+    }
+
     /// Bytes of a file that any node has.
     fn here(&self, file: &OpenFile) -> u64 {
         self.bytes(file, |nodes| {
@@ -350,37 +370,35 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let files = files_below(&data, &[])?;
     let rows: Vec<_> = files
         .iter()
-        .map(|file| (file, held.here(file), held.by_node(file), is_pinned(file)))
+        .map(|found| {
+            let file = &found.file;
+            (found, held.here(file), held.by_node(file), is_pinned(file))
+        })
         .collect();
-    let size: u64 = files.iter().map(OpenFile::size).sum();
+    let size: u64 = files.iter().map(|found| found.file.size()).sum();
     let here: u64 = rows.iter().map(|(_, here, ..)| here).sum();
-    let path = |file: &OpenFile| String::from_utf8_lossy(&file.version().path).into_owned();
     let mut told = json!({
         "dataset": name,
         "bytes": size,
         "in_memory_bytes": here,
-        "files": rows.iter().map(|(file, here, nodes, pinned)| json!({
-            "path": path(file), "bytes": file.size(), "in_memory_bytes": here, "pinned": pinned,
+        "files": rows.iter().map(|(found, here, nodes, pinned)| json!({
+            "path": found.path(), "bytes": found.file.size(), "in_memory_bytes": here, "pinned": pinned,
             "nodes": nodes.keys().map(|n| n.0).collect::<Vec<_>>(),
             "node_bytes": nodes.iter().map(|(n, b)| (n.to_string(), *b)).collect::<BTreeMap<_, _>>(),
         })).collect::<Vec<_>>(),
     });
     if !held.silent.is_empty() {
-        let nodes: Vec<String> = held.silent.iter().map(ToString::to_string).collect();
-        let text = format!(
-            "node {} did not say what it has: there may be more in memory",
-            nodes.join(", ")
-        );
-        output::warn(out, &mut told, text);
+        output::warn(out, &mut told, held.silence());
     }
     output::answer(out, &told, |_| {
-        let lines = rows.iter().map(|(file, here, nodes, pinned)| {
+        let lines = rows.iter().map(|(found, here, nodes, pinned)| {
+            let file = &found.file;
             let share = |(node, bytes): (&NodeId, &u64)| {
                 format!("{node}: {}", percent(*bytes, file.size()))
             };
             let nodes: Vec<String> = nodes.iter().map(share).collect();
             vec![
-                path(file),
+                found.path(),
                 bytes(file.size()),
                 percent(*here, file.size()),
                 if *pinned { "yes" } else { "" }.to_owned(),
@@ -406,151 +424,6 @@ fn percent(part: u64, whole: u64) -> String {
         // What is not all there is never told as all.
         _ if part < whole => format!("{} %", u128::from(part) * 100 / u128::from(whole)),
         _ => "100 %".to_owned(),
-    }
-}
-
-/// Pins files, before they are loaded: whoever has not the room for them learns it at once.
-fn pin(session: &Session, files: &[OpenFile]) -> anyhow::Result<()> {
-    let pins = files.iter().map(|file| {
-        let version = file.version();
-        Pin {
-            dataset: version.dataset.clone(),
-            path: version.path.clone(),
-            size: version.size,
-            version: version.version.clone(),
-        }
-    });
-    session.wait(session.client.propose(&Change::PinFiles(pins.collect())))?;
-    Ok(())
-}
-
-fn preload(
-    session: &Session,
-    name: &str,
-    paths: &[String],
-    pinned: bool,
-    out: Format,
-) -> anyhow::Result<()> {
-    let data = open(session, name)?;
-    let files = files_below(&data, paths)?;
-    let total: u64 = files.iter().map(OpenFile::size).sum();
-    if pinned {
-        pin(session, &files)?;
-    }
-    let done = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
-    let stretch = u64::from(FILE_BYTES_MAX);
-    let pieces = files.iter().flat_map(|file| {
-        let starts = (0..file.size()).step_by(stretch as usize);
-        starts.map(move |from| (file.clone(), from))
-    });
-    let ended = session.runtime.block_on(async {
-        let room = Arc::new(Semaphore::new(AT_ONCE));
-        let mut tasks: JoinSet<Result<(), staves_client::SourceError>> = JoinSet::new();
-        let mut teller = Teller::new(out, total);
-        for (file, from) in pieces {
-            let place = room
-                .clone()
-                .acquire_owned()
-                .await
-                .expect("it is never closed");
-            let (data, counted) = (data.clone(), done.clone());
-            tasks.spawn(async move {
-                let bytes = data.load(&file, from, stretch as usize).await?;
-                counted.fetch_add(bytes, Ordering::Relaxed);
-                drop(place);
-                Ok(())
-            });
-            while let Some(ended) = tasks.try_join_next() {
-                ended.expect("a load does not panic")?;
-            }
-            teller.tell(done.load(Ordering::Relaxed));
-        }
-        while let Some(ended) = tasks.join_next().await {
-            ended.expect("a load does not panic")?;
-            teller.tell(done.load(Ordering::Relaxed));
-        }
-        teller.end();
-        Ok::<(), staves_client::SourceError>(())
-    });
-    ended.map_err(|error| {
-        let text = format!("{error}; what was loaded before stays, and is not fetched again");
-        Failure::Own(Own::Failed, text)
-    })?;
-    let seconds = began.elapsed().as_secs_f64();
-    let (pool, map) = data.pool();
-    let held = held(session, &map, pool);
-    let here: u64 = files.iter().map(|file| held.here(file)).sum();
-    let told = json!({
-        "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
-        "pinned": pinned, "result": "loaded",
-    });
-    output::answer(out, &told, |_| {
-        let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
-        let count = files.len();
-        let loaded = format!(
-            "{count} files with {} loaded{} in {seconds:.1} s ({rate}/s)",
-            bytes(total),
-            if pinned { " and pinned" } else { "" }
-        );
-        match here == total {
-            true => loaded,
-            false => format!(
-                "{loaded}; {} of them in memory ({}): the rest changed in the last 2 s, or the pool has no room for it",
-                bytes(here),
-                percent(here, total)
-            ),
-        }
-    })
-}
-
-/// Says on stderr how far it is, where people read it.
-struct Teller {
-    on: bool,
-    terminal: bool,
-    total: u64,
-    began: Instant,
-    told: Instant,
-}
-
-impl Teller {
-    fn new(out: Format, total: u64) -> Teller {
-        Teller {
-            on: out == Format::Table,
-            terminal: std::io::stderr().is_terminal(),
-            total,
-            began: Instant::now(),
-            told: Instant::now(),
-        }
-    }
-
-    fn tell(&mut self, done: u64) {
-        let pause = if self.terminal { TELL } else { TELL_SELDOM };
-        if !self.on || self.told.elapsed() < pause {
-            return;
-        }
-        self.told = Instant::now();
-        let seconds = self.began.elapsed().as_secs_f64();
-        let rate = done as f64 / seconds;
-        let left = (self.total.saturating_sub(done)) as f64 / rate.max(1.0);
-        let line = format!(
-            "{} of {} ({}), {}/s, {left:.0} s left",
-            bytes(done),
-            bytes(self.total),
-            percent(done, self.total),
-            bytes(rate as u64)
-        );
-        let mut stderr = std::io::stderr();
-        let _ = match self.terminal {
-            true => write!(stderr, "\r\x1b[K{line}"),
-            false => writeln!(stderr, "{line}"),
-        };
-    }
-
-    fn end(&self) {
-        if self.on && self.terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Mount {
     #[arg(long)]
     pub foreground: bool,
 
-    /// How much is fetched ahead of a program that reads in order; 0B for nothing
+    /// How much is fetched ahead of a program that reads in order, 0B for nothing; for all files together at most eight times as much
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     pub read_ahead: Size,
 
@@ -245,7 +245,7 @@ fn serve(args: &Args, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
         .build()
         .context("cannot start the program's runtime")?;
     let data = open(args, &wanted, &runtime)?;
-    let tree = Tree::new(data.clone(), runtime.handle().clone());
+    let tree = Tree::new(data.clone(), runtime.handle().clone(), mount.read_ahead.0);
     if let Some(address) = mount.nfs {
         let opened = nfs::Opened { tree, wanted, data };
         return nfs::serve(args, mount, address, opened, &runtime);

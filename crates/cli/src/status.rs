@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
+use staves_node::status::{AgainFacts, NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::Format;
 use crate::cluster::Cluster;
@@ -47,6 +47,12 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
             text += &format!("\n{} cannot be drained as things are: {waits}", node.name);
         }
     }
+    for again in nodes
+        .iter()
+        .filter_map(|node| node.facts.as_ref()?.fetching_again.as_ref())
+    {
+        text += &format!("\n{}", fetching_again(nodes, again));
+    }
     for twins in same_names(nodes) {
         let ids: Vec<String> = twins.iter().map(|node| node.id.to_string()).collect();
         let ids = ids.join(" and ");
@@ -56,6 +62,14 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
         );
     }
     text
+}
+
+/// How far it is with what a lost node alone had of files.
+fn fetching_again(nodes: &[NodeStatus], again: &AgainFacts) -> String {
+    let lost = nodes.iter().find(|node| node.id == again.node);
+    let lost = lost.map_or_else(|| format!("node {}", again.node), |node| node.name.clone());
+    let (done, all) = (bytes(again.done_bytes), bytes(again.bytes));
+    format!("fetching again what only {lost} had of files: {done} of {all}")
 }
 
 /// Nodes of which several have one name, by name.

@@ -282,6 +282,13 @@ impl Dataset {
         Ok(u64::from(len))
     }
 
+    /// Whether nodes may keep what an open file has, as its source says it now.
+    pub async fn may_be_kept(&self, file: &OpenFile) -> Result<Keep, SourceError> {
+        let some = file.size().min(1) as usize;
+        let read = self.inner.source.read(&file.version, 0, some).await;
+        read.map(|(_, keep)| keep)
+    }
+
     /// What of a range lies in the first stretch that it touches.
     fn piece(&self, _file: &OpenFile, from: u64, end: u64) -> (u64, u32) {
         let stretch = u64::from(FILE_BYTES_MAX);
@@ -411,7 +418,7 @@ impl Inner {
                 from,
                 len,
             };
-            let asked = self.ask(&map, home, fetch(file, read), READ).await;
+            let asked = self.ask(&map, home, fetch(file, read), len, READ).await;
             if let Asked::Bytes(_) = asked {
                 return Ok(());
             }
@@ -437,7 +444,7 @@ impl Inner {
         let (began, len) = (Instant::now(), read.len);
         let within = self.patience.within(node, len);
         let asked = self
-            .ask(map, node, Message::FileRead(read.clone()), within)
+            .ask(map, node, Message::FileRead(read.clone()), len, within)
             .await;
         match &asked {
             Asked::Bytes(_) => self.patience.answered(node, len, began.elapsed()),
@@ -447,14 +454,32 @@ impl Inner {
         asked
     }
 
-    async fn ask(&self, map: &ClusterMap, node: NodeId, ask: Message, within: Duration) -> Asked {
+    /// Asks a node for `len` bytes.
+    async fn ask(
+        &self,
+        map: &ClusterMap,
+        node: NodeId,
+        ask: Message,
+        len: u32,
+        within: Duration,
+    ) -> Asked {
         let Some(to) = map.nodes.get(&node) else {
             return Asked::Absent;
         };
         let deadline = Instant::now() + within;
         let transport = self.client.router().transport();
         match transport.call_addr(&to.native, &ask, deadline).await {
-            Ok(Message::FileBytes(FileBytes { bytes: Some(bytes) })) => Asked::Bytes(bytes),
+            Ok(Message::FileBytes(FileBytes { bytes: Some(bytes) })) => {
+                if bytes.len() == len as usize {
+                    return Asked::Bytes(bytes);
+                }
+                // Whatever they are, they are not what was asked for.
+                if self.patience.wrong(node) {
+                    let given = bytes.len();
+                    tracing::warn!(%node, "it gave {given} bytes of a file where {len} were asked for: it is passed over for a while");
+                }
+                Asked::Absent
+            }
             Ok(_) => Asked::Absent,
             Err(NetError::Refused { .. }) => Asked::Absent,
             Err(error) => {
@@ -481,7 +506,7 @@ impl Inner {
             .patience
             .within(home, len)
             .max(usual.max(self.source.usual()) * 4);
-        let asked = self.ask(map, home, fetch(file, read), READ);
+        let asked = self.ask(map, home, fetch(file, read), len, READ);
         tokio::pin!(asked);
         let answer = tokio::select! {
             answer = &mut asked => Some(answer),

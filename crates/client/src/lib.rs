@@ -127,6 +127,6 @@ pub use error::ClientError;
 pub use options::{ClientOptions, RouterOptions};
 pub use region::{GO_ON_THERE, Region, RegionStat, TRANSFER_BYTES_MAX};
 pub use router::{Router, Transport};
-pub use staves_files::{FileVersion, Kind, SourceError, Stat};
+pub use staves_files::{FileVersion, Keep, Kind, SourceError, Stat};
 pub use staves_wire::ErrorCode;
 pub use staves_wire::cache::{Answer, Condition, OwnedOp};

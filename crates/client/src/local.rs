@@ -20,7 +20,7 @@ const UNTOLD_MAX: usize = 4 * TOLD_READS;
 /// The memory of the nodes of one pool that run on this machine.
 #[derive(Default)]
 pub(crate) struct Locals {
-    all: RwLock<Arc<Vec<Arc<Local>>>>,
+    all: RwLock<Vec<Arc<Local>>>,
 }
 
 struct Local {
@@ -58,13 +58,14 @@ impl Locals {
             }
         }
         if then.len() != stayed || stayed != now.len() {
-            *self.all.write() = Arc::new(then);
+            // What is let go of is unmapped, which nobody who reads waits for.
+            drop(std::mem::replace(&mut *self.all.write(), then));
         }
     }
 
     /// Fills `into` from one of them, if one has all of it.
     pub(crate) fn read(&self, file: FileId, from: u64, into: &mut [u8]) -> bool {
-        let all = self.all.read().clone();
+        let all = self.all.read();
         all.iter().any(|local| local.read(file, from, into))
     }
 

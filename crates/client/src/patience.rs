@@ -79,6 +79,14 @@ impl Patience {
             node.shunned = Some(Instant::now());
         }
     }
+
+    /// It has answered what cannot be. Whether it was not passed over yet.
+    pub(crate) fn wrong(&self, node: NodeId) -> bool {
+        let is_news = !self.shuns(node);
+        let mut nodes = self.nodes.lock();
+        nodes.entry(node).or_default().shunned = Some(Instant::now());
+        is_news
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use self::lately::Lately;
 use self::plain::Plain;
-use self::workers::Workers;
+pub(crate) use self::workers::Workers;
 use crate::source::{Keep, SourceError, Stat, Whom};
 use crate::version::FileVersion;
 

@@ -79,6 +79,23 @@ pub struct Holdings {
     pub pins: Vec<Pin>,
 }
 
+/// The bucket of a block, by the digest of its file's version, in a pool of so many buckets; the same for the blocks of a
+/// stretch. It never changes while the pool is there.
+///
+/// # Panics
+/// If there are no buckets: a files pool has some.
+pub fn bucket_of(file: [u64; 2], block: u32, buckets: u32) -> u32 {
+    assert!(buckets > 0, "a files pool has buckets");
+    let mix = |x: u64| {
+        let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x ^ (x >> 32)
+    };
+    let stretch = u64::from(block / STRETCH_BLOCKS);
+    let x = mix(mix(file[0] ^ file[1].rotate_left(23)).wrapping_add(stretch));
+    ((u128::from(x) * u128::from(buckets)) >> 64) as u32
+}
+
 impl Holdings {
     /// Who fetches what of a bucket is not there yet, and gives it to the others.
     pub fn home(&self, bucket: u32) -> Option<&Holder> {
@@ -98,22 +115,9 @@ impl Holdings {
             .position(|h| h.is(node, incarnation))
     }
 
-    /// The bucket of a block, by the digest of its file's version; the same for the blocks of a stretch. It
-    /// never changes while the pool is there.
-    ///
-    /// # Panics
-    /// If there are no buckets: a files pool has some.
+    /// The bucket of a block: [`bucket_of`].
     pub fn bucket_of(&self, file: [u64; 2], block: u32) -> u32 {
-        let mix = |x: u64| {
-            let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            x ^ (x >> 32)
-        };
-        let stretch = u64::from(block / STRETCH_BLOCKS);
-        let x = mix(mix(file[0] ^ file[1].rotate_left(23)).wrapping_add(stretch));
-        let buckets = self.buckets.len() as u128;
-        assert!(buckets > 0, "a files pool has buckets");
-        ((u128::from(x) * buckets) >> 64) as u32
+        bucket_of(file, block, self.buckets.len() as u32)
     }
 
     /// Memory that pinned files take, in bytes: whole parts.

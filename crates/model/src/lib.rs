@@ -43,7 +43,7 @@ pub use change::{Change, NAME_BYTES_MAX, NewEpoch, NewHoldings, Outcome, Refusal
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
 pub use files::{
     DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,
-    SOURCE_BYTES_MAX, STRETCH_BLOCKS,
+    SOURCE_BYTES_MAX, STRETCH_BLOCKS, bucket_of,
 };
 pub use ids::{
     ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,

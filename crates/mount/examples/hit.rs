@@ -30,6 +30,7 @@ fn stat(kind: Kind) -> Stat {
         modified: SystemTime::UNIX_EPOCH,
         mode: 0o755,
         version: Version([0, 0]),
+        fresh: false,
     }
 }
 

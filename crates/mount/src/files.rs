@@ -32,6 +32,8 @@ pub struct Stat {
     pub mode: u16,
     /// Which version of it; of a folder anything.
     pub version: Version,
+    /// It changed so lately that another change might not show in its version: what is read of it now is not kept for later.
+    pub fresh: bool,
 }
 
 /// What there is in all, for `df`.

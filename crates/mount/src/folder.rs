@@ -17,6 +17,9 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::files::{FileError, Files, Kind, Stat, Used, Version};
 
+/// A file that changed this lately may change again within the grain of its times.
+const FRESH: Duration = Duration::from_secs(2);
+
 /// A local folder. Nothing outside it is reached: links are shown as they are, and a path with one in it is not there.
 /// What is neither file, folder nor link is left out.
 #[derive(Debug)]
@@ -182,7 +185,16 @@ fn stat_of(kind: Kind, seen: &rustix::fs::Stat) -> Stat {
         modified: time(seen.st_mtime, seen.st_mtime_nsec),
         mode: (seen.st_mode & 0o777) as u16,
         version: version_of(seen),
+        fresh: is_fresh(seen),
     }
+}
+
+/// By the time of the last change of any kind: that of the bytes can be set to anything. One that lies ahead is of another
+/// clock, and the file fresh for as long.
+fn is_fresh(seen: &rustix::fs::Stat) -> bool {
+    let changed = time(seen.st_ctime, seen.st_ctime_nsec);
+    let age = SystemTime::now().duration_since(changed);
+    age.unwrap_or_default() < FRESH
 }
 
 fn version_of(seen: &rustix::fs::Stat) -> Version {

@@ -3,7 +3,8 @@
 //! A number stands for one version of a file, so that the kernel's pages of two versions never mix: a new version is
 //! another inode. Numbers are digests of path and version, the same at each mount. The table holds what the kernel
 //! has been told of and has not yet forgotten; past a limit the kernel is asked to forget names ([`Inodes::surplus`]),
-//! past twice that nothing is told any more.
+//! past twice that nothing is told any more. Of folders only those are forgotten that nothing known is in: the kernel would let go of
+//! all that is below, whoever uses it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -20,6 +22,8 @@ use crate::files::{Kind, Stat, Version};
 pub const ROOT: u64 = 1;
 /// Numbers below are not given out.
 const FIRST: u64 = 16;
+/// How long the kernel is given to let go of pages, once an open was answered by which it should.
+const LET_GO: Duration = Duration::from_secs(2);
 
 /// The number of a version of a path, if no other has the same.
 pub fn digest(path: &Path, version: Option<Version>) -> u64 {
@@ -36,6 +40,30 @@ struct Inode {
     told: u64,
     /// Another version of the path was seen since.
     stale: bool,
+    pages: Pages,
+}
+
+/// What the kernel has of a file.
+#[derive(Clone, Copy, Debug)]
+enum Pages {
+    /// Bytes of this version, if any.
+    Sound,
+    /// They may have been read while the file was fresh: it may have changed since, and have the same version.
+    Doubtful,
+    /// It was told then to let go of such.
+    LetGo(Instant),
+}
+
+impl Inode {
+    fn new(path: Arc<Path>, version: Option<Version>) -> Inode {
+        Inode {
+            path,
+            version,
+            told: 1,
+            stale: false,
+            pages: Pages::Sound,
+        }
+    }
 }
 
 /// What a number stands for.
@@ -64,6 +92,8 @@ pub struct Inodes {
     by_number: HashMap<u64, Inode>,
     /// The newest inode of each path.
     newest: HashMap<Arc<Path>, u64>,
+    /// How many inodes lie right in a folder.
+    within: HashMap<Arc<Path>, usize>,
     limit: usize,
     /// Where the next surplus is looked for.
     cursor: usize,
@@ -73,15 +103,11 @@ impl Inodes {
     /// Only the root.
     pub fn new(limit: usize) -> Inodes {
         let root: Arc<Path> = Path::new("").into();
-        let inode = Inode {
-            path: root.clone(),
-            version: None,
-            told: 1,
-            stale: false,
-        };
+        let inode = Inode::new(root.clone(), None);
         Inodes {
             by_number: HashMap::from([(ROOT, inode)]),
             newest: HashMap::from([(root, ROOT)]),
+            within: HashMap::new(),
             limit,
             cursor: 0,
         }
@@ -110,13 +136,8 @@ impl Inodes {
             }
             Entry::Vacant(_) if full => return None,
             Entry::Vacant(free) => {
-                let path = path.into();
-                free.insert(Inode {
-                    path,
-                    version,
-                    told: 1,
-                    stale: false,
-                });
+                free.insert(Inode::new(path.into(), version));
+                self.count_in(path);
             }
         }
         let path = self.by_number[&number].path.clone();
@@ -163,6 +184,40 @@ impl Inodes {
         if self.newest.get(&inode.path) == Some(&number) {
             self.newest.remove(&inode.path);
         }
+        self.count_out(&inode.path);
+    }
+
+    fn count_in(&mut self, path: &Path) {
+        let Some(folder) = path.parent() else { return };
+        match self.within.get_mut(folder) {
+            Some(count) => *count += 1,
+            None => drop(self.within.insert(folder.into(), 1)),
+        }
+    }
+
+    fn count_out(&mut self, path: &Path) {
+        let Some(folder) = path.parent() else { return };
+        if let Some(count) = self.within.get_mut(folder) {
+            *count -= 1;
+            if *count == 0 {
+                self.within.remove(folder);
+            }
+        }
+    }
+
+    /// A file is opened, which is fresh or not. Whether the kernel may keep the pages that it has of it: never those that it may
+    /// have read while the file was fresh.
+    pub fn opened(&mut self, number: u64, fresh: bool, now: Instant) -> bool {
+        let Some(inode) = self.by_number.get_mut(&number) else {
+            return false;
+        };
+        inode.pages = match inode.pages {
+            _ if fresh => Pages::Doubtful,
+            Pages::Doubtful => Pages::LetGo(now),
+            Pages::LetGo(since) if now.duration_since(since) >= LET_GO => Pages::Sound,
+            same => same,
+        };
+        matches!(inode.pages, Pages::Sound)
     }
 
     /// How many there are.
@@ -189,7 +244,8 @@ impl Inodes {
         let (before, after) = (self.cursor, self.len() - self.cursor);
         let from = self.by_number.values().skip(before);
         let round = from.take(after).chain(self.by_number.values().take(before));
-        for inode in round.filter(|i| i.version.is_some()).take(some) {
+        let loose = |i: &&Inode| i.version.is_some() || !self.within.contains_key(&i.path);
+        for inode in round.filter(loose).take(some) {
             let folder = inode.path.parent().and_then(|p| self.newest.get(p));
             let name = inode.path.file_name().map(OsStr::to_owned);
             if let (Some(&folder), Some(name)) = (folder, name) {
@@ -213,6 +269,7 @@ mod tests {
             modified: SystemTime::UNIX_EPOCH,
             mode: 0o644,
             version: Version([version, 0]),
+            fresh: false,
         }
     }
 
@@ -285,5 +342,43 @@ mod tests {
         let known = inodes.tell(&root_names(7), &stat(1)).unwrap();
         inodes.forget(known.number, 2);
         assert!(inodes.tell(&root_names(199), &stat(1)).is_some());
+    }
+    #[test]
+    fn folders_are_given_up_from_the_leaves_on_and_the_table_stays_bounded() {
+        let mut inodes = Inodes::new(100);
+        let name = |i: u32| std::path::PathBuf::from(format!("a/f{i}"));
+        let top = inodes.tell(Path::new("a"), &folder()).unwrap().number;
+        for i in 0..10_000 {
+            let known = inodes.tell(&name(i), &folder());
+            assert!(known.is_some(), "full at {i}");
+            for (within, name) in inodes.surplus() {
+                assert_eq!(within, top, "what is known within another");
+                let path = Path::new("a").join(name);
+                let number = inodes.number(&path, None);
+                inodes.forget(number, 1);
+            }
+            assert!(inodes.len() <= 102, "{} at {i}", inodes.len());
+        }
+        for i in 0..10_000 {
+            inodes.forget(inodes.number(&name(i), None), 1);
+        }
+        assert_eq!((inodes.len(), inodes.within.len()), (2, 1));
+        inodes.forget(top, 1);
+        assert_eq!((inodes.len(), inodes.within.len()), (1, 0));
+    }
+
+    #[test]
+    fn pages_that_may_have_been_read_while_a_file_was_fresh_are_not_kept() {
+        let mut inodes = Inodes::new(100);
+        let number = inodes.tell(Path::new("a"), &stat(1)).unwrap().number;
+        let now = Instant::now();
+        assert!(inodes.opened(number, false, now));
+        assert!(!inodes.opened(number, true, now));
+        assert!(!inodes.opened(number, false, now), "let go first");
+        assert!(!inodes.opened(number, false, now), "it may not have yet");
+        assert!(!inodes.opened(number, true, now + LET_GO));
+        assert!(!inodes.opened(number, false, now + LET_GO));
+        assert!(inodes.opened(number, false, now + LET_GO * 2));
+        assert!(!inodes.opened(99, false, now), "not known");
     }
 }

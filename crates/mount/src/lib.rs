@@ -13,7 +13,7 @@
 //! (`ahead`), and [`Files::will_read`] told what to fetch.
 //!
 //! **Invariants.** An inode is one version of one path; its size and bytes never change. So the kernel may keep its pages
-//! across opens. A new version is another inode; the handles of the old one are refused, and the kernel is told to let its
+//! across opens, but for those that it read while the file was fresh (its next change might not show). A new version is another inode; the handles of the old one are refused, and the kernel is told to let its
 //! pages go (`outdated`). Everything is bounded: inodes, handles, what waits, the size of a request; threads have a buffer each.
 //!
 //! **When the process dies** the kernel says "transport endpoint is not connected" to whoever comes; the next [`mount()`] at the

@@ -87,8 +87,16 @@ pub enum MountError {
          for other users to read, /etc/fuse.conf must say user_allow_other"
     )]
     NotPermitted { dir: PathBuf, reason: io::Error },
-    #[error("nothing of Staves is mounted at {dir}")]
+    #[error("nothing is mounted at {dir}")]
     NotMounted { dir: PathBuf },
+    #[error(
+        "{name} ({kind}) is mounted at {dir}, and not by Staves: unmount it with umount {dir}, if that is meant"
+    )]
+    NotOurs {
+        dir: PathBuf,
+        name: String,
+        kind: String,
+    },
     #[error(
         "a program has a file or folder of {dir} open, or works in it: see `fuser -vm {dir}`, or unmount with --lazily"
     )]
@@ -159,8 +167,10 @@ pub fn unmount(dir: &Path, lazily: bool) -> Result<(), MountError> {
     let none = || MountError::NotMounted { dir: dir.into() };
     let dir = points::resolve(dir).map_err(|_| none())?;
     let point = points::at(&dir).map_err(failed("look at", &dir))?;
-    if point.as_ref().and_then(|p| p.ours()).is_none() {
-        return Err(none());
+    let point = point.ok_or_else(none)?;
+    if point.ours().is_none() {
+        let (name, kind) = (point.source.to_string_lossy().into_owned(), point.kind);
+        return Err(MountError::NotOurs { dir, name, kind });
     }
     points::unmount(&dir, lazily).map_err(|error| match error {
         Errno::BUSY => MountError::Busy { dir },

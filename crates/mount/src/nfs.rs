@@ -39,7 +39,7 @@ use crate::files::Files;
 pub struct NfsOptions {
     /// The dataset's name: handles are of one dataset.
     pub name: String,
-    /// How long a file that is read is believed to be of the same version without asking.
+    /// How long what was seen at a path is believed without asking.
     pub lifetime: Duration,
     /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
     pub read_ahead_bytes: u64,

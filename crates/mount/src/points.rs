@@ -13,6 +13,8 @@ use rustix::mount::UnmountFlags;
 
 /// Begins the name of everything that we mount, so that we know it again.
 pub const MARK: &str = "staves:";
+/// Links that are followed to where one mounts, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
 /// A mount that does not answer for so long is taken for alive and stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -60,17 +62,25 @@ pub fn at(dir: &Path) -> io::Result<Option<Point>> {
     Ok(topmost_first.filter_map(parse).find(|p| p.dir == dir))
 }
 
-/// A folder's path without links, which may be a dead mount point: its own last part is not looked at if its folder has
-/// it in the kernel's table.
+/// A folder's path without links, which may be a dead mount point, or a link to one: its own last part is not looked at if its
+/// folder has it in the kernel's table.
 ///
 /// # Errors
-/// A folder above is not there.
+/// A folder above is not there, or links lead in a circle.
 pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
-    let absolute = std::path::absolute(dir)?;
-    if let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) {
-        let plain = folder.canonicalize()?.join(name);
+    let mut absolute = std::path::absolute(dir)?;
+    for _ in 0..LINKS_MAX {
+        let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+            break;
+        };
+        let folder = folder.canonicalize()?;
+        let plain = folder.join(name);
         if at(&plain)?.is_some() {
             return Ok(plain);
+        }
+        match std::fs::read_link(&plain) {
+            Ok(target) => absolute = folder.join(target),
+            Err(_) => break,
         }
     }
     absolute.canonicalize()
@@ -106,7 +116,7 @@ fn dead(error: &io::Error) -> bool {
 /// EBUSY if it is in use, EINVAL if nothing is mounted there, EPERM if we must not and fusermount3 is not there or fails.
 pub fn unmount(dir: &Path, lazily: bool) -> Result<(), Errno> {
     let flags = match lazily {
-        true => UnmountFlags::DETACH,
+        true => UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
         false => UnmountFlags::NOFOLLOW,
     };
     match rustix::mount::unmount(dir, flags) {
@@ -187,11 +197,32 @@ mod tests {
     }
 
     #[test]
+    fn links_to_a_mount_point_lead_there_and_circles_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, at(name)).unwrap();
+        std::fs::create_dir(at("real")).unwrap();
+        let real = at("real").canonicalize().unwrap();
+        link(Path::new("real"), "relative");
+        link(&at("relative"), "twice");
+        link(Path::new("/proc"), "proc");
+        link(&at("circle"), "circle");
+        for name in ["real", "relative", "twice", "twice/", "./real/../real"] {
+            assert_eq!(resolve(&at(name)).unwrap(), real, "{name}");
+        }
+        assert_eq!(resolve(&at("proc")).unwrap(), Path::new("/proc"));
+        assert_eq!(resolve(&at("proc/..")).unwrap(), Path::new("/"));
+        assert!(resolve(&at("circle")).is_err());
+        assert!(resolve(&at("absent")).is_err());
+    }
+
+    #[test]
     fn the_root_is_mounted_and_an_ordinary_folder_is_not() {
         assert!(at(Path::new("/")).unwrap().is_some());
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(at(&resolve(dir.path()).unwrap()).unwrap(), None);
         assert_eq!(unmount(dir.path(), false), Err(Errno::INVAL));
+        assert_eq!(unmount(dir.path(), true), Err(Errno::INVAL));
         assert_eq!(health(dir.path()), Health::Alive);
     }
 }

@@ -36,6 +36,7 @@ const DOTS_STAT: Stat = Stat {
     modified: SystemTime::UNIX_EPOCH,
     mode: 0o755,
     version: Version([0, 0]),
+    fresh: false,
 };
 
 /// An entry of a listing by the kernel's offset, or the name of one of the two before.
@@ -186,6 +187,7 @@ impl<S: Files> Filesystem for Serve<S> {
             _ => return reply.error(Errno::EBADF),
         };
         let dots_attr = self.attr(ino.0, &DOTS_STAT);
+        let mut some = false;
         for (at, entry) in (offset..).map_while(|at| entry(&listing, at).map(|e| (at, e))) {
             let full = match entry {
                 // The kernel does not count these as told.
@@ -206,10 +208,13 @@ impl<S: Files> Filesystem for Serve<S> {
                         }
                         full
                     }
-                    Err(errno) if at == offset => return reply.error(errno),
+                    // It went since the folder was opened.
+                    Err(errno) if errno == Errno::ENOENT => continue,
+                    Err(errno) if !some => return reply.error(errno),
                     Err(_) => true,
                 },
             };
+            some = true;
             if full {
                 break;
             }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags};
 use parking_lot::Mutex;
@@ -15,9 +15,6 @@ use crate::handles::{Handles, Open};
 use crate::inodes::{Inodes, Known};
 use crate::mount::Options;
 use crate::outdated::{Outdated, Queue};
-
-/// The page cache does not outlive an open file that was changed this recently: its next change might show the same time.
-const SETTLED: Duration = Duration::from_secs(2);
 
 /// What answers.
 pub struct Serve<S: Files> {
@@ -205,16 +202,19 @@ impl<S: Files> Serve<S> {
             self.outdate(number.0);
             return Err(Errno::ESTALE);
         }
-        let age = SystemTime::now().duration_since(stat.modified);
-        let keep = match age.is_ok_and(|age| age >= SETTLED) {
+        let fresh = stat.fresh;
+        let kept = self.inodes.lock().opened(number.0, fresh, Instant::now());
+        let keep = match kept {
             true => FopenFlags::FOPEN_KEEP_CACHE,
             false => FopenFlags::empty(),
         };
+        // What is read ahead may be given to the kernel when the file is not fresh any more.
+        let ahead_bytes = if fresh { 0 } else { self.read_ahead_bytes };
         let open = Open {
             file,
             inode: number.0,
             path,
-            ahead: Mutex::new(Ahead::new(self.read_ahead_bytes)),
+            ahead: Mutex::new(Ahead::new(ahead_bytes)),
             stale: AtomicBool::new(false),
         };
         let handle = self.handles.add_file(open).ok_or(Errno::ENFILE)?;

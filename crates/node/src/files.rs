@@ -5,14 +5,20 @@
 //! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
 //!
 //! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
-//! what was asked for; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
+//! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
+//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
 //! requests take; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
-//! up ([`Files::fit`]). What requests take beside that is bounded, whatever `--memory` is.
+//! up ([`Files::fit`]). What requests take beside that is bounded; a small node's blocks leave room for it and for the program, so that
+//! the process has `--memory` and a tenth at most.
 
+mod again;
 mod door;
 mod fetch;
+mod lost;
+mod names;
+mod neighbour;
 mod pins;
 mod place;
 mod rest;
@@ -30,21 +36,23 @@ use parking_lot::{Mutex, RwLock};
 use staves_directory::{Directory, Life};
 use staves_files::Source;
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
-use staves_net::Peers;
+use staves_net::{Peers, Reply};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
-    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileCheck, FileChecked, FileFetch, FileId, FileKey,
-    FileKeys, FileKeysAnswer, FilePut, FileRead,
+    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked,
+    FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FilePut,
+    FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
+use self::again::Again;
 use self::fetch::Flights;
 use self::pins::Pinned;
 use self::rest::Rest;
 use self::room::Room;
-pub(crate) use self::room::{may_answer, wait_to_answer};
 use self::uses::Uses;
+use crate::status::AgainFacts;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
@@ -64,9 +72,12 @@ pub(crate) struct Files {
     began: Instant,
     map: RwLock<Arc<ClusterMap>>,
     pools: RwLock<BTreeMap<PoolId, Arc<FilesPool>>>,
+    /// Those that the map has no more, until their memory has gone back.
+    gone: Mutex<Vec<Arc<FilesPool>>>,
     /// Sources by the words that the map has for them.
     sources: Mutex<BTreeMap<String, Source>>,
     rest: Rest,
+    again: Again,
     room: Room,
     pub(crate) uses: Uses,
     /// Datasets whose source lately refused this node, which may have no credentials.
@@ -88,8 +99,15 @@ pub(crate) struct FilesPool {
 #[derive(Default)]
 struct Sorted {
     revision: Revision,
-    /// The buckets that this node held, by number.
-    mine: Vec<bool>,
+    /// By bucket.
+    roles: Vec<Role>,
+}
+
+/// What this node was to a bucket.
+#[derive(Clone, Copy)]
+struct Role {
+    holder: bool,
+    home: bool,
 }
 
 /// What was done since the start.
@@ -101,16 +119,20 @@ pub(crate) struct Counts {
     pub(crate) fetched_bytes: AtomicU64,
     /// Those of them that nobody had asked for: rests of blocks.
     pub(crate) ahead_bytes: AtomicU64,
+    /// Those of them that were in the memory of a node that is gone.
+    pub(crate) again_bytes: AtomicU64,
     /// Reads from sources.
     pub(crate) fetches: AtomicU64,
     /// Reads answered from memory.
     pub(crate) hits: AtomicU64,
     /// Bytes whose checksums were compared without a reader.
     pub(crate) scrubbed_bytes: AtomicU64,
+    /// Not a sum: blocks that this node remembers of another.
+    pub(crate) remembered_blocks: AtomicU64,
 }
 
 impl Files {
-    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>) -> Files {
+    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>, memory_bytes: u64) -> Files {
         Files {
             life,
             peers,
@@ -118,9 +140,11 @@ impl Files {
             began: Instant::now(),
             map: RwLock::default(),
             pools: RwLock::default(),
+            gone: Mutex::default(),
             sources: Mutex::default(),
             rest: Rest::default(),
-            room: Room::new(),
+            room: Room::new(memory_bytes),
+            again: Again::default(),
             uses: Uses::default(),
             refused: Mutex::default(),
         }
@@ -136,6 +160,8 @@ impl Files {
             tokio::spawn(rest::run(files.clone())),
             tokio::spawn(scrub::run(files.clone())),
             tokio::spawn(pins::run(files.clone())),
+            tokio::spawn(neighbour::run(files.clone())),
+            tokio::spawn(again::run(files.clone())),
             tokio::spawn(place::run(files, directory)),
         ]
     }
@@ -149,34 +175,50 @@ impl Files {
         self.map.read().clone()
     }
 
-    /// The map has changed.
+    /// The map has changed. What that means for blocks that are there is for [`Files::settle`].
     pub(crate) fn follow(&self, map: &Arc<ClusterMap>) {
         *self.map.write() = map.clone();
         let own = map.nodes.get(&self.life.node).map(|n| n.memory_bytes);
         let mut pools = self.pools.write();
-        pools.retain(|id, _| map.pools.get(id).is_some_and(|p| p.holdings().is_some()));
-        for pool in map.pools.values().filter(|p| p.holdings().is_some()) {
-            let budget = pool.node_budget_bytes.min(own.unwrap_or(u64::MAX));
-            let known = pools.get(&pool.id).cloned();
-            let Some(known) = known.or_else(|| FilesPool::new(pool.id, own, budget)) else {
+        let stays = |id: &PoolId| map.pools.get(id).is_some_and(|p| p.holdings().is_some());
+        let (stay, gone) = std::mem::take(&mut *pools)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(id, _)| stays(id));
+        *pools = stay;
+        self.gone.lock().extend(gone.into_values());
+        for pool in map.pools.values() {
+            let Some(holdings) = pool.holdings().filter(|_| !pools.contains_key(&pool.id)) else {
                 continue;
             };
-            if let Some(holdings) = pool.holdings() {
-                known.sort(self.life, holdings);
+            let budget = pool.node_budget_bytes.min(own.unwrap_or(u64::MAX));
+            let buckets = holdings.buckets.len() as u32;
+            if let Some(new) = FilesPool::new(pool.id, buckets, own, budget) {
+                pools.insert(pool.id, new);
             }
-            pools.insert(pool.id, known);
         }
-        drop(pools);
+    }
+
+    /// Does to the blocks what the newest map says: gives up what is not this node's any more, and keeps to budgets. It blocks the
+    /// thread for as long as the memory takes to go back, while readers are served.
+    fn settle(&self) {
+        let gone = std::mem::take(&mut *self.gone.lock());
+        gone.iter().for_each(|pool| pool.blocks.close());
+        let map = self.map();
+        for pool in self.pools() {
+            let entry = map.pools.get(&pool.id);
+            if let Some(holdings) = entry.and_then(|p| p.holdings()) {
+                pool.sort(self.life, holdings);
+            }
+        }
         self.fit();
     }
 
-    /// Gives each pool its budget, as far as buckets leave it: together they never have more than the node's memory.
+    /// Gives each pool its budget, as far as buckets leave it, and the node's memory has room for it beside all else.
     fn fit(&self) {
         let map = self.map();
-        let memory = map.nodes.get(&self.life.node).map(|n| n.memory_bytes);
         let taken = self.arena.extents() - self.arena.free_extents();
         let taken = u64::from(taken) * EXTENT_BYTES as u64;
-        let mut left = memory.unwrap_or(u64::MAX).saturating_sub(taken);
+        let mut left = self.room.for_blocks().saturating_sub(taken);
         for pool in self.pools() {
             let budget = map.pools.get(&pool.id).map_or(0, |p| p.node_budget_bytes);
             let share = budget.min(left);
@@ -229,6 +271,21 @@ impl Files {
         self.room.flight(bytes, deadline).await
     }
 
+    /// Whether an answer of so many bytes may be given now.
+    pub(crate) fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
+        self.room.may_answer(reply, bytes)
+    }
+
+    /// Waits until it may be.
+    pub(crate) async fn wait_to_answer(
+        &self,
+        reply: &Reply,
+        bytes: u32,
+        deadline: Instant,
+    ) -> Result<(), ErrorPacket> {
+        self.room.wait_to_answer(reply, bytes, deadline).await
+    }
+
     /// Answers from memory, or else from the source.
     pub(crate) async fn fetch(
         &self,
@@ -275,15 +332,7 @@ impl Files {
             let text = format!("this node does not hold bucket {bucket}, by its map");
             return Err(ErrorPacket::new(ErrorCode::NotServing, text));
         }
-        let copies = copies(holdings, bucket, life);
-        pool.keep(
-            ask.file,
-            ask.size,
-            ask.from,
-            &ask.bytes,
-            copies,
-            self.moment(),
-        );
+        pool.keep(ask.file, ask.size, ask.from, &ask.bytes, self.moment());
         if !ask.forwarded {
             self.pass_on(&map, holdings, bucket, ask);
         }
@@ -313,6 +362,31 @@ impl Files {
         }
     }
 
+    /// What changed among this node's blocks.
+    pub(crate) fn changes(&self, ask: FileChanges) -> Result<FileChangesAnswer, ErrorPacket> {
+        neighbour::changes(self, &*self.pool(ask.pool)?, ask)
+    }
+
+    /// Says what this node has not of what a node had that is gone, or fetches it.
+    pub(crate) async fn lost(
+        &self,
+        ask: FileLost,
+        deadline: Instant,
+    ) -> Result<FileLostAnswer, ErrorPacket> {
+        let pool = self.pool(ask.pool)?;
+        lost::lost(self, &pool, ask, deadline).await
+    }
+
+    /// What is being fetched again because a node is gone.
+    pub(crate) fn fetching_again(&self) -> Option<AgainFacts> {
+        self.again.now()
+    }
+
+    /// How many lost nodes it has seen to so.
+    pub(crate) fn losses(&self) -> u64 {
+        self.again.ended()
+    }
+
     /// What this node has of a bucket.
     pub(crate) fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
@@ -325,20 +399,17 @@ impl Files {
             });
         };
         let life = self.life;
-        let all = ask.bucket == ALL_BUCKETS;
-        let is_in = |key: &BlockKey| all || holdings.bucket_of(key.file, key.block) == ask.bucket;
-        let blocks = pool.blocks.list().into_iter();
-        let keys = blocks
-            .filter(|block| is_in(&block.key))
-            .map(|block| FileKey {
-                file: FileId {
-                    high: block.key.file[0],
-                    low: block.key.file[1],
-                },
-                block: block.key.block,
-                bytes: block.bytes,
-                parts: block.parts,
-            });
+        let buckets = match ask.bucket {
+            ALL_BUCKETS => 0..pool.blocks.buckets(),
+            one => one..one.saturating_add(1),
+        };
+        let blocks = buckets.flat_map(|bucket| pool.blocks.list(bucket));
+        let keys = blocks.map(|block| FileKey {
+            file: file_of(block.key),
+            block: block.key.block,
+            bytes: block.bytes,
+            parts: block.parts,
+        });
         Ok(FileKeysAnswer {
             holds: holdings
                 .place(ask.bucket, life.node, life.incarnation)
@@ -391,9 +462,14 @@ impl Files {
 }
 
 impl FilesPool {
-    fn new(id: PoolId, memory_bytes: Option<u64>, budget_bytes: u64) -> Option<Arc<FilesPool>> {
+    fn new(
+        id: PoolId,
+        buckets: u32,
+        memory_bytes: Option<u64>,
+        budget_bytes: u64,
+    ) -> Option<Arc<FilesPool>> {
         let most = memory_bytes.unwrap_or(budget_bytes).max(budget_bytes);
-        match Blocks::new(most) {
+        match Blocks::new(most, buckets) {
             Ok(blocks) => Some(Arc::new(FilesPool {
                 id,
                 blocks,
@@ -432,34 +508,43 @@ impl FilesPool {
     /// node any more.
     fn sort(&self, life: Life, holdings: &Holdings) {
         let mut sorted = self.sorted.lock();
-        let moved = sorted.revision != holdings.revision || sorted.mine.is_empty();
         let mut pinned = self.pinned.lock();
-        if pinned.follow(holdings) || moved && pinned.any() {
-            pinned.unpin_others(self, life, holdings);
+        if pinned.follow(holdings) {
+            let stay = pinned.ids();
+            drop(pinned);
+            for bucket in 0..self.blocks.buckets() {
+                let stays = |key: BlockKey| stay.contains(&file_of(key));
+                self.blocks.pin_where(bucket, false, |key| !stays(key));
+            }
+        } else {
+            drop(pinned);
         }
-        drop(pinned);
-        if !moved {
+        if sorted.revision == holdings.revision && !sorted.roles.is_empty() {
             return;
         }
-        let buckets = 0..holdings.buckets.len() as u32;
-        let is_mine = |b| holdings.place(b, life.node, life.incarnation).is_some();
-        let mine: Vec<bool> = buckets.map(is_mine).collect();
-        let were = std::mem::replace(
-            &mut *sorted,
-            Sorted {
-                revision: holdings.revision,
-                mine,
-            },
-        );
-        let bucket = |key: BlockKey| holdings.bucket_of(key.file, key.block);
-        // What is being copied is not listed yet, and stays.
-        let given_up = |bucket: u32| {
-            let was = were.mine.get(bucket as usize).copied();
-            was == Some(true) && !sorted.mine[bucket as usize]
+        let role = |bucket| Role {
+            holder: holdings
+                .place(bucket, life.node, life.incarnation)
+                .is_some(),
+            home: pins::is_home(holdings, bucket, life),
         };
-        self.blocks.drop_where(|key| given_up(bucket(key)));
-        self.blocks
-            .set_copies(|key| copies(holdings, bucket(key), life));
+        let roles = (0..self.blocks.buckets()).map(role).collect();
+        let new = Sorted {
+            revision: holdings.revision,
+            roles,
+        };
+        let was = std::mem::replace(&mut *sorted, new);
+        for (bucket, now) in (0..).zip(&sorted.roles) {
+            // What is being copied is not listed yet, and stays.
+            let was = was.roles.get(bucket as usize);
+            if was.is_some_and(|was| was.holder && !now.holder) {
+                self.blocks.drop_bucket(bucket);
+            } else if was.is_some_and(|was| was.home && !now.home) {
+                self.blocks.pin_where(bucket, false, |_| true);
+            }
+            self.blocks
+                .set_copies(bucket, copies(holdings, bucket, life));
+        }
     }
 
     /// Bytes of a file, if all are there.
@@ -486,7 +571,7 @@ impl FilesPool {
     }
 
     /// Puts whole parts in. What does not fit is left out.
-    fn keep(&self, file: FileId, size: u64, from: u64, bytes: &[u8], copies: Copies, moment: u32) {
+    fn keep(&self, file: FileId, size: u64, from: u64, bytes: &[u8], moment: u32) {
         for (i, part) in bytes.chunks(PART_BYTES).enumerate() {
             let at = from + (i * PART_BYTES) as u64;
             let Some((key, within)) = block_at(file, at) else {
@@ -495,7 +580,7 @@ impl FilesPool {
             let block_bytes = (size - (at - within as u64)).min(BLOCK_BYTES as u64) as usize;
             let put = self
                 .blocks
-                .put(key, block_bytes, within / PART_BYTES, part, copies, moment);
+                .put(key, block_bytes, within / PART_BYTES, part, moment);
             if let Err(error) = put {
                 tracing::debug!(pool = %self.id, %error, "bytes are not kept");
                 return;
@@ -511,6 +596,11 @@ fn block_at(file: FileId, at: u64) -> Option<(BlockKey, usize)> {
         block: u32::try_from(at / BLOCK_BYTES as u64).ok()?,
     };
     Some((key, (at % BLOCK_BYTES as u64) as usize))
+}
+
+fn file_of(key: BlockKey) -> FileId {
+    let [high, low] = key.file;
+    FileId { high, low }
 }
 
 fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {

@@ -300,6 +300,37 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.files(|p| p.counts.ahead_bytes.load(Ordering::Relaxed))),
     },
     Metric {
+        name: "staves_files_again_bytes_total",
+        kind: Kind::Counter,
+        unit: "bytes",
+        help: "Bytes read from sources because only a node that is gone had them in memory.",
+        value: Value::One(|s| s.files(|p| p.counts.again_bytes.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_remembered_blocks",
+        kind: Kind::Gauge,
+        unit: "blocks",
+        help: "Blocks of another node that this node remembers, to have them fetched again if that node is lost.",
+        value: Value::One(|s| s.files(|p| p.counts.remembered_blocks.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_files_losses_total",
+        kind: Kind::Counter,
+        unit: "nodes",
+        help: "Nodes that were lost and whose blocks of files this node has seen to.",
+        value: Value::One(|s| s.running.files.losses()),
+    },
+    Metric {
+        name: "staves_files_lost_bytes",
+        kind: Kind::Gauge,
+        unit: "bytes",
+        help: "Bytes of files that a lost node alone had, and that this node still has others fetch again.",
+        value: Value::One(|s| {
+            let again = s.running.files.fetching_again();
+            again.map_or(0, |again| again.bytes - again.done_bytes)
+        }),
+    },
+    Metric {
         name: "staves_files_evicted_blocks_total",
         kind: Kind::Counter,
         unit: "blocks",

@@ -113,6 +113,8 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
         Message::FileFetch(ask) => files::fetch(running, ask, reply),
         Message::FilePut(ask) => files::put(running, ask, reply),
         Message::FileKeys(ask) => files::keys(running, &ask, reply),
+        Message::FileChanges(ask) => files::changes(running, ask, reply),
+        Message::FileLost(ask) => files::lost(running, ask, reply),
         Message::FileCheck(ask) => files::check(running, ask, reply),
         Message::FileUse(told) => files::used(running, told, reply),
         Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),

@@ -139,7 +139,8 @@ impl Node {
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
         let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
         let options = start::host_options(&config);
-        let files = Arc::new(Files::new(life, peers.clone(), arena.clone()));
+        let memory = config.memory.0;
+        let files = Arc::new(Files::new(life, peers.clone(), arena.clone(), memory));
         let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
         let ways = Ways::new(host.clone(), directory.map(), witness.clone());
         let router = NodeRouter::new(
@@ -321,10 +322,14 @@ const POLLS_MAX: u32 = 16;
 /// Runs a node on threads of its own until SIGTERM or SIGINT, and then leaves in good order; at a second
 /// signal the process exits at once, with 130.
 pub fn serve(config: Config) -> Result<(), StartError> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = match config.threads {
+        0 => processors,
+        some => some as usize,
+    };
+    staves_store::share_heaps(workers);
     let mut threads = tokio::runtime::Builder::new_multi_thread();
-    if config.threads > 0 {
-        threads.worker_threads(config.threads as usize);
-    }
+    threads.worker_threads(workers);
     threads.event_interval(POLLS_MAX);
     let runtime = threads.enable_all().build().map_err(StartError::Runtime)?;
     let served = runtime.block_on(async {
@@ -510,6 +515,7 @@ impl Running {
             used_bytes,
             files_bytes: self.files.used_bytes(),
             uses: self.files.uses.list(),
+            fetching_again: self.files.fetching_again(),
             budget_bytes: self.memory_bytes,
             reads: figures.reads,
             hits: figures.hits,

@@ -85,6 +85,20 @@ pub struct NodeFacts {
     pub pools: Vec<PoolFacts>,
     /// Mounts that lately told it that they use a dataset.
     pub uses: Vec<UseFacts>,
+    /// What it has others fetch again, because a node is gone.
+    pub fetching_again: Option<AgainFacts>,
+}
+
+/// What is fetched again from sources after the loss of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgainFacts {
+    /// The node that is gone.
+    pub node: u64,
+    /// Bytes that it alone had: whole parts.
+    pub bytes: u64,
+    /// Those of them that are in memory again.
+    pub done_bytes: u64,
 }
 
 /// A mount that uses a dataset.

@@ -12,16 +12,20 @@
 //! meanwhile, and whatever befell the memory. Frames in use never pass the limit. What is evicted goes in the order of S3-FIFO,
 //! blocks of which another node has a copy before those that are the last, pinned ones never.
 //!
-//! **How.** One lock orders all that put and evict. Readers take none: an entry of the table has a sequence number, odd while it
+//! **How.** One lock orders all that put and evict; what is done to many blocks takes it for some at a time. Readers take none: an entry of the table has a sequence number, odd while it
 //! changes; a reader that finds it changed once it has copied begins again. A frame is written only while no entry names it, and it
 //! is no entry's before the number of the one that named it went up.
 
+mod buckets;
+mod changes;
+mod many;
 mod policy;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+pub use self::changes::Changed;
 pub use self::shared::{Miss, Shelf};
 pub use self::writer::{Blocks, Checked, Figures, Listed, PutError};
 
@@ -53,11 +57,16 @@ impl BlockKey {
     }
 }
 
-/// What is lost with a block if it is evicted.
+/// CRC32C, as fast as this machine has it: each read waits for it.
+fn sum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// What is lost with a bucket's blocks if they are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copies {
-    /// Another node holds the block's bucket too.
+    /// Another node holds the bucket too.
     Spare,
-    /// It would have to come from the source again.
+    /// They would have to come from the source again.
     Last,
 }

@@ -117,16 +117,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Gives memory of the heap that is free back to the kernel, of which the allocator otherwise keeps what busy times
-/// took. For a node's idle moments: it takes some milliseconds, and whoever allocates meanwhile may wait for it.
-pub fn trim_heap() {
-    // SAFETY: the allocator's own function, from any thread; it moves nothing that is in use.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// 256 KiB of the arena, owned. Dereferences to its bytes. Goes back to the arena when dropped.
 pub struct Extent {
     start: NonNull<u8>,

@@ -26,11 +26,13 @@ mod arena;
 pub mod blocks;
 mod budget;
 mod extent;
+mod heap;
 mod pages;
 
 pub use arena::Arena;
 pub use budget::Budget;
-pub use extent::{Extent, MapError, trim_heap};
+pub use extent::{Extent, MapError};
+pub use heap::{share_heaps, trim_heap};
 pub use pages::{Full, Pages};
 
 use staves_model::PAGE_BYTES;

@@ -1,7 +1,7 @@
 //! The files service's messages: bytes of blocks, asked of a bucket's holders, fetched by its home, given to the others.
 
 use bytes::Bytes;
-use staves_model::PoolId;
+use staves_model::{Incarnation, PoolId};
 
 use crate::codec::wire_struct;
 
@@ -128,6 +128,104 @@ pub struct FileChecked {
 /// Instead of a place in the table: there is no more.
 pub const CHECKED_ALL: u32 = u32::MAX;
 
+/// Most entries of a [`FileChangesAnswer`].
+pub const FILE_CHANGES_MAX: usize = 4096;
+
+/// Asks what changed in the table of a node's blocks. Answered by [`FileChangesAnswer`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileChanges {
+    /// The pool.
+    pub pool: PoolId,
+    /// After the change of this number; 0 for all.
+    pub since: u64,
+    /// Where in its table to go on: 0, then what the last answer said.
+    pub from: u32,
+}
+
+/// Some of what changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileChangesAnswer {
+    /// The node's life: numbers are of one life.
+    pub incarnation: Incarnation,
+    /// The newest change's number. Whoever has come to the end may ask, next time, for what came after the number in the first
+    /// answer.
+    pub number: u64,
+    /// Where to go on; [`CHECKED_ALL`] at the end.
+    pub next: u32,
+    /// At most [`FILE_CHANGES_MAX`].
+    pub entries: Vec<FileChange>,
+}
+
+/// An entry that changed: what is there now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileChange {
+    /// Its place in the table.
+    pub entry: u32,
+    /// The block; without any part if nothing is there.
+    pub key: FileKey,
+}
+
+/// Parts of a version of a file that a node had whose life is over: asks their bucket's home which of them it does
+/// not have, or to fetch those again. Answered by [`FileLostAnswer`]; no bytes come back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileLost {
+    /// The pool.
+    pub pool: PoolId,
+    /// The version.
+    pub file: FileId,
+    /// Which stretch of it.
+    pub stretch: u32,
+    /// Which parts.
+    pub parts: FileParts,
+    /// Where to fetch them from; `None`: they are only asked after.
+    pub named: Option<FileNamed>,
+}
+
+/// What a version of a file is, so that it can be fetched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileNamed {
+    /// Where the file ends.
+    pub size: u64,
+    /// The dataset's name.
+    pub dataset: String,
+    /// The path within it, as the source has it.
+    pub path: Bytes,
+    /// What tells the version from others, as the source says it.
+    pub version: String,
+}
+
+/// What the home has not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileLostAnswer {
+    /// Those of the parts that it has not; if it was to fetch them, for want of room, or the source has another version by now or
+    /// cannot be read there.
+    pub missing: FileParts,
+}
+
+/// Parts of a stretch: a bit for each, the first block's first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileParts {
+    /// The first two blocks'.
+    pub low: u64,
+    /// The other two's.
+    pub high: u64,
+}
+
+impl From<u128> for FileParts {
+    fn from(bits: u128) -> FileParts {
+        FileParts {
+            low: bits as u64,
+            high: (bits >> 64) as u64,
+        }
+    }
+}
+
+impl From<FileParts> for u128 {
+    fn from(parts: FileParts) -> u128 {
+        u128::from(parts.high) << 64 | u128::from(parts.low)
+    }
+}
+
 /// Says now and then that a dataset is in use. Answered by `Done`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileUse {
@@ -176,4 +274,27 @@ wire_struct!(FileChecked {
     bytes,
     damaged
 });
+wire_struct!(FileChanges { pool, since, from });
+wire_struct!(FileChangesAnswer {
+    incarnation,
+    number,
+    next,
+    entries
+});
+wire_struct!(FileChange { entry, key });
+wire_struct!(FileLost {
+    pool,
+    file,
+    stretch,
+    parts,
+    named
+});
+wire_struct!(FileNamed {
+    size,
+    dataset,
+    path,
+    version
+});
+wire_struct!(FileLostAnswer { missing });
+wire_struct!(FileParts { low, high });
 wire_struct!(FileUse { dataset, by });

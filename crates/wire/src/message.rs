@@ -15,8 +15,8 @@ use crate::directory::{
 };
 use crate::error::ErrorPacket;
 use crate::files::{
-    FileBytes, FileCheck, FileChecked, FileFetch, FileKeys, FileKeysAnswer, FilePut, FileRead,
-    FileUse,
+    FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch, FileKeys,
+    FileKeysAnswer, FileLost, FileLostAnswer, FilePut, FileRead, FileUse,
 };
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
@@ -206,6 +206,14 @@ messages! {
     71 FileChecked(FileChecked) "file-checked" Answer Frame since 3;
     /// A dataset is in use. Answered by `Done`.
     72 FileUse(FileUse) "file-use" Request Frame since 3;
+    /// What changed among a node's blocks.
+    73 FileChanges(FileChanges) "file-changes" Request Frame since 3;
+    /// This.
+    74 FileChangesAnswer(FileChangesAnswer) "file-changes-answer" Answer Frame since 3;
+    /// What a node that is gone had of a file.
+    75 FileLost(FileLost) "file-lost" Request Frame since 3;
+    /// What of it is not there.
+    76 FileLostAnswer(FileLostAnswer) "file-lost-answer" Answer Frame since 3;
 
     // People's tools.
     /// The cluster's state.

@@ -1,6 +1,7 @@
 //! A dataset as what a mount shows.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,11 +10,12 @@ use staves_client::{Dataset, OpenFile, SourceError};
 use staves_mount::{FileError, Files, Kind, Stat, Version};
 use tokio::runtime::Handle;
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Room};
 
 pub struct Tree {
     data: Dataset,
     runtime: Handle,
+    room: Room,
 }
 
 /// An open file.
@@ -24,11 +26,17 @@ pub struct TreeFile {
 }
 
 impl Tree {
-    pub fn new(data: Dataset, runtime: Handle) -> Tree {
-        Tree { data, runtime }
+    pub fn new(data: Dataset, runtime: Handle, read_ahead_bytes: u64) -> Tree {
+        let room = Room::new(read_ahead_bytes);
+        Tree {
+            data,
+            runtime,
+            room,
+        }
     }
 
     fn shown(&self, path: &[u8], stat: staves_client::Stat) -> Stat {
+        let fresh = matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
         let (kind, version) = match stat.kind {
             staves_client::Kind::Folder => (Kind::Folder, Version([0; 2])),
             staves_client::Kind::Link(to) => {
@@ -50,6 +58,7 @@ impl Tree {
             size: stat.size,
             modified: UNIX_EPOCH + since,
             version,
+            fresh,
         }
     }
 }
@@ -80,7 +89,7 @@ impl Files for Tree {
         Ok(TreeFile {
             stat: self.shown(path, stat),
             open,
-            ahead: Ahead::default(),
+            ahead: self.room.file(),
         })
     }
 
@@ -95,20 +104,34 @@ impl Files for Tree {
         if len == 0 || self.data.read_here(&file.open, offset, into) {
             return Ok(len);
         }
-        let bytes = self.runtime.block_on(async {
-            match file.ahead.take(offset, len).await {
-                Some(bytes) => Ok(bytes),
-                None => self.data.read_at(&file.open, offset, len).await,
+        let read = self.runtime.block_on(async {
+            let (mut done, end) = (0, offset + len as u64);
+            while done < len {
+                let at = offset + done as u64;
+                let bytes = match file.ahead.take(at..end).await {
+                    Some(bytes) => bytes?,
+                    None => self.data.read_at(&file.open, at, len - done).await?,
+                };
+                into[done..done + bytes.len()].copy_from_slice(&bytes);
+                done += bytes.len();
             }
+            Ok(done)
         });
-        let bytes = bytes.map_err(shown_error)?;
-        into[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
+        read.map_err(shown_error)
     }
 
+    /// What lies in a node's memory on this machine needs no fetching.
     fn will_read(&self, file: &TreeFile, offset: u64, bytes: u64) {
+        let (data, open) = (&self.data, &file.open);
+        let range = offset..offset.saturating_add(bytes);
+        let here = |at| data.read_here(open, at, &mut [0]);
+        let get = |range: Range<u64>| {
+            let (data, open) = (data.clone(), open.clone());
+            let len = (range.end - range.start) as usize;
+            async move { data.read_at(&open, range.start, len).await }
+        };
         file.ahead
-            .fetch(&self.runtime, &self.data, &file.open, offset, bytes);
+            .fetch(&self.runtime, range, open.size(), here, get);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use staves_model::{NodeId, NodeState, Scheme};
+use staves_node::status::AgainFacts;
 
 use crate::fake::{Fake, SOON};
 use crate::{Ran, staves, staves_with};
@@ -323,6 +324,25 @@ fn nodes_of_one_name_are_told_of() {
         let told = "nodes 1 and 3 have the same name, node-1: commands take the id";
         assert!(said.contains(told), "{said}");
     }
+}
+
+/// How far it is with what a lost node had of files.
+#[test]
+fn what_is_fetched_again_after_a_loss_is_told() {
+    let fake = Fake::start();
+    fake.with(|state| {
+        state.fetching_again = Some(AgainFacts {
+            node: 3,
+            bytes: 148 << 20,
+            done_bytes: 41 << 20,
+        });
+    });
+    let said = at(&fake, &["status"]).stdout;
+    let told = "fetching again what only node-3 had of files: 41.0 MiB of 148 MiB";
+    assert!(said.lines().any(|line| line == told), "{said}");
+    let report = json(&at(&fake, &["status", "-o", "json"]));
+    let again = &report["nodes"][0]["facts"]["fetching_again"];
+    assert_eq!(again["done_bytes"], 41 << 20);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::{Ran, staves};
 
 mod bench;
 mod files;
+mod hung;
 mod losses;
 mod mapped;
 mod memory;

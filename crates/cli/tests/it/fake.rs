@@ -10,7 +10,7 @@ use staves_model::{
     Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
-use staves_node::status::{DirectoryFacts, NodeFacts, StatusReport};
+use staves_node::status::{AgainFacts, DirectoryFacts, NodeFacts, StatusReport};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
 use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
@@ -29,6 +29,8 @@ pub struct State {
     pub not_leader: u32,
     /// Pages that the first node says it uses.
     pub used_bytes: u64,
+    /// What the first node says that it has others fetch again.
+    pub fetching_again: Option<AgainFacts>,
     /// Nobody leads the directory, and nothing can be changed.
     pub no_leader: bool,
     /// What a change names is gone when it comes.
@@ -249,6 +251,7 @@ fn status(state: &State) -> Message {
         node: 1,
         keys: state.keys.len() as u64,
         used_bytes: state.used_bytes,
+        fetching_again: state.fetching_again.clone(),
         ..NodeFacts::default()
     };
     let report = StatusReport::new(&state.map, NodeId(1), directory, [facts]);

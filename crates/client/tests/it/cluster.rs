@@ -14,6 +14,7 @@ use staves_model::{
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{Evidence, MapAnswer};
+use staves_wire::files::FileBytes;
 use staves_wire::group::GroupEnvelope;
 use staves_wire::{ErrorCode, Message};
 
@@ -48,6 +49,9 @@ pub struct World {
     pub floors: Vec<(u64, u64)>,
     /// Slots whose bucket has forgotten clients with numbers up to this.
     pub marks: BTreeMap<HashSlot, u64>,
+    /// What nodes say who are asked for bytes of files, and how often they were.
+    pub files: Option<Bytes>,
+    pub files_asked: usize,
 }
 
 #[derive(Clone)]
@@ -116,6 +120,8 @@ impl Cluster {
             forwarding: false,
             floors: Vec::new(),
             marks: BTreeMap::new(),
+            files: None,
+            files_asked: 0,
         })));
         let mut cluster = Cluster {
             world,
@@ -242,6 +248,11 @@ impl Handler for Script {
                     ..Default::default()
                 };
                 reply.send(&Message::CacheStatsAnswer(answer));
+            }
+            Message::FileRead(_) | Message::FileFetch(_) => {
+                world.files_asked += 1;
+                let bytes = world.files.clone();
+                reply.send(&Message::FileBytes(FileBytes { bytes }));
             }
             Message::Report(report) => {
                 world.evidence.extend(report.seen);

@@ -2,4 +2,5 @@
 
 mod cluster;
 mod faults;
+mod files;
 mod routing;

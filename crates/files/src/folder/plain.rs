@@ -44,9 +44,8 @@ struct Root {
     folder: Arc<OwnedFd>,
     /// Its device and inode.
     is: (u64, u64),
-    /// When its path was looked at last, and when it was opened.
+    /// When its path was looked at last.
     looked: Instant,
-    reopened: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -93,56 +92,37 @@ impl Plain {
                 None => None,
             }
         };
-        let known = known.as_ref();
-        match (self.look(known.map(|root| root.is)), known) {
-            (Ok(Some(now)), _) => Ok(now),
-            (Ok(None) | Err(_), Some(known)) => Ok(known.folder.clone()),
-            (Ok(None), None) => unreachable!("there was nothing to be the same as"),
-            (Err(errno), None) => Err(no_folder(&self.place, errno)),
+        match known {
+            // What came over the folder since may be what shows it.
+            Some(known) if crossing::leads_to_ours(&self.place) => Ok(known.folder),
+            Some(known) if self.leads_to() == Ok(known.is) => Ok(known.folder),
+            // Where nothing else is, it goes on with what is open.
+            Some(known) => Ok(self.enter().unwrap_or(known.folder)),
+            None => self.enter().map_err(|errno| no_folder(&self.place, errno)),
         }
     }
 
-    /// Opens what the path leads to, unless that is what is known.
-    fn look(&self, known: Option<(u64, u64)>) -> Result<Option<Arc<OwnedFd>>, Errno> {
-        let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
-        // What came over the folder since may be what shows it.
-        if self.root.lock().is_some() && crossing::leads_to_ours(&self.place) {
-            return Err(Errno::DEADLK);
-        }
-        if known.is_some() && rustix::fs::stat(&*self.place).map(of).ok() == known {
-            return Ok(None);
-        }
+    /// The device and inode of what is at the path now.
+    fn leads_to(&self) -> Result<(u64, u64), Errno> {
+        let stat = rustix::fs::stat(&*self.place)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Opens what is at the path now, and goes on with that.
+    fn enter(&self) -> Result<Arc<OwnedFd>, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = Arc::new(rustix::fs::open(&*self.place, flags, Mode::empty())?);
-        let is = of(rustix::fs::fstat(&folder)?);
-        let looked = Instant::now();
-        if known.is_some() {
-            tracing::info!(place = %self.place, "another folder is there now");
-        }
-        // Files of the former one would keep what it is on from being unmounted.
-        let former = std::mem::take(&mut *self.open.lock());
-        *self.root.lock() = Some(Root {
+        let stat = rustix::fs::fstat(&folder)?;
+        let root = Root {
             folder: folder.clone(),
-            is,
-            looked,
-            reopened: looked,
-        });
-        drop(former);
-        Ok(Some(folder))
-    }
-
-    /// The same, where the file server no longer knows what is open. Whether it could be opened anew.
-    fn is_stale(&self, folder: &Arc<OwnedFd>) -> bool {
-        {
-            let mut root = self.root.lock();
-            match root.as_mut() {
-                // Somebody else was faster.
-                Some(root) if !Arc::ptr_eq(&root.folder, folder) => return true,
-                Some(root) if root.reopened.elapsed() >= LOOK => root.reopened = Instant::now(),
-                _ => return false,
-            }
-        }
-        self.look(None).is_ok()
+            is: (stat.st_dev, stat.st_ino),
+            looked: Instant::now(),
+        };
+        // Files of the former one would keep what it is on from being unmounted. To close them may take long.
+        let former_files = std::mem::take(&mut *self.open.lock());
+        let former = self.root.lock().replace(root);
+        drop((former_files, former));
+        Ok(folder)
     }
 
     /// Opens a name below the root; links that lead out of it are refused.
@@ -152,19 +132,13 @@ impl Plain {
             path => path,
         };
         let flags = flags | OFlags::CLOEXEC;
-        let open = |root: &OwnedFd| {
-            let beyond = |within| rustix::fs::openat2(root, at, flags, Mode::empty(), within);
-            match beyond(WITHIN | ResolveFlags::NO_XDEV) {
-                // It leads into another mount, or out.
-                Err(Errno::XDEV) => refuse_ours(root, path).and_then(|()| beyond(WITHIN)),
-                opened => opened,
-            }
-        };
         let root = self.root()?;
-        let mut opened = open(&root);
-        if matches!(opened, Err(Errno::STALE)) && self.is_stale(&root) {
-            opened = open(&*self.root()?);
-        }
+        let open = |within| rustix::fs::openat2(&root, at, flags, Mode::empty(), within);
+        let opened = match open(WITHIN | ResolveFlags::NO_XDEV) {
+            // It leads into another mount, or out.
+            Err(Errno::XDEV) => refuse_ours(&root, path).and_then(|()| open(WITHIN)),
+            opened => opened,
+        };
         opened.map_err(|errno| self.error(path, errno))
     }
 
@@ -252,40 +226,31 @@ impl Plain {
         {
             return Err(changed());
         }
-        let mut open = self.file(file)?;
-        if whom == Whom::Others && !is_for_all(&open.seen) {
+        let (open, seen) = self.file(file)?;
+        if whom == Whom::Others && !is_for_all(&seen) {
             return Err(SourceError::Private {
                 path: text(&file.path),
             });
         }
-        let mut read = read(&open.file, file, from, len);
-        if matches!(read, Err(Errno::STALE)) && open.was_open {
-            // The file server has forgotten what is open: it may know it by its name.
-            self.open.lock().files.remove(&file.path);
-            open = self.file(file)?;
-            read = self::read(&open.file, file, from, len);
+        let read = read(&open, file, from, len);
+        if let Ok(Some(read)) = read {
+            return Ok(read);
         }
-        match read {
-            Ok(Some(read)) => Ok(read),
-            Ok(None) => {
-                self.open.lock().files.remove(&file.path);
-                Err(changed())
-            }
-            Err(errno) => Err(self.error(&file.path, errno)),
-        }
+        self.open.lock().files.remove(&file.path);
+        Err(match read {
+            Err(errno) => self.error(&file.path, errno),
+            Ok(_) => changed(),
+        })
     }
 
     /// The file, open, in that version.
-    fn file(&self, file: &FileVersion) -> Result<Opened, SourceError> {
+    fn file(&self, file: &FileVersion) -> Result<(Arc<File>, Statx), SourceError> {
+        self.root()?;
         if let Some(known) = self.known(&file.path)
             && let Ok(seen) = look(&known)
             && version(&seen) == file.version
         {
-            return Ok(Opened {
-                file: known,
-                seen,
-                was_open: true,
-            });
+            return Ok((known, seen));
         }
         let now = File::from(self.open_at(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?);
         let seen = look(&now).map_err(|errno| self.error(&file.path, errno))?;
@@ -296,11 +261,7 @@ impl Plain {
         }
         let now = Arc::new(now);
         self.remember(&file.path, now.clone());
-        Ok(Opened {
-            file: now,
-            seen,
-            was_open: false,
-        })
+        Ok((now, seen))
     }
 
     fn known(&self, path: &[u8]) -> Option<Arc<File>> {
@@ -345,14 +306,6 @@ fn refuse_ours(root: &OwnedFd, path: &[u8]) -> Result<(), Errno> {
         device = here;
     }
     Ok(())
-}
-
-/// A file, and what was seen of it.
-struct Opened {
-    file: Arc<File>,
-    seen: Statx,
-    /// From before.
-    was_open: bool,
 }
 
 /// Bytes of a file, if they are those of that version.
@@ -660,11 +613,13 @@ mod tests {
         std::fs::create_dir(&place).unwrap();
         std::fs::write(place.join("g"), b"six").unwrap();
         std::thread::sleep(LOOK + Duration::from_millis(100));
-        assert_eq!(folder.list(b"", || ()).unwrap()[0].0, b"g");
+        // Whoever only reads sees it as well, and nothing of the former one stays open.
         assert!(matches!(
             folder.read(&one, 0, 3, Whom::Own),
             Err(SourceError::NotFound { .. })
         ));
+        assert!(folder.open.lock().files.is_empty());
+        assert_eq!(folder.list(b"", || ()).unwrap()[0].0, b"g");
         assert_eq!(
             &folder.read(&at(&folder, b"g"), 0, 3, Whom::Own).unwrap().0[..],
             b"six"

@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
 use super::{BELIEVED, Remote, TOTAL};
 use crate::driver;
+use crate::folder::Workers;
 use crate::source::{Kind, SourceError, Stat};
 
 /// Names that are remembered.
@@ -40,8 +41,8 @@ enum Place {
     Needless,
     /// In the folder itself, if at all.
     Below(String, IfAbsent),
-    /// On this machine.
-    Here(String),
+    /// On this machine, where it may be on a file server.
+    Here(String, Workers),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,9 @@ impl Names {
             Server::Bucket { .. } => Place::Needless,
             Server::Web { manifest, .. } => match manifest {
                 None => Place::Below(MANIFEST.to_owned(), IfAbsent::Dav),
-                Some(path) if path.starts_with('/') => Place::Here(path.clone()),
+                Some(path) if path.starts_with('/') => {
+                    Place::Here(path.clone(), Workers::new(path, || ()))
+                }
                 Some(name) => Place::Below(name.clone(), IfAbsent::Fail),
             },
         };
@@ -343,7 +346,7 @@ impl Remote {
             _ => {}
         }
         let read = match &self.names.place {
-            Place::Here(path) => Some(self.manifest_here(path).await?),
+            Place::Here(path, workers) => Some(manifest_here(path, workers).await?),
             Place::Below(name, if_absent) => match self.manifest_there(name).await {
                 Ok(text) => Some(text),
                 Err(Failure::NotFound | Failure::Denied(_)) if *if_absent == IfAbsent::Dav => None,
@@ -365,19 +368,6 @@ impl Remote {
         };
         *self.names.lists.lock() = Some((Instant::now(), lists.clone()));
         Ok(lists)
-    }
-
-    async fn manifest_here(&self, path: &str) -> Result<String, Failure> {
-        let failed =
-            |error| Failure::NoList(format!("the manifest {path} cannot be read: {error}"));
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let mut text = String::new();
-        let mut file = file.take(MANIFEST_BYTES_MAX + 1);
-        file.read_to_string(&mut text).map_err(failed)?;
-        match text.len() as u64 > MANIFEST_BYTES_MAX {
-            true => Err(too_long()),
-            false => Ok(text),
-        }
     }
 
     async fn manifest_there(&self, name: &str) -> Result<String, Failure> {
@@ -439,6 +429,27 @@ fn below(folder: &str, name: &str) -> String {
     match folder.is_empty() {
         true => name.to_owned(),
         false => format!("{folder}/{name}"),
+    }
+}
+
+async fn manifest_here(path: &str, workers: &Workers) -> Result<String, Failure> {
+    let asked = path.to_owned();
+    let read = move |_: &_| {
+        let read = || {
+            let mut file = std::fs::File::open(&asked)?.take(MANIFEST_BYTES_MAX + 1);
+            let mut text = String::new();
+            file.read_to_string(&mut text).map(|_| text)
+        };
+        Ok(read())
+    };
+    let failed =
+        |error: String| Failure::NoList(format!("the manifest {path} cannot be read: {error}"));
+    let read = workers.run(0, read).await;
+    let text = read.map_err(|error| failed(error.to_string()))?;
+    let text = text.map_err(|error| failed(error.to_string()))?;
+    match text.len() as u64 > MANIFEST_BYTES_MAX {
+        true => Err(too_long()),
+        false => Ok(text),
     }
 }
 

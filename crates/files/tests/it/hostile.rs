@@ -424,3 +424,64 @@ fn a_name_is_asked_for_beside_the_list_that_it_is_in() {
         "{none:?}"
     );
 }
+
+/// Regression: a manifest on a file server that was gone held the one thread that asks all servers. A pipe that nobody writes to
+/// holds whoever opens it as well.
+#[test]
+fn a_manifest_that_hangs_holds_no_other_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let server = Server::start(|| FIRST.to_owned(), Box::new(|_, _, _| ()));
+    let text = format!("http://{}/data#manifest={}", server.address, pipe.display());
+    let source = Source::parse(&text).unwrap();
+    let hung = std::thread::spawn(move || source.stat(b"f"));
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    open(&server.source(), "f");
+    let took = began.elapsed();
+    let error = hung.join().unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains("pipe") && error.contains("not answered"),
+        "{error}"
+    );
+    assert!(took < BOUND && began.elapsed() < BOUND, "{took:?}");
+}
+
+/// The first byte takes two requests, whoever reads it: a mount asks for the name, and a home, which has never heard of it,
+/// for the bytes of that version at once.
+#[test]
+fn d8_the_first_byte_takes_two_requests() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let log = asked.clone();
+    // A bucket. It ends with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let Some(request) = read(&stream) else {
+                continue;
+            };
+            let on = request.headers.get("if-match");
+            let method = if request.head { "HEAD" } else { "GET" };
+            let line = format!("{method} {} {}", request.path, on.map_or("", |on| on));
+            log.lock().unwrap().push(line);
+            match request.head {
+                true => send(&mut stream, "200 OK", FIRST, SIZE, b""),
+                false => {
+                    let (from, to) = request.range();
+                    part(&mut stream, FIRST, (from, to), &bytes(from, to));
+                }
+            }
+        }
+    });
+    let source = || Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
+    let (mount, home) = (source(), source());
+    let file = open(&mount, "f");
+    assert_eq!(get(&home, &file, 100, 1000).unwrap(), bytes(100, 1100));
+    assert_eq!(get(&mount, &file, 100, 1000).unwrap(), bytes(100, 1100));
+    let get = "GET /lab/f \"one\"";
+    assert_eq!(*asked.lock().unwrap(), ["HEAD /lab/f ", get, get]);
+}

@@ -55,6 +55,8 @@ pub struct Export<S: Files> {
     read_ahead_bytes: u64,
     complaints: Complaints,
     paths: Mutex<Recent<u64, Arc<Path>>>,
+    /// What was seen at paths, and when.
+    seen: Mutex<Recent<Arc<Path>, (Instant, Stat)>>,
     open: Mutex<Recent<u64, Arc<Open<S::File>>>>,
     listings: Mutex<Recent<Arc<Path>, Arc<Listing>>>,
 }
@@ -113,6 +115,7 @@ impl<S: Files> Export<S> {
             read_ahead_bytes,
             complaints: Complaints::default(),
             paths: Mutex::new(Recent::new(PATHS_MAX)),
+            seen: Mutex::new(Recent::new(PATHS_MAX)),
             open: Mutex::new(Recent::new(OPEN_MAX)),
             listings: Mutex::new(Recent::new(LISTINGS_MAX)),
         }
@@ -168,10 +171,25 @@ impl<S: Files> Export<S> {
         Ok(path)
     }
 
+    /// What is at a path, or was within the lifetime: clients ask for the same again and again.
+    fn see(&self, path: &Path) -> Result<Stat, FileError> {
+        let path: Arc<Path> = path.into();
+        let seen = self.seen.lock().get(&path);
+        if let Some((when, stat)) = seen
+            && when.elapsed() < self.lifetime
+        {
+            return Ok(stat);
+        }
+        let now = Instant::now();
+        let stat = self.files.stat(&path)?;
+        self.seen.lock().put(path, (now, stat.clone()));
+        Ok(stat)
+    }
+
     /// What a handle stands for, if that is there still.
     pub fn stat(&self, handle: &Handle) -> Result<(Arc<Path>, Stat), Status> {
         let path = self.path(handle)?;
-        let stat = self.files.stat(&path);
+        let stat = self.see(&path);
         let stat = stat.map_err(|error| self.fail_known(&path, &error))?;
         match handle::number(&path, &stat) == handle.number() {
             true => Ok((path, stat)),
@@ -190,7 +208,7 @@ impl<S: Files> Export<S> {
 
     /// What is at a path now.
     pub fn look_up(&self, path: &Path) -> Result<Stat, Status> {
-        let stat = self.files.stat(path);
+        let stat = self.see(path);
         stat.map_err(|error| self.fail(path, &error))
     }
 
@@ -226,10 +244,11 @@ impl<S: Files> Export<S> {
             };
             done += read.map_err(|error| {
                 let path = self.paths.lock().get(&handle.number());
-                let path = path.as_deref().unwrap_or(Path::new(""));
-                let status = self.fail_known(path, &error);
+                let path = path.unwrap_or_else(|| Path::new("").into());
+                let status = self.fail_known(&path, &error);
                 if status == Status::STALE {
                     self.open.lock().remove(&handle.number());
+                    self.seen.lock().remove(&path);
                 }
                 status
             })?;
@@ -261,7 +280,11 @@ impl<S: Files> Export<S> {
                 });
             }
         };
-        if handle::number(&path, self.files.stat_open(&file)) != handle.number() {
+        let stat = self.files.stat_open(&file);
+        // Looking at it was one look for all.
+        let seen = (Instant::now(), stat.clone());
+        self.seen.lock().put(path.clone(), seen);
+        if handle::number(&path, stat) != handle.number() {
             return Err(Status::STALE);
         }
         let open = Arc::new(Open {
@@ -269,7 +292,10 @@ impl<S: Files> Export<S> {
             ahead: Mutex::new(Ahead::new(self.read_ahead_bytes)),
             checked: Mutex::new(Instant::now()),
         });
-        self.open.lock().put(handle.number(), open.clone());
+        // What is read ahead of it must not be given once it is not fresh any more.
+        if !self.files.stat_open(&open.file).fresh {
+            self.open.lock().put(handle.number(), open.clone());
+        }
         Ok(open)
     }
 

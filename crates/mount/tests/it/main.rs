@@ -88,11 +88,16 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     words.flatten().take(bytes).collect()
 }
 
-/// Old enough for the page cache to be kept.
+/// Puts back the time of change that programs can set. It is the other one that makes a file fresh.
 fn age(path: &Path) {
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600))
         .unwrap();
+}
+
+/// Until files that were made just now are not fresh any more: read ahead, and kept by the page cache.
+fn settle() {
+    std::thread::sleep(Duration::from_millis(2100));
 }
 
 fn errno(error: &std::io::Error) -> rustix::io::Errno {
@@ -111,6 +116,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 /// What was asked of a folder, and how it answers.
 #[derive(Default)]
 struct Seen {
+    looks: AtomicU64,
     reads: AtomicU64,
     bytes: AtomicU64,
     ahead_bytes: AtomicU64,
@@ -135,6 +141,7 @@ impl Files for Watched {
         if self.seen.silent.load(Ordering::Relaxed) {
             return Err(FileError::TimedOut("nobody answered".into()));
         }
+        self.seen.looks.fetch_add(1, Ordering::Relaxed);
         let stat = self.folder.stat(path)?;
         match stat.kind != Kind::Folder && self.seen.gone.load(Ordering::Relaxed) {
             true => Err(FileError::NotFound),

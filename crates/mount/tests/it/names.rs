@@ -5,10 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use staves_mount::Options;
 
-use crate::{Fixture, can_mount};
+use crate::{Fixture, Seen, Watched, age, can_mount};
 
 fn names(dir: &std::path::Path) -> BTreeSet<OsString> {
     std::fs::read_dir(dir)
@@ -187,4 +189,66 @@ fn more_names_than_inodes_are_allowed_are_all_found_still() {
         });
     }
     assert!(refused < 2000, "{refused}");
+}
+
+#[test]
+fn more_folders_than_inodes_are_allowed_are_all_walked_through() {
+    let options = Options {
+        inodes_max: 200,
+        ..Options::default()
+    };
+    let fill = |source: &std::path::Path| {
+        for i in 0..1000 {
+            std::fs::create_dir_all(source.join(format!("{i}/x"))).unwrap();
+        }
+    };
+    let Some(fixture) = Fixture::with(&options, fill, |folder| folder) else {
+        return;
+    };
+    // Who is in a folder stays there, whatever is forgotten meanwhile.
+    let within = rustix::fs::open(
+        fixture.at("500/x"),
+        rustix::fs::OFlags::PATH,
+        rustix::fs::Mode::empty(),
+    );
+    let within = within.unwrap();
+    for i in 0..1000 {
+        crate::until("a folder is found", || {
+            match std::fs::read_dir(fixture.at(&format!("{i}/x"))) {
+                Ok(entries) => entries.count() == 0,
+                Err(error) => {
+                    assert_eq!(crate::errno(&error), rustix::io::Errno::NFILE);
+                    false
+                }
+            }
+        });
+    }
+    assert!(rustix::fs::fstat(&within).is_ok());
+}
+
+#[test]
+fn a_name_that_went_since_its_folder_was_listed_is_left_out_and_the_others_are_not() {
+    let seen = Arc::new(Seen::default());
+    let options = Options {
+        lifetime: std::time::Duration::ZERO,
+        ..Options::default()
+    };
+    let fill = |source: &std::path::Path| {
+        for name in ["goes", "stays"] {
+            std::fs::write(source.join(name), name).unwrap();
+        }
+    };
+    let wrap = |folder| Watched {
+        folder,
+        seen: seen.clone(),
+    };
+    let Some(fixture) = Fixture::with(&options, fill, wrap) else {
+        return;
+    };
+    // Another version is listed than the kernel knows, and is not there any more when that is looked at.
+    assert!(fixture.at("goes").metadata().is_ok());
+    age(&fixture.source("goes"));
+    seen.gone.store(true, Ordering::Relaxed);
+    let left = names(fixture.dir.path());
+    assert_eq!(left, BTreeSet::from(["stays".into()]));
 }

@@ -18,7 +18,7 @@ use staves_mount::{Folder, NfsOptions, NfsServer, serve_nfs};
 use tempfile::TempDir;
 
 use self::raw::{Client, MOUNT, NFS, STALE, say};
-use crate::{Seen, Watched, age, noise, until};
+use crate::{Seen, Watched, age, noise, settle, until};
 
 fn local() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
@@ -372,6 +372,7 @@ fn several_calls_of_a_client_are_answered_at_a_time_and_reading_in_order_is_read
     let source = source();
     let path = source.path().join("long");
     std::fs::write(&path, noise(5, 8 << 20)).unwrap();
+    settle();
     let seen = Arc::new(Seen::default());
     let watched = Watched {
         folder: Folder::open(source.path()).unwrap(),
@@ -404,4 +405,41 @@ fn several_calls_of_a_client_are_answered_at_a_time_and_reading_in_order_is_read
     assert_eq!(client.read(&file, 0, 10), Err(10008), "try again later");
     seen.late.store(false, Ordering::Relaxed);
     assert!(client.read(&file, 0, 10).is_ok());
+}
+
+#[test]
+fn what_is_asked_for_again_and_again_is_looked_at_once_in_a_lifetime() {
+    let source = source();
+    settle();
+    let seen = Arc::new(Seen::default());
+    let watched = Watched {
+        folder: Folder::open(source.path()).unwrap(),
+        seen: seen.clone(),
+    };
+    let options = NfsOptions {
+        lifetime: Duration::from_secs(3600),
+        ..NfsOptions::default()
+    };
+    let server = serve_nfs(watched, local(), &options).unwrap();
+    let mut client = Client::connect(server.address());
+    let file = client.walk("a/b/file");
+    for i in 0..200 {
+        assert_eq!(client.run(NFS, 1, say().string(&file)).u32(), 0);
+        assert_eq!(client.walk("a/b/file"), file);
+        client.read(&file, i * 4096 % 700_000, 100).unwrap();
+    }
+    let looks = seen.looks.load(Ordering::Relaxed);
+    assert!(
+        looks <= 8,
+        "{looks}: the root, two folders, the file, its opening"
+    );
+    // A read that finds another version ends that: the next look-up leads to it.
+    let path = source.path().join("a/b/file");
+    let file_there = File::options().write(true).open(&path).unwrap();
+    file_there.write_all_at(&noise(2, 700_000), 0).unwrap();
+    assert_eq!(client.read(&file, 0, 100), Err(STALE));
+    let now = client.walk("a/b/file");
+    assert_ne!(now, file);
+    let bytes = client.read(&now, 0, 100).unwrap().0;
+    assert_eq!(bytes, noise(2, 700_000)[..100]);
 }

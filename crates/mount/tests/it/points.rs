@@ -179,6 +179,41 @@ fn what_cannot_be_mounted_is_said_and_harms_nothing() {
 }
 
 #[test]
+fn a_link_to_a_mount_point_stands_for_it_alive_or_dead() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink("real", &link).unwrap();
+    let mut killed = Process::start(source.path(), &link);
+    killed.signal(Signal::KILL);
+    killed.0.wait().unwrap();
+    let files = Folder::open(source.path()).unwrap();
+    let mounted = mount(files, &link, &Options::default()).unwrap();
+    assert_eq!(mounted.dir(), real.canonicalize().unwrap());
+    assert_eq!(std::fs::read(real.join("file")).unwrap(), noise(1, 100_000));
+    unmount(&link, true).unwrap();
+    assert!(link.is_symlink());
+    assert_eq!(std::fs::read_dir(&real).unwrap().count(), 0);
+    drop(mounted);
+    // A dead one, too, is unmounted by the link.
+    let mut killed = Process::start(source.path(), &real);
+    killed.signal(Signal::KILL);
+    killed.0.wait().unwrap();
+    unmount(&link, false).unwrap();
+    assert_eq!(std::fs::read_dir(&real).unwrap().count(), 0);
+}
+
+#[test]
+fn what_others_have_mounted_is_not_unmounted_and_is_named() {
+    let refused = unmount(Path::new("/proc"), false).unwrap_err();
+    assert!(matches!(refused, MountError::NotOurs { .. }), "{refused}");
+    assert!(refused.to_string().contains("proc (proc)"), "{refused}");
+}
+
+#[test]
 fn a_folder_with_something_in_it_is_refused_and_the_first_thing_named() {
     if !can_mount() {
         return;

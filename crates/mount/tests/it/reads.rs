@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use staves_mount::Options;
 
-use crate::{Fixture, Seen, Watched, age, noise};
+use crate::{Fixture, Seen, Watched, age, noise, settle};
 
 const SIZE: usize = 16 << 20;
 
@@ -20,6 +20,7 @@ fn watched() -> Option<(Fixture, Arc<Seen>)> {
         let sparse = File::create(source.join("sparse")).unwrap();
         sparse.set_len(64 << 30).unwrap();
         age(&source.join("sparse"));
+        settle();
     };
     let wrap = |folder| Watched {
         folder,

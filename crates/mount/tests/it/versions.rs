@@ -1,16 +1,18 @@
 //! A source that changes while it is read.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use staves_mount::Options;
+use staves_mount::{FileError, Files, Kind, Options, Stat, Version};
 
-use crate::{Fixture, Seen, Watched, age, errno, noise, until};
+use crate::{Fixture, Seen, Watched, age, can_mount, errno, noise, until};
 
 const SIZE: usize = 1 << 20;
 
@@ -171,4 +173,90 @@ fn a_deleted_file_is_read_on_as_far_as_it_is_in_memory_by_who_has_it_open() {
         let rest = open.read_exact_at(&mut page, SIZE as u64 - 4096);
         assert_eq!(errno(&rest.unwrap_err()), Errno::STALE);
     }
+}
+
+/// One file whose bytes change and whose version does not: it changed twice within the grain of its times.
+#[derive(Default)]
+struct Sly {
+    byte: AtomicU8,
+    fresh: AtomicBool,
+    reads: AtomicU64,
+    ahead: AtomicU64,
+}
+
+impl Sly {
+    fn seen(&self, kind: Kind) -> Stat {
+        Stat {
+            fresh: self.fresh.load(Ordering::Relaxed),
+            kind,
+            size: SIZE as u64,
+            modified: SystemTime::UNIX_EPOCH,
+            mode: 0o555,
+            version: Version([1, 1]),
+        }
+    }
+}
+
+/// The same, shared with who mounts it.
+struct Shared(Arc<Sly>);
+
+impl Files for Shared {
+    type File = Stat;
+
+    fn stat(&self, path: &Path) -> Result<Stat, FileError> {
+        match path.to_str() {
+            Some("") => Ok(self.0.seen(Kind::Folder)),
+            Some("file") => Ok(self.0.seen(Kind::File)),
+            _ => Err(FileError::NotFound),
+        }
+    }
+
+    fn list(&self, _: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+        Ok(vec![("file".into(), self.0.seen(Kind::File))])
+    }
+
+    fn open(&self, path: &Path) -> Result<Stat, FileError> {
+        self.stat(path)
+    }
+
+    fn stat_open<'a>(&self, file: &'a Stat) -> &'a Stat {
+        file
+    }
+
+    fn read(&self, _: &Stat, _: u64, into: &mut [u8]) -> Result<usize, FileError> {
+        self.0.reads.fetch_add(1, Ordering::Relaxed);
+        into.fill(self.0.byte.load(Ordering::Relaxed));
+        Ok(into.len())
+    }
+
+    fn will_read(&self, _: &Stat, _: u64, _: u64) {
+        self.0.ahead.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Regression: pages that were read while another change would not have shown were kept for whoever opened the file later.
+#[test]
+fn d9_pages_read_while_a_file_was_fresh_do_not_outlive_that() {
+    if !can_mount() {
+        return;
+    }
+    let sly = Arc::new(Sly::default());
+    sly.fresh.store(true, Ordering::Relaxed);
+    let dir = tempfile::tempdir().unwrap();
+    let mounted =
+        staves_mount::mount(Shared(sly.clone()), dir.path(), &Options::default()).unwrap();
+    let read = || std::fs::read(dir.path().join("file")).unwrap();
+    assert_eq!(read(), vec![0; SIZE]);
+    assert_eq!(sly.ahead.load(Ordering::Relaxed), 0, "nor fetched ahead");
+    // It changes once more, in the same tick, and nobody opens it until it is not fresh any more.
+    sly.byte.store(1, Ordering::Relaxed);
+    sly.fresh.store(false, Ordering::Relaxed);
+    assert_eq!(read(), vec![1; SIZE]);
+    // From then on its pages are kept, once the kernel has let go of the others.
+    until("pages are kept", || {
+        let before = sly.reads.load(Ordering::Relaxed);
+        assert_eq!(read(), vec![1; SIZE]);
+        sly.reads.load(Ordering::Relaxed) == before
+    });
+    mounted.unmount().unwrap();
 }

@@ -13,7 +13,7 @@ use staves_wire::files::{FileFetch, FileId, FilePut};
 use staves_wire::{ErrorCode, ErrorPacket};
 
 use super::rest::{self, Wanted};
-use super::{Files, FilesPool, STRETCH_BYTES, bucket_of, copies};
+use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 
 /// Stretches that are being fetched. Whoever wants one that is waits for its turn, and mostly finds it there then.
 #[derive(Default)]
@@ -159,8 +159,7 @@ pub(super) fn hold(
         .place(bucket, life.node, life.incarnation)
         .is_some()
     {
-        let copies = copies(holdings, bucket, life);
-        pool.keep(file, size, from, bytes, copies, files.moment());
+        pool.keep(file, size, from, bytes, files.moment());
     }
     let put = FilePut {
         pool: pool.id,

@@ -49,24 +49,13 @@ impl Pinned {
         true
     }
 
-    /// Whether anything is pinned.
-    pub(super) fn any(&self) -> bool {
-        !self.pins.is_empty()
-    }
-
-    /// Lets go, in a pool's blocks, of what is not this node's to keep any more.
-    pub(super) fn unpin_others(&self, pool: &FilesPool, life: Life, holdings: &Holdings) {
-        let pinned: BTreeSet<FileId> = self.files.iter().map(|(id, _)| *id).collect();
-        let stays = |key: BlockKey| {
-            let (high, low) = (key.file[0], key.file[1]);
-            let bucket = holdings.bucket_of(key.file, key.block);
-            pinned.contains(&FileId { high, low }) && is_home(holdings, bucket, life)
-        };
-        pool.blocks.pin_where(false, |key| !stays(key));
+    /// The versions that are pinned.
+    pub(super) fn ids(&self) -> BTreeSet<FileId> {
+        self.files.iter().map(|(id, _)| *id).collect()
     }
 }
 
-fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
+pub(super) fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
     let home = holdings.home(bucket);
     home.is_some_and(|h| h.is(life.node, life.incarnation))
 }
@@ -142,7 +131,7 @@ async fn keep(
     if !is_home(holdings, bucket_of(holdings, id, from), files.life) {
         return true;
     }
-    if pin(pool, id, file, stretch) {
+    if pin(pool, id, file, stretch, true) {
         return true;
     }
     let ask = FileFetch {
@@ -158,7 +147,17 @@ async fn keep(
         version: file.version.clone(),
     };
     match files.fetch(ask, Instant::now() + FETCH).await {
-        Ok(_) => pin(pool, id, file, stretch),
+        Ok(_) => {
+            let whole = pin(pool, id, file, stretch, true);
+            let map = files.map();
+            let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
+            // The bucket may have got another home in that time, and what is pinned in it have been let go.
+            let stays = |h: &Holdings| is_home(h, bucket_of(h, id, from), files.life);
+            if !holdings.is_some_and(stays) {
+                pin(pool, id, file, stretch, false);
+            }
+            whole
+        }
         Err(error) => {
             tracing::debug!(pool = %pool.id, %error, "a pinned file is not fetched for now");
             false
@@ -166,8 +165,8 @@ async fn keep(
     }
 }
 
-/// Pins what is there of a stretch. Whether that is all.
-fn pin(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64) -> bool {
+/// Pins what is there of a stretch, or lets it be evicted again. Whether that is all.
+fn pin(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64, on: bool) -> bool {
     let first = stretch * u64::from(STRETCH_BLOCKS);
     let end = file.size.div_ceil(BLOCK_BYTES as u64);
     let blocks = first..end.min(first + u64::from(STRETCH_BLOCKS));
@@ -178,7 +177,7 @@ fn pin(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64) -> bool {
             block: block as u32,
         };
         let bytes = (file.size - block * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64);
-        pool.blocks.pin(key, true);
+        pool.blocks.pin(key, on);
         whole &= pool.blocks.parts(key) == all_parts(bytes);
     }
     whole

@@ -10,16 +10,22 @@ use staves_model::capacity::{Capacity, Own, Plan};
 use staves_model::{
     Change, ClusterMap, HOLDERS_MAX, NewHoldings, NodeId, Pool, PoolId, Refusal, Time,
 };
-use staves_store::blocks::{BLOCK_PARTS, Copies, PART_BYTES};
+use staves_store::blocks::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES};
 use staves_wire::files::{FileBytes, FileKey, FileKeys, FileKeysAnswer, FileRead};
 use staves_wire::{ErrorPacket, Message};
+use tokio::task::{JoinHandle, JoinSet};
 
-use super::{Files, FilesPool, STRETCH_BYTES, copies};
+use super::{Files, FilesPool, STRETCH_BYTES};
 
 /// How often a node looks.
 const ROUND: Duration = Duration::from_millis(250);
 /// How long a proposal may take.
 const PROPOSE: Duration = Duration::from_secs(2);
+/// How soon it looks again when it has copied a bucket: there may be another.
+const NEXT: Duration = Duration::from_millis(50);
+/// Questions under way for the bucket that is copied, each for a block at most: where blocks are there in parts, one at a time would
+/// wait for the network more than use it.
+const COPIES: usize = 8;
 /// How long another holder is given for each question.
 const ASK: Duration = Duration::from_secs(5);
 
@@ -28,45 +34,63 @@ const ASK: Duration = Duration::from_secs(5);
 struct Watch {
     capacity: Capacity,
     evicted: u64,
-    /// A bucket that is being copied, and the task that does.
-    copying: Option<(u32, tokio::task::JoinHandle<bool>)>,
+    /// A bucket that is being copied.
+    copying: Option<u32>,
+    /// One that is copied, and can be taken.
+    copied: Option<u32>,
 }
 
 pub(super) async fn run(files: Arc<Files>, directory: Directory) {
     let mut watches: BTreeMap<PoolId, Watch> = BTreeMap::new();
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // Rounds go on while much memory goes back.
+    let mut settling: Option<JoinHandle<()>> = None;
+    let mut copies = JoinSet::new();
     loop {
-        rounds.tick().await;
-        files.fit();
+        tokio::select! {
+            _ = rounds.tick() => {}
+            Some(copied) = copies.join_next() => match copied {
+                Ok((pool, whole)) => if let Some(watch) = watches.get_mut(&pool) {
+                    watch.copied = watch.copying.take().filter(|_| whole);
+                },
+                // It broke, whichever it was: it may be copied anew.
+                Err(_) => watches.values_mut().for_each(|watch| watch.copying = None),
+            },
+        }
+        if settling.as_ref().is_none_or(JoinHandle::is_finished) {
+            let files = files.clone();
+            settling = Some(tokio::task::spawn_blocking(move || files.settle()));
+        }
         let pools = files.pools();
         watches.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
             let watch = watches.entry(pool.id).or_default();
-            look(&files, &directory, &pool, watch).await;
+            if watch.copied.is_some() {
+                rounds.reset_after(NEXT);
+            }
+            look(&files, &directory, &pool, watch, &mut copies).await;
         }
     }
 }
 
-async fn look(files: &Arc<Files>, directory: &Directory, pool: &Arc<FilesPool>, watch: &mut Watch) {
+async fn look(
+    files: &Arc<Files>,
+    directory: &Directory,
+    pool: &Arc<FilesPool>,
+    watch: &mut Watch,
+    copies: &mut JoinSet<(PoolId, bool)>,
+) {
     let map = files.map();
     let Some(entry) = map.pools.get(&pool.id) else {
         return;
     };
-    let mut copied = None;
-    if let Some((bucket, task)) = watch.copying.take_if(|(_, task)| task.is_finished())
-        && matches!(task.await, Ok(true))
-    {
-        copied = Some(bucket);
-    }
-    let copying = watch.copying.as_ref().map(|(bucket, _)| *bucket);
-    let plan = decide(files, &map, entry, pool, watch, copied.or(copying));
-    if let Some(bucket) = plan.copy
-        && copying.is_none()
-        && copied.is_none()
-    {
-        let task = tokio::spawn(copy(files.clone(), pool.clone(), bucket));
-        watch.copying = Some((bucket, task));
+    let copied = watch.copied.take();
+    let plan = decide(files, &map, entry, pool, watch, copied.or(watch.copying));
+    if let Some(bucket) = plan.copy {
+        let (files, pool) = (files.clone(), pool.clone());
+        copies.spawn(async move { (pool.id, copy(files, pool, bucket).await) });
+        watch.copying = Some(bucket);
     }
     let mut take = plan.take.clone();
     // It may have lost its last other holder since, and be taken as an orphan; or have been given enough of them.
@@ -96,15 +120,7 @@ fn decide(
     watch: &mut Watch,
     copying: Option<u32>,
 ) -> Plan {
-    let Some(holdings) = entry.holdings() else {
-        return Plan::default();
-    };
-    let mut bucket_bytes = vec![0; holdings.buckets.len()];
-    for block in pool.blocks.list() {
-        let bucket = holdings.bucket_of(block.key.file, block.key.block);
-        let parts = u64::from(block.parts.count_ones());
-        bucket_bytes[bucket as usize] += parts * PART_BYTES as u64;
-    }
+    let bucket_bytes = pool.blocks.bucket_bytes();
     let evicted = pool.blocks.figures().evicted_last;
     let evicts_last = evicted > std::mem::replace(&mut watch.evicted, evicted);
     let draining = map.nodes.get(&files.life.node).is_some_and(|n| n.draining);
@@ -158,8 +174,8 @@ async fn copy(files: Arc<Files>, pool: Arc<FilesPool>, bucket: u32) -> bool {
 }
 
 async fn copy_from(
-    files: &Files,
-    pool: &FilesPool,
+    files: &Arc<Files>,
+    pool: &Arc<FilesPool>,
     bucket: u32,
     node: NodeId,
 ) -> Result<bool, ErrorPacket> {
@@ -174,28 +190,40 @@ async fn copy_from(
     if !holds {
         return Ok(false);
     }
-    for key in keys {
-        let there = pool.blocks.parts(staves_store::blocks::BlockKey {
+    let mut runs = keys.into_iter().flat_map(|key| {
+        let there = pool.blocks.parts(BlockKey {
             file: [key.file.high, key.file.low],
             block: key.block,
         });
-        for (first, end) in runs(key.parts & !there) {
-            copy_run(files, pool, bucket, node, key, first, end).await?;
+        runs(key.parts & !there)
+            .into_iter()
+            .map(move |run| (key, run))
+    });
+    let mut tasks = JoinSet::new();
+    loop {
+        while tasks.len() < COPIES
+            && let Some((key, (first, end))) = runs.next()
+        {
+            let (files, pool) = (files.clone(), pool.clone());
+            tasks.spawn(async move { copy_run(&files, &pool, node, key, first, end).await });
+        }
+        match tasks.join_next().await {
+            Some(Ok(copied)) => copied?,
+            Some(Err(_)) => return Ok(false),
+            None => return Ok(true),
         }
     }
-    Ok(true)
 }
 
 async fn copy_run(
     files: &Files,
     pool: &FilesPool,
-    bucket: u32,
     node: NodeId,
     key: FileKey,
     first: usize,
     end: usize,
 ) -> Result<(), ErrorPacket> {
-    let block = u64::from(key.block) * staves_store::blocks::BLOCK_BYTES as u64;
+    let block = u64::from(key.block) * BLOCK_BYTES as u64;
     let from = block + (first * PART_BYTES) as u64;
     let bytes = (end * PART_BYTES)
         .min(key.bytes as usize)
@@ -213,11 +241,8 @@ async fn copy_run(
     let Message::FileBytes(FileBytes { bytes: Some(bytes) }) = answer else {
         return Ok(()); // evicted meanwhile
     };
-    let map = files.map();
-    let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
-    let copies = holdings.map_or(Copies::Spare, |h| copies(h, bucket, files.life));
     let size = block + u64::from(key.bytes);
-    pool.keep(key.file, size, from, &bytes, copies, files.moment());
+    pool.keep(key.file, size, from, &bytes, files.moment());
     Ok(())
 }
 

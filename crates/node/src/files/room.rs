@@ -1,9 +1,11 @@
-//! How much memory requests for files may take beside the blocks themselves, on one node: the hard part of its budget.
+//! How much memory a node takes for files beside the blocks themselves, and so how much of its `--memory` blocks may have: a
+//! process keeps to what it was given and a tenth.
 //!
-//! Three things hold bytes: what is on its way from a source or through a question ([`FLIGHT_BYTES`]), answers that their
-//! askers have not taken yet ([`ANSWER_BYTES`]), and copies for other holders ([`COPY_BYTES`]). Who finds no room waits for
+//! Three things hold bytes: what is on its way from a source or through a question (flights), answers that their
+//! askers have not taken yet, and copies for other holders. Who finds no room waits for
 //! it, but not long, and is then told `busy`: a mount goes to another holder or to the source. Copies are not waited for,
-//! so that they are left out.
+//! so that they are left out. A small node has less room for them; and as the program itself is more than a tenth of its memory, its
+//! blocks have less than all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,28 +14,45 @@ use staves_net::Reply;
 use staves_wire::{ErrorCode, ErrorPacket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Bytes that are being fetched.
-pub(super) const FLIGHT_BYTES: usize = 16 << 20;
-/// Bytes of answers that wait to be written, of all connections.
-const ANSWER_BYTES: usize = 8 << 20;
-/// Bytes on their way to other holders.
-const COPY_BYTES: usize = 4 << 20;
+/// The program with its tables, threads and buffers of connections: 16 MiB when it has just begun.
+const PROGRAM_BYTES: u64 = 24 << 20;
+/// A copy counts as so many bytes at least: what carries it takes memory too.
+const COPY_BYTES_MIN: u32 = 16 << 10;
 /// Longest that anybody waits for room.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// How often it is looked whether answers have been taken.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) struct Room {
+    memory_bytes: u64,
     flight: Semaphore,
+    flight_bytes: usize,
+    answer_bytes: usize,
     copies: Arc<Semaphore>,
+    copy_bytes: usize,
 }
 
 impl Room {
-    pub(super) fn new() -> Room {
+    /// Of a node with so much memory: a sixteenth of it for what is fetched, within bounds, half of that for answers, a quarter for copies.
+    pub(super) fn new(memory_bytes: u64) -> Room {
+        let flight_bytes = (memory_bytes / 16).clamp(4 << 20, 16 << 20) as usize;
         Room {
-            flight: Semaphore::new(FLIGHT_BYTES),
-            copies: Arc::new(Semaphore::new(COPY_BYTES)),
+            memory_bytes,
+            flight: Semaphore::new(flight_bytes),
+            flight_bytes,
+            answer_bytes: flight_bytes / 2,
+            copies: Arc::new(Semaphore::new(flight_bytes / 4)),
+            copy_bytes: flight_bytes / 4,
         }
+    }
+
+    /// What blocks, and the buckets of other pools, may have in all: with the rest a tenth more than the node's memory at most. A very
+    /// small node does not get so far, and gives blocks half of its memory all the same.
+    pub(super) fn for_blocks(&self) -> u64 {
+        let requests = self.flight_bytes + self.answer_bytes + self.copy_bytes;
+        let most = self.memory_bytes.saturating_add(self.memory_bytes / 10);
+        let left = most.saturating_sub(PROGRAM_BYTES + requests as u64);
+        left.clamp(self.memory_bytes / 2, self.memory_bytes)
     }
 
     /// Room for bytes from a source, until it is dropped.
@@ -52,35 +71,37 @@ impl Room {
 
     /// The same for what is fetched though nobody waits for it: only where half of it is free.
     pub(super) fn spare_flight(&self, bytes: u32) -> Option<SemaphorePermit<'_>> {
-        let much = self.flight.available_permits() >= FLIGHT_BYTES / 2;
+        let much = self.flight.available_permits() >= self.flight_bytes / 2;
         much.then(|| self.flight.try_acquire_many(bytes).ok())?
     }
 
     /// Room for a copy to another holder.
     pub(super) fn copy(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.max(COPY_BYTES_MIN);
         self.copies.clone().try_acquire_many_owned(bytes).ok()
     }
-}
 
-/// Whether an answer of so many bytes may be given now.
-pub(crate) fn may_answer(reply: &Reply, bytes: u32) -> bool {
-    reply.server_queued_bytes() + bytes as usize <= ANSWER_BYTES
-}
-
-/// Waits until it may be.
-pub(crate) async fn wait_to_answer(
-    reply: &Reply,
-    bytes: u32,
-    deadline: Instant,
-) -> Result<(), ErrorPacket> {
-    let until = deadline.min(Instant::now() + WAIT_MAX);
-    while !may_answer(reply, bytes) {
-        if Instant::now() >= until {
-            return Err(busy());
-        }
-        tokio::time::sleep(LOOK).await;
+    /// Whether an answer of so many bytes may be given now.
+    pub(super) fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
+        reply.server_queued_bytes() + bytes as usize <= self.answer_bytes
     }
-    Ok(())
+
+    /// Waits until it may be.
+    pub(super) async fn wait_to_answer(
+        &self,
+        reply: &Reply,
+        bytes: u32,
+        deadline: Instant,
+    ) -> Result<(), ErrorPacket> {
+        let until = deadline.min(Instant::now() + WAIT_MAX);
+        while !self.may_answer(reply, bytes) {
+            if Instant::now() >= until {
+                return Err(busy());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
 }
 
 fn busy() -> ErrorPacket {
@@ -95,10 +116,10 @@ mod tests {
     /// What does not fit waits, and is then refused; what was given back serves again.
     #[tokio::test]
     async fn bytes_under_way_are_bounded_and_who_waits_is_answered() {
-        let room = Room::new();
+        let room = Room::new(1 << 40);
         let later = || Instant::now() + Duration::from_secs(60);
         let mut held = Vec::new();
-        for _ in 0..FLIGHT_BYTES >> 20 {
+        for _ in 0..room.flight_bytes >> 20 {
             held.push(room.flight(1 << 20, later()).await.unwrap());
         }
         let refused = room.flight(1, later()).await.unwrap_err();
@@ -109,7 +130,34 @@ mod tests {
         assert!(room.spare_flight(1).is_none(), "readers come first");
         held.clear();
         assert!(room.spare_flight(1 << 20).is_some());
-        let copies: Vec<_> = (0..=COPY_BYTES >> 20).map(|_| room.copy(1 << 20)).collect();
+        let copies: Vec<_> = (0..=room.copy_bytes >> 20)
+            .map(|_| room.copy(1 << 20))
+            .collect();
         assert!(copies.last().unwrap().is_none() && copies[0].is_some());
+    }
+
+    /// However few bytes each has, copies under way are bounded in number.
+    #[test]
+    fn small_copies_are_bounded_in_number() {
+        let room = Room::new(1 << 30);
+        let held: Vec<_> = (0..10_000).map_while(|_| room.copy(1)).collect();
+        assert_eq!(held.len(), room.copy_bytes / COPY_BYTES_MIN as usize);
+    }
+
+    /// With blocks, requests and itself a process has its memory and a tenth at most, down to 64 MiB; a large one gives all to blocks.
+    #[test]
+    fn blocks_leave_room_for_the_rest_of_the_process() {
+        for mib in [64, 96, 128, 256, 400, 500, 1 << 10, 1 << 20] {
+            let memory = mib << 20;
+            let room = Room::new(memory);
+            let requests = room.flight_bytes + room.answer_bytes + room.copy_bytes;
+            let all = room.for_blocks() + PROGRAM_BYTES + requests as u64;
+            assert!(all <= memory + memory / 10, "{mib} MiB");
+            assert!(room.for_blocks() >= memory / 2);
+            assert!(room.flight_bytes >= 4 << 20, "some stretches at a time");
+        }
+        assert_eq!(Room::new(1 << 30).for_blocks(), 1 << 30);
+        assert_eq!(Room::new(16 << 20).for_blocks(), 8 << 20);
+        assert!(Room::new(u64::MAX).for_blocks() > 0);
     }
 }

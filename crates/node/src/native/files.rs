@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use staves_net::Reply;
-use staves_wire::files::{FileCheck, FileFetch, FileKeys, FilePut, FileRead, FileUse};
+use staves_wire::files::{
+    FileChanges, FileCheck, FileFetch, FileKeys, FileLost, FilePut, FileRead, FileUse,
+};
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
-use crate::files::{may_answer, wait_to_answer};
 use crate::node::Running;
 
 fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
@@ -19,13 +20,13 @@ fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
 }
 
 pub(super) fn read(running: &Arc<Running>, ask: FileRead, reply: Reply) {
-    if may_answer(&reply, ask.len) {
+    if running.files.may_answer(&reply, ask.len) {
         return answer(reply, running.files.read(&ask).map(Message::FileBytes));
     }
     let files = running.files.clone();
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
-        match wait_to_answer(&reply, ask.len, deadline).await {
+        match files.wait_to_answer(&reply, ask.len, deadline).await {
             Ok(()) => answer(reply, files.read(&ask).map(Message::FileBytes)),
             Err(busy) => answer(reply, Err(busy)),
         }
@@ -40,7 +41,8 @@ pub(super) fn fetch(running: &Arc<Running>, ask: FileFetch, reply: Reply) {
             Ok(room) => room,
             Err(busy) => return answer(reply, Err(busy)),
         };
-        if let Err(busy) = wait_to_answer(&reply, ask.read.len, deadline).await {
+        let waited = files.wait_to_answer(&reply, ask.read.len, deadline);
+        if let Err(busy) = waited.await {
             return answer(reply, Err(busy));
         }
         let fetched = files.fetch(ask, deadline).await;
@@ -55,6 +57,20 @@ pub(super) fn put(running: &Running, ask: FilePut, reply: Reply) {
 
 pub(super) fn keys(running: &Running, ask: &FileKeys, reply: Reply) {
     answer(reply, running.files.keys(ask).map(Message::FileKeysAnswer));
+}
+
+pub(super) fn changes(running: &Running, ask: FileChanges, reply: Reply) {
+    let changes = running.files.changes(ask);
+    answer(reply, changes.map(Message::FileChangesAnswer));
+}
+
+pub(super) fn lost(running: &Arc<Running>, ask: FileLost, reply: Reply) {
+    let files = running.files.clone();
+    tokio::spawn(async move {
+        let deadline = Instant::now() + time_left(&reply);
+        let lost = files.lost(ask, deadline).await;
+        answer(reply, lost.map(Message::FileLostAnswer));
+    });
 }
 
 /// Apart from the connection's task: it compares many bytes.

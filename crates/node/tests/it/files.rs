@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 use crate::town::{Citizen, Town, config, eventually};
 
-const POOL: &str = "files";
-const MIB: usize = 1 << 20;
+pub const POOL: &str = "files";
+pub const MIB: usize = 1 << 20;
 
 /// A folder whose files changed a while ago.
-fn folder(files: &[(&str, usize)]) -> TempDir {
+pub fn folder(files: &[(&str, usize)]) -> TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     for (i, (name, size)) in files.iter().enumerate() {
         write(&dir, name, &pattern(i as u64, *size));
@@ -23,7 +23,7 @@ fn folder(files: &[(&str, usize)]) -> TempDir {
     dir
 }
 
-fn write(dir: &TempDir, name: &str, bytes: &[u8]) {
+pub fn write(dir: &TempDir, name: &str, bytes: &[u8]) {
     let path = dir.path().join(name);
     std::fs::write(&path, bytes).expect("a file");
     // Only the times of change that programs can set: the rest comes with age.
@@ -33,17 +33,21 @@ fn write(dir: &TempDir, name: &str, bytes: &[u8]) {
 }
 
 /// Files count as changing until two seconds after their last change.
-fn let_it_age() {
+pub fn let_it_age() {
     std::thread::sleep(Duration::from_millis(2100));
 }
 
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let word = |i: u64| (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 13;
     let words = (0..len.div_ceil(8) as u64).flat_map(|i| word(i).to_le_bytes());
     words.take(len).collect()
 }
 
-fn town(nodes: usize, budget: u64) -> Town {
+pub fn town(nodes: usize, budget: u64) -> Town {
+    town_of(nodes, budget, 64)
+}
+
+pub fn town_of(nodes: usize, budget: u64, buckets: u32) -> Town {
     let town = Town::found(nodes);
     let change = Change::CreatePool {
         name: POOL.into(),
@@ -51,7 +55,7 @@ fn town(nodes: usize, budget: u64) -> Town {
         scheme: Scheme { m: 1, k: 0 },
         medium: Medium::Ram,
         node_budget_bytes: budget,
-        buckets: 64,
+        buckets,
         may_start_empty: true,
     };
     town.citizens[0].propose(&change).expect("a pool");
@@ -60,7 +64,7 @@ fn town(nodes: usize, budget: u64) -> Town {
 }
 
 /// Until every bucket has a holder that runs.
-fn held(town: &Town) {
+pub fn held(town: &Town) {
     eventually("every bucket is held", || {
         let running = town.citizens.iter().filter(|c| !c.is_dead());
         running.into_iter().all(|c| {
@@ -71,7 +75,7 @@ fn held(town: &Town) {
     });
 }
 
-fn dataset(town: &Town, dir: &TempDir) -> Dataset {
+pub fn dataset(town: &Town, dir: &TempDir) -> Dataset {
     let running = town.citizens.iter().filter(|c| !c.is_dead());
     let addresses: Vec<String> = running.map(|c| c.addresses.native.to_string()).collect();
     let first = town.citizens.iter().find(|c| !c.is_dead()).expect("a node");
@@ -86,7 +90,7 @@ fn dataset(town: &Town, dir: &TempDir) -> Dataset {
     })
 }
 
-fn read(town: &Town, data: &Dataset, name: &str) -> Result<Vec<u8>, SourceError> {
+pub fn read(town: &Town, data: &Dataset, name: &str) -> Result<Vec<u8>, SourceError> {
     let first = town.citizens.iter().find(|c| !c.is_dead()).expect("a node");
     let file = data.open(name.as_bytes())?;
     first.runtime().block_on(async {
@@ -100,7 +104,7 @@ fn read(town: &Town, data: &Dataset, name: &str) -> Result<Vec<u8>, SourceError>
     })
 }
 
-fn from_source(data: &Dataset) -> u64 {
+pub fn from_source(data: &Dataset) -> u64 {
     data.figures().source_bytes.load(Ordering::Relaxed)
 }
 
@@ -173,7 +177,7 @@ fn d9_an_overwritten_file_is_never_mixed() {
 #[test]
 fn d11_reads_go_on_down_to_one_node_and_to_none() {
     let size = 8 * MIB;
-    let dir = folder(&[("a", size)]);
+    let dir = folder(&[("a", size), ("b", 9000)]);
     let mut town = town(3, 64 << 20);
     let_it_age();
     let data = dataset(&town, &dir);
@@ -221,6 +225,9 @@ fn d11_reads_go_on_down_to_one_node_and_to_none() {
             .unwrap();
         assert!(bytes == want[at..at + 8192], "no node at all, at {at}");
     }
+    // What no node ever had: the memory of a dead one may still be mapped here.
+    let b = alone.block_on(data.read_at(&data.open(b"b").unwrap(), 0, 9000));
+    assert!(b.unwrap() == pattern(1, 9000));
     assert!(from_source(&data) > 0);
 }
 
@@ -294,7 +301,7 @@ fn d8_what_is_loaded_ahead_is_in_memory_however_slow_the_home() {
 }
 
 /// What a pool's nodes have fetched from sources, and how much of it nobody had asked for.
-fn metric(town: &Town, name: &str) -> u64 {
+pub fn metric(town: &Town, name: &str) -> u64 {
     let running = town.citizens.iter().filter(|c| !c.is_dead());
     running.map(|c| c.metric(name)).sum()
 }
@@ -422,7 +429,7 @@ fn d9_a_flipped_bit_is_found_and_what_was_there_is_fetched_again() {
 }
 
 /// Bytes of a file that any node has in memory.
-fn in_memory(town: &Town, file: &OpenFile) -> u64 {
+pub fn in_memory(town: &Town, file: &OpenFile) -> u64 {
     let mut parts = std::collections::BTreeMap::<u32, u32>::new();
     for citizen in town.citizens.iter().filter(|c| !c.is_dead()) {
         let pool = citizen.map().pool_named(POOL).unwrap().id;
@@ -523,4 +530,32 @@ fn d6_a_node_that_comes_back_takes_its_share() {
     };
     eventually("it has bytes of the file", has);
     assert!(read(&town, &data, "a").unwrap() == want);
+}
+
+/// A pool that is deleted takes no memory any more, though a mount on the machine has it mapped.
+#[test]
+fn a_deleted_pool_gives_its_memory_back_under_a_mount() {
+    use std::os::unix::fs::MetadataExt;
+    let size = 8 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town(1, 64 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    let (map, node) = (town.citizens[0].map(), town.citizens[0].id);
+    let (pool, life) = (
+        map.pool_named(POOL).unwrap().id,
+        map.nodes[&node].incarnation,
+    );
+    let given = staves_files::attach::attach(map.cluster, node, life, pool);
+    let (memory, _stream) = given.unwrap().expect("its memory");
+    let memory = std::fs::File::from(memory);
+    let there = || memory.metadata().unwrap().blocks() * 512;
+    eventually("the file is in memory", || there() >= size as u64);
+    let name = POOL.to_owned();
+    town.citizens[0]
+        .propose(&Change::DeletePool { name })
+        .unwrap();
+    // What is left is the table, and pages of 2 MiB where the machine gives such.
+    eventually("its memory went back", || there() <= size as u64 / 2);
 }

@@ -1,6 +1,7 @@
 //! The node as its clients and its fellows meet it: real doors on loopback, several nodes in one process,
 //! each on threads of its own, so that one can be killed as a process is.
 
+mod again;
 mod client;
 mod clocks;
 mod configs;

@@ -313,13 +313,26 @@ impl Shelf {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
-    /// Gives the memory of a frame that no entry names back to the kernel. Whether it would.
-    pub(super) fn punch(&self, frame: u32) -> bool {
-        let at = self.layout.frames_at() + frame as usize * PART_BYTES;
+    /// Gives the memory of frames that no entry names back to the kernel, neighbours together. Those that it took, and those that it
+    /// did not.
+    pub(super) fn punch_all(&self, mut frames: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
+        frames.sort_unstable();
+        let (mut punched, mut kept) = (Vec::new(), Vec::new());
+        for run in frames.chunk_by(|a, b| a + 1 == *b) {
+            match self.punch(run[0], run.len()) {
+                true => punched.extend(run),
+                false => kept.extend(run),
+            }
+        }
+        (punched, kept)
+    }
+
+    fn punch(&self, first: u32, frames: usize) -> bool {
+        let at = self.layout.frames_at() + first as usize * PART_BYTES;
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let fd = self.memfd.as_raw_fd();
-        // SAFETY: plain system call on our descriptor; the frame is free.
-        unsafe { libc::fallocate(fd, mode, at as i64, PART_BYTES as i64) == 0 }
+        let (fd, bytes) = (self.memfd.as_raw_fd(), frames * PART_BYTES);
+        // SAFETY: plain system call on our descriptor; the frames are free.
+        unsafe { libc::fallocate(fd, mode, at as i64, bytes as i64) == 0 }
     }
 
     /// Copies `into.len()` bytes of a frame, from `from`. False if it has no such bytes.
@@ -341,9 +354,13 @@ impl Shelf {
     /// The entry that a key has, if it is in the table.
     pub(super) fn find(&self, key: BlockKey) -> Option<usize> {
         let tag = key.mixed();
-        self.ways(tag)
-            .filter(|entry| self.tag(*entry).load(Acquire) == tag)
-            .find(|entry| self.entry(*entry).key() == key)
+        let within = |set: usize| {
+            let tags = &self.set(set).tags;
+            let mut ways = (0..WAYS).filter(|way| tags[*way].load(Acquire) == tag);
+            let entry = ways.find(|way| self.entry(set * WAYS + way).key() == key);
+            entry.map(|way| set * WAYS + way)
+        };
+        self.sets(tag).into_iter().find_map(within)
     }
 
     /// Key bits of who is in an entry; 0: nobody.
@@ -354,11 +371,14 @@ impl Shelf {
     /// The entries in which a key may be: those of two sets. With one alone some sets would overflow long before the
     /// table is full.
     pub(super) fn ways(&self, tag: u64) -> impl Iterator<Item = usize> + use<> {
-        let sets = self.layout.sets as u128;
-        let first = ((u128::from(tag) * sets) >> 64) as usize;
-        let second = ((u128::from(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * sets) >> 64) as usize;
         let of = |set: usize| set * WAYS..(set + 1) * WAYS;
-        of(first).chain(of(second))
+        self.sets(tag).into_iter().flat_map(of)
+    }
+
+    fn sets(&self, tag: u64) -> [usize; 2] {
+        let sets = self.layout.sets as u128;
+        [tag, tag.wrapping_mul(0x9e37_79b9_7f4a_7c15)]
+            .map(|bits| ((u128::from(bits) * sets) >> 64) as usize)
     }
 
     /// Fills `into` with the bytes of a block from `from` on.
@@ -410,7 +430,7 @@ impl Shelf {
             return Err(Miss::Absent);
         }
         let parts = entry.parts.load(Relaxed);
-        let mut scratch = [0; SUM_BYTES];
+        let mut scratch = None;
         let mut at = range.start;
         while at < range.end {
             let sum = at / SUM_BYTES;
@@ -425,14 +445,16 @@ impl Shelf {
             let direct = wanted == whole;
             let copied = match direct {
                 true => &mut *to,
-                false => &mut scratch[..whole.len()],
+                false => &mut scratch.get_or_insert([0; SUM_BYTES])[..whole.len()],
             };
             let frame = entry.frames[part].load(Relaxed);
             let there = self.copy_out(frame, start % PART_BYTES, copied);
-            if !there || crc32c::crc32c(copied) != entry.sums[sum].load(Relaxed) {
+            if !there || super::sum(copied) != entry.sums[sum].load(Relaxed) {
                 return Err(Miss::Damaged);
             }
-            if !direct {
+            if let Some(scratch) = &scratch
+                && !direct
+            {
                 to.copy_from_slice(&scratch[wanted.start - start..wanted.end - start]);
             }
             at = wanted.end;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn key(file: u64, block: u32) -> BlockKey {
+pub(super) fn key(file: u64, block: u32) -> BlockKey {
     BlockKey {
         file: [file, !file],
         block,
@@ -30,15 +30,19 @@ fn part_of(key: BlockKey, block_bytes: usize, part: usize) -> Vec<u8> {
 
 fn put(blocks: &Blocks, key: BlockKey, block_bytes: usize, part: usize, copies: Copies) {
     let bytes = part_of(key, block_bytes, part);
-    blocks
-        .put(key, block_bytes, part, &bytes, copies, 0)
-        .unwrap();
+    blocks.set_copies(blocks.bucket_of(key), copies);
+    blocks.put(key, block_bytes, part, &bytes, 0).unwrap();
 }
 
-fn put_whole(blocks: &Blocks, key: BlockKey, copies: Copies) {
+pub(super) fn put_whole(blocks: &Blocks, key: BlockKey, copies: Copies) {
     for part in 0..BLOCK_PARTS {
         put(blocks, key, BLOCK_BYTES, part, copies);
     }
+}
+
+fn pin_where(blocks: &Blocks, on: bool, which: impl Fn(BlockKey) -> bool + Copy) -> usize {
+    let buckets = 0..blocks.buckets();
+    buckets.map(|b| blocks.pin_where(b, on, which)).sum()
 }
 
 /// The memory as whoever may write to it sees it.
@@ -47,11 +51,13 @@ fn raw(blocks: &Blocks) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(super) const BLOCK: u64 = BLOCK_BYTES as u64;
+/// So many that few files of a test share one.
+const BUCKETS: u32 = 4096;
 
 #[test]
 fn what_is_read_is_what_was_put_at_any_offset() {
-    let blocks = Blocks::new(4 * BLOCK).unwrap();
+    let blocks = Blocks::new(4 * BLOCK, BUCKETS).unwrap();
     let other = Shelf::open(blocks.descriptor().unwrap()).unwrap();
     let short = 5 * PART_BYTES + 1234;
     let k = key(1, 7);
@@ -84,7 +90,7 @@ fn what_is_read_is_what_was_put_at_any_offset() {
 
 #[test]
 fn a_part_of_the_wrong_length_is_refused() {
-    let blocks = Blocks::new(BLOCK).unwrap();
+    let blocks = Blocks::new(BLOCK, BUCKETS).unwrap();
     let k = key(1, 0);
     for (block_bytes, part, bytes) in [
         (BLOCK_BYTES + 1, 0, PART_BYTES),
@@ -93,7 +99,7 @@ fn a_part_of_the_wrong_length_is_refused() {
         (100, 1, 0),
         (PART_BYTES, usize::MAX, 1),
     ] {
-        let put = blocks.put(k, block_bytes, part, &vec![0; bytes], Copies::Last, 0);
+        let put = blocks.put(k, block_bytes, part, &vec![0; bytes], 0);
         assert!(
             matches!(put, Err(PutError::Shape { .. })),
             "{block_bytes} {part} {bytes}"
@@ -104,7 +110,7 @@ fn a_part_of_the_wrong_length_is_refused() {
 /// Row D9: bytes that changed in memory are never given, to nobody, and the block goes.
 #[test]
 fn d9_a_flipped_bit_is_never_returned() {
-    let blocks = Blocks::new(2 * BLOCK).unwrap();
+    let blocks = Blocks::new(2 * BLOCK, BUCKETS).unwrap();
     let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
     let k = key(3, 0);
     put_whole(&blocks, k, Copies::Last);
@@ -137,7 +143,7 @@ fn d9_a_flipped_bit_is_never_returned() {
 
 #[test]
 fn a_strange_memory_is_an_error_and_harms_nobody() {
-    let blocks = Blocks::new(2 * BLOCK).unwrap();
+    let blocks = Blocks::new(2 * BLOCK, BUCKETS).unwrap();
     let memory = raw(&blocks);
     put_whole(&blocks, key(1, 0), Copies::Last);
     let open = || {
@@ -183,48 +189,42 @@ fn a_strange_memory_is_an_error_and_harms_nobody() {
 
 #[test]
 fn spare_copies_go_first_last_ones_after_them_pinned_ones_never() {
-    let blocks = Blocks::new(8 * BLOCK).unwrap();
+    let blocks = Blocks::new(8 * BLOCK, BUCKETS).unwrap();
     for i in 0..8 {
         let copies = if i % 2 == 0 {
             Copies::Spare
         } else {
             Copies::Last
         };
-        put_whole(&blocks, key(1, i), copies);
+        put_whole(&blocks, key(i, 0), copies);
     }
-    assert_eq!(blocks.pin_where(true, |k| k.block == 0), 1);
+    assert_eq!(pin_where(&blocks, true, |k| k.file[0] == 0), 1);
     for i in 8..11 {
-        put_whole(&blocks, key(1, i), Copies::Last);
+        put_whole(&blocks, key(i, 0), Copies::Last);
     }
-    let here = |i| blocks.parts(key(1, i)) != 0;
+    let here = |i| blocks.parts(key(i, 0)) != 0;
     assert_eq!([2, 4, 6].map(here), [false; 3]);
     assert_eq!([0, 1, 3, 5, 7, 8, 9, 10].map(here), [true; 8]);
     // A last copy of which another node now has one is spare.
-    blocks.set_copies(|k| {
-        if k.block == 9 {
-            Copies::Spare
-        } else {
-            Copies::Last
-        }
-    });
-    put_whole(&blocks, key(1, 11), Copies::Last);
+    blocks.set_copies(blocks.bucket_of(key(9, 0)), Copies::Spare);
+    put_whole(&blocks, key(11, 0), Copies::Last);
     assert!(!here(9) && here(1));
-    blocks.pin_where(true, |_| true);
-    let full = blocks.put(key(1, 12), 1, 0, &[0], Copies::Last, 0);
+    pin_where(&blocks, true, |_| true);
+    let full = blocks.put(key(12, 0), 1, 0, &[0], 0);
     assert_eq!(
         full,
         Err(PutError::Pinned {
             frames: 8 * BLOCK_PARTS
         })
     );
-    blocks.pin_where(false, |_| true);
-    put(&blocks, key(1, 12), 1, 0, Copies::Last);
+    pin_where(&blocks, false, |_| true);
+    put(&blocks, key(12, 0), 1, 0, Copies::Last);
 }
 
 /// Blocks that are read again stay while others, read once, go by.
 #[test]
 fn what_is_read_again_outlives_a_scan() {
-    let blocks = Blocks::new(20 * BLOCK).unwrap();
+    let blocks = Blocks::new(20 * BLOCK, BUCKETS).unwrap();
     let mut into = [0; 64];
     for i in 0..10 {
         put_whole(&blocks, key(1, i), Copies::Last);
@@ -247,16 +247,12 @@ fn what_is_read_again_outlives_a_scan() {
 
 #[test]
 fn a_lower_limit_is_kept_at_once_and_memory_goes_back() {
-    let blocks = Blocks::new(64 * BLOCK).unwrap();
+    let blocks = Blocks::new(64 * BLOCK, BUCKETS).unwrap();
     for i in 0..64 {
         put_whole(&blocks, key(1, i), Copies::Last);
     }
-    let resident = || {
-        use std::os::unix::fs::MetadataExt;
-        raw(&blocks).metadata().unwrap().blocks() * 512
-    };
     assert_eq!(blocks.figures().blocks, 64);
-    assert!(resident() >= 64 * BLOCK);
+    assert!(resident(&blocks) >= 64 * BLOCK);
     blocks.set_limit(10 * BLOCK).unwrap();
     let figures = blocks.figures();
     assert!(
@@ -264,20 +260,21 @@ fn a_lower_limit_is_kept_at_once_and_memory_goes_back() {
         "{figures:?}"
     );
     // Pages of 2 MiB, where the machine gives such, go back only whole.
-    assert!(resident() < 40 * BLOCK, "{}", resident());
+    assert!(resident(&blocks) < 40 * BLOCK, "{}", resident(&blocks));
     blocks.set_limit(u64::MAX).unwrap();
     for i in 0..64 {
         put_whole(&blocks, key(2, i), Copies::Last);
     }
     assert_eq!(blocks.figures().blocks, 64);
-    assert_eq!(blocks.drop_where(|k| k.block < 60), 60);
-    assert_eq!(blocks.figures().frames_last, 4 * BLOCK_PARTS);
+    blocks.drop_bucket(blocks.bucket_of(key(2, 9)));
+    assert!((8..12).all(|i| blocks.parts(key(2, i)) == 0));
+    assert_eq!(blocks.figures().frames_last, 60 * BLOCK_PARTS);
 }
 
 /// Training data is often of files that are much shorter than a block.
 #[test]
 fn files_of_64_kib_fill_the_memory() {
-    let blocks = Blocks::new(512 * BLOCK).unwrap();
+    let blocks = Blocks::new(512 * BLOCK, BUCKETS).unwrap();
     let parts = (64 << 10) / PART_BYTES;
     for file in 0..3000 {
         for part in 0..parts {
@@ -289,23 +286,25 @@ fn files_of_64_kib_fill_the_memory() {
 }
 
 proptest! {
-    /// Beside a plain table: a read gives what was put or nothing, and frames never pass the limit.
+    /// Beside a plain table: a read gives what was put or nothing, frames never pass the limit, and what is kept of each bucket is
+    /// what a look at every block finds.
     #[test]
     fn never_other_bytes_never_too_many(
-        steps in prop::collection::vec((0u8..12, 0u64..3, 0u32..6, 0usize..BLOCK_PARTS, 0usize..3), 1..200)
+        steps in prop::collection::vec((0u8..12, 0u64..3, 0u32..20, 0usize..BLOCK_PARTS, 0usize..3), 1..200)
     ) {
-        let blocks = Blocks::new(3 * BLOCK).unwrap();
+        let blocks = Blocks::new(3 * BLOCK, 5).unwrap();
         let mut put_ever: HashMap<(BlockKey, usize), ()> = HashMap::new();
+        let mut copies_of = [Copies::Last; 5];
         let mut limit = 3 * BLOCK_PARTS;
         for (moment, (step, file, block, part, size)) in steps.into_iter().enumerate() {
             let k = key(file + 1, block);
+            let bucket = blocks.bucket_of(k);
             let block_bytes = [BLOCK_BYTES, 100_000, 77][k.block as usize % 3];
             let moment = moment as u32;
             let in_block = part * PART_BYTES < block_bytes;
             match step {
                 0..6 if in_block => {
-                    let copies = if size == 0 { Copies::Spare } else { Copies::Last };
-                    put(&blocks, k, block_bytes, part, copies);
+                    put(&blocks, k, block_bytes, part, copies_of[bucket as usize]);
                     put_ever.insert((k, part), ());
                 }
                 6..9 if in_block => {
@@ -316,26 +315,123 @@ proptest! {
                         prop_assert_eq!(got, want);
                     }
                 }
-                9 => { blocks.drop_where(|other| other == k); prop_assert_eq!(blocks.parts(k), 0); }
+                9 => { blocks.drop_bucket(bucket); prop_assert_eq!(blocks.list(bucket), vec![]); }
                 10 => {
                     limit = (1 + size) * BLOCK_PARTS;
                     blocks.set_limit((limit * PART_BYTES) as u64).unwrap();
                 }
-                11 => blocks.set_copies(|k| if k.block % 2 == size as u32 % 2 { Copies::Spare } else { Copies::Last }),
+                11 => {
+                    let copies = if size == 0 { Copies::Spare } else { Copies::Last };
+                    copies_of[bucket as usize] = copies;
+                    blocks.set_copies(bucket, copies);
+                }
                 _ => {}
             }
             let figures = blocks.figures();
             prop_assert!(figures.frames_spare + figures.frames_last <= limit);
-            let parts: u32 = blocks.list().iter().map(|b| b.parts.count_ones()).sum();
+            let (every, mut spare) = (every(&blocks), 0);
+            for (bucket, bytes) in blocks.bucket_bytes().into_iter().enumerate() {
+                let mut of: Vec<Listed> = every.clone();
+                of.retain(|block| blocks.bucket_of(block.key) as usize == bucket);
+                let parts: u32 = of.iter().map(|b| b.parts.count_ones()).sum();
+                prop_assert_eq!(bytes, u64::from(parts) * PART_BYTES as u64);
+                prop_assert_eq!(blocks.list(bucket as u32), of);
+                spare += if copies_of[bucket] == Copies::Spare { parts as usize } else { 0 };
+            }
+            let parts: u32 = every.iter().map(|b| b.parts.count_ones()).sum();
             prop_assert_eq!(parts as usize, figures.frames_spare + figures.frames_last);
+            prop_assert_eq!(spare, figures.frames_spare);
+            prop_assert_eq!(every.len(), figures.blocks);
         }
     }
+}
+
+/// All blocks, by a look at the whole table.
+fn every(blocks: &Blocks) -> Vec<Listed> {
+    let shelf = blocks.shelf();
+    let taken =
+        (0..shelf.layout().entries()).filter(|i| shelf.tag(*i).load(Ordering::Relaxed) != 0);
+    let mut all: Vec<Listed> = taken
+        .map(|index| shelf.entry(index))
+        .map(|entry| Listed {
+            key: entry.key(),
+            bytes: entry.bytes.load(Ordering::Relaxed),
+            parts: entry.parts.load(Ordering::Relaxed),
+        })
+        .collect();
+    all.sort_unstable_by_key(|block| block.key);
+    all
+}
+
+/// A node looks at what each bucket takes four times a second, and others ask what it has of one: neither looks at all that
+/// there is.
+#[test]
+fn a_bucket_is_listed_by_looks_at_its_own_blocks_alone() {
+    let blocks = Blocks::new(2000 * BLOCK, 16).unwrap();
+    for i in 0..2000 {
+        put(&blocks, key(1, i), BLOCK_BYTES, 0, Copies::Last);
+    }
+    let looked = || std::mem::take(&mut blocks.inner.lock().looked);
+    looked();
+    let bytes = blocks.bucket_bytes();
+    assert_eq!(bytes.iter().sum::<u64>(), 2000 * PART_BYTES as u64);
+    assert_eq!(looked(), 0);
+    for (bucket, bytes) in bytes.into_iter().enumerate() {
+        let listed = blocks.list(bucket as u32).len();
+        assert_eq!(listed as u64 * PART_BYTES as u64, bytes);
+        assert_eq!(looked(), listed);
+    }
+    blocks.set_copies(3, Copies::Last);
+    assert_eq!(looked(), 0, "nothing is other than before");
+    blocks.set_copies(3, Copies::Spare);
+    assert_eq!(looked(), blocks.figures().frames_spare);
+    assert_eq!(blocks.list(99), vec![], "there is no such bucket");
+}
+
+/// Whoever has the memory mapped keeps no byte of it from going back, reads on without harm, and finds nothing.
+#[test]
+fn a_pool_that_is_closed_gives_all_back_under_its_readers() {
+    let blocks = Blocks::new(300 * BLOCK, BUCKETS).unwrap();
+    let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    for i in 0..300 {
+        put_whole(&blocks, key(1, i), Copies::Last);
+    }
+    blocks.pin(key(1, 7), true);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut into, mut i) = (vec![0; 9000], 0);
+            while !over.load(Ordering::Relaxed) {
+                i = (i + 1) % 300;
+                match mount.read(key(1, i), 3, &mut into) {
+                    Ok(_) => assert!((0..9000).all(|at| into[at] == byte(key(1, i), at + 3))),
+                    Err(miss) => assert_eq!(miss, Miss::Absent),
+                }
+            }
+        });
+        blocks.close();
+        over.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+    assert_eq!(blocks.figures().blocks, 0);
+    let mut into = [0; 64];
+    for i in 0..300 {
+        assert_eq!(mount.read(key(1, i), 0, &mut into), Err(Miss::Absent));
+    }
+    let put = blocks.put(key(1, 0), 1, 0, &[0], 0);
+    assert_eq!(put, Err(PutError::Closed));
+    assert!(resident(&blocks) < 30 * BLOCK, "{}", resident(&blocks));
+}
+
+fn resident(blocks: &Blocks) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    raw(blocks).metadata().unwrap().blocks() * 512
 }
 
 /// Readers with a mapping of their own, while blocks come and go in too few frames.
 #[test]
 fn readers_beside_evictions_see_right_bytes_or_none() {
-    let blocks = Blocks::new(2 * BLOCK).unwrap();
+    let blocks = Blocks::new(2 * BLOCK, BUCKETS).unwrap();
     let over = AtomicBool::new(false);
     let (hits, misses) = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2u32)
@@ -379,7 +475,7 @@ fn readers_beside_evictions_see_right_bytes_or_none() {
 /// Row D9: what changed in memory is found though nobody reads it, once, and goes alone.
 #[test]
 fn d9_a_look_through_all_blocks_finds_what_is_damaged() {
-    let blocks = Blocks::new(16 * BLOCK).unwrap();
+    let blocks = Blocks::new(16 * BLOCK, BUCKETS).unwrap();
     for i in 0..10 {
         put_whole(&blocks, key(1, i), Copies::Last);
     }
@@ -414,7 +510,7 @@ fn d9_a_look_through_all_blocks_finds_what_is_damaged() {
 /// Raising the limit gives nothing back to the kernel, and frames that were given back serve again.
 #[test]
 fn a_limit_goes_down_and_up_many_times() {
-    let blocks = Blocks::new(32 * BLOCK).unwrap();
+    let blocks = Blocks::new(32 * BLOCK, BUCKETS).unwrap();
     for round in 1..20u64 {
         for i in 0..32 {
             put_whole(&blocks, key(round, i), Copies::Last);

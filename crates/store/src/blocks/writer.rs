@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use parking_lot::Mutex;
+use staves_model::bucket_of;
 
+use super::buckets::Buckets;
+use super::changes::Changes;
 use super::policy::Policy;
-use super::shared::{Entry, Layout, Shelf, WAYS};
-use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, Copies, Miss, PART_BYTES, SUM_BYTES};
+use super::shared::{Layout, Shelf, WAYS};
+use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, Miss, PART_BYTES, SUM_BYTES};
 
 /// A part was not put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,6 +25,9 @@ pub enum PutError {
         /// Frames in all.
         frames: usize,
     },
+    /// The memory was given back.
+    #[error("the pool is gone: nothing is kept for it any more")]
+    Closed,
     /// It is not a part of such a block.
     #[error("{bytes} bytes are not part {part} of a block of {block_bytes} bytes")]
     Shape {
@@ -78,37 +84,47 @@ pub struct Checked {
 /// A node's blocks.
 #[derive(Debug)]
 pub struct Blocks {
-    shelf: Arc<Shelf>,
-    inner: Mutex<Inner>,
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) inner: Mutex<Inner>,
+    /// Held by whoever changes the limit: one at a time.
+    pub(super) limiting: Mutex<()>,
+    buckets: u32,
 }
 
 #[derive(Debug)]
-struct Inner {
-    policy: Policy,
+pub(super) struct Inner {
+    pub(super) policy: Policy,
+    pub(super) buckets: Buckets,
+    pub(super) changes: Changes,
     /// Frames that nobody has and whose memory is there still.
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     /// The same, and the kernel has their memory back.
-    punched: Vec<u32>,
+    pub(super) punched: Vec<u32>,
     /// From here on never used.
     untouched: u32,
     /// Frames in use or on their way into it, and how many there may be.
-    taken: usize,
-    frames_max: usize,
+    pub(super) taken: usize,
+    pub(super) frames_max: usize,
     blocks: usize,
+    /// Blocks that were looked at to do something to many.
+    #[cfg(test)]
+    pub(super) looked: usize,
     evicted: u64,
     evicted_last: u64,
     damaged: u64,
 }
 
 impl Blocks {
-    /// Memory for so many bytes of blocks, rounded down to whole parts, at least one block's. The
+    /// Memory for so many bytes of blocks of so many buckets, rounded down to whole parts, at least one block's. The
     /// kernel provides it as it is touched.
-    pub fn new(bytes: u64) -> io::Result<Blocks> {
+    pub fn new(bytes: u64, buckets: u32) -> io::Result<Blocks> {
         let frames = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)? / PART_BYTES;
         let frames = frames.max(BLOCK_PARTS);
         let layout = Layout::for_frames(frames);
         let inner = Inner {
+            changes: Changes::new(layout.entries()),
             policy: Policy::new(layout.entries()),
+            buckets: Buckets::new(buckets, layout.entries()),
             free: Vec::new(),
             punched: Vec::new(),
             untouched: 0,
@@ -118,10 +134,14 @@ impl Blocks {
             evicted: 0,
             evicted_last: 0,
             damaged: 0,
+            #[cfg(test)]
+            looked: 0,
         };
         Ok(Blocks {
             shelf: Arc::new(Shelf::create(layout)?),
             inner: Mutex::new(inner),
+            limiting: Mutex::new(()),
+            buckets,
         })
     }
 
@@ -145,7 +165,6 @@ impl Blocks {
         block_bytes: usize,
         part: usize,
         bytes: &[u8],
-        copies: Copies,
         moment: u32,
     ) -> Result<(), PutError> {
         check_shape(block_bytes, part, bytes.len())?;
@@ -163,10 +182,10 @@ impl Blocks {
         self.shelf.fill(frame, bytes);
         let mut sums = [0; PART_BYTES / SUM_BYTES];
         for (sum, bytes) in sums.iter_mut().zip(bytes.chunks(SUM_BYTES)) {
-            *sum = crc32c::crc32c(bytes);
+            *sum = super::sum(bytes);
         }
         let mut inner = self.inner.lock();
-        let Some(index) = self.place(&mut inner, key, block_bytes, copies, moment) else {
+        let Some(index) = self.place(&mut inner, key, block_bytes, moment) else {
             inner.give(frame);
             return Err(PutError::Pinned {
                 frames: inner.frames_max,
@@ -187,7 +206,19 @@ impl Blocks {
             entry.parts.store(parts | 1 << part, Relaxed);
         });
         inner.policy.grew(index as u32);
+        inner.buckets.grew(index as u32);
+        inner.changes.note(index);
         Ok(())
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> u32 {
+        self.buckets
+    }
+
+    /// The bucket that a block is of.
+    pub fn bucket_of(&self, key: BlockKey) -> u32 {
+        bucket_of(key.file, key.block, self.buckets)
     }
 
     /// The entry of a key, made if it has none; `None` if its set is full of what is pinned.
@@ -196,7 +227,6 @@ impl Blocks {
         inner: &mut Inner,
         key: BlockKey,
         block_bytes: usize,
-        copies: Copies,
         moment: u32,
     ) -> Option<usize> {
         if let Some(index) = self.shelf.find(key) {
@@ -216,7 +246,10 @@ impl Blocks {
         let entry = self.shelf.entry(index);
         entry.change(|entry| entry.name(key, bytes));
         self.shelf.tag(index).store(tag, Release);
+        let bucket = self.bucket_of(key);
+        let copies = inner.buckets.copies(bucket);
         inner.policy.insert(index as u32, tag, copies, moment);
+        inner.buckets.insert(index as u32, bucket);
         inner.blocks += 1;
         Some(index)
     }
@@ -233,6 +266,9 @@ impl Blocks {
     }
 
     fn take_frame(&self, inner: &mut Inner) -> Result<u32, PutError> {
+        if inner.frames_max == 0 {
+            return Err(PutError::Closed);
+        }
         while inner.taken >= inner.frames_max {
             let frames = inner.frames_max;
             let victim = inner.policy.victim(frames);
@@ -248,14 +284,14 @@ impl Blocks {
     }
 
     /// Evicts whoever is in an entry.
-    fn make_room(&self, inner: &mut Inner, index: usize) {
+    pub(super) fn make_room(&self, inner: &mut Inner, index: usize) {
         inner.evicted += 1;
         inner.evicted_last += u64::from(!inner.policy.is_spare(index as u32));
         self.evict(inner, index);
     }
 
     /// Empties an entry.
-    fn evict(&self, inner: &mut Inner, index: usize) {
+    pub(super) fn evict(&self, inner: &mut Inner, index: usize) {
         let entry = self.shelf.entry(index);
         self.shelf.tag(index).store(0, Release);
         let parts = entry.parts.load(Relaxed);
@@ -264,6 +300,8 @@ impl Blocks {
             inner.give(entry.frames[part].load(Relaxed));
         }
         inner.policy.remove(index as u32);
+        inner.buckets.remove(index as u32, parts.count_ones());
+        inner.changes.note(index);
         inner.blocks -= 1;
     }
 
@@ -359,44 +397,8 @@ impl Blocks {
         found.map_or(0, |index| self.shelf.entry(index).parts.load(Relaxed))
     }
 
-    /// All blocks, in the table's order.
-    pub fn list(&self) -> Vec<Listed> {
-        let _still = self.inner.lock();
-        let all = 0..self.shelf.layout().entries();
-        all.filter(|index| self.is_taken(*index))
-            .map(|index| self.shelf.entry(index))
-            .map(|entry| Listed {
-                key: entry.key(),
-                bytes: entry.bytes.load(Relaxed),
-                parts: entry.parts.load(Relaxed),
-            })
-            .collect()
-    }
-
-    fn is_taken(&self, index: usize) -> bool {
+    pub(super) fn is_taken(&self, index: usize) -> bool {
         self.shelf.tag(index).load(Relaxed) != 0
-    }
-
-    /// Lets go of all blocks that `goes` says. How many there were.
-    pub fn drop_where(&self, goes: impl Fn(BlockKey) -> bool) -> usize {
-        self.each(|blocks, inner, index, entry| {
-            let gone = goes(entry.key());
-            if gone {
-                blocks.evict(inner, index);
-            }
-            gone
-        })
-    }
-
-    /// Pins all blocks that `which` says, or lets them be evicted again. How many there were.
-    pub fn pin_where(&self, on: bool, which: impl Fn(BlockKey) -> bool) -> usize {
-        self.each(|_, inner, index, entry| {
-            let is = which(entry.key());
-            if is {
-                inner.policy.pin(index as u32, on);
-            }
-            is
-        })
     }
 
     /// Pins one block, or lets it be evicted again. Whether it is there.
@@ -407,46 +409,6 @@ impl Blocks {
             inner.policy.pin(index as u32, on);
         }
         found.is_some()
-    }
-
-    /// Says anew of each block whether another node has a copy.
-    pub fn set_copies(&self, of: impl Fn(BlockKey) -> Copies) {
-        self.each(|_, inner, index, entry| {
-            inner.policy.set_copies(index as u32, of(entry.key()));
-            true
-        });
-    }
-
-    fn each(&self, mut on: impl FnMut(&Blocks, &mut Inner, usize, &Entry) -> bool) -> usize {
-        let mut inner = self.inner.lock();
-        let all = 0..self.shelf.layout().entries();
-        all.filter(|index| self.is_taken(*index))
-            .filter(|index| on(self, &mut inner, *index, self.shelf.entry(*index)))
-            .count()
-    }
-
-    /// Changes how much may be used, within what was given at first. What is too much goes at once, and
-    /// its memory back to the kernel.
-    pub fn set_limit(&self, bytes: u64) -> Result<(), PutError> {
-        let mut inner = self.inner.lock();
-        let most = self.shelf.layout().frames;
-        let frames = usize::try_from(bytes).unwrap_or(usize::MAX) / PART_BYTES;
-        let frames = frames.clamp(BLOCK_PARTS, most);
-        let less = frames < std::mem::replace(&mut inner.frames_max, frames);
-        while inner.taken > inner.frames_max {
-            let frames = inner.frames_max;
-            let victim = inner.policy.victim(frames);
-            let victim = victim.ok_or(PutError::Pinned { frames })?;
-            self.make_room(&mut inner, victim as usize);
-        }
-        if less {
-            let free = std::mem::take(&mut inner.free);
-            let (punched, kept): (Vec<u32>, Vec<u32>) =
-                free.into_iter().partition(|f| self.shelf.punch(*f));
-            inner.free = kept;
-            inner.punched.extend(punched);
-        }
-        Ok(())
     }
 
     /// Counts.

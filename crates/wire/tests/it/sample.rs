@@ -18,7 +18,8 @@ use staves_wire::cache::{
 };
 use staves_wire::directory::*;
 use staves_wire::files::{
-    FileBytes, FileCheck, FileChecked, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer,
+    FileBytes, FileChange, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch,
+    FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FileNamed, FileParts,
     FilePut, FileRead, FileUse,
 };
 use staves_wire::group::{
@@ -121,7 +122,7 @@ pub fn kinds(opcode: Opcode) -> u64 {
         Opcode::Memory => 4,
         Opcode::ProbeAnswer => 4,
         Opcode::Calls => 3,
-        Opcode::FileBytes => 2,
+        Opcode::FileBytes | Opcode::FileLost => 2,
         _ => 1,
     }
 }
@@ -238,12 +239,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         }),
         Opcode::FileKeysAnswer => Message::FileKeysAnswer(FileKeysAnswer {
             holds: rng.yes(),
-            keys: rng.list(3, |r| FileKey {
-                file: file_id(r),
-                block: r.u32(),
-                bytes: r.u32(),
-                parts: r.u32(),
-            }),
+            keys: rng.list(3, file_key),
         }),
         Opcode::FileCheck => Message::FileCheck(FileCheck {
             pool: PoolId(rng.u32()),
@@ -253,6 +249,35 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             next: rng.u32(),
             bytes: rng.next(),
             damaged: rng.u32(),
+        }),
+        Opcode::FileChanges => Message::FileChanges(FileChanges {
+            pool: PoolId(rng.u32()),
+            since: rng.next(),
+            from: rng.u32(),
+        }),
+        Opcode::FileChangesAnswer => Message::FileChangesAnswer(FileChangesAnswer {
+            incarnation: rng.incarnation(),
+            number: rng.next(),
+            next: rng.u32(),
+            entries: rng.list(3, |r| FileChange {
+                entry: r.u32(),
+                key: file_key(r),
+            }),
+        }),
+        Opcode::FileLost => Message::FileLost(FileLost {
+            pool: PoolId(rng.u32()),
+            file: file_id(rng),
+            stretch: rng.u32(),
+            parts: file_parts(rng),
+            named: (kind == 0).then(|| FileNamed {
+                size: rng.next(),
+                dataset: rng.text(),
+                path: rng.bytes(30),
+                version: rng.text(),
+            }),
+        }),
+        Opcode::FileLostAnswer => Message::FileLostAnswer(FileLostAnswer {
+            missing: file_parts(rng),
         }),
         Opcode::FileUse => Message::FileUse(FileUse {
             dataset: rng.text(),
@@ -285,6 +310,22 @@ fn file_id(rng: &mut Rng) -> FileId {
     FileId {
         high: rng.next(),
         low: rng.next(),
+    }
+}
+
+fn file_key(rng: &mut Rng) -> FileKey {
+    FileKey {
+        file: file_id(rng),
+        block: rng.u32(),
+        bytes: rng.u32(),
+        parts: rng.u32(),
+    }
+}
+
+fn file_parts(rng: &mut Rng) -> FileParts {
+    FileParts {
+        low: rng.next(),
+        high: rng.next(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Files: what a node takes under a flood, and what people are told before they take files away.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,8 +18,9 @@ const MIB: u64 = 1 << 20;
 /// The pool's memory, and the file's size.
 const POOL_BYTES: u64 = 64 * MIB;
 const FILE_BYTES: u64 = 256 * MIB;
-/// What requests may take beside blocks, buffers of connections and what the allocator keeps included.
-const REQUESTS_BYTES: u64 = 128 * MIB;
+/// What requests may take beside blocks on a node of 128 MiB: 14 MiB by their own bounds, the rest for buffers of connections and what the
+/// allocator keeps.
+const REQUESTS_BYTES: u64 = 56 * MIB;
 /// Connections, and what each asks for at a time.
 const CONNECTIONS: usize = 32;
 const AT_ONCE: usize = 16;
@@ -218,4 +220,64 @@ fn people_are_told_what_they_take_away() {
     assert_eq!(dropped.code, Some(0), "{}", dropped.stderr);
     let said = format!("{}{}", dropped.stdout, dropped.stderr);
     assert!(said.contains("lab7:/mnt/data"), "{said}");
+}
+
+/// What preload says is in memory is there, and a script learns whether that is all.
+#[test]
+fn preload_says_what_is_in_memory_and_why_that_is_not_all() {
+    let cluster = Cluster::start(1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("a"), vec![7; 5_000_000]).expect("written");
+    std::fs::write(at("closed"), vec![7; 300_000]).expect("written");
+    std::fs::set_permissions(at("closed"), PermissionsExt::from_mode(0o640)).expect("closed");
+    let large = std::fs::File::create(at("large")).expect("made");
+    large.set_len(64 * MIB).expect("long");
+    std::thread::sleep(Duration::from_millis(2100));
+    let made = cluster.run(
+        0,
+        &[
+            "pool", "create", "files", "--kind", "files", "--memory", "32MiB",
+        ],
+    );
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let native = cluster.nodes[0].native.clone();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(&[native], ClientOptions::default()).await;
+        let source = folder.path().to_str().expect("a path");
+        let client = client.expect("a client");
+        let data = client.dataset("files", "data", source).await;
+        data.map(drop).expect("a dataset");
+    });
+    let preload = |name: &str| {
+        let ran = cluster.run(0, &["files", "preload", "data", name, "-o", "json"]);
+        let told = serde_json::from_str::<serde_json::Value>(&ran.stdout);
+        let told = told.unwrap_or_else(|error| panic!("{error}: {}", ran.stderr));
+        (ran, told)
+    };
+    // The pool was made just now: its buckets are waited for.
+    let (ran, told) = preload("a");
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(
+        (&told["result"], &told["bytes"]),
+        (&"loaded".into(), &told["in_memory_bytes"])
+    );
+    for (name, why) in [("closed", "chmod o+r"), ("large", "no room for more: 32")] {
+        let (ran, told) = preload(name);
+        assert_eq!(
+            (ran.code, &told["result"]),
+            (Some(1), &"partly".into()),
+            "{name}"
+        );
+        assert!(ran.stderr.contains(why), "{}", ran.stderr);
+        assert!(told["in_memory_bytes"].as_u64() < told["bytes"].as_u64());
+    }
+    // Written just now, unless the machine is too slow to see it.
+    let changed = (0..20).any(|_| {
+        std::fs::write(at("new"), vec![7; 300_000]).expect("written");
+        let (ran, _) = preload("new");
+        ran.code == Some(1) && ran.stderr.contains("had changed just before")
+    });
+    assert!(changed);
 }

@@ -1,0 +1,301 @@
+//! `staves files preload`: bringing files into memory, and the truth of what came of it.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use staves_client::{Dataset, Keep, SourceError};
+use staves_model::{Change, ClusterMap, Holdings, Pin, PoolId, Revision};
+use staves_wire::files::FILE_BYTES_MAX;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{Found, Held, files_below, held, open, percent};
+use crate::args::Format;
+use crate::explain::Own;
+use crate::failure::Failure;
+use crate::memory::Session;
+use crate::output::{self, bytes};
+
+/// Stretches that are fetched at a time.
+const AT_ONCE: usize = 8;
+/// How often it is said how far it is: on a terminal, and elsewhere.
+const TELL: Duration = Duration::from_millis(200);
+const TELL_SELDOM: Duration = Duration::from_secs(5);
+/// How long a pool's buckets may take to have homes.
+const HOMES: Duration = Duration::from_secs(30);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often what is not in memory is loaded, if nodes come and go meanwhile.
+const TRIES: u32 = 3;
+/// Files of which it is asked why they are not kept.
+const ASKED_MAX: usize = 32;
+
+pub fn run(
+    session: &Session,
+    name: &str,
+    paths: &[String],
+    pinned: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    let data = open(session, name)?;
+    let files = files_below(&data, paths)?;
+    let total: u64 = files.iter().map(|found| found.file.size()).sum();
+    if pinned {
+        pin(session, &files)?;
+    }
+    let mut teller = Teller::new(out, total);
+    let began = Instant::now();
+    let mut lacking: Vec<&Found> = files.iter().collect();
+    let mut tries = 0;
+    let held = loop {
+        tries += 1;
+        let homes = wait_for_homes(session, data.pool().0, &mut teller)?;
+        let ended = session.runtime.block_on(load(&data, &lacking, &mut teller));
+        ended.map_err(|error| {
+            let text = format!("{error}; what was loaded before stays, and is not fetched again");
+            Failure::Own(Own::Failed, text)
+        })?;
+        let map = session.wait(session.client.refresh())?;
+        let held = held(session, &map, data.pool().0);
+        lacking.retain(|found| held.lacks(&found.file));
+        // Whoever came or went meanwhile may have taken something along.
+        let settled = held.silent.is_empty() && homes == holders_since(&map, data.pool().0);
+        if lacking.is_empty() || settled || tries == TRIES {
+            break held;
+        }
+    };
+    teller.end();
+    let seconds = began.elapsed().as_secs_f64();
+    let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
+    let all_here = here == total;
+    let told = json!({
+        "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
+        "pinned": pinned, "result": if all_here { "loaded" } else { "partly" },
+    });
+    output::answer(out, &told, |_| {
+        let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
+        let (count, verb) = (files.len(), if all_here { "loaded" } else { "read" });
+        format!(
+            "{count} files with {} {verb}{} in {seconds:.1} s ({rate}/s)",
+            bytes(total),
+            if pinned { " and pinned" } else { "" }
+        )
+    })?;
+    if all_here {
+        return Ok(());
+    }
+    let why = session.runtime.block_on(why(&data, lacking, &held));
+    let text = format!(
+        "{} of {} are in memory ({}): {}",
+        bytes(here),
+        bytes(total),
+        percent(here, total),
+        why.join("; ")
+    );
+    Err(Failure::Own(Own::Failed, text).into())
+}
+
+/// Pins files, before they are loaded: whoever has not the room for them learns it at once.
+fn pin(session: &Session, files: &[Found]) -> anyhow::Result<()> {
+    let pins = files.iter().map(|found| {
+        let version = found.file.version();
+        Pin {
+            dataset: version.dataset.clone(),
+            path: version.path.clone(),
+            size: version.size,
+            version: version.version.clone(),
+        }
+    });
+    session.wait(session.client.propose(&Change::PinFiles(pins.collect())))?;
+    Ok(())
+}
+
+/// Since when a pool's holders are those that they are.
+fn holders_since(map: &ClusterMap, pool: PoolId) -> Option<Revision> {
+    let holdings = map.pools.get(&pool)?.holdings()?;
+    Some(holdings.revision)
+}
+
+/// Waits until all buckets of a pool have homes, for a while: nobody keeps what is loaded before. Since when they are what they are.
+fn wait_for_homes(
+    session: &Session,
+    pool: PoolId,
+    teller: &mut Teller,
+) -> anyhow::Result<Option<Revision>> {
+    let until = Instant::now() + HOMES;
+    loop {
+        let map = session.wait(session.client.refresh())?;
+        let (without, all) = homeless(&map, pool);
+        if without == 0 || Instant::now() >= until {
+            return Ok(holders_since(&map, pool));
+        }
+        teller.say(&format!(
+            "waiting for {without} of the pool's {all} buckets to have a home"
+        ));
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// How many of a pool's buckets no node that runs is home of, and how many there are.
+fn homeless(map: &ClusterMap, pool: PoolId) -> (usize, usize) {
+    let holdings: Option<&Holdings> = map.pools.get(&pool).and_then(|p| p.holdings());
+    let Some(holdings) = holdings else {
+        return (0, 0);
+    };
+    let all = holdings.buckets.len();
+    let has_home = |bucket: &u32| {
+        let home = holdings.home(*bucket);
+        home.is_some_and(|home| map.is_up(home.node, home.incarnation))
+    };
+    let with = (0..all as u32).filter(has_home).count();
+    (all - with, all)
+}
+
+/// Has homes fetch all of the files.
+async fn load(data: &Dataset, files: &[&Found], teller: &mut Teller) -> Result<(), SourceError> {
+    let done = Arc::new(AtomicU64::new(0));
+    teller.began = Instant::now();
+    let stretch = u64::from(FILE_BYTES_MAX);
+    let pieces = files.iter().flat_map(|found| {
+        let starts = (0..found.file.size()).step_by(stretch as usize);
+        starts.map(move |from| (found.file.clone(), from))
+    });
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let mut tasks: JoinSet<Result<(), SourceError>> = JoinSet::new();
+    for (file, from) in pieces {
+        let place = room
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("it is never closed");
+        let (data, counted) = (data.clone(), done.clone());
+        tasks.spawn(async move {
+            let bytes = data.load(&file, from, stretch as usize).await?;
+            counted.fetch_add(bytes, Ordering::Relaxed);
+            drop(place);
+            Ok(())
+        });
+        while let Some(ended) = tasks.try_join_next() {
+            ended.expect("a load does not panic")?;
+        }
+        teller.tell(done.load(Ordering::Relaxed));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("a load does not panic")?;
+        teller.tell(done.load(Ordering::Relaxed));
+    }
+    Ok(())
+}
+
+/// Why not all of the files are in memory.
+async fn why(data: &Dataset, lacking: Vec<&Found>, held: &Held) -> Vec<String> {
+    let mut why = Vec::new();
+    let (pool, map) = data.pool();
+    let (without, all) = homeless(&map, pool);
+    if without > 0 {
+        why.push(format!("{without} of the pool's {all} buckets have no home: see 'staves status', then preload again"));
+    }
+    if !held.silent.is_empty() {
+        why.push(held.silence());
+    }
+    let (fresh, lacking): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|f| f.fresh);
+    if let Some(names) = names(&fresh) {
+        why.push(format!(
+            "{names} had changed just before, and is kept only after some seconds: preload again"
+        ));
+    }
+    let mut closed = Vec::new();
+    for found in lacking.iter().take(ASKED_MAX) {
+        if let Ok(Keep::Never) = data.may_be_kept(&found.file).await {
+            closed.push(*found);
+        }
+    }
+    if let Some(names) = names(&closed) {
+        why.push(format!(
+            "{names} is not for everybody to read (chmod o+r), and so never pooled"
+        ));
+    }
+    if why.is_empty() || lacking.len() > closed.len() {
+        why.push(room(&map, pool));
+    }
+    why
+}
+
+/// One by name, and how many more there are.
+fn names(files: &[&Found]) -> Option<String> {
+    let first = files.first()?.path();
+    Some(match files.len() {
+        1 => first,
+        more => format!("{first} (and {} more)", more - 1),
+    })
+}
+
+/// What the pool has room for.
+fn room(map: &ClusterMap, pool: PoolId) -> String {
+    let budget = map.pools.get(&pool).map_or(0, |p| p.node_budget_bytes);
+    let up = map.nodes.values();
+    let up = up.filter(|n| map.is_up(n.id, n.incarnation) && !n.draining);
+    let nodes = up.count();
+    format!(
+        "the pool has no room for more: {} on {} are for all files, and less where caches and regions need the memory",
+        bytes(budget.saturating_mul(nodes as u64)),
+        output::count(nodes, "node")
+    )
+}
+
+/// Says on stderr how far it is, where people read it.
+struct Teller {
+    on: bool,
+    terminal: bool,
+    total: u64,
+    began: Instant,
+    told: Instant,
+}
+
+impl Teller {
+    fn new(out: Format, total: u64) -> Teller {
+        Teller {
+            on: out == Format::Table,
+            terminal: std::io::stderr().is_terminal(),
+            total,
+            began: Instant::now(),
+            told: Instant::now(),
+        }
+    }
+
+    fn tell(&mut self, done: u64) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let rate = done as f64 / seconds;
+        let left = (self.total.saturating_sub(done)) as f64 / rate.max(1.0);
+        self.say(&format!(
+            "{} of {} ({}), {}/s, {left:.0} s left",
+            bytes(done),
+            bytes(self.total),
+            percent(done, self.total),
+            bytes(rate as u64)
+        ));
+    }
+
+    /// Says it, unless something was said just before.
+    fn say(&mut self, line: &str) {
+        let pause = if self.terminal { TELL } else { TELL_SELDOM };
+        if !self.on || self.told.elapsed() < pause {
+            return;
+        }
+        self.told = Instant::now();
+        let mut stderr = std::io::stderr();
+        let _ = match self.terminal {
+            true => write!(stderr, "\r\x1b[K{line}"),
+            false => writeln!(stderr, "{line}"),
+        };
+    }
+
+    fn end(&self) {
+        if self.on && self.terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
