@@ -35,6 +35,9 @@ const REST: Duration = Duration::from_millis(50);
 /// How long each further node may take to tell of itself, at most.
 const FACTS: Duration = Duration::from_millis(1000);
 
+/// What to do where no node answers.
+pub const HINT: &str = "is a node running there? See --cluster and STAVES_CLUSTER";
+
 /// A cluster, through one of its nodes.
 pub struct Cluster {
     runtime: Runtime,
@@ -67,8 +70,7 @@ impl Cluster {
                 Err(error) => misses.push(error.to_string()),
             }
         }
-        let hint = "is a node running there? See --cluster and STAVES_CLUSTER";
-        let text = format!("{}; {hint}", misses.join("; "));
+        let text = format!("{}; {HINT}", misses.join("; "));
         Err(Failure::Wire(ErrorCode::Unreachable, text).into())
     }
 

@@ -262,9 +262,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "If a node was only cut off, bring it back: its memory is still there. Else the bytes are gone: delete the region ('staves memory delete NAME'), make it anew and fill it again; or delete the pool. 'staves status' names the regions.",
         ),
         ErrorCode::NotFound => (
-            "There is no such pool, node, group, key or code.",
+            "There is no such pool, node, group, key or code; or no such dataset, file, source or folder to mount at.",
             "A slip, or it was deleted or forgotten.",
-            "List what there is: 'staves pool list', 'staves node list', 'staves group list'.",
+            "List what there is: 'staves pool list', 'staves node list', 'staves group list', 'staves files list', 'staves files show DATASET'. A folder that is a source must be on this machine.",
         ),
         ErrorCode::Refused => (
             "The change was refused. The map has not changed.",

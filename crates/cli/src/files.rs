@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use serde_json::json;
-use staves_client::{Dataset, Kind, OpenFile};
+use staves_client::{Dataset, Kind, OpenFile, SourceError};
 use staves_model::{Change, ClusterMap, NodeId, Pin, Pool, PoolId};
 use staves_wire::Message;
 use staves_wire::files::{ALL_BUCKETS, FileId, FileKeys, FileKeysAnswer};
@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::confirm::confirmed;
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::memory::{Session, failed};
+use crate::memory::{Session, failed, no_source};
 use crate::output::{self, bytes, table};
 use crate::pool::{goes_on, in_use};
 
@@ -120,13 +120,16 @@ fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> any
         .iter()
         .map(|path| within(path))
         .collect::<Result<_, _>>()?;
-    let is_below = |pin: &&Pin| {
-        let below = |path: &Vec<u8>| {
-            let rest = pin.path.strip_prefix(&path[..]);
-            path.is_empty() || rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
-        };
-        wanted.is_empty() || wanted.iter().any(below)
+    let below = |pin: &Pin, path: &Vec<u8>| {
+        let rest = pin.path.strip_prefix(&path[..]);
+        path.is_empty() || rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     };
+    for path in &wanted {
+        if !pins.iter().any(|pin| below(pin, path)) {
+            is_there(session, dataset, path)?;
+        }
+    }
+    let is_below = |pin: &&Pin| wanted.is_empty() || wanted.iter().any(|path| below(pin, path));
     let goes: Vec<&Pin> = pins.into_iter().filter(is_below).collect();
     let sum: u64 = goes.iter().map(|pin| pin.size).sum();
     if !goes.is_empty() {
@@ -141,6 +144,14 @@ fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> any
         0 => "nothing of that is pinned".to_owned(),
         files => format!("{files} files with {} are not pinned any more", bytes(sum)),
     })
+}
+
+/// Refuses what the dataset has not: a slip, most likely. Whoever cannot look there is not held up.
+fn is_there(session: &Session, dataset: &str, path: &[u8]) -> anyhow::Result<()> {
+    match open(session, dataset).map(|data| data.stat(path)) {
+        Ok(Err(error @ SourceError::NotFound { .. })) => Err(no_source(error)),
+        _ => Ok(()),
+    }
 }
 
 /// The pool of a dataset.

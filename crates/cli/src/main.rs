@@ -10,7 +10,7 @@
 //! | 0 | done |
 //! | 1 | refused or failed; the error says why |
 //! | 2 | the command line is wrong |
-//! | 3 | no such node, pool, group or key |
+//! | 3 | no such node, pool, group, key, dataset, file or source |
 //! | 4 | the cluster could not be reached, or did not answer in time |
 //! | 5 | `status --check`: the cluster is degraded |
 //! | 6 | `status --check`: the cluster is critical |
@@ -62,7 +62,15 @@ fn main() -> ExitCode {
     let flushed = output::flush();
     match result.and(flushed) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(args.output, failure::code(&error), &format!("{error:#}")),
+        Err(error) => failed(form(&args), failure::code(&error), &format!("{error:#}")),
+    }
+}
+
+/// How errors are told: this program itself reads those of a mount in the background.
+fn form(args: &Args) -> Format {
+    match &args.command {
+        Command::Mount(mount) if mount.in_background => Format::Json,
+        _ => args.output,
     }
 }
 

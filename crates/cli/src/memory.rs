@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use staves_client::{Client, ClientError, ClientOptions, Region, RegionStat};
+use staves_client::{Client, ClientError, ClientOptions, Region, RegionStat, SourceError};
 use staves_model::{ClusterMap, Pool};
 use staves_wire::ErrorCode;
 use tokio::runtime::Runtime;
@@ -49,7 +49,7 @@ impl Session {
             ..ClientOptions::default()
         };
         let client = runtime.block_on(Client::connect(&addresses, options));
-        let client = client.map_err(failed)?;
+        let client = client.map_err(not_reached)?;
         Ok(Session { runtime, client })
     }
 
@@ -76,6 +76,31 @@ pub fn failed(error: ClientError) -> anyhow::Error {
     match code {
         ErrorCode::NotFound => Failure::NotFound(text).into(),
         code => Failure::Wire(code, text).into(),
+    }
+}
+
+/// The same, where no node was found yet.
+pub fn not_reached(error: ClientError) -> anyhow::Error {
+    let error = failed(error);
+    match failure::code(&error) {
+        Code::Wire(ErrorCode::Unreachable | ErrorCode::Deadline) => {
+            failure::with_text(&error, format!("{error:#}; {}", crate::cluster::HINT))
+        }
+        _ => error,
+    }
+}
+
+/// A source's error as a failure of the command.
+pub fn no_source(error: SourceError) -> anyhow::Error {
+    let text = error.to_string();
+    match error {
+        SourceError::NotFound { .. } | SourceError::Absent { .. } => Failure::NotFound(text).into(),
+        SourceError::Denied { .. } | SourceError::Private { .. } => {
+            Failure::Wire(ErrorCode::Denied, text).into()
+        }
+        SourceError::Unreachable { .. } => Failure::Wire(ErrorCode::Unreachable, text).into(),
+        SourceError::Malformed { .. } => Failure::Own(Own::Usage, text).into(),
+        SourceError::Changed { .. } => Failure::Own(Own::Failed, text).into(),
     }
 }
 

@@ -4,6 +4,8 @@
 //! command starts that process, waits until the folder is there, and goes.
 
 mod ahead;
+mod descriptors;
+mod named;
 mod nfs;
 mod served;
 mod tree;
@@ -18,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use staves_client::{Client, ClientOptions, Dataset, SourceError};
+use staves_client::{Client, ClientOptions, Dataset};
 use staves_mount::{MountError, Options};
 use staves_node::config::Size;
 use staves_wire::ErrorCode;
@@ -28,7 +30,7 @@ use self::tree::Tree;
 use crate::args::{Args, Format};
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::memory::failed;
+use crate::memory::{failed, no_source, not_reached};
 use crate::output;
 
 /// What the process that serves the mount says once it does.
@@ -97,18 +99,69 @@ pub struct Unmount {
     pub lazily: bool,
 }
 
+/// What is to be seen, by the words that other machines find it by.
+struct Wanted {
+    source: String,
+    /// The dataset's name.
+    name: String,
+    pool: String,
+}
+
+impl Wanted {
+    fn of(mount: &Mount) -> anyhow::Result<Wanted> {
+        let source = Dataset::address(&mount.source).map_err(no_source)?;
+        Ok(Wanted {
+            name: named::name(mount.dataset.as_deref(), &source)?,
+            pool: mount.pool.clone(),
+            source,
+        })
+    }
+
+    /// The source, where it is a folder of this machine.
+    fn folder(&self) -> Option<&Path> {
+        self.source
+            .starts_with('/')
+            .then(|| Path::new(&self.source))
+    }
+
+    fn told(&self) -> serde_json::Value {
+        json!({ "source": self.source, "dataset": self.name, "pool": self.pool })
+    }
+
+    /// Says so where there is nothing to be seen, which is most often a slip.
+    fn warn(&self, out: Format, told: &mut serde_json::Value) {
+        let names = self.folder().map(std::fs::read_dir);
+        if let Some(Ok(mut names)) = names
+            && names.next().is_none()
+        {
+            let text = format!("nothing is in {}: is its file system mounted?", self.source);
+            output::warn(out, told, text);
+        }
+    }
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Wanted { source, name, pool } = self;
+        write!(f, "{source} (dataset '{name}' of the pool '{pool}')")
+    }
+}
+
 pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
-    let source = Dataset::address(&mount.source).map_err(|error| match error {
-        SourceError::Unreachable { .. } => Failure::Wire(ErrorCode::Unreachable, error.to_string()),
-        error => Failure::Own(Own::Usage, error.to_string()),
-    })?;
+    if mount.in_background {
+        descriptors::let_go();
+    }
+    let wanted = Wanted::of(mount)?;
     if mount.foreground || mount.nfs.is_some() {
-        return serve(args, mount, &source);
+        return serve(args, mount, wanted);
     }
     start()?;
-    let told = json!({ "source": source, "dir": mount.dir(), "result": "mounted" });
+    let mut told = wanted.told();
+    told["dir"] = json!(mount.dir());
+    told["result"] = "mounted".into();
+    wanted.warn(out, &mut told);
     output::answer(out, &told, |_| {
-        format!("{source} is mounted at {}", mount.dir().display())
+        format!("{wanted} is mounted at {}", mount.dir().display())
     })
 }
 
@@ -120,7 +173,6 @@ fn start() -> anyhow::Result<()> {
     let mut command = Command::new(program);
     command.args(args).process_group(0).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.args(["--output", "json"]);
     let mut child = command
         .spawn()
         .context("cannot start the mount's process")?;
@@ -153,6 +205,9 @@ fn told(why: &str, exit: Option<i32>) -> anyhow::Error {
     match exit {
         Some(2) => Failure::Own(Own::Usage, text).into(),
         Some(3) => Failure::NotFound(text).into(),
+        _ if error["error"]["code"] == ErrorCode::Denied.word() => {
+            Failure::Wire(ErrorCode::Denied, text).into()
+        }
         Some(4) => Failure::Wire(ErrorCode::Unreachable, text).into(),
         _ => Failure::Own(Own::Failed, text).into(),
     }
@@ -178,34 +233,25 @@ fn log(mount: &Mount) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve(args: &Args, mount: &Mount, source: &str) -> anyhow::Result<()> {
+fn serve(args: &Args, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
     log(mount)?;
+    // Before the pool hears of it: what cannot be mounted leaves nothing behind.
+    if let Some(dir) = &mount.dir {
+        staves_mount::ready(dir, wanted.folder()).map_err(mount_failed)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("cannot start the program's runtime")?;
-    let name = match &mount.dataset {
-        Some(name) => name.clone(),
-        None => named_after(source)?,
-    };
-    let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
-    let data = runtime.block_on(async {
-        let options = ClientOptions {
-            deadline: args.deadline.duration(),
-            ..ClientOptions::default()
-        };
-        let client = Client::connect(&addresses, options).await?;
-        client.dataset(&mount.pool, &name, source).await
-    });
-    let data = data.map_err(failed)?;
+    let data = open(args, &wanted, &runtime)?;
     let tree = Tree::new(data.clone(), runtime.handle().clone(), mount.read_ahead.0);
     if let Some(address) = mount.nfs {
-        let opened = nfs::Opened { tree, name, data };
+        let opened = nfs::Opened { tree, wanted, data };
         return nfs::serve(args, mount, address, opened, &runtime);
     }
     let options = Options {
-        name: format!("staves:{name}"),
+        name: format!("staves:{}", wanted.name),
         read_ahead_bytes: mount.read_ahead.0,
         others: mount.others,
         ..Options::default()
@@ -224,11 +270,34 @@ fn serve(args: &Args, mount: &Mount, source: &str) -> anyhow::Result<()> {
     }
     output::line(SERVING)?;
     output::flush()?;
+    if !mount.in_background && args.output == Format::Table {
+        let dir = mounted.dir().display();
+        eprintln!(
+            "staves: {wanted} is mounted at {dir} until this process ends: Ctrl-C, or 'staves unmount {dir}'"
+        );
+        wanted.warn(args.output, &mut json!({}));
+    }
     mounted.serve().map_err(mount_failed)?;
     match mount.in_background {
         true => Ok(()), // nobody listens any more
         false => output::answer(args.output, &Served::of(data.figures()), Served::to_string),
     }
+}
+
+fn open(
+    args: &Args,
+    wanted: &Wanted,
+    runtime: &tokio::runtime::Runtime,
+) -> anyhow::Result<Dataset> {
+    let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
+    let options = ClientOptions {
+        deadline: args.deadline.duration(),
+        ..ClientOptions::default()
+    };
+    let client = runtime.block_on(Client::connect(&addresses, options));
+    let client = client.map_err(not_reached)?;
+    let data = client.dataset(&wanted.pool, &wanted.name, &wanted.source);
+    runtime.block_on(data).map_err(failed)
 }
 
 /// Unmounts when `parent` is no longer this process's parent: the mount of `staves demo` must not outlive it,
@@ -255,26 +324,6 @@ fn whole(dir: &Path) -> PathBuf {
     std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
-/// The source's last word, as far as a dataset may be called so.
-fn named_after(source: &str) -> anyhow::Result<String> {
-    let place = source.split('#').next().unwrap_or_default();
-    let (_, path) = place.split_once("://").unwrap_or(("", place));
-    let last = path
-        .trim_end_matches('/')
-        .rsplit('/')
-        .next()
-        .unwrap_or_default();
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == ':';
-    let name = last.replace(odd, "-");
-    match name.is_empty() {
-        false => Ok(name),
-        true => {
-            let text = format!("{source} has no name to call the dataset by: give --dataset NAME");
-            Err(Failure::Own(Own::Usage, text).into())
-        }
-    }
-}
-
 pub fn unmount(unmount: &Unmount, out: Format) -> anyhow::Result<()> {
     staves_mount::unmount(&unmount.dir, unmount.lazily).map_err(mount_failed)?;
     let told = json!({ "dir": unmount.dir, "result": "unmounted" });
@@ -288,27 +337,7 @@ fn mount_failed(error: MountError) -> anyhow::Error {
         MountError::NotMounted { .. } | MountError::NoFolder { .. } => {
             Failure::NotFound(error.to_string()).into()
         }
+        MountError::WithinSource { .. } => Failure::Own(Own::Usage, error.to_string()).into(),
         _ => Failure::Own(Own::Failed, error.to_string()).into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn datasets_are_called_after_the_last_word_of_their_source() {
-        for (source, name) in [
-            ("/srv/genomes", "genomes"),
-            ("/srv/two words", "two-words"),
-            ("s3://bucket", "bucket"),
-            ("s3://bucket/hg/38", "38"),
-            ("s3://bucket#endpoint=http://10.0.0.9:9000", "bucket"),
-            ("http://host:8080", "host-8080"),
-            ("https://host/a/b", "b"),
-        ] {
-            assert_eq!(named_after(source).unwrap(), name);
-        }
-        assert!(named_after("/").is_err());
     }
 }

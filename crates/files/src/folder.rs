@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::io::Errno;
 
 use self::lately::Lately;
 use self::plain::Plain;
@@ -97,9 +98,9 @@ pub fn whole_path(text: &str) -> Result<String, SourceError> {
     };
     let path = text.to_owned();
     Workers::new(text, || ()).call(move |_| {
-        let path = std::fs::canonicalize(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => malformed("there is no such folder".into()),
-            _ => malformed(error.to_string()),
+        let path = std::fs::canonicalize(&path).map_err(|error| {
+            let errno = Errno::from_io_error(&error);
+            plain::no_folder(&path, errno.unwrap_or(Errno::IO))
         })?;
         let path = path.into_os_string().into_string();
         path.map_err(|_| malformed("its path is not UTF-8".into()))

@@ -8,12 +8,14 @@
 //! the pool, by the version's [digest](FileVersion::id); what the pool does not have, a bucket's home reads from the source
 //! here, or, where it cannot reach it, the mount does.
 //!
-//! **Layout.** `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own. `remote`: buckets and web servers, asked
+//! **Layout.** `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own
+//! (`crossing`: what in it is not read). `remote`: buckets and web servers, asked
 //! by the thread of `driver`. `attach`: how a mount is given a node's memory.
 //!
 //! **Not here.** Memory (`staves-store`), who holds what (`staves-model`), mounts.
 
 pub mod attach;
+mod crossing;
 mod driver;
 mod folder;
 mod remote;

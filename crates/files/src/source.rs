@@ -51,6 +51,14 @@ pub enum SourceError {
         /// As the system says it.
         reason: String,
     },
+    /// There is no such source, as far as this machine sees.
+    #[error("'{place}' is no source: {reason}")]
+    Absent {
+        /// The source.
+        place: String,
+        /// What is there instead.
+        reason: String,
+    },
     /// The words for the source name none.
     #[error("'{text}' is no source: {reason}")]
     Malformed {

@@ -39,7 +39,7 @@ mod testing;
 mod time;
 mod units;
 
-pub use change::{Change, NewEpoch, NewHoldings, Outcome, Refusal};
+pub use change::{Change, NAME_BYTES_MAX, NewEpoch, NewHoldings, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
 pub use files::{
     DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,

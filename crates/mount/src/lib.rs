@@ -17,7 +17,8 @@
 //! pages go (`outdated`). Everything is bounded: inodes, handles, what waits, the size of a request; threads have a buffer each.
 //!
 //! **When the process dies** the kernel says "transport endpoint is not connected" to whoever comes; the next [`mount()`] at the
-//! same folder takes that away. At SIGTERM, [`Mounted::serve`] unmounts.
+//! same folder takes that away. At SIGTERM, [`Mounted::serve`] unmounts. A process takes away its own mount only, never one that came to
+//! the same folder after it.
 //!
 //! **Layout.** `files`: what can be mounted, the only thing to implement. `folder`: a local folder, mounted
 //! as it is. `mount`: from a folder to a served mount. `points`: the kernel's table of mounts.
@@ -39,5 +40,5 @@ mod serve;
 
 pub use files::{FileError, Files, Kind, Stat, Used, Version};
 pub use folder::{Folder, FolderFile};
-pub use mount::{MountError, Mounted, Options, mount, unmount};
+pub use mount::{MountError, Mounted, Options, mount, ready, unmount};
 pub use nfs::{NfsError, NfsOptions, NfsServer, serve_nfs};

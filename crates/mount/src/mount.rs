@@ -2,12 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread::Builder;
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
-use parking_lot::Mutex;
+use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -62,6 +60,10 @@ impl Default for Options {
 pub enum MountError {
     #[error("there is no folder {dir} to mount at: make it with mkdir")]
     NoFolder { dir: PathBuf },
+    #[error(
+        "{dir} lies within {source_dir}, which it would show: whoever read it would wait for himself; mount at a folder outside of it"
+    )]
+    WithinSource { dir: PathBuf, source_dir: PathBuf },
     #[error("{dir} is not a folder: mount at an empty one")]
     NotAFolder { dir: PathBuf },
     #[error(
@@ -71,7 +73,7 @@ pub enum MountError {
     #[error("{name} is mounted at {dir} and alive: unmount it, or mount at another folder")]
     Mounted { dir: PathBuf, name: String },
     #[error(
-        "{name} is mounted at {dir} and does not answer: unmount it lazily (umount -l {dir}), then try again"
+        "{name} is mounted at {dir} and does not answer: 'staves unmount --lazily {dir}', then try again"
     )]
     Silent { dir: PathBuf, name: String },
     #[error("something dead, and not ours, is mounted at {dir}: umount -l {dir}, then try again")]
@@ -96,7 +98,7 @@ pub enum MountError {
         kind: String,
     },
     #[error(
-        "a program has a file or folder of {dir} open, or works in it: see `fuser -vm {dir}`, or unmount lazily"
+        "a program has a file or folder of {dir} open, or works in it: see `fuser -vm {dir}`, or unmount with --lazily"
     )]
     Busy { dir: PathBuf },
     #[error("cannot {what} {dir}: {reason}")]
@@ -107,12 +109,19 @@ pub enum MountError {
     },
 }
 
+/// How often it is looked whether serving is over, where that is waited for.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// A mount that is being served. Dropping it unmounts, without waiting for whoever has files open.
+///
+/// It takes away what it mounted and nothing else: once that is gone, another may have mounted at the same folder.
 #[derive(Debug)]
 pub struct Mounted {
     dir: PathBuf,
-    unmounter: Mutex<SessionUnmounter>,
-    ended: Mutex<Receiver<io::Result<()>>>,
+    /// What the kernel calls it, for as long as it is there.
+    device: String,
+    /// None once it was asked how it ended.
+    serving: Option<JoinHandle<io::Result<()>>>,
     linger: Duration,
 }
 
@@ -123,36 +132,29 @@ pub struct Mounted {
 /// # Errors
 /// See [`MountError`].
 pub fn mount<S: Files>(files: S, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
-    let dir = prepare(dir)?;
+    let dir = ready(dir, None)?;
     let (queue, work) = outdated::queue();
     let serve = Serve::new(files, options, queue);
-    let mut session = Session::new(serve, &dir, &config(options)).map_err(|e| refused(&dir, e))?;
+    let session = Session::new(serve, &dir, &config(options)).map_err(|e| refused(&dir, e))?;
+    let device = points::at(&dir).map_err(failed("look at", &dir))?;
+    let device = device.map(|point| point.device).unwrap_or_default();
     let notifier = session.notifier();
-    let unmounter = Mutex::new(session.unmount_callable());
-    let (sender, ended) = sync_channel(1);
-    let spawned = Builder::new()
-        .name("mount".into())
-        .spawn(move || {
-            let result = session.run();
-            let _ = sender.send(result);
-        })
-        .and_then(|_| {
-            let told = Builder::new().name("mount-outdated".into());
-            told.spawn(move || work.run(&notifier))
-        });
+    let mut session = session.spawn().map_err(failed("start threads for", &dir))?;
+    // At its end the session would unmount whatever is at its path by then, even if what it mounted is long gone: it is
+    // left to Mounted, which looks first. What is forgotten with it is the session's device, until this process ends.
+    let serving = std::mem::replace(&mut session.guard, std::thread::spawn(|| Ok(())));
+    std::mem::forget(session);
     let mounted = Mounted {
         dir,
-        unmounter,
-        ended: Mutex::new(ended),
+        device,
+        serving: Some(serving),
         linger: options.linger,
     };
+    let told = Builder::new().name("mount-outdated".into());
+    let told = told.spawn(move || work.run(&notifier));
     // Dropping it unmounts.
-    spawned.map_err(|reason| MountError::Failed {
-        what: "start threads for",
-        dir: mounted.dir.clone(),
-        reason,
-    })?;
-    set_read_ahead(&mounted.dir, options.kernel_read_ahead_kib);
+    told.map_err(failed("start threads for", &mounted.dir))?;
+    set_read_ahead(&mounted.device, options.kernel_read_ahead_kib);
     Ok(mounted)
 }
 
@@ -191,7 +193,7 @@ impl Mounted {
     ///
     /// # Errors
     /// Signals cannot be waited for, or serving failed.
-    pub fn serve(self) -> Result<(), MountError> {
+    pub fn serve(mut self) -> Result<(), MountError> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(failed("wait for signals for", &self.dir))?;
         loop {
@@ -209,7 +211,7 @@ impl Mounted {
     ///
     /// # Errors
     /// It cannot be unmounted, or serving had failed.
-    pub fn unmount(self) -> Result<(), MountError> {
+    pub fn unmount(mut self) -> Result<(), MountError> {
         self.detach()?;
         match self.over(self.linger) {
             None => {
@@ -222,25 +224,39 @@ impl Mounted {
     }
 
     /// How it ended, if it did or does within this time.
-    fn over(&self, within: Duration) -> Option<io::Result<()>> {
-        match self.ended.lock().recv_timeout(within) {
-            Ok(result) => Some(result),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Ok(())),
+    fn over(&mut self, within: Duration) -> Option<io::Result<()>> {
+        let until = Instant::now() + within;
+        while self.is_serving() {
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(LOOK);
         }
+        let ended = self.serving.take().map_or(Ok(Ok(())), JoinHandle::join);
+        Some(ended.unwrap_or_else(|_| Err(io::Error::other("a thread that serves it panicked"))))
     }
 
-    /// Unmounts at once, if that was not done. The session's own way never touches a successor at the same
-    /// folder, but does not bear open files.
+    fn is_serving(&self) -> bool {
+        self.serving.as_ref().is_some_and(|all| !all.is_finished())
+    }
+
+    /// Unmounts at once, if nobody did: what else is at the folder by now stays, and what else is over it.
     fn detach(&self) -> Result<(), MountError> {
-        match self.unmounter.lock().unmount() {
-            Ok(()) => Ok(()),
-            Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-                points::unmount(&self.dir, true).map_err(|e| failed("unmount", &self.dir)(e.into()))
-            }
+        if !self.is_serving() {
+            return Ok(());
+        }
+        let there = points::at(&self.dir).map_err(failed("look at", &self.dir))?;
+        if there.is_none_or(|point| point.device != self.device) {
+            return Ok(());
+        }
+        let gone = match points::unmount(&self.dir, false) {
+            Err(Errno::BUSY) => points::unmount(&self.dir, true),
+            gone => gone,
+        };
+        match gone {
             // Somebody else was faster.
-            Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
-            Err(error) => Err(failed("unmount", &self.dir)(error)),
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(failed("unmount", &self.dir)(error.into())),
         }
     }
 }
@@ -258,9 +274,18 @@ fn failed(what: &'static str, dir: &Path) -> impl FnOnce(io::Error) -> MountErro
     move |reason| MountError::Failed { what, dir, reason }
 }
 
-/// Checks the folder, and takes away what a killed process of ours has left there.
-fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
+/// Checks that a folder can be mounted at, and takes away what a killed process of ours has left there. Its path
+/// without links. `source`: a folder that is to be seen there, its path without links: who looks into it must
+/// not come by what shows it.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn ready(dir: &Path, source: Option<&Path>) -> Result<PathBuf, MountError> {
     let dir = points::resolve(dir).map_err(|e| unusable(dir, e))?;
+    if let Some(source_dir) = source.filter(|source| dir.starts_with(source)) {
+        let source_dir = source_dir.to_owned();
+        return Err(MountError::WithinSource { dir, source_dir });
+    }
     // Each killed process may have left one, on top of the others.
     while let Some(point) = points::at(&dir).map_err(failed("look at", &dir))? {
         let name = point.ours().map(|n| n.to_string_lossy().into_owned());
@@ -334,11 +359,8 @@ fn config(options: &Options) -> Config {
 }
 
 /// Tells the kernel how far to read ahead on this mount. It takes effect on files opened from now on.
-fn set_read_ahead(dir: &Path, kib: u32) {
-    let Ok(Some(point)) = points::at(dir) else {
-        return;
-    };
-    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", point.device);
+fn set_read_ahead(device: &str, kib: u32) {
+    let knob = format!("/sys/class/bdi/{device}/read_ahead_kb");
     if let Err(error) = std::fs::write(&knob, kib.to_string()) {
         tracing::info!("the kernel's read-ahead stays as it is: cannot write {knob}: {error}");
     }

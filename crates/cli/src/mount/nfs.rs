@@ -8,8 +8,8 @@ use staves_client::Dataset;
 use staves_mount::NfsOptions;
 use tokio::runtime::Runtime;
 
-use super::Mount;
 use super::tree::Tree;
+use super::{Mount, Wanted};
 use crate::args::Args;
 use crate::explain::Own;
 use crate::failure::Failure;
@@ -29,14 +29,14 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// A dataset, opened to be served.
-pub struct Opened {
+pub(super) struct Opened {
     pub tree: Tree,
-    pub name: String,
+    pub wanted: Wanted,
     pub data: Dataset,
 }
 
 /// Serves until this process is told to end.
-pub fn serve(
+pub(super) fn serve(
     args: &Args,
     mount: &Mount,
     address: SocketAddr,
@@ -44,7 +44,7 @@ pub fn serve(
     runtime: &Runtime,
 ) -> anyhow::Result<()> {
     let options = NfsOptions {
-        name: opened.name,
+        name: opened.wanted.name.clone(),
         read_ahead_bytes: mount.read_ahead.0,
         ..NfsOptions::default()
     };
@@ -59,21 +59,20 @@ pub fn serve(
             opened.data.refresh().await;
         }
     });
-    let mut told = json!({
-        "source": mount.source,
-        "nfs": address.to_string(),
-        "result": "serving",
-    });
+    let wanted = opened.wanted;
+    let mut told = wanted.told();
+    told["nfs"] = json!(address.to_string());
+    told["result"] = "serving".into();
+    wanted.warn(args.output, &mut told);
     if !address.ip().is_loopback() {
         let text =
             format!("NFSv3 has no authentication: whoever reaches {address} may read all of it");
         output::warn(args.output, &mut told, text);
     }
     let (ip, port) = (address.ip(), address.port());
-    output::answer(args.output, &told, |told| {
-        let source = told["source"].as_str().unwrap_or_default();
+    output::answer(args.output, &told, |_| {
         format!(
-            "{source} is served by NFS at {address}, until this ends. To mount it:\n  \
+            "{wanted} is served by NFS at {address}, until this ends. To mount it:\n  \
              mount -t nfs -o ro,vers=3,tcp,nolock,port={port},mountport={port} {ip}:/ DIR"
         )
     })?;

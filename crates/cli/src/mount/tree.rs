@@ -142,6 +142,6 @@ fn shown_error(error: SourceError) -> FileError {
         SourceError::Changed { .. } => FileError::Stale(text),
         SourceError::Denied { .. } | SourceError::Private { .. } => FileError::Denied(text),
         SourceError::Unreachable { .. } => FileError::TimedOut(text),
-        SourceError::Malformed { .. } => FileError::Io(text),
+        SourceError::Absent { .. } | SourceError::Malformed { .. } => FileError::Io(text),
     }
 }

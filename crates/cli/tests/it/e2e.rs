@@ -15,6 +15,7 @@ mod losses;
 mod mapped;
 mod memory;
 mod mount;
+mod mounting;
 mod nfs;
 mod recovery;
 mod scrub;

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::crossing;
 use crate::source::{Keep, Kind, SourceError, Stat, Whom};
 use crate::version::FileVersion;
 
@@ -28,6 +29,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const WAYS_MAX: usize = 4096;
 /// Longest text of a symbolic link.
 const LINK_BYTES: usize = 4096;
+/// Nothing outside of the folder.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 /// A folder of this machine.
 #[derive(Debug)]
@@ -95,16 +98,12 @@ impl Plain {
             }
         };
         match known {
+            // What came over the folder since may be what shows it.
+            Some(known) if crossing::leads_to_ours(&self.place) => Ok(known.folder),
             Some(known) if self.leads_to() == Ok(known.is) => Ok(known.folder),
             // Where nothing else is, it goes on with what is open.
             Some(known) => Ok(self.enter().unwrap_or(known.folder)),
-            None => self.enter().map_err(|errno| match errno {
-                Errno::NOENT | Errno::NOTDIR => SourceError::Malformed {
-                    text: self.place.clone(),
-                    reason: "there is no such folder".into(),
-                },
-                errno => self.error(b"", errno),
-            }),
+            None => self.enter().map_err(|errno| no_folder(&self.place, errno)),
         }
     }
 
@@ -138,9 +137,14 @@ impl Plain {
             path => path,
         };
         let flags = flags | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(self.root()?, at, flags, Mode::empty(), within)
-            .map_err(|errno| self.error(path, errno))
+        let root = self.root()?;
+        let open = |within| rustix::fs::openat2(&root, at, flags, Mode::empty(), within);
+        let opened = match open(WITHIN | ResolveFlags::NO_XDEV) {
+            // It leads into another mount, or out.
+            Err(Errno::XDEV) => refuse_ours(&root, path).and_then(|()| open(WITHIN)),
+            opened => opened,
+        };
+        opened.map_err(|errno| self.error(path, errno))
     }
 
     /// See [`crate::Source::stat`].
@@ -178,14 +182,15 @@ impl Plain {
         })
     }
 
-    /// See [`crate::Source::list`]. What is neither file nor folder nor link, or goes meanwhile, is left out. `goes_on` is
-    /// called at each entry: large folders take long.
+    /// See [`crate::Source::list`]. What is neither file nor folder nor link, or is a mount of Staves, or goes meanwhile, is
+    /// left out. `goes_on` is called at each entry: large folders take long.
     pub fn list(
         &self,
         path: &[u8],
         goes_on: impl Fn(),
     ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         let folder = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let device_here = crossing::device(&folder);
         let entries = Dir::read_from(&folder).map_err(|errno| self.error(path, errno))?;
         let mut all = Vec::new();
         for entry in entries {
@@ -199,6 +204,10 @@ impl Plain {
             let Ok(at) = rustix::fs::openat(&folder, name, flags, Mode::empty()) else {
                 continue;
             };
+            let device = crossing::device(&at);
+            if device != device_here && device.as_deref().is_some_and(crossing::is_ours) {
+                continue;
+            }
             if let Ok(stat) = self.stat_of(&at, name) {
                 all.push((name.to_vec(), stat));
             }
@@ -318,6 +327,25 @@ impl Plain {
     }
 }
 
+/// Refuses a path that leads through a mount of Staves. Each folder on the way is looked at before a name in it is,
+/// for which its server would be asked.
+fn refuse_ours(root: &OwnedFd, path: &[u8]) -> Result<(), Errno> {
+    let mut device = crossing::device(root);
+    let ends = (0..path.len()).filter(|&at| path[at] == b'/');
+    for end in ends.chain([path.len()]).filter(|&end| end > 0) {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = rustix::fs::openat2(root, &path[..end], flags, Mode::empty(), WITHIN);
+        // Why it cannot be opened is found again where it is.
+        let Ok(name) = name else { return Ok(()) };
+        let here = crossing::device(&name);
+        if here != device && here.as_deref().is_some_and(crossing::is_ours) {
+            return Err(Errno::DEADLK);
+        }
+        device = here;
+    }
+    Ok(())
+}
+
 /// Bytes of a file, if they are those of that version.
 fn read(
     open: &File,
@@ -384,6 +412,19 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
+/// Why there is no folder to read.
+pub fn no_folder(place: &str, errno: Errno) -> SourceError {
+    let reason = match errno {
+        Errno::NOENT => "there is no such folder",
+        Errno::NOTDIR => "there is no such folder: a file is there, or above it",
+        errno => return error(place, b"", errno),
+    };
+    SourceError::Absent {
+        place: place.to_owned(),
+        reason: reason.into(),
+    }
+}
+
 fn error(place: &str, path: &[u8], errno: Errno) -> SourceError {
     let full = match path {
         b"" => place.to_owned(),
@@ -402,6 +443,10 @@ fn error(place: &str, path: &[u8], errno: Errno) -> SourceError {
         Errno::XDEV | Errno::LOOP => SourceError::Denied {
             path: full,
             reason: "it leads out of the dataset by a link".into(),
+        },
+        Errno::DEADLK => SourceError::Denied {
+            path: full,
+            reason: "a dataset is mounted there, and no source is read through a mount of Staves, which might wait for itself".into(),
         },
         _ => SourceError::Unreachable {
             place: full,

@@ -173,8 +173,8 @@ impl Remote {
             }
             Server::Web { .. } => "nothing is there".to_owned(),
         };
-        SourceError::Malformed {
-            text: self.place().to_owned(),
+        SourceError::Absent {
+            place: self.place().to_owned(),
             reason,
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use staves_mount::{Folder, MountError, Options, mount, unmount};
+use staves_mount::{Folder, MountError, Options, mount, ready, unmount};
 
 use crate::{Fixture, can_mount, noise, until};
 
@@ -233,4 +233,54 @@ fn a_folder_with_something_in_it_is_refused_and_the_first_thing_named() {
     );
     std::fs::remove_file(dir.path().join("results.txt")).unwrap();
     try_it().unwrap().unmount().unwrap();
+}
+
+/// Regression: a process whose mount was taken away lazily unmounted at its end whatever was at the folder by then.
+#[test]
+fn a_process_that_ends_late_leaves_its_successor_at_the_same_folder_alone() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    let mut first = Process::start(source.path(), dir.path());
+    let open = File::open(dir.path().join("file")).unwrap();
+    unmount(dir.path(), true).unwrap();
+    let files = Folder::open(source.path()).unwrap();
+    let second = mount(files, dir.path(), &Options::default()).unwrap();
+    drop(open);
+    assert!(first.0.wait().unwrap().success());
+    assert_eq!(
+        std::fs::read(dir.path().join("file")).unwrap(),
+        noise(1, 100_000)
+    );
+    // Nor does one that is told to end while its files are open.
+    let third = tempfile::tempdir().unwrap();
+    let mut told = Process::start(source.path(), third.path());
+    let _open = File::open(third.path().join("file")).unwrap();
+    unmount(third.path(), true).unwrap();
+    let files = Folder::open(source.path()).unwrap();
+    let fourth = mount(files, third.path(), &Options::default()).unwrap();
+    told.signal(Signal::TERM);
+    assert!(told.0.wait().unwrap().success());
+    assert!(std::fs::read(third.path().join("file")).is_ok());
+    fourth.unmount().unwrap();
+    second.unmount().unwrap();
+}
+
+/// Regression: a mount within its own source waited for itself, for good.
+#[test]
+fn a_folder_within_what_it_shows_is_refused() {
+    let source = source();
+    let inner = source.path().join("mnt");
+    std::fs::create_dir(&inner).unwrap();
+    let link = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(&inner, link.path().join("link")).unwrap();
+    let whole = source.path().canonicalize().unwrap();
+    for dir in [&inner, source.path(), &link.path().join("link")] {
+        let refused = ready(dir, Some(&whole)).unwrap_err();
+        let is = matches!(refused, MountError::WithinSource { .. });
+        assert!(is && refused.to_string().contains("outside"), "{refused}");
+    }
+    // A name that only begins alike is another folder.
+    assert!(ready(&inner, Some(&whole.join("mn"))).is_ok());
 }

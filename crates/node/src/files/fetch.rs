@@ -184,6 +184,7 @@ pub(super) fn log(error: &SourceError) {
     match error {
         SourceError::Changed { .. }
         | SourceError::NotFound { .. }
+        | SourceError::Absent { .. }
         | SourceError::Malformed { .. }
         | SourceError::Private { .. } => {
             tracing::debug!(%error, "not this version here: the mount reads it itself");

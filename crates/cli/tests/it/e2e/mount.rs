@@ -228,7 +228,7 @@ fn d8_a_mounted_bucket_is_read_with_the_credentials_of_the_environment() {
             4,
             "http://127.0.0.1:1/x",
         ),
-        (["mount", "/nowhere/at/all", to], 2, "/nowhere/at/all"),
+        (["mount", "/nowhere/at/all", to], 3, "/nowhere/at/all"),
     ] {
         let (got, said, _) = with_keys(&args, true);
         assert!(said.contains(words), "{args:?}: {said}");

@@ -1,0 +1,176 @@
+//! What people get wrong when they mount, and what they are told.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+
+use serde_json::Value;
+
+use super::mount::{Point, can_mount};
+use super::{Cluster, PATIENCE};
+use crate::staves;
+
+const POOL: [&str; 7] = [
+    "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
+];
+
+fn folder(parent: &Path, name: &str) -> (PathBuf, String) {
+    let path = parent.join(name);
+    std::fs::create_dir_all(&path).expect("a folder");
+    let text = path.to_string_lossy().into_owned();
+    (path, text)
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What is asked of a mount, which must answer.
+fn answered<T: Send + 'static>(what: &str, ask: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(ask()));
+    let answer = receiver.recv_timeout(PATIENCE);
+    answer.unwrap_or_else(|_| panic!("no answer: {what}"))
+}
+
+/// A second place of what is mounted; aborted at the end, should it hang.
+struct Bound(PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let run = |flag| Command::new("umount").arg(flag).arg(&self.0).status();
+        let _ = run("-f");
+        let _ = run("-l");
+    }
+}
+
+/// Regression: a mount within its own source waited for itself, and no signal ended that.
+#[test]
+fn a_mount_never_waits_for_itself_and_what_cannot_be_mounted_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (source, from) = folder(dir.path(), "self");
+    let (inner, within) = folder(&source, "mnt");
+    let (point, to) = folder(dir.path(), "point");
+    std::fs::write(source.join("file"), b"acgt").expect("a file");
+    assert_eq!(cluster.run(0, &POOL).code, Some(0));
+    let absent = format!("{to}/absent");
+    for (at, code, words) in [
+        (&within, 2, "lies within"),
+        (&from, 2, "lies within"),
+        (&absent, 3, "there is no folder"),
+    ] {
+        let ran = cluster.run(0, &["mount", &from, at]);
+        assert_eq!(ran.code, Some(code), "{at}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{at}: {}", ran.stderr);
+    }
+    let listed = cluster.run(0, &["files", "list", "-o", "json"]);
+    assert_eq!(json(&listed.stdout), Value::Array(Vec::new()));
+
+    let mounted = cluster.run(0, &["mount", &from, &to]);
+    assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
+    let _point = Point(point.clone());
+    let bind = ["--bind", &to, &within];
+    if !Command::new("mount")
+        .args(bind)
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        eprintln!("skipped: nothing can be bound here");
+        return;
+    }
+    let _bound = Bound(inner);
+    let at = point.clone();
+    let names = answered("what is in the mount", move || {
+        let names = std::fs::read_dir(at).expect("a folder");
+        names
+            .map(|name| name.expect("a name").file_name())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(names, ["file"]);
+    let at = point.join("mnt/file");
+    let refused = answered("what is in itself", move || std::fs::read(at).map(drop));
+    assert!(refused.is_err());
+    let at = point.join("file");
+    let read = answered("a plain file", move || {
+        std::fs::read(at).expect("it is there")
+    });
+    assert_eq!(read, b"acgt");
+}
+
+/// Regression: a lock that the shell held was held by the mount from then on.
+#[test]
+fn a_mount_in_the_background_keeps_nothing_of_who_started_it_and_says_what_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_, from) = folder(dir.path(), "genomes");
+    let (point, to) = folder(dir.path(), "point");
+    assert_eq!(cluster.run(0, &POOL).code, Some(0));
+    let lock = dir.path().join("lock");
+    let _point = Point(point);
+    let script = "exec 9>\"$1\"; shift; exec \"$@\"";
+    let ran = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(&lock)
+        .arg(env!("CARGO_BIN_EXE_staves"))
+        .args(["--cluster", &cluster.nodes[0].native])
+        .args(["mount", &from, &to, "-o", "json"])
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{ran:?}");
+    let told = json(&said);
+    assert_eq!(
+        (&told["dataset"], &told["pool"]),
+        (&Value::from("genomes"), &Value::from("files"))
+    );
+    let warning = told["warning"].as_str().unwrap_or_default();
+    assert!(warning.contains("nothing is in"), "{said}");
+    for command in ["preload", "unpin"] {
+        let slip = cluster.run(0, &["files", command, "genomes", "absent"]);
+        assert_eq!(slip.code, Some(3), "{command}: {}", slip.stderr);
+    }
+    let holders = std::fs::read_dir("/proc").expect("processes").flatten();
+    let open = holders.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
+    let mut open = open.flatten().flatten();
+    let held = open.find(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == lock));
+    assert!(held.is_none(), "{held:?}");
+}
+
+/// One fault, one code, whichever way it is come by.
+#[test]
+fn one_fault_has_one_code() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_, from) = folder(dir.path(), "genomes");
+    let (_, to) = folder(dir.path(), "point");
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"acgt").expect("a file");
+    let (file, absent) = (file.to_string_lossy(), format!("{from}/absent"));
+    for (args, code, words) in [
+        (vec!["mount", &absent, &to], 3, "there is no such folder"),
+        (vec!["mount", &from, &to, "--dataset", ".."], 2, "--dataset"),
+        (
+            vec!["mount", &from, &to, "--dataset", "a/b"],
+            2,
+            "--dataset",
+        ),
+        (vec!["mount", "gopher://lab", &to], 2, "gopher"),
+        (vec!["mount", &from, &to], 4, "--cluster and STAVES_CLUSTER"),
+        (vec!["files", "list"], 4, "--cluster and STAVES_CLUSTER"),
+    ] {
+        let mut all = vec!["--cluster", "127.0.0.1:1", "--deadline", "1s"];
+        all.extend(&args);
+        let ran = staves(&all);
+        assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{args:?}: {}", ran.stderr);
+    }
+    let under = format!("{file}/under");
+    let ran = staves(&["mount", &under, &to]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+}

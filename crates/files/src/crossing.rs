@@ -1,0 +1,55 @@
+//! Whether a path of a source leads into a mount of Staves. Such a mount may be the one that asks: it would wait
+//! for itself, where nothing ends it, not even SIGKILL.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+
+/// The device of what a descriptor stands for, as the kernel's table of mounts has it. Asks no server: that of a mount of FUSE
+/// might be this process.
+pub fn device(name: impl AsFd) -> Option<String> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let seen = rustix::fs::statx(name, c"", flags, StatxFlags::empty()).ok()?;
+    Some(format!("{}:{}", seen.stx_dev_major, seen.stx_dev_minor))
+}
+
+/// Whether Staves mounted that device.
+pub fn is_ours(device: &str) -> bool {
+    // FUSE's devices are numbers without a driver; others need no look at the table.
+    let table = match device.starts_with("0:") {
+        true => std::fs::read("/proc/self/mountinfo").unwrap_or_default(),
+        false => return false,
+    };
+    table.split(|&b| b == b'\n').any(|line| {
+        let mut fields = line.split(|&b| b == b' ');
+        let is_it = fields.nth(2) == Some(device.as_bytes());
+        let mut rest = fields.skip_while(|&field| field != b"-").skip(1);
+        // The words that `staves-mount` mounts by.
+        is_it
+            && rest.next().is_some_and(|kind| kind.starts_with(b"fuse"))
+            && rest.next().is_some_and(|from| from.starts_with(b"staves:"))
+    })
+}
+
+/// Whether Staves mounted what a path leads to.
+pub fn leads_to_ours(path: &str) -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let at = rustix::fs::open(path, flags, Mode::empty()).ok();
+    let device = at.and_then(device);
+    device.is_some_and(|device| is_ours(&device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_file_systems_are_not_ours() {
+        for path in ["/", "/proc", "/sys"] {
+            let at = std::fs::File::open(path).unwrap();
+            let device = device(&at).unwrap();
+            assert!(!is_ours(&device), "{path}: {device}");
+        }
+        assert!(!is_ours("0:4000000000"));
+    }
+}
