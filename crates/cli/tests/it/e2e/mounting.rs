@@ -174,3 +174,48 @@ fn one_fault_has_one_code() {
     let ran = staves(&["mount", &under, &to]);
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);
 }
+
+/// Regression: whoever may use a mount was shown everything as readable by all, and could read it.
+#[test]
+fn others_may_read_what_everybody_may_read_at_the_source() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    if !can_mount() || !is_root {
+        eprintln!("skipped: nobody else's eyes can be borrowed by who is not root");
+        return;
+    }
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    let cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    mode(dir.path(), 0o755);
+    let (source, from) = folder(dir.path(), "source");
+    let (closed, _) = folder(&source, "closed");
+    let (point, to) = folder(dir.path(), "point");
+    for (path, bits) in [
+        (source.join("open"), 0o644),
+        (source.join("secret"), 0o600),
+        (closed.join("within"), 0o644),
+    ] {
+        std::fs::write(&path, b"acgt").expect("a file");
+        mode(&path, bits);
+    }
+    mode(&closed, 0o700);
+    assert_eq!(cluster.run(0, &POOL).code, Some(0));
+    let mounted = cluster.run(0, &["mount", &from, &to, "--others"]);
+    assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
+    let _point = Point(point.clone());
+    let nobody = 65534;
+    let may = |name: &'static str, user: u32| {
+        let mut cat = Command::new("cat");
+        cat.arg(point.join(name)).uid(user).gid(user);
+        let ran = answered(name, move || cat.output()).expect("cat runs");
+        ran.stdout == b"acgt"
+    };
+    for name in ["open", "secret", "closed/within"] {
+        assert!(may(name, 0), "root reads {name}");
+        assert_eq!(may(name, nobody), name == "open", "{name}");
+    }
+}
