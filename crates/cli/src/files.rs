@@ -169,6 +169,22 @@ fn pins<'a>(pool: &'a Pool, dataset: &str) -> Vec<&'a Pin> {
 }
 
 /// A path within a dataset, as its source has it.
+/// A dataset's source, in the words that the map has for it.
+fn source_of(data: &Dataset) -> String {
+    let (_, map) = data.pool();
+    let known = map.dataset(data.name());
+    known.map_or_else(String::new, |(_, entry)| entry.source.clone())
+}
+
+/// A path within the dataset, also if it was given as its source has it.
+fn below_source<'a>(data: &Dataset, path: &'a str) -> &'a str {
+    let source = source_of(data);
+    let below = path.strip_prefix(source.trim_end_matches('/'));
+    below
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'))
+        .unwrap_or(path)
+}
+
 fn within(path: &str) -> anyhow::Result<Vec<u8>> {
     if path.split('/').any(|word| word == "..") {
         let text = format!(
@@ -236,32 +252,39 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
         [] => vec![(Vec::new(), 0)],
         paths => paths
             .iter()
-            .map(|path| Ok((within(path)?, 0)))
+            .map(|path| Ok((within(below_source(data, path))?, 0)))
             .collect::<anyhow::Result<_>>()?,
     };
     let mut files = Vec::new();
     let mut seen = BTreeSet::new();
     while let Some((path, depth)) = todo.pop() {
-        let stat = data
-            .stat(&path)
-            .map_err(|e| Failure::NotFound(e.to_string()))?;
+        let stat = data.stat(&path).map_err(no_source)?;
         match stat.kind {
             Kind::File { fresh, .. } => {
                 if seen.insert(path.clone()) {
                     let file = data.open(&path);
-                    let file = file.map_err(|e| Failure::Own(Own::Failed, e.to_string()))?;
+                    let file = file.map_err(no_source)?;
                     files.push(Found { file, fresh });
                 }
             }
             Kind::Folder if depth < DEPTH_MAX => {
                 let names = data.list(&path);
-                for (name, _) in names.map_err(|e| Failure::Own(Own::Failed, e.to_string()))? {
+                for (name, _) in names.map_err(no_source)? {
                     let below = match path.is_empty() {
                         true => name,
                         false => [&path[..], b"/", &name].concat(),
                     };
                     todo.push((below, depth + 1));
                 }
+            }
+            // Links are shown, never followed; that one was asked for by its name must be said.
+            Kind::Link(to) if depth == 0 => {
+                let text = format!(
+                    "{} is a link to {}: give the path of what it leads to, if that is in the dataset",
+                    String::from_utf8_lossy(&path),
+                    String::from_utf8_lossy(&to)
+                );
+                return Err(Failure::Own(Own::Usage, text).into());
             }
             Kind::Folder | Kind::Link(_) => {}
         }

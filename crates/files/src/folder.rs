@@ -3,6 +3,7 @@
 //! `folder/plain.rs` asks the file system; `folder/workers.rs` is who does that: a file server that is gone may hold whoever
 //! asks it, for ever, and whoever wants something of it does not wait that long.
 
+mod held;
 mod lately;
 mod plain;
 mod workers;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 
+use self::held::{Asked, Held};
 use self::lately::Lately;
 use self::plain::Plain;
 pub(crate) use self::workers::Workers;
@@ -25,6 +27,7 @@ pub struct Folder {
     plain: Arc<Plain>,
     workers: Workers,
     lately: Lately,
+    held: Held,
 }
 
 impl Folder {
@@ -40,6 +43,7 @@ impl Folder {
             plain: Arc::new(Plain::new(place)),
             workers: Workers::new(place, look),
             lately: Lately::default(),
+            held: Held::default(),
         }
     }
 
@@ -56,23 +60,36 @@ impl Folder {
 
     /// See [`crate::Source::stat`]. While nothing comes from the folder, what it said lately.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
-        let (plain, asked) = (self.plain.clone(), path.to_owned());
-        let said = self.workers.call(move |_| plain.stat(&asked));
+        let (plain, held, asked) = (self.plain.clone(), self.held.clone(), path.to_owned());
+        self.held.refuse(self.place(), Asked::Stat, path)?;
+        let said = self.workers.call(move |_| {
+            let _at = held.enter(Asked::Stat, &asked);
+            plain.stat(&asked)
+        });
         match &said {
             Ok(stat) => self.lately.said(path, Some(stat)),
-            Err(SourceError::Unreachable { .. }) => {
+            // One name that takes long, while others are answered, is no silence: it may have changed.
+            Err(SourceError::Unreachable { .. }) if self.workers.is_silent() => {
                 return self.lately.of(path).ok_or(()).or(said);
             }
+            Err(SourceError::Unreachable { .. }) => {}
             Err(_) => self.lately.said(path, None),
         }
         said
     }
 
     /// See [`crate::Source::list`].
-    pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
-        let (plain, path) = (self.plain.clone(), path.to_owned());
-        self.workers
-            .call(move |signs| plain.list(&path, || signs.give()))
+    pub fn list(&self, path: &[u8], names_max: usize) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        self.held.refuse(self.place(), Asked::List, path)?;
+        let (plain, held, path) = (self.plain.clone(), self.held.clone(), path.to_owned());
+        self.workers.call(move |signs| {
+            let at = held.enter(Asked::List, &path);
+            let goes_on = || {
+                at.goes_on();
+                signs.give();
+            };
+            plain.list(&path, goes_on, names_max)
+        })
     }
 
     /// See [`crate::Source::read`].
@@ -83,8 +100,12 @@ impl Folder {
         len: usize,
         whom: Whom,
     ) -> Result<(Bytes, Keep), SourceError> {
-        let (plain, file) = (self.plain.clone(), file.clone());
-        let read = move |_: &_| plain.read(&file, from, len, whom);
+        self.held.refuse(self.place(), Asked::Read, &file.path)?;
+        let (plain, held, file) = (self.plain.clone(), self.held.clone(), file.clone());
+        let read = move |_: &_| {
+            let _at = held.enter(Asked::Read, &file.path);
+            plain.read(&file, from, len, whom)
+        };
         self.workers.run(len, read).await
     }
 }

@@ -174,7 +174,19 @@ impl Source {
     /// The names in a folder, in no order. Blocks the thread for as long as the source takes, but not for ever.
     pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         match self {
-            Source::Folder(folder) => folder.list(path),
+            Source::Folder(folder) => folder.list(path, usize::MAX),
+            Source::Remote(remote) => remote.list(path),
+        }
+    }
+
+    /// The same for whoever has little memory: a folder of this machine with more names is refused.
+    pub fn list_at_most(
+        &self,
+        path: &[u8],
+        names_max: usize,
+    ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        match self {
+            Source::Folder(folder) => folder.list(path, names_max),
             Source::Remote(remote) => remote.list(path),
         }
     }

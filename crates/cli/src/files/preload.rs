@@ -12,7 +12,7 @@ use staves_wire::files::FILE_BYTES_MAX;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Found, Held, files_below, held, open, percent};
+use super::{Found, Held, files_below, held, open, percent, source_of};
 use crate::args::Format;
 use crate::explain::Own;
 use crate::failure::Failure;
@@ -44,6 +44,7 @@ pub fn run(
     let files = files_below(&data, paths)?;
     let total: u64 = files.iter().map(|found| found.file.size()).sum();
     if pinned {
+        session.runtime.block_on(all_may_be_kept(&data, &files))?;
         pin(session, &files)?;
     }
     let mut teller = Teller::new(out, total);
@@ -96,6 +97,26 @@ pub fn run(
         why.join("; ")
     );
     Err(Failure::Own(Own::Failed, text).into())
+}
+
+/// Refuses to pin what no node keeps.
+async fn all_may_be_kept(data: &Dataset, files: &[Found]) -> anyhow::Result<()> {
+    // What servers have is asked for with credentials that the nodes have, too, or not: it has no modes.
+    let files = if source_of(data).starts_with('/') {
+        files
+    } else {
+        &[]
+    };
+    for found in files {
+        if let Ok(Keep::Never) = data.may_be_kept(&found.file).await {
+            let text = format!(
+                "{} cannot be pinned: not everybody may read it at its source (chmod o+r, and o+x for its folders), so no node keeps it",
+                found.path()
+            );
+            return Err(Failure::Own(Own::Failed, text).into());
+        }
+    }
+    Ok(())
 }
 
 /// Pins files, before they are loaded: whoever has not the room for them learns it at once.
@@ -215,7 +236,7 @@ async fn why(data: &Dataset, lacking: Vec<&Found>, held: &Held) -> Vec<String> {
     }
     if let Some(names) = names(&closed) {
         why.push(format!(
-            "{names} is not for everybody to read (chmod o+r), and so never pooled"
+            "{names} is not for everybody to read (chmod o+r, and o+x for its folders), and so never pooled"
         ));
     }
     if why.is_empty() || lacking.len() > closed.len() {

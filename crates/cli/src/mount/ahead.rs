@@ -163,7 +163,8 @@ impl Ahead {
                     return;
                 };
                 let mut pieces = pieces.lock();
-                if pieces.used.elapsed() >= idle {
+                let comes = pieces.all.iter().any(|p| p.come.borrow().is_none());
+                if pieces.used.elapsed() >= idle && !comes {
                     pieces.all.clear();
                 }
                 if pieces.all.is_empty() {
@@ -185,6 +186,7 @@ impl Ahead {
         let waited = come.borrow().is_none();
         let come = come.wait_for(Option::is_some).await;
         let come = come.ok().and_then(|come| come.clone());
+        self.pieces.lock().used = Instant::now();
         let start = (range.start - piece.range.start) as usize;
         let end = (range.end.min(piece.range.end) - piece.range.start) as usize;
         match come {

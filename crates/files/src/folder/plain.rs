@@ -29,8 +29,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const WAYS_MAX: usize = 4096;
 /// Longest text of a symbolic link.
 const LINK_BYTES: usize = 4096;
-/// Nothing outside of the folder.
-const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+/// Nothing outside of the folder, and nothing by way of a link: kernels follow links themselves, and who may enter the folders on
+/// the way is asked of the path as it is.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 /// A folder of this machine.
 #[derive(Debug)]
@@ -188,6 +189,7 @@ impl Plain {
         &self,
         path: &[u8],
         goes_on: impl Fn(),
+        names_max: usize,
     ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         let folder = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let device_here = crossing::device(&folder);
@@ -195,6 +197,12 @@ impl Plain {
         let mut all = Vec::new();
         for entry in entries {
             goes_on();
+            if all.len() == names_max {
+                return Err(SourceError::Denied {
+                    path: text(path),
+                    reason: format!("it has more than {names_max} names"),
+                });
+            }
             let entry = entry.map_err(|errno| self.error(path, errno))?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
@@ -497,7 +505,7 @@ mod tests {
         std::fs::write(dir.path().join("sub/x"), b"").unwrap();
         symlink("sub/x", dir.path().join("link")).unwrap();
         let folder = Plain::new(dir.path().to_str().unwrap());
-        let mut all = folder.list(b"", || ()).unwrap();
+        let mut all = folder.list(b"", || (), 9).unwrap();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         let names: Vec<&[u8]> = all.iter().map(|(name, _)| &name[..]).collect();
         assert_eq!(names, [&b"link"[..], b"odd \xff name", b"sub"]);
@@ -507,13 +515,13 @@ mod tests {
         assert_eq!(&folder.read(&file, 1, 3, Whom::Own).unwrap().0[..], b"ell");
         assert!(folder.read(&file, 3, 3, Whom::Own).is_err(), "past its end");
         assert!(folder.read(&file, u64::MAX, 3, Whom::Own).is_err());
-        assert_eq!(folder.list(b"sub", || ()).unwrap().len(), 1);
+        assert_eq!(folder.list(b"sub", || (), 9).unwrap().len(), 1);
         assert!(matches!(
             folder.stat(b"none"),
             Err(SourceError::NotFound { .. })
         ));
         assert!(matches!(
-            folder.list(b"sub/x", || ()),
+            folder.list(b"sub/x", || (), 9),
             Err(SourceError::NotFound { .. })
         ));
     }
@@ -662,7 +670,7 @@ mod tests {
             Err(SourceError::NotFound { .. })
         ));
         assert!(folder.open.lock().files.is_empty());
-        assert_eq!(folder.list(b"", || ()).unwrap()[0].0, b"g");
+        assert_eq!(folder.list(b"", || (), 9).unwrap()[0].0, b"g");
         assert_eq!(
             &folder.read(&at(&folder, b"g"), 0, 3, Whom::Own).unwrap().0[..],
             b"six"
@@ -720,6 +728,17 @@ mod tests {
             folder.ways.lock().clear();
             assert_ne!(kept(Whom::Others).unwrap(), Keep::Never);
         }
+        std::os::unix::fs::symlink("a/b", dir.path().join("link")).unwrap();
+        let by_link = FileVersion {
+            path: b"link/f".to_vec(),
+            ..file
+        };
+        assert!(
+            folder.stat(b"link/f").is_err(),
+            "a link is shown, never followed"
+        );
+        let read = folder.read(&by_link, 0, 4, Whom::Others);
+        assert!(read.is_err(), "{read:?}");
         assert!(folder.stat(b"a").unwrap().for_all && folder.stat(b"").unwrap().for_all);
         std::fs::set_permissions(dir.path().join("a"), mode(0o711)).unwrap();
         assert!(!folder.stat(b"a").unwrap().for_all, "it may not be listed");

@@ -119,6 +119,11 @@ impl Workers {
         }
     }
 
+    /// Whether nothing at all comes from the folder.
+    pub fn is_silent(&self) -> bool {
+        self.inner.state.lock().silent.is_some()
+    }
+
     /// Has something done, and blocks this thread until it is, or is given up.
     pub fn call<T: Send + 'static>(
         &self,

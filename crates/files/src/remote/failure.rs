@@ -91,6 +91,8 @@ impl From<object_store::Error> for Failure {
             Error::NotSupported { .. } => Failure::NoRanges,
             _ => match status(&error) {
                 Some(404) => Failure::NotFound,
+                // The library knows them in answers to some questions only.
+                Some(401 | 403) => Failure::Denied(reason(&error)),
                 Some(status) => Failure::Status(reason(&error), status),
                 None => Failure::Other(reason(&error)),
             },

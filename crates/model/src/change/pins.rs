@@ -176,7 +176,7 @@ mod tests {
         let before = map.clone();
         let more = Change::PinFiles(vec![pin("b", "x", 2 * MIB)]);
         let refused = map.apply(None, &more).unwrap_err().to_string();
-        for part in ["'files'", "2MiB", "6MiB", "4112KiB", "files unpin"] {
+        for part in ["'files'", "2MiB", "6MiB", "4104KiB", "files unpin"] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
         assert_eq!(map, before);

@@ -189,6 +189,7 @@ impl<S: Files> Export<S> {
     /// What a handle stands for, if that is there still.
     pub fn stat(&self, handle: &Handle) -> Result<(Arc<Path>, Stat), Status> {
         let path = self.path(handle)?;
+        self.enter(&path)?;
         let stat = self.see(&path);
         let stat = stat.map_err(|error| self.fail_known(&path, &error))?;
         match handle::number(&path, &stat) == handle.number() {
@@ -219,7 +220,10 @@ impl<S: Files> Export<S> {
         for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {
             let stat = self.see(folder);
             let stat = stat.map_err(|error| self.fail(folder, &error))?;
-            if stat.kind == Kind::Folder && stat.mode & 0o001 == 0 {
+            if stat.kind != Kind::Folder {
+                return Err(Status::NOTDIR);
+            }
+            if stat.mode & 0o001 == 0 {
                 return Err(Status::ACCES);
             }
         }
@@ -334,8 +338,9 @@ impl<S: Files> Export<S> {
             *checked = Instant::now();
         }
         match self.stat(handle) {
-            Err(Status::STALE) => Err(Status::STALE),
-            _ => Ok(()),
+            Ok((path, stat)) => self.may_read(&path, &stat),
+            Err(status @ (Status::STALE | Status::ACCES)) => Err(status),
+            Err(_) => Ok(()),
         }
     }
 

@@ -153,12 +153,14 @@ async fn fetch(files: &Arc<Files>, pool: PoolId, mut missing: Parts, progress: &
     let wanted = Arc::new(wanted.collect::<BTreeSet<FileId>>());
     let mut tries = Tries::new(files, pool);
     for dataset in holdings.into_iter().flat_map(|h| &h.datasets) {
-        if missing.is_empty() || tries.is_vain() {
+        if missing.is_empty() {
             break;
         }
         let Some(source) = files.source(pool, &dataset.name) else {
             continue;
         };
+        // What this one's homes do not reach says nothing of the next.
+        tries.vain = 0;
         let mut names = Names::walk(source, dataset.name.clone(), wanted.clone());
         while let Some((file, version)) = names.next().await {
             let of_file = missing.range((file, 0)..=(file, u32::MAX));

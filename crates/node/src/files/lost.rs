@@ -89,7 +89,7 @@ async fn fetch(
     for (first, end) in runs(missing) {
         let from = start + first * PART_BYTES as u64;
         let end = (start + end * PART_BYTES as u64).min(version.size);
-        if from >= end {
+        if from >= end || pool.flights.readers() > READERS_MAX {
             return;
         }
         let len = end - from;

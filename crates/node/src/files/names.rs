@@ -17,8 +17,10 @@ use tokio::sync::mpsc;
 const DEPTH_MAX: usize = 64;
 /// Files that were found and are not taken yet.
 const FOUND_MAX: usize = 16;
-/// With no name in such a time the source is taken for gone.
-const SILENT_MAX: Duration = Duration::from_secs(30);
+/// Names of a folder, which are in memory at once: some 20 MB. What lies in a larger one comes when it is asked for.
+const NAMES_MAX: usize = 100_000;
+/// With no name in such a time the source is taken for gone. A folder's names are told all at once.
+const SILENT_MAX: Duration = Duration::from_secs(120);
 /// Longest that names are gone through at all.
 const WALK_MAX: Duration = Duration::from_secs(1800);
 
@@ -74,7 +76,7 @@ struct Walk {
 impl Walk {
     /// False: nobody wants to know any more.
     fn below(&self, folder: Vec<u8>, depth: usize) -> bool {
-        let names = match self.source.list(&folder) {
+        let names = match self.source.list_at_most(&folder, NAMES_MAX) {
             Ok(names) => names,
             Err(error) => {
                 tracing::debug!(dataset = %self.dataset, %error, "what is in a folder is not known");

@@ -49,6 +49,10 @@ impl Pinned {
         true
     }
 
+    fn has(&self, id: FileId) -> bool {
+        self.files.iter().any(|(pinned, _)| *pinned == id)
+    }
+
     /// The versions that are pinned.
     pub(super) fn ids(&self) -> BTreeSet<FileId> {
         self.files.iter().map(|(id, _)| *id).collect()
@@ -131,7 +135,7 @@ async fn keep(
     if !is_home(holdings, bucket_of(holdings, id, from), files.life) {
         return true;
     }
-    if pin(pool, id, file, stretch, true) {
+    if pin_listed(pool, id, file, stretch) {
         return true;
     }
     let ask = FileFetch {
@@ -148,7 +152,7 @@ async fn keep(
     };
     match files.fetch(ask, Instant::now() + FETCH).await {
         Ok(_) => {
-            let whole = pin(pool, id, file, stretch, true);
+            let whole = pin_listed(pool, id, file, stretch);
             let map = files.map();
             let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
             // The bucket may have got another home in that time, and what is pinned in it have been let go.
@@ -163,6 +167,17 @@ async fn keep(
             false
         }
     }
+}
+
+/// Pins what is there of a stretch, unless the file is not to be pinned any more: whoever goes through the list has it as it was. Whether
+/// that is all.
+fn pin_listed(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64) -> bool {
+    let whole = pin(pool, id, file, stretch, true);
+    // Whoever unpins changes the list first, and then lets go of what is pinned.
+    if !pool.pinned.lock().has(id) {
+        pin(pool, id, file, stretch, false);
+    }
+    whole
 }
 
 /// Pins what is there of a stretch, or lets it be evicted again. Whether that is all.

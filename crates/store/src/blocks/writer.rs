@@ -185,6 +185,10 @@ impl Blocks {
             *sum = super::sum(bytes);
         }
         let mut inner = self.inner.lock();
+        if inner.frames_max == 0 {
+            inner.give(frame); // closed meanwhile
+            return Err(PutError::Pinned { frames: 0 });
+        }
         let Some(index) = self.place(&mut inner, key, block_bytes, moment) else {
             inner.give(frame);
             return Err(PutError::Pinned {

@@ -202,7 +202,8 @@ fn people_are_told_what_they_take_away() {
             || scrubbed.contains("\"files_bytes_checked\": 300000"),
         "{scrubbed}"
     );
-    assert!(good(&["files", "unpin", "data", "nothing"]).contains("nothing of that"));
+    let slip = run(&["files", "unpin", "data", "nothing"]);
+    assert_eq!(slip.code, Some(3), "{}", slip.stderr);
     assert!(good(&["files", "unpin", "data"]).contains("1 files"));
     // A mount says that it is there.
     data.used_by("lab7:/mnt/data");

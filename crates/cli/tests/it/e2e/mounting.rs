@@ -218,4 +218,23 @@ fn others_may_read_what_everybody_may_read_at_the_source() {
         assert!(may(name, 0), "root reads {name}");
         assert_eq!(may(name, nobody), name == "open", "{name}");
     }
+    // Nor does a node keep it.
+    let load = |path: &str| cluster.run(0, &["files", "preload", "source", path, "--pin"]);
+    for name in ["secret", "closed/within"] {
+        let refused = load(name);
+        assert!(
+            refused.stderr.contains("cannot be pinned"),
+            "{}",
+            refused.stderr
+        );
+        assert_eq!(refused.code, Some(1));
+    }
+    // Files count as changing until two seconds after their last change.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let whole = format!("{from}/open");
+    let loaded = load(&whole);
+    assert_eq!(loaded.code, Some(0), "{}", loaded.stderr);
+    std::os::unix::fs::symlink("open", source.join("link")).expect("a link");
+    let link = load("link");
+    assert!(link.stderr.contains("is a link to open"), "{}", link.stderr);
 }
