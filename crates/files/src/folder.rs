@@ -1,7 +1,8 @@
 //! A folder as a source.
 //!
 //! `folder/plain.rs` asks the file system; `folder/workers.rs` is who does that: a file server that is gone may hold whoever
-//! asks it, for ever, and whoever wants something of it does not wait that long.
+//! asks it, for ever, and whoever wants something of it does not wait that long; `folder/held.rs` is what holds somebody now, and
+//! `folder/lately.rs` what was said before.
 
 mod held;
 mod lately;

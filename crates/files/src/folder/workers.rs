@@ -6,7 +6,7 @@
 //! whoever comes next is told so at once. It ends with whatever comes back: of what is still held, or of a look at the
 //! folder itself, which is taken at once and then as often as somebody wants something, at most every [`SILENCE`].
 //!
-//! **Bounds.** [`THREADS_MAX`] threads, held ones included; [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
+//! **Bounds.** What one name holds is not asked for again (`folder/held.rs`). [`THREADS_MAX`] threads, held ones included; [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
