@@ -163,8 +163,9 @@ impl Ahead {
                     return;
                 };
                 let mut pieces = pieces.lock();
-                let comes = pieces.all.iter().any(|p| p.come.borrow().is_none());
-                if pieces.used.elapsed() >= idle && !comes {
+                // Whoever waits for a piece has it, too.
+                let awaited = pieces.all.iter().any(|p| Arc::strong_count(p) > 1);
+                if pieces.used.elapsed() >= idle && !awaited {
                     pieces.all.clear();
                 }
                 if pieces.all.is_empty() {
@@ -362,6 +363,20 @@ mod tests {
             asked.fetch(&ahead, 0..8 * PIECE);
             until("nobody reads", || free(&room) == 64).await;
         }
+        // Nor of one who waits for a slow source.
+        asked.fetch(&ahead, 0..2 * PIECE);
+        let waits = ahead.take(0..4096);
+        let late = async {
+            tokio::time::sleep(20 * room.idle).await;
+            asked.answer();
+        };
+        let (bytes, ()) = tokio::join!(waits, late);
+        assert!(bytes.is_some_and(|bytes| bytes.is_ok()));
+        assert_eq!(
+            ahead.pieces.lock().all.len(),
+            2,
+            "what comes behind it stays"
+        );
         let room = Room::new(8 * PIECE);
         let ahead = room.file();
         asked.answer();

@@ -448,9 +448,13 @@ fn error(place: &str, path: &[u8], errno: Errno) -> SourceError {
             path: full,
             reason: errno.to_string(),
         },
-        Errno::XDEV | Errno::LOOP => SourceError::Denied {
+        Errno::LOOP => SourceError::Denied {
             path: full,
-            reason: "it leads out of the dataset by a link".into(),
+            reason: "a link is on the way, and links within a source are not followed: give the path of what it leads to".into(),
+        },
+        Errno::XDEV => SourceError::Denied {
+            path: full,
+            reason: "it leads out of the dataset".into(),
         },
         Errno::DEADLK => SourceError::Denied {
             path: full,
