@@ -259,6 +259,7 @@ fn what_not_everybody_may_read_is_given_to_nobody() {
     let source = source();
     let private = source.path().join("private");
     std::fs::write(&private, b"secret").unwrap();
+    settle(); // what has just changed is not kept open
     let server = serve(&source);
     let mut client = Client::connect(server.address());
     let (root, denied) = (client.root(), 13);
@@ -272,6 +273,9 @@ fn what_not_everybody_may_read_is_given_to_nobody() {
     let folder = client.look_up(&root, b"a").unwrap();
     assert_eq!(client.look_up(&folder, b"b"), Err(denied));
     assert_eq!(client.mount(b"/a/b"), Err(denied));
+    assert_eq!(client.read(&below, 0, 6), Err(denied), "though it is open");
+    let stat = client.run(NFS, 1, say().string(&below)).u32();
+    assert_eq!(stat, denied, "nor is anything said of it");
     let server = serve(&source);
     let mut client = Client::connect(server.address());
     assert_eq!(
