@@ -65,8 +65,8 @@ pub enum Packet {
         clock: Time,
         /// What it grants.
         granted: Vec<(GroupId, Epoch)>,
-        /// Whether the answer counts as having heard the directory (rule 13).
-        heard: bool,
+        /// From which epoch on the answer counts as having heard the directory (rule 13).
+        heard: Option<Epoch>,
     },
     /// The directory shows a node its entry of a group, now or as it was.
     Map(Arc<Group>),
@@ -269,7 +269,9 @@ impl EventHash {
                 heard,
                 ..
             } => {
-                self.add(15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4 ^ u64::from(*heard));
+                self.add(
+                    15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4 ^ u64::from(heard.is_some()),
+                );
             }
             Packet::Cluster(map) => self.add(30 ^ map.revision.0 << 8),
             Packet::Ping { sent, .. } => self.add(31 ^ sent << 8),

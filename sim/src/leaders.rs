@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use staves_model::lease::counts_as_heard;
+use staves_model::lease::heard_from;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, Epoch, Group, GroupId, Incarnation, Leases, Time};
 
@@ -205,7 +205,7 @@ impl World {
             .grant(now, map, id, ask.incarnation, &ask.wanted);
         // It may not know of the group that a new region has.
         let group = map.groups.get(&self.group);
-        let heard = group.is_some_and(|g| counts_as_heard(map, g, id, ask.incarnation));
+        let heard = group.and_then(|g| heard_from(map, g, id, ask.incarnation));
         self.answer_lease(ask, granted, heard);
     }
 
@@ -219,13 +219,18 @@ impl World {
         let granted = d
             .leases
             .grant(now, &d.map, id, ask.incarnation, &ask.wanted);
-        let heard = counts_as_heard(&d.map, &d.map.groups[&self.group], id, ask.incarnation);
+        let heard = heard_from(&d.map, &d.map.groups[&self.group], id, ask.incarnation);
         self.answer_lease(ask, granted, heard);
     }
 
-    fn answer_lease(&mut self, ask: LeaseAsk, granted: Vec<(GroupId, Epoch)>, heard: bool) {
+    fn answer_lease(
+        &mut self,
+        ask: LeaseAsk,
+        granted: Vec<(GroupId, Epoch)>,
+        heard: Option<Epoch>,
+    ) {
         let listed = self.committed().names(self.nodes[ask.from].id);
-        let unheard = self.loss == Loss::StartsEmpty && listed && !heard;
+        let unheard = self.loss == Loss::StartsEmpty && listed && heard.is_none();
         if unheard {
             self.cover.count("rule 13: answered, and does not count");
         } else if !granted.is_empty() {

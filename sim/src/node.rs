@@ -128,8 +128,9 @@ impl World {
                 granted,
                 heard,
             } => {
-                if heard && incarnation == self.nodes[node].incarnation {
-                    self.step_both(node, &Event::Heard { clock });
+                let heard = heard.filter(|_| incarnation == self.nodes[node].incarnation);
+                if let Some(epoch) = heard {
+                    self.step_both(node, &Event::Heard { epoch, clock });
                 }
                 for (_, epoch) in granted {
                     let lease = Event::Lease {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::lease::counts_as_heard;
+use staves_model::lease::heard_from;
 use staves_model::{Epoch, GroupId, Incarnation, NodeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -84,8 +84,7 @@ fn grant(inner: &Inner, ask: &LeaseAsk) -> Answer {
         .grant(now, &map, ask.node, ask.incarnation, &ask.wanted);
     let names = map.groups.values().filter(|g| g.names(ask.node));
     let heard = names
-        .filter(|g| counts_as_heard(&map, g, ask.node, ask.incarnation))
-        .map(|g| g.id)
+        .filter_map(|g| Some((g.id, heard_from(&map, g, ask.node, ask.incarnation)?)))
         .collect();
     Answer::Leased {
         granted,

@@ -98,9 +98,9 @@ pub struct Granted {
     pub clock: Time,
     /// Of those wanted, what was granted.
     pub granted: Vec<(GroupId, Epoch)>,
-    /// Groups for which this answer counts as having heard the directory, ascending (GROUP rule 13;
-    /// `staves_model::lease::counts_as_heard`).
-    pub heard: Vec<GroupId>,
+    /// Groups for which this answer counts as having heard the directory, ascending, and from which epoch
+    /// on (GROUP rule 13; `staves_model::lease::heard_from`).
+    pub heard: Vec<(GroupId, Epoch)>,
     /// The leader's map: if it is newer than the asker's, a refusal may be explained there.
     pub revision: Revision,
 }

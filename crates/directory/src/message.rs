@@ -155,8 +155,9 @@ pub(crate) enum Answer {
     Applied(Applied),
     Leased {
         granted: Vec<(GroupId, Epoch)>,
-        /// Groups of the asker's for which this answer counts as hearing the directory; ascending.
-        heard: Vec<GroupId>,
+        /// Groups of the asker's for which this answer counts as hearing the directory, ascending, each
+        /// with the epoch that a member must have come to.
+        heard: Vec<(GroupId, Epoch)>,
         revision: Revision,
     },
     /// Done, or taken note of.

@@ -84,6 +84,8 @@ pub enum Event {
     },
     /// A directory leader that a quorum confirmed has answered what we asked at `clock`.
     Heard {
+        /// It counts for members that have come to this epoch.
+        epoch: Epoch,
         /// Our clock when we asked.
         clock: Time,
     },
@@ -639,7 +641,10 @@ impl Member {
                     state.directory_lease(&ctx, epoch, incarnation, clock);
                 }
             }
-            Event::Heard { clock } => self.heard = self.heard.max(clock),
+            Event::Heard { epoch, clock } if self.epoch() >= epoch => {
+                self.heard = self.heard.max(clock);
+            }
+            Event::Heard { .. } => {}
         }
     }
 

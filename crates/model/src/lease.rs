@@ -189,26 +189,24 @@ fn entitled(
     (slot.0 < group.m).then_some(slot)
 }
 
-/// Whether the answer of a confirmed leader with this map counts, for this life of a node, as having
-/// heard the directory (GROUP rule 13).
+/// From which epoch on members of a group, at this life of a node, have heard the directory with an
+/// answer of a confirmed leader with this map (GROUP rule 13). None: the answer counts for none of them.
 ///
-/// Not while the group is without enough members to go on, nor while it starts from nothing: the
-/// directory waits T from when it saw the members gone, and whoever of them it still answers (it was
-/// declared dead, and lives) would otherwise go on beyond T. And only for a member of the last open
-/// epoch: all of these have been brought to its cut, while one that comes back after the group began
-/// anew may not know yet, and be listed as a joiner already.
-pub fn counts_as_heard(
+/// It does not count while the group is without enough members to go on, nor while it starts from nothing:
+/// the directory waits T from when it saw the members gone, and whoever of them it still answers (it was
+/// declared dead, and lives) would otherwise go on beyond T. And it counts only for members that have come
+/// to the last open epoch: one of a life before may not know yet that the group began anew, and its node be
+/// listed already, as a joiner or for another member that it holds.
+pub fn heard_from(
     map: &ClusterMap,
     group: &Group,
     node: NodeId,
     incarnation: Incarnation,
-) -> bool {
+) -> Option<Epoch> {
     let begun = group.last_open.epoch > Epoch(0);
     let gone = map.complete_sources_up(group) < usize::from(group.m);
-    let stood = |id| group.last_open.slot_of(id, incarnation).is_some();
-    let stands = (stood(node) || stood(node.shadow())) && !gone;
-    let counts = map.is_up(node, incarnation) && (stands || !begun);
-    counts || planted(Mutant::HeardWhileGone)
+    let counts = map.is_up(node, incarnation) && !(begun && gone);
+    (counts || planted(Mutant::HeardWhileGone)).then_some(group.last_open.epoch)
 }
 
 #[cfg(test)]

@@ -382,8 +382,9 @@ impl Host {
             PoolKind::Files(_) => return None, // it has no groups
         };
         let clock = Time(self.heard.load(Ordering::Relaxed));
+        let epoch = Epoch(0);
         let mut nothing = staves_cache::BucketEffects::default();
-        bucket.step(now, Event::Heard { clock }, &mut nothing);
+        bucket.step(now, Event::Heard { epoch, clock }, &mut nothing);
         Some(bucket)
     }
 
@@ -444,14 +445,16 @@ impl Host {
     }
 
     /// A directory leader that a majority confirmed answered what we asked at `clock`.
-    /// It counts for these groups, in ascending order (GROUP rule 13).
-    pub(crate) fn heard(&self, clock: Time, groups: &[GroupId]) {
+    /// It counts for members of these groups from these epochs on, in ascending order (GROUP rule 13).
+    pub(crate) fn heard(&self, clock: Time, groups: &[(GroupId, Epoch)]) {
         self.heard.fetch_max(clock.0, Ordering::Relaxed);
         let now = self.clock.now();
         let routes = self.routes();
-        let counts = |c: &&Arc<Cell>| groups.binary_search(&c.group).is_ok();
-        for cell in routes.cells().filter(counts) {
-            cell.step(self, now, Event::Heard { clock });
+        for cell in routes.cells() {
+            if let Ok(at) = groups.binary_search_by_key(&cell.group, |(group, _)| *group) {
+                let epoch = groups[at].1;
+                cell.step(self, now, Event::Heard { epoch, clock });
+            }
         }
         self.peers.flush();
     }

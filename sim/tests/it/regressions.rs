@@ -51,6 +51,13 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
         "a data bucket that was quiet when an epoch without parity opened kept its full log, and refused every write from then \
          on: nobody was left whose acknowledgement would have let it go",
     ),
+    (
+        895_131_641_535,
+        4,
+        2,
+        "a node had held two members of a group that began anew with one of them: the directory's answers counted for the \
+         other one too, which went on acknowledging (also only_who_came_to_the_epoch_has_heard in crates/group)",
+    ),
 ];
 
 #[test]

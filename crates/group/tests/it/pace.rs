@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use staves_group::{DirectoryCall, Effects, Event};
-use staves_model::{MemberSlot, NodeId};
+use staves_model::{Epoch, MemberSlot, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage};
 
-use crate::town::Town;
+use crate::town::{Town, options};
 
 /// A copy that is paused finds a few repetitions of the window when it wakes up, not one for each
 /// 60 ms; it is reported as early as ever; and once it answers it has everything at once.
@@ -211,4 +211,25 @@ fn a_heartbeat_is_never_answered_with_a_gap() {
         });
         assert_eq!(acks.collect::<Vec<_>>(), [(told, 0)]);
     }
+}
+
+/// GROUP rule 13: an answer of the directory that is of an epoch to which a member has not come is not for
+/// this member. Its node may be listed there for another one, or as a joiner.
+#[test]
+fn only_who_came_to_the_epoch_has_heard() {
+    let quiet_after = Some(Duration::from_millis(600));
+    let mut options = options();
+    options.quiet_after = quiet_after;
+    let mut town = Town::with(options, 1, 1, 0);
+    let answers = |town: &mut Town, epoch| {
+        town.ticks(60);
+        assert!(!town.members[0].may_answer(town.now), "it is quiet by now");
+        let clock = town.now;
+        town.step(0, Event::Heard { epoch, clock });
+        town.members[0].may_answer(town.now)
+    };
+    let epoch = town.members[0].epoch();
+    assert!(answers(&mut town, epoch));
+    assert!(!answers(&mut town, epoch.next()), "it is of a life before");
+    assert!(answers(&mut town, Epoch(0)), "the group has not begun yet");
 }

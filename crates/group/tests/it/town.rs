@@ -57,6 +57,11 @@ pub struct Town {
 impl Town {
     /// A group m+k, open and empty, and so many nodes more.
     pub fn new(m: u8, k: u8, more: u8) -> Town {
+        Town::with(options(), m, k, more)
+    }
+
+    /// The same, with other options.
+    pub fn with(options: Options, m: u8, k: u8, more: u8) -> Town {
         let width = m + k;
         let group = Group {
             id: GroupId(1),
@@ -76,7 +81,6 @@ impl Town {
         let budgets: Vec<Arc<Budget>> = (0..width + more)
             .map(|_| Arc::new(Budget::new(EXTENTS)))
             .collect();
-        let options = options();
         let fill_budget = options.fill_budget.clone();
         let member = |n: u64| {
             let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");

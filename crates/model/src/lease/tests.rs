@@ -171,14 +171,15 @@ fn only_members_of_a_group_that_can_go_on_hear_the_directory() {
         .expect("new");
     start(&mut map, &[1, 2]);
     let life = |map: &ClusterMap, n| map.nodes[&NodeId(n)].incarnation;
-    let hears = |map: &ClusterMap, n| {
+    let heard = |map: &ClusterMap, n| {
         let group = &map.groups[&GroupId(1)];
-        counts_as_heard(map, group, NodeId(n), life(map, n))
+        heard_from(map, group, NodeId(n), life(map, n))
     };
-    assert!(hears(&map, 1) && hears(&map, 2) && !hears(&map, 3));
+    let first = map.groups[&GroupId(1)].last_open.epoch;
+    assert_eq!([1, 2].map(|n| heard(&map, n)), [Some(first); 2]);
     map.apply(None, &node_down(&map, 1)).expect("up");
-    assert!(!hears(&map, 1), "declared dead, whoever it may reach");
-    assert!(hears(&map, 2), "enough are left");
+    assert_eq!(heard(&map, 1), None, "declared dead, whoever it may reach");
+    assert_eq!(heard(&map, 2), Some(first), "enough are left");
     map.apply(None, &node_down(&map, 2)).expect("up");
     let anew = crate::change::NewEpoch {
         fresh: true,
@@ -191,8 +192,9 @@ fn only_members_of_a_group_that_can_go_on_hear_the_directory() {
         incarnation: life(&map, 1),
     };
     map.apply(None, &back).expect("it lives");
-    assert!(!hears(&map, 1), "the group is about to begin anew");
+    assert_eq!(heard(&map, 1), None, "the group is about to begin anew");
     open(&mut map, 1, epoch).expect("the newest");
-    assert!(!hears(&map, 1), "it is of the life before");
-    assert!(hears(&map, 3));
+    let anew = Some(Epoch(epoch));
+    assert_eq!([1, 3].map(|n| heard(&map, n)), [anew; 2]);
+    assert!(anew > Some(first), "who is of the life before has not");
 }
