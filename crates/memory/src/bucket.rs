@@ -11,7 +11,7 @@ use staves_wire::memory::Action;
 
 use crate::execute::Outcome;
 use crate::room::Room;
-use crate::waiting::{Queue, Waiters};
+use crate::waiting::{Parked, Queue, Waiters};
 use crate::{Answers, Options, chunks};
 
 /// Who asks, and until when.
@@ -95,8 +95,13 @@ impl Bucket {
     /// Whether requests for this data slot may be brought here: it answers for it, or will once its
     /// epoch is open.
     pub fn answers_for(&self, slot: MemberSlot) -> bool {
-        let serves = self.member.serving() && self.member.slot() == Some(slot);
-        serves || self.chosen == Some(slot)
+        self.serves(slot) || self.chosen == Some(slot)
+    }
+
+    // Whether it answers for this data slot now. It may be serving another: an epoch that is not open yet
+    // can give it this one.
+    fn serves(&self, slot: MemberSlot) -> bool {
+        self.member.serving() && self.member.slot() == Some(slot)
     }
 
     /// Counters.
@@ -139,27 +144,30 @@ impl Bucket {
         if !self.answers_for(slot) {
             return Some(not_serving());
         }
-        let ready = self.member.serving() && !(action.is_write() && self.queue.starved);
+        self.attempt(now, ask, slot, action, effects, answers)
+    }
+
+    // Does it, or lets it wait.
+    fn attempt(
+        &mut self,
+        now: Time,
+        ask: Ask,
+        slot: MemberSlot,
+        action: &Action,
+        effects: &mut Effects,
+        answers: &mut Answers,
+    ) -> Option<Answer> {
+        let ready = self.serves(slot) && !(action.is_write() && self.queue.starved);
         let outcome = match ready {
             true => self.execute(now, &ask, action, effects),
             false => Outcome::Blocked { starved: false },
         };
-        self.settle(now, ask, action, outcome, answers)
-    }
-
-    fn settle(
-        &mut self,
-        now: Time,
-        ask: Ask,
-        action: &Action,
-        outcome: Outcome,
-        answers: &mut Answers,
-    ) -> Option<Answer> {
         match outcome {
             Outcome::Answer { seq, answer, read } => self.deliver(now, &ask, seq, answer, read),
             Outcome::Blocked { starved } => {
                 self.queue.starved |= starved;
-                self.park(ask, action, answers);
+                let action = action.clone();
+                self.park(Parked { ask, slot, action }, answers);
                 None
             }
         }
@@ -232,13 +240,13 @@ impl Bucket {
         None
     }
 
-    fn park(&mut self, ask: Ask, action: &Action, answers: &mut Answers) {
+    fn park(&mut self, parked: Parked, answers: &mut Answers) {
         let full = self.queue.len() >= self.options.parked_max
             || self.queue.bytes() >= self.options.parked_bytes_max;
         if full {
-            answers.push((ask.token, busy()));
+            answers.push((parked.ask.token, busy()));
         } else {
-            self.queue.push(ask, action.clone());
+            self.queue.push(parked);
         }
     }
 
@@ -255,28 +263,20 @@ impl Bucket {
 
     // Everything that could not go on before, in order.
     fn pump(&mut self, now: Time, effects: &mut Effects, answers: &mut Answers) {
-        for (ask, action) in self.queue.take() {
+        for parked in self.queue.take() {
+            let Parked { ask, slot, action } = parked;
             if ask.deadline <= now {
                 answers.push((ask.token, late()));
                 continue;
             }
-            let outcome = match action.is_write() && self.queue.starved {
-                true => Outcome::Blocked { starved: false },
-                false => self.execute(now, &ask, &action, effects),
-            };
-            let answer = self.settle(now, ask, &action, outcome, answers);
+            let answer = self.attempt(now, ask, slot, &action, effects, answers);
             answers.extend(answer.map(|answer| (ask.token, answer)));
         }
     }
 
     fn expire_parked(&mut self, now: Time, answers: &mut Answers) {
-        for (ask, action) in self.queue.take() {
-            if ask.deadline <= now {
-                answers.push((ask.token, late()));
-            } else {
-                self.queue.push(ask, action);
-            }
-        }
+        let expired = self.queue.let_go(|parked| parked.ask.deadline <= now);
+        answers.extend(expired.into_iter().map(|token| (token, late())));
     }
 
     // Which data slot the newest entry that any message brought gives us: requests for it may wait here
@@ -314,17 +314,13 @@ impl Bucket {
             self.room = Room::default();
         }
         self.served = here;
-        // Who is parked waits for a data bucket of this slot, and for no other.
-        let slot_changes =
-            here.is_some() && self.chosen.is_some() && here.map(|h| h.0) != self.chosen;
-        if self.chosen.is_none() || slot_changes {
-            let parked = self.queue.take();
-            answers.extend(
-                parked
-                    .into_iter()
-                    .map(|(ask, _)| (ask.token, not_serving())),
-            );
-        }
+        // Who is parked waits for the data bucket of one slot. The next epoch may give us another, before the
+        // one that gave us that slot was ever open.
+        let serves = self.member.serving().then(|| self.member.slot()).flatten();
+        let chosen = self.chosen;
+        let waits = |slot| serves == Some(slot) || chosen == Some(slot);
+        let gone = self.queue.let_go(|parked| !waits(parked.slot));
+        answers.extend(gone.into_iter().map(|token| (token, not_serving())));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use staves_model::Time;
+use staves_model::{MemberSlot, Time};
 use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
 
@@ -103,10 +103,18 @@ impl Waiters {
     }
 }
 
+/// A request that could not begin.
+pub(crate) struct Parked {
+    pub(crate) ask: Ask,
+    /// The data bucket that it is for: no other may take it up.
+    pub(crate) slot: MemberSlot,
+    pub(crate) action: Action,
+}
+
 /// Requests that could not begin, in order.
 #[derive(Default)]
 pub(crate) struct Queue {
-    parked: VecDeque<(Ask, Action)>,
+    parked: VecDeque<Parked>,
     bytes: usize,
     /// A write found no room, in the log or in memory: later ones must not overtake it.
     pub(crate) starved: bool,
@@ -128,14 +136,29 @@ impl Queue {
         self.bytes
     }
 
-    pub(crate) fn push(&mut self, ask: Ask, action: Action) {
-        self.bytes += weight(&action);
-        self.parked.push_back((ask, action));
+    pub(crate) fn push(&mut self, parked: Parked) {
+        self.bytes += weight(&parked.action);
+        self.parked.push_back(parked);
     }
 
     /// Everything that waits, in order; the queue is empty then.
-    pub(crate) fn take(&mut self) -> VecDeque<(Ask, Action)> {
+    pub(crate) fn take(&mut self) -> VecDeque<Parked> {
         std::mem::take(self).parked
+    }
+
+    /// Lets go of who waits in vain: the tokens of all for whom `goes` is true.
+    pub(crate) fn let_go(&mut self, mut goes: impl FnMut(&Parked) -> bool) -> Vec<u64> {
+        let mut gone = Vec::new();
+        let bytes = &mut self.bytes;
+        self.parked.retain(|parked| {
+            let goes = goes(parked);
+            if goes {
+                gone.push(parked.ask.token);
+                *bytes -= weight(&parked.action);
+            }
+            !goes
+        });
+        gone
     }
 }
 

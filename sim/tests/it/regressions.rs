@@ -58,6 +58,13 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
         "a node had held two members of a group that began anew with one of them: the directory's answers counted for the \
          other one too, which went on acknowledging (also only_who_came_to_the_epoch_has_heard in crates/group)",
     ),
+    (
+        643_733_261_059,
+        2,
+        2,
+        "a read waited at a node for the place of one data bucket; the next epoch gave the node the place of another, whose \
+         bytes it was answered with (also who_waits_for_one_data_bucket_is_not_served_by_another in crates/memory)",
+    ),
 ];
 
 #[test]

@@ -191,3 +191,25 @@ fn a_read_of_what_is_missing_in_a_lost_group_is_told_so() {
         assert_eq!(told, Some(ErrorCode::Lost), "{answer:?}");
     }
 }
+
+/// Two data buckets are lost, an epoch gives a node the place of the second, and before it is ever open the next
+/// gives it the place of the first. Who waited there for the second's bytes must not get the first's.
+#[test]
+fn who_waits_for_one_data_bucket_is_not_served_by_another() {
+    let mut c = Cluster::new(2, 2, 6, 64);
+    c.write(0, 0, b"first");
+    c.write(1, 0, b"other");
+    c.cut_off = vec![0, 1];
+    c.change(&[4, 5, 2, 3]);
+    let read = Action::Read { offset: 0, len: 5 };
+    let waits = c.submit_at(5, 1, None, &read);
+    assert!(!c.answers.contains_key(&waits), "it may wait for the epoch");
+    c.change(&[5, 4, 2, 3]);
+    c.open();
+    c.ticks(8);
+    let told = c.answers.remove(&waits);
+    let why = told.as_ref().and_then(code);
+    assert_eq!(why, Some(ErrorCode::NotServing), "{told:?}");
+    assert_eq!(c.read(0, 0, 5)[..], *b"first");
+    assert_eq!(c.read(1, 0, 5)[..], *b"other");
+}
