@@ -182,8 +182,8 @@ impl World {
             let Some(s) = member.stream(stream) else {
                 continue;
             };
-            // A gap's far side is bounded by the same again; a single delta is always let in.
-            if s.log.bytes() > 2 * self.log_bytes_max() {
+            // What is brought to a cut may take as much again, and a single delta is always let in.
+            if s.log.bytes() > 2 * self.log_bytes_max().max(self.delta_max()) {
                 bad.push(format!(
                     "I10 log of {} bytes at node {node} (slot {:?}): from {:?}, received {}, stable {}, highest {:?}",
                     s.log.bytes(),

@@ -240,6 +240,14 @@ impl World {
         }
     }
 
+    /// More than the heaviest delta weighs that this world's clients cause, where one alone can fill a log.
+    pub(crate) fn delta_max(&self) -> usize {
+        match self.memory {
+            Some(_) => staves_model::CHUNK_BYTES as usize + 1024,
+            None => 0,
+        }
+    }
+
     /// What this world's clients use.
     pub fn service(&self) -> Service {
         match (&self.kv, &self.memory) {
