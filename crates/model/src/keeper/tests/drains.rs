@@ -1,0 +1,166 @@
+//! Nodes that are emptied on purpose.
+
+use super::*;
+
+/// Row X5: a drained node gives everything up, before other moves, and takes it again when resumed.
+#[test]
+fn a_drained_node_is_emptied() {
+    let mut town = settled(5, "1+1", 64);
+    let before = town.map.clone();
+    town.change(&Change::Drain {
+        node: NodeId(2),
+        on: true,
+    });
+    town.settle();
+    town.check_at_rest();
+    assert!(town.map.groups.values().all(|g| !g.names(NodeId(2))));
+    town.change(&Change::Drain {
+        node: NodeId(2),
+        on: false,
+    });
+    town.settle();
+    town.check_at_rest();
+    let members = |map: &ClusterMap| -> Vec<BTreeSet<NodeId>> {
+        let of = |g: &Group| g.listed().map(|(_, x)| x.node).collect();
+        map.groups.values().map(of).collect()
+    };
+    assert_eq!(members(&town.map), members(&before), "as it was");
+    // With no other node to go to, the buckets stay.
+    let mut town = settled(1, "1+1", 4);
+    town.change(&Change::Drain {
+        node: NodeId(1),
+        on: true,
+    });
+    town.settle();
+    assert!(
+        town.map
+            .groups
+            .values()
+            .all(|g| g.open && g.names(NodeId(1)))
+    );
+}
+
+#[test]
+fn drains_go_before_balance() {
+    let mut town = settled(5, "1+1", 64);
+    town.change(&node_up(None));
+    town.change(&Change::Drain {
+        node: NodeId(1),
+        on: true,
+    });
+    let said = town.keep(&[]);
+    let new = epochs_of(&said);
+    assert_eq!(new.len(), 16);
+    assert!(
+        new.iter()
+            .all(|n| n.members.iter().flatten().any(|x| x.0 == NodeId(1)))
+    );
+}
+
+/// Row X5 with m > 1: who is to take a bucket stands beside the one that has it until it is complete, so that
+/// the group never bears less than before; and in the end nothing names the drained node.
+#[test]
+fn a_drain_never_lowers_what_a_coded_group_bears() {
+    for (scheme, nodes, k) in [("2+1", 4, 1), ("4+2", 7, 2), ("2+0", 3, 0)] {
+        let mut town = coded(nodes, scheme, 8);
+        drain(&mut town, 2, true);
+        let mut dice = Dice(7);
+        let mut beside = 0;
+        for _ in 0..4000 {
+            town.keep(&[]);
+            town.work(&mut dice, 30);
+            town.wait(25);
+            for group in town.map.groups.values() {
+                let bears = group.tolerates(|n, i| town.map.is_up(n, i));
+                assert!(bears >= Some(k), "{scheme}: {group:?}");
+                beside += usize::from(group.members.len() > 16);
+            }
+        }
+        assert!(beside > 0, "{scheme}: nobody stood beside another");
+        town.check_at_rest();
+        for group in town.map.groups.values() {
+            assert!(!group.names(NodeId(2)), "{scheme}: {group:?}");
+            assert_eq!(group.members.len(), usize::from(group.m + k), "{scheme}");
+        }
+    }
+}
+
+/// A node that stops drains for a moment, so that copies take over in good order: nobody begins to copy its coded
+/// buckets for that.
+#[test]
+fn a_short_drain_calls_no_twin_in() {
+    let mut town = coded(4, "2+1", 8);
+    let epochs = |town: &Town| {
+        town.map
+            .groups
+            .values()
+            .map(|g| g.epoch)
+            .collect::<Vec<_>>()
+    };
+    let before = epochs(&town);
+    drain(&mut town, 2, true);
+    for _ in 0..100 {
+        town.keep(&[]);
+        town.work(&mut Dice(1), 100);
+        town.wait(25);
+    }
+    drain(&mut town, 2, false);
+    town.settle();
+    assert_eq!(epochs(&town), before, "2.5 s");
+    drain(&mut town, 2, true);
+    town.settle();
+    assert!(epochs(&town) > before, "it stays drained");
+    town.check_at_rest();
+}
+
+/// A node dies, or the drain is taken back, at any moment of a drain: nothing is lost, and all comes to rest.
+#[test]
+fn a_drain_that_is_disturbed_loses_nothing() {
+    for seed in 0..60 {
+        let mut dice = Dice(seed);
+        let mut town = coded(6, "2+1", 4);
+        drain(&mut town, 1, true);
+        if dice.below(2) == 0 {
+            drain(&mut town, 2, true);
+        }
+        let (at, node) = (dice.below(60), 1 + dice.below(6));
+        for step in 0..200 {
+            if step == at {
+                match dice.below(3) {
+                    0 => drain(&mut town, 1, false),
+                    _ => {
+                        town.change(&node_down(&town.map.clone(), node));
+                    }
+                }
+            }
+            town.keep(&[]);
+            town.work(&mut dice, 30);
+            town.wait(25);
+        }
+        town.settle();
+        town.check_at_rest();
+        for group in town.map.groups.values() {
+            assert!(!group.lost, "seed {seed}: {group:?}");
+            assert_eq!(group.members.len(), 3, "seed {seed}: {group:?}");
+        }
+    }
+}
+
+/// A member dies while another is being moved, and no other node is free: what is missing goes first.
+#[test]
+fn a_lost_bucket_goes_before_one_that_moves() {
+    let mut town = coded(4, "2+1", 1);
+    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
+    let of = |slot: usize| group(&town).members[slot].expect("listed").node.0;
+    let (moves, dies) = (of(0), of(2));
+    drain(&mut town, moves, true);
+    town.keep(&[]);
+    town.wait(3_000);
+    town.keep(&[]);
+    assert!(group(&town).members.len() > 3, "one stands beside it");
+    town.change(&node_down(&town.map.clone(), dies));
+    town.settle();
+    let nodes: Vec<u64> = group(&town).listed().map(|(_, x)| x.node.0).collect();
+    assert!(nodes.len() == 3 && nodes.contains(&moves), "{nodes:?}");
+    assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
+}
