@@ -27,7 +27,8 @@ use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, Group, GroupId, HashSlot, NodeId, NodeState, Pool, PoolId, PoolKind, Time,
+    ClientId, ClusterMap, Epoch, Group, GroupId, HashSlot, NodeId, NodeState, Pool, PoolId,
+    PoolKind, Time,
 };
 use staves_net::Peers;
 use staves_store::{Arena, Budget, EXTENT_BYTES};
