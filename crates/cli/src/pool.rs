@@ -66,16 +66,14 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 buckets: if *kind == Kind::Memory { 0 } else { buckets },
                 may_start_empty: *kind != Kind::Memory && !wait_when_lost,
             })?;
+            let buckets = count(buckets, "bucket");
             let then = match kind {
-                Kind::Cache => {
-                    let buckets = count(buckets as usize, "bucket");
-                    format!("{scheme}, {buckets}, {memory} of each node")
-                }
+                Kind::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
                 Kind::Memory => format!(
                     "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
                 ),
                 Kind::Files => format!(
-                    "{buckets} buckets, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
+                    "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
                 ),
             };
             said(out, name, "created", &then, overcommitted(&cluster.map()?))
@@ -167,7 +165,7 @@ fn bears_less(now: Scheme, then: Scheme) -> Option<String> {
         0 => format!("no loss at all with {then}: what a node holds of it is gone with the node"),
         k => format!(
             "the loss of {} with {then}, and not of {} any more",
-            count(k.into(), "node"),
+            count(k, "node"),
             now.k
         ),
     })
