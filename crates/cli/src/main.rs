@@ -56,7 +56,7 @@ use explain::{Code, Own};
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return not_understood(&error),
+        Err(error) => return not_understood(&args::plainly(error)),
     };
     let result = run(&args);
     let flushed = output::flush();
