@@ -81,6 +81,8 @@ pub fn exit_code(code: Code) -> u8 {
         ) => 4,
         Code::Own(Own::Degraded) => 5,
         Code::Own(Own::Critical) => 6,
+        // As shells say it of what SIGINT ended.
+        Code::Own(Own::Interrupted) => 130,
         Code::Wire(_) | Code::Own(_) | Code::Redis(_) => 1,
     }
 }
