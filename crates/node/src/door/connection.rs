@@ -277,17 +277,30 @@ impl Desk {
             }
             host.peers.flush();
         }
-        if let Some(pool) = self.routes.door.filter(|_| self.detour.is_ready()) {
-            let waiting = self.places.waiting();
-            let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
-            let waiting: BTreeSet<u32> = buckets.collect();
-            self.detour.set_out(host, &self.mailbox, pool, &waiting);
+        if self.detour.is_ready() {
+            self.set_out();
         }
         self.places.release(&mut self.output);
         let done = std::mem::take(&mut self.commands);
         if done > 0 {
             let door = &self.running.door;
             door.commands_total.fetch_add(done, Ordering::Relaxed);
+        }
+    }
+
+    // What goes by another way. Where the door's pool is deleted there is none any more.
+    fn set_out(&mut self) {
+        let host = &self.running.host;
+        if let Some(pool) = self.routes.door {
+            let waiting = self.places.waiting();
+            let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
+            let waiting: BTreeSet<u32> = buckets.collect();
+            self.detour.set_out(host, &self.mailbox, pool, &waiting);
+        } else {
+            let places = &mut self.places;
+            self.detour.stay(|place, part, answer| {
+                places.settle(place, part, answer);
+            });
         }
     }
 
