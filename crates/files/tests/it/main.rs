@@ -3,3 +3,4 @@
 mod hostile;
 mod servers;
 mod stores;
+mod tls;

@@ -204,7 +204,7 @@ fn people_are_told_what_they_take_away() {
     );
     let slip = run(&["files", "unpin", "data", "nothing"]);
     assert_eq!(slip.code, Some(3), "{}", slip.stderr);
-    assert!(good(&["files", "unpin", "data"]).contains("1 files"));
+    assert!(good(&["files", "unpin", "data"]).contains("1 file "));
     // A mount says that it is there.
     data.used_by("lab7:/mnt/data");
     runtime.block_on(data.refresh());
