@@ -1,17 +1,16 @@
 //! `staves files`: datasets, what of them is in memory, and bringing them there.
 
+mod held;
 mod preload;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use serde_json::json;
 use staves_client::{Dataset, Kind, OpenFile, SourceError};
-use staves_model::{Change, ClusterMap, NodeId, Pin, Pool, PoolId};
-use staves_wire::Message;
-use staves_wire::files::{ALL_BUCKETS, FileId, FileKeys, FileKeysAnswer};
+use staves_model::{Change, ClusterMap, NodeId, Pin, Pool};
 
+use self::held::held;
 use crate::args::{Args, Format};
 use crate::cluster::Cluster;
 use crate::confirm::confirmed;
@@ -23,9 +22,6 @@ use crate::pool::{goes_on, in_use};
 
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
-/// Bytes of a block, and of a part of it.
-const BLOCK_BYTES: u64 = staves_store::blocks::BLOCK_BYTES as u64;
-const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
 
 #[derive(Subcommand, Debug)]
 pub enum Files {
@@ -293,97 +289,9 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
     Ok(files)
 }
 
-/// What is in memory.
-#[derive(Default)]
-struct Held {
-    /// By file and block: the parts that each node has.
-    files: BTreeMap<FileId, BTreeMap<u32, BTreeMap<NodeId, u32>>>,
-    /// Nodes that are up and did not say what they have.
-    silent: Vec<NodeId>,
-}
-
-fn held(session: &Session, map: &ClusterMap, pool: PoolId) -> Held {
-    let mut held = Held::default();
-    for node in map
-        .nodes
-        .values()
-        .filter(|n| map.is_up(n.id, n.incarnation))
-    {
-        let ask = Message::FileKeys(FileKeys {
-            pool,
-            bucket: ALL_BUCKETS,
-        });
-        let until = Instant::now() + Duration::from_secs(5);
-        let answer = session
-            .runtime
-            .block_on(session.client.ask(node.id, ask, until));
-        let Ok(Message::FileKeysAnswer(FileKeysAnswer { keys, .. })) = answer else {
-            held.silent.push(node.id);
-            continue;
-        };
-        for key in keys {
-            let blocks = held.files.entry(key.file).or_default();
-            blocks
-                .entry(key.block)
-                .or_default()
-                .insert(node.id, key.parts);
-        }
-    }
-    held
-}
-
-impl Held {
-    fn silence(&self) -> String {
-        let nodes: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
-        format!(
-            "node {} did not say what it has: there may be more in memory",
-            nodes.join(", ")
-        )
-    }
-
-    /// Whether not all of a file is in memory.
-    fn lacks(&self, file: &OpenFile) -> bool {
-        self.here(file) < file.size()
-    }
-
-    /// Bytes of a file that any node has.
-    fn here(&self, file: &OpenFile) -> u64 {
-        self.bytes(file, |nodes| {
-            nodes.values().fold(0, |all, parts| all | parts)
-        })
-    }
-
-    /// Bytes of a file that each node has.
-    fn by_node(&self, file: &OpenFile) -> BTreeMap<NodeId, u64> {
-        let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let nodes: BTreeSet<NodeId> = blocks.flat_map(|(_, by)| by.keys().copied()).collect();
-        let of = |node| self.bytes(file, |by| by.get(&node).copied().unwrap_or(0));
-        nodes.into_iter().map(|node| (node, of(node))).collect()
-    }
-
-    fn bytes(&self, file: &OpenFile, parts: impl Fn(&BTreeMap<NodeId, u32>) -> u32) -> u64 {
-        let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let bytes = blocks.map(|(block, by)| parts_bytes(file.size(), *block, parts(by)));
-        bytes.sum()
-    }
-}
-
-/// Bytes of some parts of a block of a file that ends where it does.
-fn parts_bytes(size: u64, block: u32, parts: u32) -> u64 {
-    let start = u64::from(block) * BLOCK_BYTES;
-    let there = (0..32u64).filter(|part| parts & 1 << part != 0);
-    there
-        .map(|part| {
-            size.saturating_sub(start + part * PART_BYTES)
-                .min(PART_BYTES)
-        })
-        .sum()
-}
-
 fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
-    let held = held(session, &map, pool);
     let pinned = pins(known(&map, name)?, name);
     let is_pinned = |file: &OpenFile| {
         let of = file.version();
@@ -391,6 +299,7 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
         pins.any(|pin| pin.path == of.path && pin.version == of.version && pin.size == of.size)
     };
     let files = files_below(&data, &[])?;
+    let held = held(session, &map, pool, &files);
     let rows: Vec<_> = files
         .iter()
         .map(|found| {
@@ -455,12 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_memory_is_counted_to_the_byte() {
-        let size = BLOCK_BYTES + PART_BYTES + 100;
-        assert_eq!(parts_bytes(size, 0, 0b101), 2 * PART_BYTES);
-        assert_eq!(parts_bytes(size, 1, 0b11), PART_BYTES + 100);
-        assert_eq!(parts_bytes(size, 1, 0b10), 100);
-        assert_eq!(parts_bytes(size, 2, 0b1), 0);
+    fn what_is_not_all_is_never_told_as_all() {
         assert_eq!(
             (percent(999, 1000), percent(1000, 1000)),
             ("99 %".into(), "100 %".into())

@@ -37,12 +37,12 @@ use staves_directory::{Directory, Life};
 use staves_files::Source;
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
 use staves_net::{Peers, Reply};
-use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
+use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Listed, Miss, PART_BYTES};
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
-    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked,
-    FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FilePut,
-    FileRead,
+    FILE_BYTES_MAX, FILE_KEYS_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck,
+    FileChecked, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer,
+    FilePut, FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
@@ -387,7 +387,7 @@ impl Files {
         self.again.ended()
     }
 
-    /// What this node has of a bucket.
+    /// Some of what this node has of a bucket.
     pub(crate) fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
         let map = self.map();
@@ -396,25 +396,22 @@ impl Files {
             return Ok(FileKeysAnswer {
                 holds: false,
                 keys: Vec::new(),
+                next: 0,
             });
         };
+        if ask.bucket >= pool.blocks.buckets() {
+            let text = format!("pool {} has no bucket {}", ask.pool, ask.bucket);
+            return Err(ErrorPacket::new(ErrorCode::Malformed, text));
+        }
         let life = self.life;
-        let buckets = match ask.bucket {
-            ALL_BUCKETS => 0..pool.blocks.buckets(),
-            one => one..one.saturating_add(1),
-        };
-        let blocks = buckets.flat_map(|bucket| pool.blocks.list(bucket));
-        let keys = blocks.map(|block| FileKey {
-            file: file_of(block.key),
-            block: block.key.block,
-            bytes: block.bytes,
-            parts: block.parts,
-        });
+        let before = usize::try_from(ask.before).unwrap_or(usize::MAX);
+        let (blocks, next) = pool.blocks.list(ask.bucket, before, FILE_KEYS_MAX);
         Ok(FileKeysAnswer {
             holds: holdings
                 .place(ask.bucket, life.node, life.incarnation)
                 .is_some(),
-            keys: keys.collect(),
+            keys: blocks.into_iter().map(key_of).collect(),
+            next: u32::try_from(next).unwrap_or(0),
         })
     }
 
@@ -601,6 +598,15 @@ fn block_at(file: FileId, at: u64) -> Option<(BlockKey, usize)> {
 fn file_of(key: BlockKey) -> FileId {
     let [high, low] = key.file;
     FileId { high, low }
+}
+
+fn key_of(block: Listed) -> FileKey {
+    FileKey {
+        file: file_of(block.key),
+        block: block.key.block,
+        bytes: block.bytes,
+        parts: block.parts,
+    }
 }
 
 fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {

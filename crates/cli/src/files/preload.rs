@@ -12,7 +12,8 @@ use staves_wire::files::FILE_BYTES_MAX;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Found, Held, files_below, held, open, percent, source_of};
+use super::held::{Held, held};
+use super::{Found, files_below, open, percent, source_of};
 use crate::args::Format;
 use crate::explain::Own;
 use crate::failure::Failure;
@@ -60,7 +61,7 @@ pub fn run(
             Failure::Own(Own::Failed, text)
         })?;
         let map = session.wait(session.client.refresh())?;
-        let held = held(session, &map, data.pool().0);
+        let held = held(session, &map, data.pool().0, &files);
         lacking.retain(|found| held.lacks(&found.file));
         // Whoever came or went meanwhile may have taken something along.
         let settled = held.silent.is_empty() && homes == holders_since(&map, data.pool().0);

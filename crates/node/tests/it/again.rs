@@ -6,14 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_client::OpenFile;
 use staves_model::{Change, NodeId, NodeState};
-use staves_wire::files::{
-    ALL_BUCKETS, FileChanges, FileFetch, FileKeys, FileLost, FileLostAnswer, FileNamed, FileRead,
-};
+use staves_wire::files::{FileChanges, FileFetch, FileLost, FileLostAnswer, FileNamed, FileRead};
 use staves_wire::{ErrorCode, Message};
 
 use crate::files::{
-    MIB, POOL, dataset, folder, from_source, held, in_memory, let_it_age, metric, pattern, read,
-    town_of, write,
+    MIB, POOL, dataset, folder, from_source, held, in_memory, keys, let_it_age, metric,
+    pattern, read, town_of, write,
 };
 use crate::town::{Citizen, Town, eventually};
 
@@ -27,13 +25,8 @@ const REMEMBERED: &str = "staves_files_remembered_blocks";
 
 /// By block, the parts of a file that a node has.
 fn parts(citizen: &Citizen, file: &OpenFile) -> BTreeMap<u32, u32> {
-    let pool = citizen.map().pool_named(POOL).unwrap().id;
-    let bucket = ALL_BUCKETS;
-    let keys = citizen.ask(&Message::FileKeys(FileKeys { pool, bucket }));
-    let Message::FileKeysAnswer(answer) = keys else {
-        panic!("it does not say what it has");
-    };
-    let keys = answer.keys.iter().filter(|key| key.file == file.id());
+    let keys = keys(citizen).into_iter();
+    let keys = keys.filter(|key| key.file == file.id());
     keys.map(|key| (key.block, key.parts)).collect()
 }
 
@@ -57,7 +50,7 @@ fn alone(town: &Town, file: &OpenFile, these: &[usize]) -> u64 {
 }
 
 /// Until each node remembers what the one before it has.
-fn remembered(town: &Town, file: &OpenFile) {
+fn remembered(town: &Town) {
     let ids: BTreeMap<NodeId, usize> = (0..)
         .zip(&town.citizens)
         .map(|(at, c)| (c.id, at))
@@ -67,7 +60,7 @@ fn remembered(town: &Town, file: &OpenFile) {
         (0..order.len()).all(|i| {
             let before = &town.citizens[order[i]];
             let after = &town.citizens[order[(i + 1) % order.len()]];
-            after.metric(REMEMBERED) == parts(before, file).len() as u64
+            after.metric(REMEMBERED) == keys(before).len() as u64
         })
     });
 }
@@ -88,7 +81,7 @@ fn d5_what_only_a_dead_node_had_is_fetched_again_without_a_reader() {
         read(&town, &data, "a/b/c").unwrap();
         in_memory(&town, &file) == size as u64
     });
-    remembered(&town, &file);
+    remembered(&town);
     let lost = alone(&town, &file, &[2]);
     assert!(lost > 0, "it has something that no other has");
     let fetched = |town: &Town| -> u64 {
@@ -133,7 +126,7 @@ fn d6_nothing_is_fetched_after_a_drain() {
     eventually("the drained node has nothing", || {
         parts(&town.citizens[2], &file).is_empty()
     });
-    remembered(&town, &file);
+    remembered(&town);
     let fetched = |town: &Town| {
         town.citizens[..2]
             .iter()
@@ -165,7 +158,7 @@ fn a_source_that_is_gone_ends_it() {
     let data = dataset(&town, &dir);
     let file = data.open(b"a").unwrap();
     assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    remembered(&town, &file);
+    remembered(&town);
     let lost = alone(&town, &file, &[2]);
     std::fs::remove_file(dir.path().join("a")).unwrap();
     town.citizens[2].kill();
@@ -185,7 +178,7 @@ fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let file = data.open(b"a").unwrap();
     assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
     town.citizens.sort_by_key(|citizen| citizen.id);
-    remembered(&town, &file);
+    remembered(&town);
     // Of the four three vote: those two go that leave a majority.
     let voters = town.citizens[0].status().directory.voters;
     let votes = |at: usize| usize::from(voters.contains(&town.citizens[at].id.0));
