@@ -1,5 +1,6 @@
 //! Sources against servers: real ones, and one that lies.
 
 mod hostile;
+mod lists;
 mod servers;
 mod stores;
