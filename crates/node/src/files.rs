@@ -56,7 +56,7 @@ use crate::status::AgainFacts;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
-/// How long a source that refused this node is left to the mounts.
+/// How long a server that refused this node is left to the mounts.
 const REFUSED: Duration = Duration::from_secs(10);
 /// How long a holder is given to take what it is brought; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ pub(crate) struct Files {
     again: Again,
     room: Room,
     pub(crate) uses: Uses,
-    /// Datasets whose source lately refused this node, which may have no credentials.
+    /// Datasets whose server lately refused this node, which may have no credentials.
     refused: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -421,8 +421,11 @@ impl Files {
         since.is_some_and(|since| since.elapsed() < REFUSED)
     }
 
-    /// A source refused this node.
-    fn refuse(&self, dataset: &str) {
+    /// A server refused this node. What a folder refuses is one name, and asking it costs little.
+    fn refuse(&self, dataset: &str, source: &Source) {
+        if let Source::Folder(_) = source {
+            return;
+        }
         let mut refused = self.refused.lock();
         refused.retain(|_, since| since.elapsed() < REFUSED);
         refused.insert(dataset.to_owned(), Instant::now());

@@ -7,8 +7,8 @@ use staves_client::{Client, ClientOptions, Dataset, OpenFile, SourceError};
 use staves_model::{Change, Holdings, Medium, NodeId, Pin, PoolKind, Scheme};
 use staves_wire::Message;
 use staves_wire::files::{
-    CHECKED_ALL, FILE_KEYS_MAX, FROM_LAST, FileChanges, FileCheck, FileId, FileKey, FileKeys,
-    FilePut,
+    CHECKED_ALL, FILE_KEYS_MAX, FROM_LAST, FileBytes, FileChanges, FileCheck, FileFetch, FileId,
+    FileKey, FileKeys, FilePut, FileRead,
 };
 use tempfile::TempDir;
 
@@ -594,6 +594,41 @@ fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
         keys(&other).len() as u64 == blocks
     });
     town.citizens.push(other);
+}
+
+/// Regression: one name that a folder refused, such as a link, kept a home from the whole dataset for ten seconds, and all mounts
+/// read the source themselves.
+#[test]
+fn what_a_folder_refuses_is_one_name_and_not_the_dataset() {
+    let dir = folder(&[("a", MIB)]);
+    std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
+    let town = town(1, 48 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    let link = data.version(b"link", MIB as u64, file.version().version.clone());
+    let fetch = |version: &staves_client::FileVersion| {
+        let read = FileRead {
+            pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+            file: version.id(),
+            from: 0,
+            len: 10,
+        };
+        let asked = town.citizens[0].ask(&Message::FileFetch(FileFetch {
+            read,
+            size: version.size,
+            dataset: version.dataset.clone(),
+            path: version.path.clone().into(),
+            version: version.version.clone(),
+        }));
+        match asked {
+            Message::FileBytes(FileBytes { bytes }) => bytes,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(fetch(&link), None);
+    let bytes = fetch(file.version()).expect("the home reads on");
+    assert_eq!(bytes, pattern(0, MIB)[..10]);
 }
 
 /// A pool that is deleted takes no memory any more, though a mount on the machine has it mapped.
