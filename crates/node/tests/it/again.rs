@@ -10,7 +10,7 @@ use staves_wire::files::{FileChanges, FileFetch, FileLost, FileLostAnswer, FileN
 use staves_wire::{ErrorCode, Message};
 
 use crate::files::{
-    MIB, POOL, dataset, folder, from_source, held, in_memory, keys, let_it_age, metric,
+    MIB, POOL, dataset, dataset_of, folder, from_source, held, in_memory, keys, let_it_age, metric,
     pattern, read, town_of, write,
 };
 use crate::town::{Citizen, Town, eventually};
@@ -165,6 +165,44 @@ fn a_source_that_is_gone_ends_it() {
     eventually("the loss is seen to", || metric(&town, LOSSES) == 1);
     assert_eq!((metric(&town, AGAIN), metric(&town, LOST)), (0, 0));
     assert!(in_memory(&town, &file) >= size as u64 - lost);
+}
+
+/// Regression: after a dataset of which no home could fetch anything, the next one was given up as well.
+#[test]
+fn a_dataset_that_cannot_be_fetched_says_nothing_of_the_next() {
+    use std::os::unix::fs::PermissionsExt;
+    // More stretches than are tried in vain.
+    let (files, size) = (400, 24 * MIB);
+    let (closed, open) = (folder(&[]), folder(&[("a", size)]));
+    let below = closed.path().join("below");
+    std::fs::create_dir(&below).unwrap();
+    let name = |at: usize| format!("below/{at}");
+    for at in 0..files {
+        write(&closed, &name(at), &pattern(at as u64, 100));
+    }
+    let mut town = town_of(3, 64 << 20, BUCKETS);
+    let_it_age();
+    let first = dataset(&town, &closed);
+    let next = dataset_of(&town, &open, "next");
+    for at in 0..files {
+        read(&town, &first, &name(at)).unwrap();
+    }
+    let file = next.open(b"a").unwrap();
+    eventually("all of it is in memory", || {
+        read(&town, &next, "a").unwrap();
+        in_memory(&town, &file) == size as u64
+    });
+    remembered(&town);
+    let has = keys(&town.citizens[2]).len();
+    assert!(has > 100, "{has} blocks");
+    assert!(alone(&town, &file, &[2]) > 0, "and some of the next one");
+    // The files are what they were, and their names are found; but no node may read them for others.
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&below, mode).unwrap();
+    town.citizens[2].kill();
+    eventually("all of the next one is in memory again", || {
+        in_memory(&town, &file) == size as u64
+    });
 }
 
 /// Two nodes die together, which no neighbour of each other: what both had comes back, by way of those that remember.
