@@ -513,7 +513,7 @@ fn directory_error(reply: Reply, error: &DirectoryError) {
 /// What somebody saw of other nodes goes to the directory's leader (row D5).
 fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
     for evidence in report.seen {
-        running.witness.saw(evidence.node, evidence.sign);
+        running.witness.heard(evidence);
     }
     reply.send(&Message::Done);
 }

@@ -134,7 +134,7 @@ impl Node {
             incarnation: life.incarnation,
         });
 
-        let (witness, said) = Witness::new();
+        let (witness, said) = Witness::new(directory.map());
         let doors = (door.state.clone(), addresses.resp.port());
         let now = Running::new(&config, (life, identity), arena, witness, &directory, doors);
         now.begin(&config.pool, &entry);
