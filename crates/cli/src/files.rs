@@ -347,14 +347,13 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let (pool, map) = data.pool();
     let asked = data.clone();
     let found = aside(move || files_below(&asked, &[]))?;
-    // The source and the nodes are asked at the same time, for there is one deadline for all.
-    let until = Instant::now() + session.left() * 4 / 5;
-    let (held, files) = session.runtime.block_on(async {
-        let held = held(&session.client, &map, pool, until).await;
-        (held, timeout_at(session.until.into(), found).await)
-    });
+    let found = async { timeout_at(session.until.into(), found).await };
+    let files = session.runtime.block_on(found);
     let files = files.map_err(|_| late(session, &source_of(&data)))?;
     let files = files.context("the thread that asks the source ended")??;
+    let until = Instant::now() + session.left() * 4 / 5;
+    let held = held(&session.client, &map, pool, &files, until);
+    let held = session.runtime.block_on(held);
     let pinned = pins(known(&map, name)?, name);
     let is_pinned = |file: &OpenFile| {
         let of = file.version();

@@ -37,12 +37,12 @@ use staves_directory::{Directory, Life};
 use staves_files::Source;
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
 use staves_net::{Peers, Reply};
-use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
+use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Listed, Miss, PART_BYTES};
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
-    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked,
-    FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FilePut,
-    FileRead,
+    FILE_BYTES_MAX, FILE_KEYS_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck,
+    FileChecked, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer,
+    FilePut, FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
@@ -56,7 +56,7 @@ use crate::status::AgainFacts;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
-/// How long a source that refused this node is left to the mounts.
+/// How long a server that refused this node is left to the mounts.
 const REFUSED: Duration = Duration::from_secs(10);
 /// How long a holder is given to take what it is brought; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ pub(crate) struct Files {
     again: Again,
     room: Room,
     pub(crate) uses: Uses,
-    /// Datasets whose source lately refused this node, which may have no credentials.
+    /// Datasets whose server lately refused this node, which may have no credentials.
     refused: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -387,7 +387,7 @@ impl Files {
         self.again.ended()
     }
 
-    /// What this node has of a bucket.
+    /// Some of what this node has of a bucket.
     pub(crate) fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
         let map = self.map();
@@ -396,25 +396,22 @@ impl Files {
             return Ok(FileKeysAnswer {
                 holds: false,
                 keys: Vec::new(),
+                next: 0,
             });
         };
+        if ask.bucket >= pool.blocks.buckets() {
+            let text = format!("pool {} has no bucket {}", ask.pool, ask.bucket);
+            return Err(ErrorPacket::new(ErrorCode::Malformed, text));
+        }
         let life = self.life;
-        let buckets = match ask.bucket {
-            ALL_BUCKETS => 0..pool.blocks.buckets(),
-            one => one..one.saturating_add(1),
-        };
-        let blocks = buckets.flat_map(|bucket| pool.blocks.list(bucket));
-        let keys = blocks.map(|block| FileKey {
-            file: file_of(block.key),
-            block: block.key.block,
-            bytes: block.bytes,
-            parts: block.parts,
-        });
+        let before = usize::try_from(ask.before).unwrap_or(usize::MAX);
+        let (blocks, next) = pool.blocks.list(ask.bucket, before, FILE_KEYS_MAX);
         Ok(FileKeysAnswer {
             holds: holdings
                 .place(ask.bucket, life.node, life.incarnation)
                 .is_some(),
-            keys: keys.collect(),
+            keys: blocks.into_iter().map(key_of).collect(),
+            next: u32::try_from(next).unwrap_or(0),
         })
     }
 
@@ -424,8 +421,11 @@ impl Files {
         since.is_some_and(|since| since.elapsed() < REFUSED)
     }
 
-    /// A source refused this node.
-    fn refuse(&self, dataset: &str) {
+    /// A server refused this node. What a folder refuses is one name, and asking it costs little.
+    fn refuse(&self, dataset: &str, source: &Source) {
+        if let Source::Folder(_) = source {
+            return;
+        }
         let mut refused = self.refused.lock();
         refused.retain(|_, since| since.elapsed() < REFUSED);
         refused.insert(dataset.to_owned(), Instant::now());
@@ -601,6 +601,15 @@ fn block_at(file: FileId, at: u64) -> Option<(BlockKey, usize)> {
 fn file_of(key: BlockKey) -> FileId {
     let [high, low] = key.file;
     FileId { high, low }
+}
+
+fn key_of(block: Listed) -> FileKey {
+    FileKey {
+        file: file_of(block.key),
+        block: block.key.block,
+        bytes: block.bytes,
+        parts: block.parts,
+    }
 }
 
 fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {

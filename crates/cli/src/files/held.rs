@@ -1,57 +1,129 @@
-//! What of files is in memory, as the nodes say it.
+//! What of a dataset's files is in memory, as the nodes say it: page by page, and summed up as it comes, for a node may have tens of
+//! millions of blocks. What is held here is four bytes for each block of the files that were asked for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use staves_client::{Client, OpenFile};
 use staves_model::{ClusterMap, NodeId, PoolId};
 use staves_wire::Message;
-use staves_wire::files::{ALL_BUCKETS, FileId, FileKeys, FileKeysAnswer};
+use staves_wire::files::{CHECKED_ALL, FileChange, FileChanges, FileId, FileKey};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+use super::Found;
 
 /// Bytes of a block, and of a part of it.
 const BLOCK_BYTES: u64 = staves_store::blocks::BLOCK_BYTES as u64;
 const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
+/// Pages that wait to be summed up.
+const PAGES_WAITING_MAX: usize = 8;
 
 /// What is in memory.
 #[derive(Default)]
 pub struct Held {
-    /// By file and block: the parts that each node has.
-    files: BTreeMap<FileId, BTreeMap<u32, BTreeMap<NodeId, u32>>>,
-    /// Nodes that are up and did not say what they have.
+    files: BTreeMap<FileId, Share>,
+    /// Nodes that are up and did not say all that they have.
     pub silent: Vec<NodeId>,
 }
 
-/// Asks all nodes that are up what they have, all at once. Who has not said it by then is silent.
-pub async fn held(client: &Client, map: &ClusterMap, pool: PoolId, until: Instant) -> Held {
+/// What is in memory of one file.
+struct Share {
+    size: u64,
+    /// By block: the parts that any node has.
+    parts: Vec<u32>,
+    /// Bytes that each node has.
+    nodes: BTreeMap<NodeId, u64>,
+}
+
+/// Asks all nodes that are up what they have of some files, all at once. Who has not said all of it by then is silent.
+pub async fn held(
+    client: &Client,
+    map: &ClusterMap,
+    pool: PoolId,
+    files: &[Found],
+    until: Instant,
+) -> Held {
+    let mut held = Held::of(files.iter().map(|found| &found.file));
+    let (says, mut said) = mpsc::channel(PAGES_WAITING_MAX);
     let mut asked = JoinSet::new();
     for node in map.nodes.values() {
-        if !map.is_up(node.id, node.incarnation) {
-            continue;
+        if map.is_up(node.id, node.incarnation) {
+            let (client, node, says) = (client.clone(), node.id, says.clone());
+            asked.spawn(async move { (node, ask(&client, node, pool, until, says).await) });
         }
-        let (client, node) = (client.clone(), node.id);
-        let bucket = ALL_BUCKETS;
-        let ask = Message::FileKeys(FileKeys { pool, bucket });
-        asked.spawn(async move { (node, client.ask(node, ask, until).await) });
     }
-    let mut held = Held::default();
-    while let Some(answer) = asked.join_next().await {
-        let (node, answer) = answer.expect("asking does not panic");
-        let Ok(Message::FileKeysAnswer(FileKeysAnswer { keys, .. })) = answer else {
+    drop(says);
+    while let Some((node, page)) = said.recv().await {
+        for change in &page {
+            held.add(node, &change.key);
+        }
+    }
+    while let Some(asked) = asked.join_next().await {
+        let (node, all) = asked.expect("asking does not panic");
+        if !all {
             held.silent.push(node);
-            continue;
-        };
-        for key in keys {
-            let blocks = held.files.entry(key.file).or_default();
-            let parts = blocks.entry(key.block).or_default();
-            parts.insert(node, key.parts);
         }
     }
     held.silent.sort_unstable();
     held
 }
 
+/// Goes through a node's whole table. Whether it said all of it.
+async fn ask(
+    client: &Client,
+    node: NodeId,
+    pool: PoolId,
+    until: Instant,
+    says: mpsc::Sender<(NodeId, Vec<FileChange>)>,
+) -> bool {
+    let mut from = 0;
+    loop {
+        let since = 0;
+        let ask = Message::FileChanges(FileChanges { pool, since, from });
+        let Ok(Message::FileChangesAnswer(page)) = client.ask(node, ask, until).await else {
+            return false;
+        };
+        if says.send((node, page.entries)).await.is_err() {
+            return false;
+        }
+        match page.next {
+            CHECKED_ALL => return true,
+            next if next > from => from = next,
+            // One that leads back would never end.
+            _ => return false,
+        }
+    }
+}
+
 impl Held {
+    fn of<'a>(files: impl Iterator<Item = &'a OpenFile>) -> Held {
+        let share = |file: &OpenFile| Share {
+            size: file.size(),
+            parts: Vec::new(),
+            nodes: BTreeMap::new(),
+        };
+        Held {
+            files: files.map(|file| (file.id(), share(file))).collect(),
+            silent: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, node: NodeId, key: &FileKey) {
+        let Some(share) = self.files.get_mut(&key.file).filter(|_| key.parts != 0) else {
+            return;
+        };
+        let blocks = share.size.div_ceil(BLOCK_BYTES) as usize;
+        if key.block as usize >= blocks {
+            return;
+        }
+        share.parts.resize(blocks, 0);
+        share.parts[key.block as usize] |= key.parts;
+        let bytes = share.nodes.entry(node).or_default();
+        // A block that went and came meanwhile is told twice.
+        *bytes = (*bytes + parts_bytes(share.size, key.block, key.parts)).min(share.size);
+    }
+
     /// Who did not say what it has.
     pub fn silence(&self) -> String {
         let nodes: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
@@ -72,23 +144,16 @@ impl Held {
 
     /// Bytes of a file that any node has.
     pub fn here(&self, file: &OpenFile) -> u64 {
-        self.bytes(file, |nodes| {
-            nodes.values().fold(0, |all, parts| all | parts)
-        })
+        let parts = self.files.get(&file.id()).map(|share| &share.parts);
+        let blocks = (0..).zip(parts.into_iter().flatten());
+        let bytes = blocks.map(|(block, parts)| parts_bytes(file.size(), block, *parts));
+        bytes.sum()
     }
 
     /// Bytes of a file that each node has.
     pub fn by_node(&self, file: &OpenFile) -> BTreeMap<NodeId, u64> {
-        let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let nodes: BTreeSet<NodeId> = blocks.flat_map(|(_, by)| by.keys().copied()).collect();
-        let of = |node| self.bytes(file, |by| by.get(&node).copied().unwrap_or(0));
-        nodes.into_iter().map(|node| (node, of(node))).collect()
-    }
-
-    fn bytes(&self, file: &OpenFile, parts: impl Fn(&BTreeMap<NodeId, u32>) -> u32) -> u64 {
-        let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let bytes = blocks.map(|(block, by)| parts_bytes(file.size(), *block, parts(by)));
-        bytes.sum()
+        let share = self.files.get(&file.id());
+        share.map_or_else(BTreeMap::new, |share| share.nodes.clone())
     }
 }
 
@@ -129,5 +194,39 @@ mod tests {
             (percent(999, 1000), percent(1000, 1000)),
             ("99 %".into(), "100 %".into())
         );
+    }
+
+    /// What two nodes have counts once; what is of no file that was asked for, or beyond its end, takes no memory.
+    #[test]
+    fn what_nodes_say_is_summed_up_and_takes_no_more_than_the_files_blocks() {
+        let size = BLOCK_BYTES + PART_BYTES;
+        let (file, other) = (FileId { high: 1, low: 2 }, FileId { high: 3, low: 4 });
+        let mut held = Held::default();
+        let share = Share {
+            size,
+            parts: Vec::new(),
+            nodes: BTreeMap::new(),
+        };
+        held.files.insert(file, share);
+        let key = |file, block, parts| FileKey {
+            file,
+            block,
+            bytes: 0,
+            parts,
+        };
+        held.add(NodeId(1), &key(file, 0, 0b11));
+        held.add(NodeId(2), &key(file, 0, 0b10));
+        held.add(NodeId(2), &key(file, 1, 0b1));
+        for (file, block, parts) in [(other, 0, 1), (file, u32::MAX, 1), (file, 1, 0)] {
+            held.add(NodeId(3), &key(file, block, parts));
+        }
+        let share = &held.files[&file];
+        assert_eq!((held.files.len(), &share.parts[..]), (1, &[0b11, 0b1][..]));
+        let nodes = [(NodeId(1), 2 * PART_BYTES), (NodeId(2), 2 * PART_BYTES)];
+        assert_eq!(share.nodes, BTreeMap::from(nodes));
+        for _ in 0..100 {
+            held.add(NodeId(1), &key(file, 0, u32::MAX));
+        }
+        assert_eq!(held.files[&file].nodes[&NodeId(1)], size);
     }
 }

@@ -67,7 +67,7 @@ pub fn run(
     teller.end();
     let (held, interrupted) = match brought? {
         Some(held) => (held, false),
-        None => (there_now(session, &data, &mut interrupt)?, true),
+        None => (there_now(session, &data, &files, &mut interrupt)?, true),
     };
     let seconds = began.elapsed().as_secs_f64();
     let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
@@ -132,7 +132,7 @@ async fn bring(
         ended.map_err(|error| Failure::Own(Own::Failed, format!("{error}; {STAYS}")))?;
         let map = session.client.refresh().await.map_err(failed)?;
         let until = Instant::now() + session.deadline;
-        let held = held(&session.client, &map, data.pool().0, until).await;
+        let held = held(&session.client, &map, data.pool().0, files, until).await;
         lacking.retain(|found| held.lacks(&found.file));
         // Whoever came or went meanwhile may have taken something along.
         let settled = held.silent.is_empty() && homes == holders_since(&map, data.pool().0);
@@ -143,12 +143,17 @@ async fn bring(
 }
 
 /// What is in memory when it was interrupted. Interrupted again, nobody is asked for that any more.
-fn there_now(session: &Session, data: &Dataset, interrupt: &mut Signal) -> anyhow::Result<Held> {
+fn there_now(
+    session: &Session,
+    data: &Dataset,
+    files: &[Found],
+    interrupt: &mut Signal,
+) -> anyhow::Result<Held> {
     let (pool, map) = data.pool();
     let until = Instant::now() + session.deadline;
     session.runtime.block_on(async {
         tokio::select! {
-            held = held(&session.client, &map, pool, until) => Ok(held),
+            held = held(&session.client, &map, pool, files, until) => Ok(held),
             _ = interrupt.recv() => Err(Failure::Own(Own::Interrupted, format!("interrupted; {STAYS}")).into()),
         }
     })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::remote::Remote;
 use crate::remote::address::Server;
+use crate::remote::bounded::{TooLong, is_too_long};
 use crate::source::SourceError;
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
@@ -96,6 +97,7 @@ impl From<object_store::Error> for Failure {
                 Failure::Denied(reason(&error))
             }
             Error::NotSupported { .. } => Failure::NoRanges,
+            _ if is_too_long(&error) => Failure::NoList(TooLong.to_string()),
             _ => match status(&error) {
                 Some(404) => Failure::NotFound,
                 // The library knows them in answers to some questions only.

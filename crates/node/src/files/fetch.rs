@@ -117,7 +117,7 @@ pub(super) async fn fetch(
         Ok(read) => read,
         Err(error) => {
             if let SourceError::Denied { .. } = error {
-                files.refuse(&version.dataset);
+                files.refuse(&version.dataset, &source);
             }
             log(&error);
             return Ok(None);

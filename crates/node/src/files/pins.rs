@@ -197,3 +197,65 @@ fn pin(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64, on: bool)
     }
     whole
 }
+
+#[cfg(test)]
+mod tests {
+    use staves_model::{ClusterId, Holder, Incarnation, NodeId, PoolId, Revision};
+    use staves_store::blocks::{BLOCK_PARTS, PART_BYTES};
+
+    use super::*;
+
+    const LIFE: Life = Life {
+        cluster: ClusterId(1),
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+    };
+
+    fn holdings(revision: u64, pins: &[Pin]) -> Holdings {
+        let holder = Holder {
+            node: LIFE.node,
+            incarnation: LIFE.incarnation,
+            leaving: false,
+        };
+        Holdings {
+            revision: Revision(revision),
+            buckets: vec![vec![holder]; 4],
+            pins: pins.to_vec(),
+            ..Holdings::default()
+        }
+    }
+
+    /// Whether more can be evicted than what makes room for one block.
+    fn is_evictable(pool: &FilesPool) -> bool {
+        let shrunk = pool.blocks.set_limit(BLOCK_BYTES as u64).is_ok();
+        let _ = pool.blocks.set_limit(4 * BLOCK_BYTES as u64);
+        shrunk
+    }
+
+    /// Regression: a file was unpinned, or its dataset dropped, while somebody went through the list as it had been before: who came
+    /// last pinned it again, for good.
+    #[test]
+    fn what_is_unpinned_stays_so_whoever_goes_by_an_older_list() {
+        let pin = Pin {
+            dataset: "data".into(),
+            path: b"a".to_vec(),
+            size: 2 * BLOCK_BYTES as u64,
+            version: "1".into(),
+        };
+        let bytes = 4 * BLOCK_BYTES as u64;
+        let pool = FilesPool::new(PoolId(1), 4, None, bytes).expect("memory");
+        pool.sort(LIFE, &holdings(1, std::slice::from_ref(&pin)));
+        let listed = pool.pinned.lock().files.clone();
+        let (id, file) = &listed[0];
+        let part = [7; PART_BYTES];
+        for at in 0..=BLOCK_PARTS {
+            let from = (at * PART_BYTES) as u64;
+            pool.keep(*id, file.size, from, &part, 0);
+        }
+        pin_listed(&pool, *id, file, 0);
+        assert!(!is_evictable(&pool), "it is pinned");
+        pool.sort(LIFE, &holdings(2, &[]));
+        pin_listed(&pool, *id, file, 0);
+        assert!(is_evictable(&pool), "it is not pinned any more");
+    }
+}
