@@ -6,7 +6,7 @@
 //!
 //! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
 //! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
-//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
+//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
 //! requests take; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
@@ -16,6 +16,7 @@
 mod again;
 mod door;
 mod fetch;
+mod helpers;
 mod lost;
 mod names;
 mod neighbour;
@@ -47,12 +48,12 @@ use staves_wire::files::{
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
 use self::again::Again;
-use self::fetch::Flights;
+use self::fetch::{Fetched, Flights};
 use self::pins::Pinned;
 use self::rest::Rest;
 use self::room::Room;
 use self::uses::Uses;
-use crate::status::AgainFacts;
+use crate::status::{AgainFacts, LackFacts};
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
@@ -299,7 +300,10 @@ impl Files {
             let text = format!("bytes {from} to {} of a file of {}", from + len, ask.size);
             return Err(ErrorPacket::new(ErrorCode::Malformed, text));
         }
-        let bytes = fetch::fetch(self, &pool, ask, deadline).await?;
+        let bytes = match fetch::fetch(self, &pool, ask, deadline).await? {
+            Fetched::Bytes(bytes, _) => Some(bytes),
+            Fetched::Not(_) => None,
+        };
         Ok(FileBytes { bytes })
     }
 
@@ -380,6 +384,13 @@ impl Files {
     /// What is being fetched again because a node is gone.
     pub(crate) fn fetching_again(&self) -> Option<AgainFacts> {
         self.again.now()
+    }
+
+    /// Pinned files that this node is to keep and has not, and why.
+    pub(crate) fn lacking(&self) -> Vec<LackFacts> {
+        let pools = self.pools();
+        let all = pools.iter().flat_map(|pool| pool.pinned.lock().lacking());
+        all.take(pins::LACKING_MAX).collect()
     }
 
     /// How many lost nodes it has seen to so.
