@@ -194,6 +194,7 @@ impl Files {
             let budget = pool.node_budget_bytes.min(own.unwrap_or(u64::MAX));
             let buckets = holdings.buckets.len() as u32;
             if let Some(new) = FilesPool::new(pool.id, buckets, own, budget) {
+                new.set_budget(budget.min(self.certainly_free(&pools)));
                 pools.insert(pool.id, new);
             }
         }
@@ -202,8 +203,10 @@ impl Files {
     /// Does to the blocks what the newest map says: gives up what is not this node's any more, and keeps to budgets. It blocks the
     /// thread for as long as the memory takes to go back, while readers are served.
     fn settle(&self) {
-        let gone = std::mem::take(&mut *self.gone.lock());
+        let gone = self.gone.lock().clone();
         gone.iter().for_each(|pool| pool.blocks.close());
+        let went = |pool: &Arc<FilesPool>| gone.iter().any(|gone| Arc::ptr_eq(gone, pool));
+        self.gone.lock().retain(|pool| !went(pool));
         let map = self.map();
         for pool in self.pools() {
             let entry = map.pools.get(&pool.id);
@@ -217,15 +220,30 @@ impl Files {
     /// Gives each pool its budget, as far as buckets leave it, and the node's memory has room for it beside all else.
     fn fit(&self) {
         let map = self.map();
-        let taken = self.arena.extents() - self.arena.free_extents();
-        let taken = u64::from(taken) * EXTENT_BYTES as u64;
-        let mut left = self.room.for_blocks().saturating_sub(taken);
+        let mut left = self.beside_buckets();
         for pool in self.pools() {
             let budget = map.pools.get(&pool.id).map_or(0, |p| p.node_budget_bytes);
             let share = budget.min(left);
             pool.set_budget(share);
             left -= share;
         }
+    }
+
+    /// What all files pools may have.
+    fn beside_buckets(&self) -> u64 {
+        let taken = self.arena.extents() - self.arena.free_extents();
+        let taken = u64::from(taken) * EXTENT_BYTES as u64;
+        self.room.for_blocks().saturating_sub(taken)
+    }
+
+    /// What a new pool may have until [`Files::fit`] comes to it, which may take a while where much memory goes back: what these
+    /// pools neither use nor may use, nor those that are gone use still.
+    fn certainly_free(&self, pools: &BTreeMap<PoolId, Arc<FilesPool>>) -> u64 {
+        let given = pools.values().map(|p| p.budget_bytes().max(p.used_bytes()));
+        let gone = self.gone.lock();
+        let going = gone.iter().map(|pool| pool.used_bytes());
+        let left = self.beside_buckets();
+        given.chain(going).fold(left, u64::saturating_sub)
     }
 
     /// Bytes of all pools' blocks that are there.
@@ -487,7 +505,7 @@ impl FilesPool {
                 flights: Flights::default(),
                 sorted: Mutex::default(),
                 pinned: Mutex::default(),
-                budget_bytes: AtomicU64::new(0),
+                budget_bytes: AtomicU64::new(most),
                 counts: Counts::default(),
             })),
             Err(error) => {
@@ -641,9 +659,90 @@ fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::{ClusterId, Holder, Incarnation, NodeId};
+    use staves_model::{Change, ClusterId, Holder, Incarnation, Medium, NodeId, PoolKind, Scheme};
+    use staves_net::{Identity, PeerOptions};
 
     use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn files(memory_bytes: u64) -> Files {
+        let life = Life {
+            cluster: ClusterId(7),
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+        };
+        let identity = Identity::admin(life.cluster);
+        let peers = Peers::new(identity, PeerOptions::default(), Arc::new(|_, _| {}));
+        Files::new(life, peers, Arena::new(1).unwrap(), memory_bytes)
+    }
+
+    /// A cluster of one node.
+    fn cluster(memory_bytes: u64) -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let bootstrap = Change::Bootstrap {
+            cluster: ClusterId(7),
+        };
+        let up = Change::NodeUp {
+            id: None,
+            name: "a node".into(),
+            zone: None,
+            native: "127.0.0.1:1600".into(),
+            resp: "127.0.0.1:6379".into(),
+            admin: "127.0.0.1:1680".into(),
+            memory_bytes,
+            durable: true,
+        };
+        map.apply(None, &bootstrap).unwrap();
+        map.apply(None, &up).unwrap();
+        map
+    }
+
+    fn make_pool(map: &mut ClusterMap, name: &str, node_budget_bytes: u64) -> PoolId {
+        let pool = Change::CreatePool {
+            name: name.into(),
+            kind: PoolKind::Files(Holdings::default()),
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes,
+            buckets: 4,
+            may_start_empty: true,
+        };
+        map.apply(None, &pool).unwrap();
+        map.pool_named(name).unwrap().id
+    }
+
+    /// Regression: a new pool might use all of the node's memory until it was first looked at.
+    #[test]
+    fn a_new_pool_has_at_first_what_is_certainly_free() {
+        let (files, mut map) = (files(1 << 30), cluster(1 << 30));
+        let room = |id: PoolId| {
+            let frames = files.pool(id).unwrap().blocks.figures().frames_max;
+            frames as u64 * PART_BYTES as u64
+        };
+        let first = make_pool(&mut map, "first", 700 * MIB);
+        files.follow(&Arc::new(map.clone()));
+        assert_eq!(room(first), 700 * MIB);
+        let second = make_pool(&mut map, "second", 1 << 30);
+        files.follow(&Arc::new(map.clone()));
+        assert_eq!(room(second), 324 * MIB, "the rest");
+        let third = make_pool(&mut map, "third", 1 << 30);
+        files.follow(&Arc::new(map.clone()));
+        files.settle();
+        assert!(room(third) <= MIB, "there is no more: {}", room(third));
+        assert_eq!((room(first), room(second)), (700 * MIB, 324 * MIB));
+        // One that is gone counts for what it uses until that has gone back.
+        let pool = files.pool(first).unwrap();
+        let id = FileId { high: 7, low: 9 };
+        pool.keep(id, MIB, 0, &[7; MIB as usize], 1);
+        let name = "first".to_owned();
+        map.apply(None, &Change::DeletePool { name }).unwrap();
+        let fourth = make_pool(&mut map, "fourth", 1 << 30);
+        files.follow(&Arc::new(map.clone()));
+        assert_eq!(room(fourth), 699 * MIB);
+        files.settle();
+        assert!(room(fourth) <= MIB, "the others come first");
+    }
 
     /// Of all holders of a bucket one alone gives its blocks up last.
     #[test]
