@@ -97,15 +97,15 @@ pub(crate) struct FilesPool {
 }
 
 /// By which holdings blocks were last told apart into spare copies and last ones.
-#[derive(Default)]
 struct Sorted {
-    revision: Revision,
+    /// `None` before that was done first.
+    revision: Option<Revision>,
     /// By bucket.
     roles: Vec<Role>,
 }
 
 /// What this node was to a bucket.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Role {
     holder: bool,
     home: bool,
@@ -490,6 +490,17 @@ impl Files {
     }
 }
 
+impl Role {
+    fn of(life: Life, holdings: &Holdings, bucket: u32) -> Role {
+        Role {
+            holder: holdings
+                .place(bucket, life.node, life.incarnation)
+                .is_some(),
+            home: pins::is_home(holdings, bucket, life),
+        }
+    }
+}
+
 impl FilesPool {
     fn new(
         id: PoolId,
@@ -503,7 +514,10 @@ impl FilesPool {
                 id,
                 blocks,
                 flights: Flights::default(),
-                sorted: Mutex::default(),
+                sorted: Mutex::new(Sorted {
+                    revision: None,
+                    roles: vec![Role::default(); buckets as usize],
+                }),
                 pinned: Mutex::default(),
                 budget_bytes: AtomicU64::new(most),
                 counts: Counts::default(),
@@ -534,9 +548,8 @@ impl FilesPool {
     }
 
     /// Tells spare copies from last ones, where holders have changed, and lets go of what is of no bucket of this
-    /// node any more.
+    /// node any more. No two threads at once.
     fn sort(&self, life: Life, holdings: &Holdings) {
-        let mut sorted = self.sorted.lock();
         let mut pinned = self.pinned.lock();
         if pinned.follow(holdings) {
             let stay = pinned.ids();
@@ -548,32 +561,31 @@ impl FilesPool {
         } else {
             drop(pinned);
         }
-        if sorted.revision == holdings.revision && !sorted.roles.is_empty() {
+        if self.sorted.lock().revision.replace(holdings.revision) == Some(holdings.revision) {
             return;
         }
-        let role = |bucket| Role {
-            holder: holdings
-                .place(bucket, life.node, life.incarnation)
-                .is_some(),
-            home: pins::is_home(holdings, bucket, life),
-        };
-        let roles = (0..self.blocks.buckets()).map(role).collect();
-        let new = Sorted {
-            revision: holdings.revision,
-            roles,
-        };
-        let was = std::mem::replace(&mut *sorted, new);
-        for (bucket, now) in (0..).zip(&sorted.roles) {
+        for bucket in 0..self.blocks.buckets() {
+            let now = Role::of(life, holdings, bucket);
+            let was = self.sorted.lock().roles[bucket as usize];
             // What is being copied is not listed yet, and stays.
-            let was = was.roles.get(bucket as usize);
-            if was.is_some_and(|was| was.holder && !now.holder) {
+            if was.holder && !now.holder {
                 self.blocks.drop_bucket(bucket);
-            } else if was.is_some_and(|was| was.home && !now.home) {
+            } else if was.home && !now.home {
                 self.blocks.pin_where(bucket, false, |_| true);
             }
             self.blocks
                 .set_copies(bucket, copies(holdings, bucket, life));
+            self.sorted.lock().roles[bucket as usize] = now;
         }
+    }
+
+    /// Buckets that are not this node's any more, by the newest map, and whose blocks may be here still: they go soon, and with them
+    /// whatever comes in.
+    fn going(&self, life: Life, holdings: &Holdings) -> Vec<u32> {
+        let sorted = self.sorted.lock();
+        let held = (0..).zip(&sorted.roles).filter(|(_, was)| was.holder);
+        let gone = held.filter(|(bucket, _)| !Role::of(life, holdings, *bucket).holder);
+        gone.map(|(bucket, _)| bucket).collect()
     }
 
     /// Bytes of a file, if all are there.
@@ -742,6 +754,41 @@ mod tests {
         assert_eq!(room(fourth), 699 * MIB);
         files.settle();
         assert!(room(fourth) <= MIB, "the others come first");
+    }
+
+    /// Regression: a bucket that was given up and copied anew, before its old blocks had gone, was listed with holes.
+    #[test]
+    fn what_is_given_up_is_known_until_its_blocks_have_gone() {
+        let (files, mut map) = (files(1 << 30), cluster(1 << 30));
+        let id = make_pool(&mut map, "files", 64 * MIB);
+        let holder = Holder {
+            node: files.life.node,
+            incarnation: files.life.incarnation,
+            leaving: false,
+        };
+        let held = |buckets: &[u32], revision| Holdings {
+            buckets: (0..4)
+                .map(|b| Vec::from_iter(buckets.contains(&b).then_some(holder)))
+                .collect(),
+            revision: Revision(revision),
+            ..Holdings::default()
+        };
+        files.follow(&Arc::new(map));
+        let (pool, life) = (files.pool(id).unwrap(), files.life);
+        let all = held(&[0, 1, 2, 3], 5);
+        pool.sort(life, &all);
+        assert!(pool.going(life, &all).is_empty());
+        for file in 0..8 {
+            let id = FileId { high: file, low: 9 };
+            pool.keep(id, MIB, 0, &[7; MIB as usize], 1);
+        }
+        let less = held(&[1, 3], 6);
+        assert_eq!(pool.going(life, &less), [0, 2]);
+        let bytes = || pool.blocks.bucket_bytes();
+        assert!(bytes().iter().sum::<u64>() == 8 * MIB);
+        pool.sort(life, &less);
+        assert!(pool.going(life, &less).is_empty());
+        assert_eq!((bytes()[0], bytes()[2]), (0, 0));
     }
 
     /// Of all holders of a bucket one alone gives its blocks up last.
