@@ -308,7 +308,11 @@ fn pinned_files_are_fetched_by_whoever_reaches_their_source() {
         vec![cluster.nodes[0].native.clone()],
         tokio::runtime::Runtime::new().unwrap(),
     );
-    let client = Client::connect(&natives, ClientOptions::default());
+    let options = ClientOptions {
+        admin: true,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect(&natives, options);
     let client = runtime.block_on(client).expect("a client");
     // The file as the map has it.
     let real = client.dataset("files", "real", folder.to_str().unwrap());
