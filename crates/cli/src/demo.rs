@@ -248,29 +248,7 @@ impl Show {
             may_start_empty: false,
         })?;
         let load = region::Load::start(self.nodes.native_doors(), MEMORY_POOL)?;
-        let until = Instant::now() + PATIENCE;
-        while load.filled() < u64::from(region::PAGES) {
-            self.look_up()?;
-            if load.is_broken() {
-                self.nodes.keep();
-                return Err(load
-                    .stop()
-                    .err()
-                    .unwrap_or_else(|| anyhow!("a worker ended")))
-                .context("the region is not filled");
-            }
-            if Instant::now() >= until {
-                self.nodes.keep();
-                bail!(
-                    "the region is not filled: {} of {} pages are. Last error: {}. The nodes' logs are in {}",
-                    load.filled(),
-                    region::PAGES,
-                    load.last_error().unwrap_or_else(|| "none".into()),
-                    self.nodes.folder().display()
-                );
-            }
-            std::thread::sleep(LOOK);
-        }
+        let load = self.until_filled(load)?;
         let mib = (u64::from(region::PAGES) * region::PAGE_BYTES as u64) >> 20;
         self.story.note(format!(
             "the killed nodes are back; a region of {mib} MiB of memory, {MEMORY_SCHEME}, is filled, read and written"
@@ -285,30 +263,8 @@ impl Show {
         let mut victims: Vec<NodeStatus> = before.nodes;
         victims.retain(|node| data_nodes.contains(&node.id) && !node.leads_directory);
         victims.truncate(2);
-        let ids: Vec<u64> = victims.iter().map(|node| node.id).collect();
-        anyhow::ensure!(ids.len() == 2, "fewer than two nodes hold data buckets");
         load.begin_round();
-        for victim in &victims {
-            let process = self.nodes.at(&victim.native);
-            self.nodes
-                .kill(process.context("the victim is not one of ours")?)?;
-        }
-        self.story.note(format!(
-            "killed nodes {} and {} at once, which held data buckets of it",
-            ids[0], ids[1]
-        ));
-        self.wait("their death is noticed", |report| {
-            let noticed = |id: &u64| report.nodes.iter().any(|n| n.id == *id && !n.up);
-            ids.iter().all(noticed)
-        })?;
-        // With as many nodes as members there is none to spare: what was lost is rebuilt where they ran.
-        self.nodes.revive()?;
-        let back = Instant::now();
-        self.wait("the lost buckets are rebuilt", |report| {
-            let up = report.nodes.iter().filter(|node| node.up).count();
-            up == all && report.pools.iter().all(|p| p.whole == p.buckets)
-        })?;
-        let rebuilt_ms = back.elapsed().as_millis() as u64;
+        let (ids, rebuilt_ms) = self.lose_and_rebuild(&victims)?;
         self.pause(WARM_UP)?;
         let longest_wait_ms = load.longest_wait().as_millis() as u64;
         self.story.note(format!(
@@ -336,6 +292,63 @@ impl Show {
             done,
         });
         Ok(())
+    }
+
+    /// Waits until the workers have written every page once.
+    fn until_filled(&mut self, load: region::Load) -> anyhow::Result<region::Load> {
+        let until = Instant::now() + PATIENCE;
+        while load.filled() < u64::from(region::PAGES) {
+            self.look_up()?;
+            if load.is_broken() {
+                self.nodes.keep();
+                return Err(load
+                    .stop()
+                    .err()
+                    .unwrap_or_else(|| anyhow!("a worker ended")))
+                .context("the region is not filled");
+            }
+            if Instant::now() >= until {
+                self.nodes.keep();
+                bail!(
+                    "the region is not filled: {} of {} pages are. Last error: {}. The nodes' logs are in {}",
+                    load.filled(),
+                    region::PAGES,
+                    load.last_error().unwrap_or_else(|| "none".into()),
+                    self.nodes.folder().display()
+                );
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(load)
+    }
+
+    /// Kills two nodes at once, starts them again, and waits until all is rebuilt: their ids, and how long it
+    /// took from their start on.
+    fn lose_and_rebuild(&mut self, victims: &[NodeStatus]) -> anyhow::Result<(Vec<u64>, u64)> {
+        let all = self.nodes.len();
+        let ids: Vec<u64> = victims.iter().map(|node| node.id).collect();
+        anyhow::ensure!(ids.len() == 2, "fewer than two nodes hold data buckets");
+        for victim in victims {
+            let process = self.nodes.at(&victim.native);
+            self.nodes
+                .kill(process.context("the victim is not one of ours")?)?;
+        }
+        self.story.note(format!(
+            "killed nodes {} and {} at once, which held data buckets of it",
+            ids[0], ids[1]
+        ));
+        self.wait("their death is noticed", |report| {
+            let noticed = |id: &u64| report.nodes.iter().any(|n| n.id == *id && !n.up);
+            ids.iter().all(noticed)
+        })?;
+        // With as many nodes as members there is none to spare: what was lost is rebuilt where they ran.
+        self.nodes.revive()?;
+        let back = Instant::now();
+        self.wait("the lost buckets are rebuilt", |report| {
+            let up = report.nodes.iter().filter(|node| node.up).count();
+            up == all && report.pools.iter().all(|p| p.whole == p.buckets)
+        })?;
+        Ok((ids, back.elapsed().as_millis() as u64))
     }
 
     /// The last act: a dataset, and a node killed between two reads of all of it.

@@ -127,15 +127,23 @@ fn stop(
             false => error,
         })?;
     let warning = after_stop(map, &report, node);
+    let takes = |n: &staves_model::Node| n.id != node.id && n.state == NodeState::Up && !n.draining;
+    let others = map.nodes.values().any(takes);
     let until = cluster.until_looked();
     while cluster.answers(node) {
         if Instant::now() + LOOK >= until {
-            let then = "it hands over what it serves, then ends";
+            let then = match others {
+                true => "it hands over what it serves, then ends",
+                false => "nobody is left to hand over to; it ends",
+            };
             return told(out, node, "stopping", then, warning);
         }
         std::thread::sleep(LOOK);
     }
-    let then = "it has handed over what it served";
+    let then = match others {
+        true => "it has handed over what it served",
+        false => "nobody was left to hand over to",
+    };
     told(out, node, "stopped", then, warning)
 }
 

@@ -38,46 +38,17 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             buckets,
             wait_when_lost,
         } => {
-            if let (Kind::Memory, Some(_)) = (kind, buckets) {
-                let text = "a memory pool takes no --buckets: they come with its regions";
-                return Err(Failure::Own(Own::Usage, text.into()).into());
-            }
-            if let (Kind::Files, Some(_)) = (kind, scheme) {
-                let text = "a files pool takes no --scheme: what is lost of it comes from its source again";
-                return Err(Failure::Own(Own::Usage, text.into()).into());
-            }
-            let (usual, scheme) = match kind {
-                Kind::Files => (FILES_BUCKETS, Scheme { m: 1, k: 0 }),
-                Kind::Cache | Kind::Memory => (BUCKETS, scheme.unwrap_or(SCHEME)),
-            };
-            let buckets = buckets.unwrap_or(usual);
+            let (scheme, buckets) = shape(kind, *scheme, *buckets)?;
             cluster.propose(&Change::CreatePool {
                 name: name.clone(),
-                kind: match kind {
-                    Kind::Cache => PoolKind::Cache,
-                    Kind::Memory => PoolKind::Memory {
-                        regions: Vec::new(),
-                    },
-                    Kind::Files => PoolKind::Files(Holdings::default()),
-                },
+                kind: kind_of(kind),
                 scheme,
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
-                buckets: if *kind == Kind::Memory { 0 } else { buckets },
+                buckets,
                 may_start_empty: *kind != Kind::Memory && !wait_when_lost,
             })?;
-            let then = match kind {
-                Kind::Cache => {
-                    let buckets = count(buckets as usize, "bucket");
-                    format!("{scheme}, {buckets}, {memory} of each node")
-                }
-                Kind::Memory => format!(
-                    "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
-                ),
-                Kind::Files => format!(
-                    "{buckets} buckets, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
-                ),
-            };
+            let then = made(name, kind, scheme, buckets, *memory);
             said(out, name, "created", &then, overcommitted(&cluster.map()?))
         }
         Pool::Set {
@@ -85,61 +56,117 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             scheme,
             memory,
             yes,
-        } => {
-            let report = cluster.status()?;
-            find_pool(&report, name)?;
-            let now = cluster.map()?.pool_named(name).map(|pool| pool.scheme);
-            let bears_less = now
-                .zip(*scheme)
-                .and_then(|(now, then)| bears_less(now, then));
-            if let (Some(less), Some(Scheme { k: 0, .. }), false) = (&bears_less, scheme, yes) {
-                let would = format!("pool '{name}' would bear {less}");
-                let not_done = format!("pool '{name}' was not set");
-                confirmed(&would, "Set it?", "sets it", &not_done, out)?;
-            }
-            if let Some(memory) = memory {
-                holds_what_is_there(&report, name, memory.0)?;
-            }
-            let change = Change::SetPool {
-                name: name.clone(),
-                scheme: *scheme,
-                node_budget_bytes: memory.map(|size| size.0),
-            };
-            cluster.propose(&change)?;
-            let then = "copies come and go while it serves; see 'staves status'";
-            let warning = memory.map(|_| cluster.map()).transpose()?;
-            let warning = warning.and_then(|map| overcommitted(&map));
-            let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
-            let warnings: Vec<String> = less.into_iter().chain(warning).collect();
-            let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-            said(out, name, "set", then, warning)
-        }
-        Pool::Delete { name, yes } => {
-            let report = cluster.status()?;
-            let kind = &find_pool(&report, name)?.kind;
-            let map = cluster.map()?;
-            let datasets = map.pool_named(name).and_then(|pool| pool.holdings());
-            let datasets = datasets.map_or(&[][..], |h| &h.datasets);
-            let used = in_use(&report, |dataset| {
-                datasets.iter().any(|d| d.name == dataset)
-            });
-            if !yes {
-                let what = match &used {
-                    Some(used) => format!("pool '{name}', which is in use ({used}),"),
-                    None => format!("pool '{name}'"),
-                };
-                confirm(&what, out)?;
-            }
-            cluster.propose(&Change::DeletePool { name: name.clone() })?;
-            let then = match kind.as_str() {
-                "files" => {
-                    "its memory is free; the files are where they always were, in their sources"
-                }
-                _ => "all that it held is gone",
-            };
-            said(out, name, "deleted", then, used.map(goes_on))
-        }
+        } => set(cluster, name, (*scheme, *memory), *yes, out),
+        Pool::Delete { name, yes } => delete(cluster, name, *yes, out),
     }
+}
+
+fn kind_of(kind: &Kind) -> PoolKind {
+    match kind {
+        Kind::Cache => PoolKind::Cache,
+        Kind::Memory => PoolKind::Memory {
+            regions: Vec::new(),
+        },
+        Kind::Files => PoolKind::Files(Holdings::default()),
+    }
+}
+
+/// The scheme and the buckets of a new pool, asked for or usual.
+fn shape(
+    kind: &Kind,
+    scheme: Option<Scheme>,
+    buckets: Option<u32>,
+) -> Result<(Scheme, u32), Failure> {
+    let wrong = match (kind, scheme, buckets) {
+        (Kind::Memory, _, Some(_)) => {
+            "a memory pool takes no --buckets: they come with its regions"
+        }
+        (Kind::Files, Some(_), _) => {
+            "a files pool takes no --scheme: what is lost of it comes from its source again"
+        }
+        (Kind::Memory, ..) => return Ok((scheme.unwrap_or(SCHEME), 0)),
+        (Kind::Cache, ..) => return Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(BUCKETS))),
+        (Kind::Files, ..) => return Ok((Scheme { m: 1, k: 0 }, buckets.unwrap_or(FILES_BUCKETS))),
+    };
+    Err(Failure::Own(Own::Usage, wrong.into()))
+}
+
+/// What a new pool is, and what to do with it.
+fn made(name: &str, kind: &Kind, scheme: Scheme, buckets: u32, memory: Size) -> String {
+    match kind {
+        Kind::Cache => {
+            let buckets = count(buckets as usize, "bucket");
+            format!("{scheme}, {buckets}, {memory} of each node")
+        }
+        Kind::Memory => format!(
+            "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
+        ),
+        Kind::Files => format!(
+            "{buckets} buckets, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
+        ),
+    }
+}
+
+fn set(
+    cluster: &Cluster,
+    name: &str,
+    (scheme, memory): (Option<Scheme>, Option<Size>),
+    yes: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    let report = cluster.status()?;
+    find_pool(&report, name)?;
+    let now = cluster.map()?.pool_named(name).map(|pool| pool.scheme);
+    let bears_less = now
+        .zip(scheme)
+        .and_then(|(now, then)| bears_less(now, then));
+    if let (Some(less), Some(Scheme { k: 0, .. }), false) = (&bears_less, scheme, yes) {
+        let would = format!("pool '{name}' would bear {less}");
+        let not_done = format!("pool '{name}' was not set");
+        confirmed(&would, "Set it?", "sets it", &not_done, out)?;
+    }
+    if let Some(memory) = memory {
+        holds_what_is_there(&report, name, memory.0)?;
+    }
+    let change = Change::SetPool {
+        name: name.to_owned(),
+        scheme,
+        node_budget_bytes: memory.map(|size| size.0),
+    };
+    cluster.propose(&change)?;
+    let then = "copies come and go while it serves; see 'staves status'";
+    let warning = memory.map(|_| cluster.map()).transpose()?;
+    let warning = warning.and_then(|map| overcommitted(&map));
+    let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
+    let warnings: Vec<String> = less.into_iter().chain(warning).collect();
+    let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
+    said(out, name, "set", then, warning)
+}
+
+fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Result<()> {
+    let report = cluster.status()?;
+    let kind = &find_pool(&report, name)?.kind;
+    let map = cluster.map()?;
+    let datasets = map.pool_named(name).and_then(|pool| pool.holdings());
+    let datasets = datasets.map_or(&[][..], |h| &h.datasets);
+    let used = in_use(&report, |dataset| {
+        datasets.iter().any(|d| d.name == dataset)
+    });
+    if !yes {
+        let what = match &used {
+            Some(used) => format!("pool '{name}', which is in use ({used}),"),
+            None => format!("pool '{name}'"),
+        };
+        confirm(&what, out)?;
+    }
+    cluster.propose(&Change::DeletePool {
+        name: name.to_owned(),
+    })?;
+    let then = match kind.as_str() {
+        "files" => "its memory is free; the files are where they always were, in their sources",
+        _ => "all that it held is gone",
+    };
+    said(out, name, "deleted", then, used.map(goes_on))
 }
 
 /// Which mounts use datasets, as far as they told a node lately.

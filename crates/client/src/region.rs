@@ -62,6 +62,9 @@ const NEWS_SPREADS: Duration = Duration::from_millis(500);
 /// How long before another node is asked for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// How long before a change is proposed again that was decided on an older map.
+const CHANGE_AGAIN: Duration = Duration::from_millis(5);
+
 /// A piece of a request that lies in one chunk.
 struct Piece {
     /// Where in the region.
@@ -94,19 +97,15 @@ impl Client {
     /// it counts as not there.
     pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
         let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
-        let mut found = known(&self.map());
         let asked_until = Instant::now() + NEWS_SPREADS;
         loop {
-            if let Some(id) = found {
+            // Never by the map at hand: the one of that name that it knows may have been deleted.
+            if let Some(id) = known(&*self.refresh().await?) {
                 return Ok(Region {
                     client: self.clone(),
                     id,
                     name: name.into(),
                 });
-            }
-            found = known(&*self.refresh().await?);
-            if found.is_some() {
-                continue;
             }
             if Instant::now() >= asked_until {
                 let text = format!(
@@ -132,12 +131,27 @@ impl Client {
 
     /// Makes a change of the cluster's map, through any node. The map of this client has it then.
     pub async fn propose(&self, change: &Change) -> Result<(), ClientError> {
+        match self.propose_on(None, change).await? {
+            Ok(()) => Ok(()),
+            Err((_, text)) => {
+                let code = ErrorCode::Refused;
+                Err(ClientError::Operation { code, text })
+            }
+        }
+    }
+
+    /// The same, if the map is still this one. `Err` within: refused by a map of that revision, and why.
+    async fn propose_on(
+        &self,
+        expected: Option<Revision>,
+        change: &Change,
+    ) -> Result<Result<(), (Revision, String)>, ClientError> {
         let change = postcard::to_allocvec(change).map_err(|error| ClientError::Operation {
             code: ErrorCode::Internal,
             text: format!("the change does not encode: {error}"),
         })?;
         let request = Message::Propose(Propose {
-            expected: None,
+            expected,
             change: change.into(),
         });
         let deadline = self.deadline();
@@ -146,11 +160,10 @@ impl Client {
         for node in map.nodes.values().filter(|n| n.state == NodeState::Up) {
             match self.ask(node.id, request.clone(), deadline).await {
                 Ok(Message::Proposed(Proposed::Applied { revision, .. })) => {
-                    return self.follow(revision, deadline).await;
+                    return self.follow(revision, deadline).await.map(Ok);
                 }
-                Ok(Message::Proposed(Proposed::Refused { reason, .. })) => {
-                    let code = ErrorCode::Refused;
-                    return Err(ClientError::Operation { code, text: reason });
+                Ok(Message::Proposed(Proposed::Refused { revision, reason })) => {
+                    return Ok(Err((revision, reason)));
                 }
                 Ok(other) => last = Some(refused_otherwise(&other)),
                 // Somebody else was quicker: no other node knows better.
@@ -246,8 +259,31 @@ impl Region {
     /// Lets it end at `size_bytes`. Nothing moves, and whoever uses it goes on.
     pub async fn grow(&self, size_bytes: u64) -> Result<(), ClientError> {
         let name = self.name.to_string();
-        let change = Change::GrowRegion { name, size_bytes };
-        self.client.propose(&change).await
+        self.change(&Change::GrowRegion { name, size_bytes }).await
+    }
+
+    /// Makes a change of this region, and of no other that has its name by now.
+    async fn change(&self, change: &Change) -> Result<(), ClientError> {
+        let deadline = self.client.deadline();
+        loop {
+            let map = self.client.refresh().await?;
+            let named = map.region_named(&self.name);
+            if named.is_none_or(|(_, region)| region.id != self.id) {
+                return Err(self.deleted());
+            }
+            let made = self.client.propose_on(Some(map.revision), change).await?;
+            match made {
+                Ok(()) => return Ok(()),
+                // The map has moved on, in whatever: look again who has the name.
+                Err((newer, _)) if newer > map.revision && Instant::now() < deadline => {
+                    tokio::time::sleep(CHANGE_AGAIN).await;
+                }
+                Err((_, text)) => {
+                    let code = ErrorCode::Refused;
+                    return Err(ClientError::Operation { code, text });
+                }
+            }
+        }
     }
 
     /// Begins or ends a load, and returns once all its groups are as that wants them (row H11). While it goes on
@@ -256,8 +292,7 @@ impl Region {
     /// made of the data in one pass.
     pub async fn load(&self, on: bool) -> Result<(), ClientError> {
         let name = self.name.to_string();
-        let change = Change::LoadRegion { name, on };
-        self.client.propose(&change).await?;
+        self.change(&Change::LoadRegion { name, on }).await?;
         let deadline = self.client.deadline();
         loop {
             let settled = self.stat().await?.settled;
@@ -305,7 +340,7 @@ impl Region {
     /// Deletes it, with all that it holds. Whoever still uses it gets an error that says so.
     pub async fn delete(self) -> Result<(), ClientError> {
         let name = self.name.to_string();
-        self.client.propose(&Change::DeleteRegion { name }).await
+        self.change(&Change::DeleteRegion { name }).await
     }
 
     /// The bytes from `offset` on. What was acknowledged before this was called is seen. Each page is read

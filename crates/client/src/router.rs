@@ -215,6 +215,7 @@ impl<T: Transport> Router<T> {
             todo: todo.collect(),
             answers: vec![None; count],
             deadline,
+            looked: false,
             too_low: Vec::new(),
             draw_above: 0,
         };
@@ -438,6 +439,8 @@ struct Turn<'a, T> {
     todo: Vec<Todo>,
     answers: Vec<Option<Answer>>,
     deadline: Instant,
+    /// A newer map was looked for.
+    looked: bool,
     /// Writes that no bucket has done, and that want numbers above `draw_above`.
     too_low: Vec<Todo>,
     draw_above: u64,
@@ -447,13 +450,12 @@ impl<T: Transport> Turn<'_, T> {
     async fn run(&mut self) -> Result<(), ClientError> {
         let options = &self.router.inner.options;
         let mut wait = options.backoff_min;
-        let mut pool_looked_up_again = false;
         loop {
             let map = self.router.map();
             match pool_of(&map, self.pool) {
                 Ok(pool) => self.attempt(&map, pool).await,
                 // Perhaps it was just made; look once at a newer map.
-                Err(_) if !pool_looked_up_again => pool_looked_up_again = true,
+                Err(_) if !self.looked => {}
                 Err(error) => return Err(error),
             }
             // A try that begins with next to no time left would only make it uncertain whether
@@ -462,6 +464,7 @@ impl<T: Transport> Turn<'_, T> {
                 return Ok(());
             }
             self.look_for_newer(&map).await;
+            self.looked = true;
             if Arc::ptr_eq(&map, &self.router.map()) {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(options.backoff_max);
@@ -500,8 +503,15 @@ impl<T: Transport> Turn<'_, T> {
             // Whoever was passed over is asked again: nobody else is left.
             self.router.inner.avoid.lock().clear();
         }
-        for (todo, answer) in rest {
-            self.settle(todo, answer);
+        for (mut todo, answer) in rest {
+            match answer {
+                // The map at hand may be an old one, which nobody is asked by that could tell.
+                Answer::Error(ErrorCode::Lost, text) if !self.looked => {
+                    todo.trouble = Some((ErrorCode::Lost, text));
+                    self.todo.push(todo);
+                }
+                answer => self.settle(todo, answer),
+            }
         }
         for outcome in self.router.round(map, &head, batches, self.deadline).await {
             match outcome.result {

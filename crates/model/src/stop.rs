@@ -1,9 +1,9 @@
 //! What the cluster bears once a node has stopped: asked before it stops (row D6).
 //!
-//! Memory dies with its process. A group of a pool that promises to keep what it holds, and that is
-//! down to the last m buckets, is lost with the next member that goes, however orderly it goes. So whoever
-//! stops a node asks first, and the directory's leader, which knows who else was told that it may,
-//! says whether it can be borne.
+//! Memory dies with its process. A group that is down to the last m buckets is lost with the next member
+//! that goes, however orderly it goes; where its pool may start empty it does, and what it held is gone all
+//! the same. So whoever stops a node asks first, and the directory's leader, which knows who else was told
+//! that it may, says whether it can be borne.
 
 use crate::ids::{GroupId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Node, NodeState, whole_buckets};
@@ -28,9 +28,7 @@ impl ClusterMap {
         let goes = |n: NodeId| n != node && goes(n);
         let mut after = AfterStop::default();
         for group in self.groups.values().filter(|g| g.names(node)) {
-            // A pool that may start empty promises nothing about what it held.
-            let keeps = self.pools.get(&group.pool);
-            if keeps.is_none_or(|pool| pool.may_start_empty) {
+            if !self.pools.contains_key(&group.pool) {
                 continue;
             }
             let bears = |gone: &dyn Fn(NodeId) -> bool| {
@@ -99,15 +97,18 @@ impl AfterStop {
             1 => ", and 1 group more".to_owned(),
             more => format!(", and {more} groups more"),
         };
+        let left = match group.m {
+            1 => "no copy left".to_owned(),
+            m => format!("fewer than the {m} members that it needs"),
+        };
         Some(format!(
-            "node {id} ({name}) cannot be stopped: group {group} of pool '{pool}'{more} would have fewer than the \
-             {m} members that it needs, and what it holds would be lost; wait until 'staves status' says that \
+            "node {id} ({name}) cannot be stopped: group {group} of pool '{pool}'{more} would have {left}, and what \
+             it holds would be lost; wait until 'staves status' says that \
              another loss is borne, or move its buckets away with 'staves node drain {id} --wait 10m'; nothing was \
              changed (--force stops all the same)",
             id = node.id,
             name = node.name,
             group = group.id,
-            m = group.m,
         ))
     }
 
@@ -293,12 +294,24 @@ mod tests {
         assert!(after.warning(&map).is_some());
     }
 
+    /// That a pool may start empty is for accidents: nobody empties it by an orderly stop without saying so.
     #[test]
-    fn a_pool_that_may_start_empty_refuses_no_stop() {
-        let mut map = cluster(1);
-        map.apply(None, &create_pool("cache", "1+0", 1, true))
+    fn the_last_copy_of_a_cache_is_not_stopped() {
+        let mut map = cluster(2);
+        map.apply(None, &create_pool("cache", "1+1", 2, true))
             .expect("new");
-        start(&mut map, &[1]);
-        assert_eq!(map.after_stop(NodeId(1), |_| false), AfterStop::default());
+        start(&mut map, &[1, 2]);
+        let nobody = |_| false;
+        let first = map.after_stop(NodeId(1), nobody);
+        assert_eq!(first.refusal(&map, &map.nodes[&NodeId(1)]), None);
+        assert!(first.warning(&map).is_some(), "it bears none then");
+        map.apply(None, &node_down(&map.clone(), 1)).expect("up");
+        let last = map.after_stop(NodeId(2), nobody);
+        let why = last
+            .refusal(&map, &map.nodes[&NodeId(2)])
+            .expect("the last");
+        for part in ["pool 'cache'", "no copy left", "--force"] {
+            assert!(why.contains(part), "{why}");
+        }
     }
 }

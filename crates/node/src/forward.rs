@@ -91,7 +91,7 @@ impl Transport for Ways {
     }
 
     fn seen(&self, _map: &ClusterMap, evidence: Evidence) {
-        self.witness.saw(evidence.node, evidence.sign);
+        self.witness.heard(evidence);
     }
 }
 

@@ -264,8 +264,11 @@ fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Rep
 }
 
 /// Why this node must not stop now, if what it holds would be lost. Without a leader of the directory nobody
-/// knows who else stops, and the map may be an old one: then a node that holds nothing that is kept may go.
+/// knows who else stops, and the map may be an old one: then only a node that holds nothing may go.
 async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
+    if !running.host.holds_anything() {
+        return None;
+    }
     match running.directory.may_stop(patience.mul_f32(0.7)).await {
         Ok(refusal) => refusal,
         Err(error) => {
@@ -279,14 +282,11 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
 /// Why a node must not stop of which no leader says that it may.
 fn unjudged(map: &ClusterMap, me: NodeId) -> Option<String> {
     let node = map.nodes.get(&me)?;
-    let keeps = |group: &staves_model::Group| {
-        let pool = map.pools.get(&group.pool);
-        group.names(me) && pool.is_some_and(|pool| !pool.may_start_empty)
-    };
-    map.groups.values().any(keeps).then(|| {
+    let holds = |group: &staves_model::Group| group.names(me);
+    map.groups.values().any(holds).then(|| {
         format!(
-            "node {me} ({}) cannot be stopped: it holds buckets that are to be kept, and no leader of the directory says \
-             whether others hold them as well, so that this node's map may be an old one; bring the directory's \
+            "node {me} ({}) cannot be stopped: it holds buckets, and no leader of the directory says whether others hold \
+             them as well, so that this node's map may be an old one; bring the directory's \
              voters back ('staves status' names them); nothing was changed (--force stops all the same)",
             node.name
         )
@@ -513,7 +513,7 @@ fn directory_error(reply: Reply, error: &DirectoryError) {
 /// What somebody saw of other nodes goes to the directory's leader (row D5).
 fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
     for evidence in report.seen {
-        running.witness.saw(evidence.node, evidence.sign);
+        running.witness.heard(evidence);
     }
     reply.send(&Message::Done);
 }
@@ -560,7 +560,7 @@ mod tests {
 
     /// Regression: without a leader of the directory a stop was judged by the node's own map, however old.
     #[test]
-    fn without_a_leader_only_a_node_that_keeps_nothing_stops() {
+    fn without_a_leader_only_a_node_that_holds_nothing_stops() {
         let mut map = ClusterMap::default();
         let cluster = staves_model::ClusterId(1);
         let mut apply = |change: Change| map.apply(None, &change).map(|_| ()).expect("sound");
@@ -601,8 +601,9 @@ mod tests {
             map.apply(None, &Change::CommitEpochs(vec![epoch]))
                 .expect("sound");
             let why = unjudged(&map, NodeId(1));
-            assert_eq!(why.is_none(), may_start_empty, "{why:?}");
-            assert!(why.is_none_or(|why| why.contains("node 1 (n1)") && why.contains("--force")));
+            let why = why.expect("it holds a bucket");
+            assert!(why.contains("node 1 (n1)") && why.contains("--force"));
+            assert_eq!(unjudged(&map, NodeId(3)), None);
         }
     }
 

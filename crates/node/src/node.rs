@@ -134,56 +134,12 @@ impl Node {
             incarnation: life.incarnation,
         });
 
-        let (witness, said) = Witness::new();
-        let saw = witness.clone();
-        let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
-        let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
-        let options = start::host_options(&config);
-        let memory = config.memory.0;
-        let files = Arc::new(Files::new(life, peers.clone(), arena.clone(), memory));
-        let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
-        let ways = Ways::new(host.clone(), directory.map(), witness.clone());
-        let router = NodeRouter::new(
-            ways,
-            staves_model::ClientId(rand::random::<u64>().max(1)),
-            Arc::new(ClusterMap::default()),
-            staves_client::RouterOptions::default(),
-        );
-        host.set_router(router);
-        let now = Arc::new(Running {
-            host: host.clone(),
-            files: files.clone(),
-            directory: directory.clone(),
-            identity,
-            witness,
-            door: door.state.clone(),
-            clients_max: config.clients_max,
-            value_bytes_max: config.value_bytes_max.0 as usize,
-            redirect: config.resp_redirect,
-            stop_ms: config.stop_ms.duration(),
-            data: config.data.clone(),
-            resp_port: addresses.resp.port(),
-            memory_bytes: config.memory.0,
-            stop_asked: watch::Sender::new(false),
-            stopping: AtomicBool::new(false),
-        });
-        let first = directory.map().borrow().clone();
-        if first.pool_named(&config.pool).is_none() && !first.pools.is_empty() {
-            let pool = &config.pool;
-            tracing::warn!(%pool, "the cluster has no such pool: the RESP door answers for no key until there is one");
-        }
-        files.follow(&first);
-        host.follow(first);
-        entry.set(now.clone());
-        tasks.push(tokio::spawn(follow_map(
-            host.clone(),
-            files.clone(),
-            directory.map(),
-        )));
-        tasks.push(tokio::spawn(witness::run(directory.clone(), said)));
-        tasks.push(tokio::spawn(leave::came_back(now.clone())));
-        tasks.extend(Files::drivers(files, directory.clone()));
-        tasks.extend(host::drivers(host, directory));
+        let (witness, said) = Witness::new(directory.map());
+        let doors = (door.state.clone(), addresses.resp.port());
+        let now = Running::new(&config, (life, identity), arena, witness, &directory, doors);
+        now.begin(&config.pool, &entry);
+        tasks.extend(now.drivers());
+        tasks.push(tokio::spawn(witness::run(directory, said)));
         phase.send_replace(Phase::Open);
         tracing::info!(
             node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
@@ -413,6 +369,74 @@ async fn follow_map(host: Arc<Host>, files: Arc<Files>, mut map: watch::Receiver
 }
 
 impl Running {
+    /// A node that has its life, and serves nobody yet. `doors`: Redis's, and its port.
+    fn new(
+        config: &Config,
+        (life, identity): (Life, Identity),
+        arena: Arc<Arena>,
+        witness: Witness,
+        directory: &Directory,
+        (door, resp_port): (Arc<DoorState>, u16),
+    ) -> Arc<Running> {
+        let saw = witness.clone();
+        let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
+        let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
+        let options = start::host_options(config);
+        let memory = config.memory.0;
+        let files = Arc::new(Files::new(life, peers.clone(), arena.clone(), memory));
+        let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
+        let ways = Ways::new(host.clone(), directory.map(), witness.clone());
+        let router = NodeRouter::new(
+            ways,
+            staves_model::ClientId(rand::random::<u64>().max(1)),
+            Arc::new(ClusterMap::default()),
+            staves_client::RouterOptions::default(),
+        );
+        host.set_router(router);
+        Arc::new(Running {
+            host,
+            files,
+            directory: directory.clone(),
+            identity,
+            witness,
+            door,
+            clients_max: config.clients_max,
+            value_bytes_max: config.value_bytes_max.0 as usize,
+            redirect: config.resp_redirect,
+            stop_ms: config.stop_ms.duration(),
+            data: config.data.clone(),
+            resp_port,
+            memory_bytes: config.memory.0,
+            stop_asked: watch::Sender::new(false),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes over the map as it is, and lets the doors know of the node.
+    fn begin(self: &Arc<Self>, pool: &str, entry: &Entry) {
+        let first = self.directory.map().borrow().clone();
+        if first.pool_named(pool).is_none() && !first.pools.is_empty() {
+            tracing::warn!(%pool, "the cluster has no such pool: the RESP door answers for no key until there is one");
+        }
+        self.files.follow(&first);
+        self.host.follow(first);
+        entry.set(self.clone());
+    }
+
+    /// What keeps it going, until the tasks are aborted.
+    fn drivers(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
+        let (host, files) = (self.host.clone(), self.files.clone());
+        let directory = self.directory.clone();
+        let map = directory.map();
+        let mut tasks = vec![
+            tokio::spawn(follow_map(host.clone(), files.clone(), map)),
+            tokio::spawn(leave::came_back(self.clone())),
+        ];
+        tasks.extend(Files::drivers(files, directory.clone()));
+        tasks.extend(host::drivers(host, directory));
+        tasks
+    }
+
     /// Whether the node is on its way out.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)

@@ -307,6 +307,34 @@ fn a_node_that_was_told_to_stop_starts_again_at_once() {
     });
 }
 
+/// An orderly stop does not throw away the last copy of anything, unless it is told to.
+#[test]
+fn the_last_copy_of_a_key_is_not_stopped_by_the_way() {
+    let cluster = Cluster::start(1);
+    let native = cluster.nodes[0].native.clone();
+    let put = cluster.run(0, &["cache", "put", "greeting", "hello"]);
+    assert_eq!(put.code, Some(0), "{}", put.stderr);
+    let refused = cluster.run(0, &["node", "stop", &native]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    for part in ["pool 'cache'", "no copy left", "--force"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    let got = cluster.run(0, &["cache", "get", "greeting"]);
+    assert_eq!(got.stdout.trim(), "hello");
+    let forced = cluster.run(0, &["node", "stop", &native, "--force"]);
+    assert_eq!(forced.code, Some(0), "{}", forced.stderr);
+    assert!(forced.stdout.contains("nobody"), "{}", forced.stdout);
+}
+
+/// A node that holds nothing goes at once.
+#[test]
+fn an_empty_node_stops_without_a_word() {
+    let cluster = Cluster::start(1);
+    let native = cluster.nodes[0].native.clone();
+    let ran = cluster.run(0, &["node", "stop", &native]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+}
+
 impl Cluster {
     /// A node that does not lead the directory: its place here, its row in the status, its process's id.
     fn follower(&self) -> (usize, usize, u32) {

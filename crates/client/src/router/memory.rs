@@ -107,6 +107,7 @@ impl<T: Transport> Router<T> {
             todo: todo.collect(),
             answers: vec![None; count],
             deadline,
+            looked: false,
             too_low: Vec::new(),
             draw_above: 0,
         };
@@ -250,6 +251,8 @@ struct Turn<'a, T> {
     todo: Vec<Todo>,
     answers: Vec<Option<Answer>>,
     deadline: Instant,
+    /// A newer map was looked for.
+    looked: bool,
     /// Writes that no bucket has done, and that want numbers above `draw_above`.
     too_low: Vec<Todo>,
     draw_above: u64,
@@ -268,6 +271,7 @@ impl<T: Transport> Turn<'_, T> {
                 return;
             }
             self.look_for_newer(&map).await;
+            self.looked = true;
             if Arc::ptr_eq(&map, &self.router.map()) {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(options.backoff_max);
@@ -305,8 +309,15 @@ impl<T: Transport> Turn<'_, T> {
             // Whoever was passed over is asked again: nobody else is left.
             self.router.inner.avoid.lock().clear();
         }
-        for (todo, answer) in rest {
-            self.settle(todo, answer);
+        for (mut todo, answer) in rest {
+            match answer {
+                // The map at hand may be an old one, which nobody is asked by that could tell.
+                Answer::Error(ErrorCode::Lost, text) if !self.looked => {
+                    todo.trouble = Some((ErrorCode::Lost, text));
+                    self.todo.push(todo);
+                }
+                answer => self.settle(todo, answer),
+            }
         }
         for (todo, result) in self
             .router

@@ -231,6 +231,32 @@ fn a_bucket_that_is_lost_is_said_to_be_lost_at_once() {
     });
 }
 
+/// Regression: who had once heard that a bucket is lost said so for ever, though its nodes had come back.
+#[test]
+fn a_bucket_that_was_lost_and_is_back_answers_again() {
+    run(async {
+        let cluster = Cluster::start(2).await;
+        let client = cluster.client().await;
+        client.put("k", "v").await.expect("put");
+        let lost = |lost: bool| {
+            let mut world = cluster.world.lock();
+            let id = world
+                .map
+                .group_of(PoolId(1), hash_slot(b"k"))
+                .expect("one")
+                .id;
+            world.change(|map| map.groups.get_mut(&id).expect("it").lost = lost);
+        };
+        lost(true);
+        client.refresh().await.expect("a map");
+        let error = client.get("k").await.expect_err("lost");
+        assert_eq!(error.code(), ErrorCode::Lost);
+        lost(false);
+        let got = client.get("k").await.expect("it is back");
+        assert_eq!(got.as_deref(), Some(&b"v"[..]));
+    });
+}
+
 /// Regression: a write that was sent, and whose bucket was then said to be lost, was told not to be done; it
 /// was there when enough of its nodes came back.
 #[test]

@@ -38,6 +38,13 @@ const TURN_BYTES: usize = 1 << 20;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
 
+/// What a transaction is answered: its beginning, what follows that, and its end.
+const NO_TRANSACTIONS: &str = "ERR unknown command 'MULTI': there are no transactions here; what follows is not done, up to EXEC or DISCARD";
+const NOT_DONE: &str =
+    "ERR not done: it follows a MULTI, which was refused; EXEC or DISCARD ends that";
+const ABORTED: &str =
+    "EXECABORT Transaction discarded: there are no transactions here; nothing was done";
+
 /// One connection: what has been read and not taken apart, and the rest.
 pub(super) struct Connection {
     input: BytesMut,
@@ -61,6 +68,8 @@ struct Desk {
     now: Time,
     deadline: Time,
     commands: u64,
+    /// A MULTI was refused: nothing is done up to its EXEC.
+    in_refused_multi: bool,
     /// The connection is to be closed once everything is answered.
     closing: bool,
 }
@@ -96,6 +105,7 @@ impl Connection {
                 now: Time::ZERO,
                 deadline: Time::ZERO,
                 commands: 0,
+                in_refused_multi: false,
                 closing: false,
                 running,
             },
@@ -277,17 +287,30 @@ impl Desk {
             }
             host.peers.flush();
         }
-        if let Some(pool) = self.routes.door.filter(|_| self.detour.is_ready()) {
-            let waiting = self.places.waiting();
-            let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
-            let waiting: BTreeSet<u32> = buckets.collect();
-            self.detour.set_out(host, &self.mailbox, pool, &waiting);
+        if self.detour.is_ready() {
+            self.set_out();
         }
         self.places.release(&mut self.output);
         let done = std::mem::take(&mut self.commands);
         if done > 0 {
             let door = &self.running.door;
             door.commands_total.fetch_add(done, Ordering::Relaxed);
+        }
+    }
+
+    // What goes by another way. Where the door's pool is deleted there is none any more.
+    fn set_out(&mut self) {
+        let host = &self.running.host;
+        if let Some(pool) = self.routes.door {
+            let waiting = self.places.waiting();
+            let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
+            let waiting: BTreeSet<u32> = buckets.collect();
+            self.detour.set_out(host, &self.mailbox, pool, &waiting);
+        } else {
+            let places = &mut self.places;
+            self.detour.stay(|place, part, answer| {
+                places.settle(place, part, answer);
+            });
         }
     }
 
@@ -354,6 +377,9 @@ impl Desk {
     fn command(&mut self, command: Command<'_>) {
         self.commands += 1;
         match command {
+            Command::Data { .. } | Command::KeyCount if self.in_refused_multi => {
+                self.error(NOT_DONE);
+            }
             Command::Data {
                 ops: Ops::One(op),
                 join,
@@ -374,15 +400,28 @@ impl Desk {
                 let out = places.tail(output);
                 let after = session.answer(name, args, || running.facts(), out);
                 self.closing |= after == After::Close;
+                self.in_refused_multi &= name != Name::Reset;
                 if matches!(name, Name::Client | Name::Hello | Name::Reset) {
                     let client = self.session.client();
                     let mut clients = self.running.door.clients.lock();
                     clients.insert(client.id, client.clone());
                 }
             }
-            Command::Refused(text) => self.places.tail(&mut self.output).error(&text),
+            Command::Multi => {
+                self.in_refused_multi = true;
+                self.error(NO_TRANSACTIONS);
+            }
+            Command::EndMulti(text) => match std::mem::take(&mut self.in_refused_multi) {
+                true => self.error(ABORTED),
+                false => self.error(&text),
+            },
+            Command::Refused(text) => self.error(&text),
             Command::Nothing => self.commands -= 1,
         }
+    }
+
+    fn error(&mut self, text: &str) {
+        self.places.tail(&mut self.output).error(text);
     }
 
     /// A command of one operation: the fast path.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{PoolId, Time};
+use staves_model::{ClientId, PoolId, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
 use staves_wire::group::RequestId;
@@ -114,26 +114,51 @@ impl Detour {
     pub(super) fn back(&mut self, batch: Vec<Detoured>, mut settle: impl FnMut(u64, u32, Answer)) {
         self.under_way = false;
         for one in batch {
-            if let Some(count) = self.held.get_mut(&one.bucket) {
-                *count -= 1;
-                if *count == 0 {
-                    self.held.remove(&one.bucket);
-                }
-            }
+            self.let_go(one.bucket);
             settle(one.place, one.part, one.answer);
+        }
+    }
+
+    /// The pool was deleted, and with it whoever could answer: what is queued does not set out.
+    pub(super) fn stay(&mut self, mut settle: impl FnMut(u64, u32, Answer)) {
+        for ((place, part), wanted) in std::mem::take(&mut self.queued) {
+            self.let_go(wanted.bucket);
+            let gone = "the pool that this door serves was deleted";
+            let answer = match wanted.request {
+                None => Answer::error(ErrorCode::NotFound, gone),
+                Some(_) => {
+                    let text = format!("the write may or may not have been done before: {gone}");
+                    Answer::error(ErrorCode::Unreachable, text)
+                }
+            };
+            settle(place, part, answer);
+        }
+    }
+
+    fn let_go(&mut self, bucket: u32) {
+        if let Some(count) = self.held.get_mut(&bucket) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&bucket);
+            }
         }
     }
 }
 
 /// Where an operation's answer belongs.
 type Home = (u64, u32, u32);
+/// A bucket, and the client under whose numbers it was asked: each bucket has one of its own, and a pool may be made anew
+/// with other buckets.
+type Lane = (u32, ClientId);
+/// An operation that may have been done under this number.
+type Begun = (Home, OwnedOp, RequestId);
 
 async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>) -> Vec<Detoured> {
     let now = host.clock.now();
     let latest = batch.iter().map(|(_, wanted)| wanted.deadline).max();
     let deadline = Instant::now() + latest.unwrap_or(now).since(now);
     let mut came_back = Vec::with_capacity(batch.len());
-    let mut numbered: BTreeMap<u32, Vec<(Home, OwnedOp, RequestId)>> = BTreeMap::new();
+    let mut numbered: BTreeMap<Lane, Vec<Begun>> = BTreeMap::new();
     let mut fresh: Vec<(Home, OwnedOp)> = Vec::new();
     for ((place, part), wanted) in batch {
         let home = (place, part, wanted.bucket);
@@ -142,7 +167,7 @@ async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>
             .filter(|_| !planted(Mutant::InterruptedUnderNewNumber))
         {
             Some(request) => {
-                let waiting = numbered.entry(wanted.bucket).or_default();
+                let waiting = numbered.entry((wanted.bucket, request.client)).or_default();
                 waiting.push((home, wanted.op, request));
             }
             None if wanted.deadline <= now => {
@@ -153,7 +178,7 @@ async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>
         }
     }
     // First those that may have taken effect: what the connection sent later must find them done.
-    for (bucket, ops) in numbered {
+    for ((bucket, _), ops) in numbered {
         came_back.extend(take_up(host, pool, bucket, ops, deadline).await);
     }
     let (homes, ops): (Vec<Home>, Vec<OwnedOp>) = fresh.into_iter().unzip();
@@ -174,7 +199,7 @@ async fn take_up(
     host: &Arc<Host>,
     pool: PoolId,
     bucket: u32,
-    ops: Vec<(Home, OwnedOp, RequestId)>,
+    ops: Vec<Begun>,
     deadline: Instant,
 ) -> Vec<Detoured> {
     let Some((_, _, first)) = ops.first() else {
@@ -281,5 +306,32 @@ mod tests {
         come(&mut detour, &[(8, 0, 3)]);
         assert!(!detour.holds(3));
         assert_eq!(settled, [(7, 0), (7, 1), (8, 0)]);
+    }
+
+    /// Regression: what was queued when its pool was deleted was never answered, nor anything after it.
+    #[test]
+    fn whoever_is_queued_when_the_pool_goes_is_told() {
+        let mut detour = Detour::default();
+        detour.push(7, 0, wanted(3));
+        let request = RequestId {
+            client: ClientId(5),
+            number: 1,
+            floor: 1,
+        };
+        let begun = Wanted {
+            request: Some(request),
+            ..wanted(3)
+        };
+        detour.push(8, 0, begun);
+        let mut told = Vec::new();
+        detour.stay(|place, _, answer| match answer {
+            Answer::Error(code, _) => told.push((place, code)),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(
+            told,
+            [(7, ErrorCode::NotFound), (8, ErrorCode::Unreachable)]
+        );
+        assert!(!detour.holds(3) && !detour.is_ready());
     }
 }

@@ -7,6 +7,7 @@ use staves_store::EXTENT_BYTES;
 use staves_wire::cache::CacheStatsAnswer;
 
 use super::Host;
+use super::bucket::Bucket;
 
 /// Figures over buckets of this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -102,6 +103,20 @@ impl Host {
                 taken + bytes(pool.budget.taken()),
                 limit + bytes(pool.budget.limit()),
             )
+        })
+    }
+
+    /// Whether anything that was ever written may be here: a member of a region, or one of a cache that was not
+    /// always empty.
+    pub(crate) fn holds_anything(&self) -> bool {
+        let routes = self.routes();
+        routes.cells().any(|cell| {
+            let state = cell.lock();
+            state.bucket.as_ref().is_some_and(|bucket| {
+                let member = bucket.member();
+                let written = member.stream(0).is_some_and(|stream| stream.prefix > 0);
+                member.slot().is_some() && (written || !matches!(bucket, Bucket::Cache(_)))
+            })
         })
     }
 
