@@ -13,6 +13,7 @@ use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use staves_client::{Dataset, Kind, OpenFile, SourceError};
 use staves_model::{Change, ClusterMap, NodeId, Pin, Pool};
+use staves_node::status::{NodeStatus, StatusReport};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -73,7 +74,7 @@ pub fn run(args: &Args, command: &Files) -> anyhow::Result<()> {
     let session = Session::open(args)?;
     match command {
         Files::List => list(&session, out),
-        Files::Show { dataset } => show(&session, dataset, out),
+        Files::Show { dataset } => show(args, &session, dataset, out),
         Files::Preload {
             dataset,
             paths,
@@ -342,7 +343,7 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
     Ok(files)
 }
 
-fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
+fn show(args: &Args, session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
     let asked = data.clone();
@@ -379,8 +380,22 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
             "node_bytes": nodes.iter().map(|(n, b)| (n.to_string(), *b)).collect::<BTreeMap<_, _>>(),
         })).collect::<Vec<_>>(),
     });
+    let mut warnings = Vec::new();
     if !held.silent.is_empty() {
-        output::warn(out, &mut told, held.silence());
+        warnings.push(held.silence());
+    }
+    let lacks = |(found, here, _, pinned): &(&Found, u64, _, bool)| {
+        let lacks = *pinned && *here < found.file.size();
+        lacks.then(|| found.path())
+    };
+    let lacking: BTreeSet<String> = rows.iter().filter_map(lacks).collect();
+    if !lacking.is_empty() {
+        let status = Cluster::connect(&args.cluster, session.left());
+        let status = status.and_then(|cluster| cluster.status());
+        warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
+    }
+    if !warnings.is_empty() {
+        output::warn(out, &mut told, warnings.join("; "));
     }
     output::answer(out, &told, |_| {
         let lines = rows.iter().map(|(found, here, nodes, pinned)| {
@@ -408,6 +423,24 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
             percent(here, size)
         )
     })
+}
+
+/// That these pinned files are not all in memory, and why, as far as nodes say.
+fn lacks_pinned(
+    report: Option<&StatusReport>,
+    dataset: &str,
+    lacking: &BTreeSet<String>,
+) -> String {
+    let facts = |node: &NodeStatus| node.facts.clone().unwrap_or_default().lacking;
+    let mut nodes = report.into_iter().flat_map(|report| &report.nodes);
+    let said = nodes.find_map(|node| {
+        let mut facts = facts(node).into_iter();
+        let lack = facts.find(|lack| lack.dataset == dataset && lacking.contains(&lack.path))?;
+        Some(format!("{} of {}: {}", lack.path, node.name, lack.why))
+    });
+    let why = said.unwrap_or_else(|| "nodes fetch them now".to_owned());
+    let files = output::count(lacking.len(), "pinned file");
+    format!("{files} not all in memory ({why}); it is tried again by itself")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use staves_model::{
     PoolKind, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
-use staves_node::status::{AgainFacts, DirectoryFacts, NodeFacts, StatusReport};
+use staves_node::status::{AgainFacts, DirectoryFacts, LackFacts, NodeFacts, StatusReport};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
 use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
@@ -32,6 +32,8 @@ pub struct State {
     pub used_bytes: u64,
     /// What the first node says that it has others fetch again.
     pub fetching_again: Option<AgainFacts>,
+    /// Pinned files that the first node says it has not all of.
+    pub lacking: Vec<LackFacts>,
     /// Nobody leads the directory, and nothing can be changed.
     pub no_leader: bool,
     /// What a change names is gone when it comes.
@@ -283,6 +285,7 @@ fn status(state: &State) -> Message {
         keys: state.keys.len() as u64,
         used_bytes: state.used_bytes,
         fetching_again: state.fetching_again.clone(),
+        lacking: state.lacking.clone(),
         ..NodeFacts::default()
     };
     let report = StatusReport::new(&state.map, NodeId(1), directory, [facts]);

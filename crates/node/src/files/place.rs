@@ -121,6 +121,8 @@ fn decide(
     copying: Option<u32>,
 ) -> Plan {
     let bucket_bytes = pool.blocks.bucket_bytes();
+    let going = entry.holdings().map(|h| pool.going(files.life, h));
+    let going = going.unwrap_or_default();
     let evicted = pool.blocks.figures().evicted_last;
     let evicts_last = evicted > std::mem::replace(&mut watch.evicted, evicted);
     let draining = map.nodes.get(&files.life.node).is_some_and(|n| n.draining);
@@ -131,6 +133,7 @@ fn decide(
         bucket_bytes: &bucket_bytes,
         evicts_last,
         copying,
+        going: &going,
         draining,
     };
     let now = Time(files.began.elapsed().as_nanos() as u64 + 1);
