@@ -253,6 +253,7 @@ fn go_by(map: &ClusterMap) {
                 bucket_bytes: &vec![1 << 18; holdings.buckets.len()],
                 evicts_last: true,
                 copying: None,
+                going: &[],
                 draining: false,
             };
             let _ = Capacity::default().step(Time::ZERO, map, pool, &own);

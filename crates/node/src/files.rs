@@ -272,7 +272,6 @@ impl Files {
     /// Answers from memory.
     pub(crate) fn read(&self, ask: &FileRead) -> Result<FileBytes, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
-        check_range(ask.from, u64::from(ask.len))?;
         let bytes = pool.get(ask.file, ask.from, ask.len as usize, self.moment());
         if bytes.is_some() {
             pool.counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -667,7 +666,8 @@ fn copies(holdings: &Holdings, bucket: u32, life: Life) -> Copies {
     }
 }
 
-fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
+/// Refuses what is no range of one stretch.
+pub(crate) fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
     let within = from % STRETCH_BYTES + len <= STRETCH_BYTES
         && (from / BLOCK_BYTES as u64) < u64::from(u32::MAX);
     if len > 0 && len <= STRETCH_BYTES && within {

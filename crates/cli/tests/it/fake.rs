@@ -14,7 +14,7 @@ use staves_node::status::{AgainFacts, DirectoryFacts, LackFacts, NodeFacts, Stat
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
 use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
-use staves_wire::files::{FileKey, FileKeysAnswer};
+use staves_wire::files::{CHECKED_ALL, FileChange, FileChangesAnswer, FileKey};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
@@ -191,7 +191,7 @@ impl Handler for Door {
     fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
         let mut state = self.state.lock().expect("not poisoned");
         let undecided = state.no_leader && matches!(request, Message::Propose(_));
-        let unsaid = state.blocks.is_none() && matches!(request, Message::FileKeys(_));
+        let unsaid = state.blocks.is_none() && matches!(request, Message::FileChanges(_));
         if state.silent || undecided || unsaid {
             return state.held.push(reply);
         }
@@ -220,10 +220,18 @@ impl Door {
             Message::NodeDrain(target) => drain(state, target.node, true),
             Message::NodeResume(target) => drain(state, target.node, false),
             Message::NodeStop(_) => Message::Done,
-            Message::FileKeys(_) => Message::FileKeysAnswer(FileKeysAnswer {
-                holds: false,
-                keys: state.blocks.clone().expect("looked at before"),
-            }),
+            Message::FileChanges(_) => {
+                let keys = state.blocks.clone().expect("looked at before");
+                let entries = (0..)
+                    .zip(keys)
+                    .map(|(entry, key)| FileChange { entry, key });
+                Message::FileChangesAnswer(FileChangesAnswer {
+                    incarnation: Incarnation(1),
+                    number: 1,
+                    next: CHECKED_ALL,
+                    entries: entries.collect(),
+                })
+            }
             Message::KeyRange(target) => Message::KeyRangeAnswer(KeyRangeAnswer {
                 node: target.node,
                 incarnation: Incarnation(1),

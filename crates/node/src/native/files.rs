@@ -10,6 +10,7 @@ use staves_wire::files::{
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
+use crate::files::check_range;
 use crate::node::Running;
 
 fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
@@ -19,7 +20,12 @@ fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
     }
 }
 
+// Lengths are looked at before room is asked for: what waits for more room than there is keeps it from all behind.
+
 pub(super) fn read(running: &Arc<Running>, ask: FileRead, reply: Reply) {
+    if let Err(wrong) = check_range(ask.from, ask.len.into()) {
+        return answer(reply, Err(wrong));
+    }
     if running.files.may_answer(&reply, ask.len) {
         return answer(reply, running.files.read(&ask).map(Message::FileBytes));
     }
@@ -34,6 +40,9 @@ pub(super) fn read(running: &Arc<Running>, ask: FileRead, reply: Reply) {
 }
 
 pub(super) fn fetch(running: &Arc<Running>, ask: FileFetch, reply: Reply) {
+    if let Err(wrong) = check_range(ask.read.from, ask.read.len.into()) {
+        return answer(reply, Err(wrong));
+    }
     let files = running.files.clone();
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);

@@ -8,6 +8,7 @@ mod configs;
 mod failover;
 mod files;
 mod fuzz;
+mod hostile;
 mod lives;
 mod membership;
 mod memory;

@@ -10,7 +10,7 @@ use staves_model::{Change, ClusterId, Pin, PoolId};
 use staves_net::{Connection, Identity, Options};
 use staves_node::resident::resident_bytes;
 use staves_wire::Message;
-use staves_wire::files::{ALL_BUCKETS, FileFetch, FileKeys, FileRead};
+use staves_wire::files::{CHECKED_ALL, FileChanges, FileFetch, FileRead};
 
 use super::Cluster;
 
@@ -340,16 +340,16 @@ fn pinned_files_are_fetched_by_whoever_reaches_their_source() {
         let mut there = std::collections::BTreeMap::new();
         let pool = map.pool_named("files").unwrap().id;
         for node in map.nodes.keys() {
-            let ask = Message::FileKeys(FileKeys {
-                pool,
-                bucket: ALL_BUCKETS,
-            });
+            let (since, from) = (0, 0);
+            let ask = Message::FileChanges(FileChanges { pool, since, from });
             let until = Instant::now() + Duration::from_secs(5);
             let answer = runtime.block_on(client.ask(*node, ask, until));
-            let Ok(Message::FileKeysAnswer(answer)) = answer else {
+            let Ok(Message::FileChangesAnswer(answer)) = answer else {
                 return false;
             };
-            for key in answer.keys.iter().filter(|key| key.file == file.id()) {
+            assert_eq!(answer.next, CHECKED_ALL, "so few are one page");
+            let keys = answer.entries.iter().map(|change| change.key);
+            for key in keys.filter(|key| key.file == file.id()) {
                 *there.entry(key.block).or_insert(0) |= key.parts;
             }
         }

@@ -1,0 +1,197 @@
+//! What nodes say to each other, with contents that make no sense.
+
+use bytes::Bytes;
+use serde::Serialize;
+use staves_model::{
+    ClientId, ClusterId, Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time,
+};
+use staves_wire::Message;
+use staves_wire::directory::{Calls, LeaseRequest, Leave, Probe, Raft, RaftKind};
+use staves_wire::group::{Batch, Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
+
+use super::{NOBODY, NUMBERS, Served};
+
+/// Group messages of nobody, and of lives and epochs that there are not.
+pub fn of_groups(served: &Served) -> Vec<Message> {
+    let map = served.town.citizens[0].map();
+    let deltas = |seq: u64, offset: u64| {
+        let run = Run {
+            offset,
+            len: 4,
+            kind: RunKind::Bytes,
+        };
+        let request = RequestId {
+            client: ClientId(seq),
+            number: seq,
+            floor: u64::MAX,
+        };
+        let delta = Delta {
+            label: Label {
+                epoch: Epoch(u64::MAX),
+                seq,
+            },
+            request: Some(request),
+            answer: Bytes::new(),
+            runs: vec![run; 3],
+            bytes: Bytes::from_static(b"lieslieslies"),
+        };
+        GroupMessage::Deltas {
+            stream: 255,
+            deltas: vec![delta; 3],
+            stable: seq,
+            last: seq,
+            clock: Time(seq),
+            want_extents: u32::MAX,
+        }
+    };
+    let mut messages = Vec::new();
+    for n in NUMBERS {
+        messages.push(deltas(n, n));
+        messages.push(GroupMessage::Ack {
+            slot: MemberSlot(n as u8),
+            incarnation: Incarnation(n),
+            stream: n as u8,
+            prefix: n,
+            gap: true,
+            clock: Time(n),
+            promise: true,
+            granted_extents: u32::MAX,
+        });
+        let (page, count) = (n as u32, u32::MAX);
+        messages.push(GroupMessage::Get {
+            page,
+            count,
+            urgent: true,
+            held: vec![Label::default(); 1000],
+        });
+        messages.push(GroupMessage::Synced {
+            slot: MemberSlot(255),
+            incarnation: Incarnation(n),
+            able: n.is_multiple_of(2),
+        });
+        messages.push(GroupMessage::Parts {
+            slot: MemberSlot(n as u8),
+            parts: Vec::new(),
+        });
+        messages.push(GroupMessage::Sealed {
+            slot: MemberSlot(255),
+            incarnation: Incarnation(n),
+            streams: Vec::new(),
+            want_extents: u32::MAX,
+            pages: u32::MAX,
+        });
+    }
+    let mut all = Vec::new();
+    for group in map.groups.values() {
+        let real = group.members.iter().flatten().next().expect("it is open");
+        let senders = [
+            (NOBODY, Incarnation(1), group.epoch),
+            (NodeId(u64::MAX), Incarnation(u64::MAX), Epoch(u64::MAX)),
+            (real.node, Incarnation(u64::MAX), group.epoch),
+            (real.node, real.incarnation, Epoch(u64::MAX)),
+            (real.node, real.incarnation, Epoch(0)),
+        ];
+        for (from, incarnation, epoch) in senders {
+            let envelope = |message: &GroupMessage| GroupEnvelope {
+                group: group.id,
+                epoch,
+                from,
+                to_shadow: matches!(message, GroupMessage::Get { .. }),
+                incarnation,
+                message: message.clone(),
+            };
+            let alone = |message| Message::Group(Batch(vec![envelope(message)]));
+            all.extend(messages.iter().map(alone));
+        }
+    }
+    all
+}
+
+/// What directories say to each other, written as they write it (`staves-directory`, `message.rs`), and what is said to nobody any more.
+pub fn of_directories(served: &Served) -> Vec<Message> {
+    let map = served.town.citizens[0].map();
+    let cluster = map.cluster;
+    let group = map.groups.values().next().expect("some");
+    let real = group.members.iter().flatten().next().expect("it is open");
+    let mut all = vec![
+        Message::Leave(Leave {
+            node: real.node,
+            incarnation: real.incarnation,
+        }),
+        Message::LeaseRequest(LeaseRequest {
+            node: NOBODY,
+            incarnation: Incarnation(1),
+            clock: Time(u64::MAX),
+            wanted: Vec::new(),
+        }),
+        Message::Calls(Calls {
+            node: NOBODY,
+            incarnation: Incarnation(1),
+            calls: Vec::new(),
+        }),
+    ];
+    for addr in ["", "256.256.256.256:99999", "[::", &"x".repeat(60_000)] {
+        let addr = addr.to_owned();
+        all.push(Message::Probe(Probe {
+            node: NOBODY,
+            incarnation: Incarnation(1),
+            addr,
+        }));
+    }
+    let mut letters: Vec<Vec<u8>> = vec![Vec::new(), vec![0xFF; 100], vec![4; 100]];
+    let mut letter = |cluster: ClusterId, to: NodeId, body: &[u8]| {
+        let mut bytes = encoded(&(4u8, cluster, NOBODY, to));
+        bytes.extend_from_slice(body);
+        letters.push(bytes);
+    };
+    let (absurd, life) = (Epoch(u64::MAX), Incarnation(u64::MAX));
+    let wanted = |n: u32| (0..n).map(|g| (GroupId(g), absurd)).collect::<Vec<_>>();
+    let seen = |n: u64| {
+        (0..n)
+            .map(|node| (NodeId(node), life, 3u32))
+            .collect::<Vec<_>>()
+    };
+    let slots = vec![MemberSlot(255); 10_000];
+    let questions = [
+        encoded(&(2u32, NOBODY, life, wanted(10_000))),
+        encoded(&(2u32, real.node, life, wanted(10_000))),
+        encoded(&(3u32, NOBODY, seen(10_000))),
+        encoded(&(4u32, group.id, absurd)),
+        encoded(&(4u32, GroupId(u32::MAX), Epoch(0))),
+        encoded(&(5u32, group.id, absurd, MemberSlot(255), life)),
+        encoded(&(5u32, group.id, group.epoch, MemberSlot(255), life)),
+        encoded(&(6u32, NOBODY, group.id, group.epoch, &slots)),
+        encoded(&(6u32, real.node, group.id, group.epoch, &slots)),
+        encoded(&(7u32, NOBODY, life)),
+        encoded(&(7u32, real.node, life)),
+        encoded(&(8u32, NOBODY, life)),
+        encoded(&(8u32, real.node, life)),
+    ];
+    for question in questions {
+        let ask = [&encoded(&3u32)[..], &question, &encoded(&(255u8, u32::MAX))].concat();
+        letter(cluster, NodeId(0), &ask);
+        letter(cluster, NOBODY, &ask);
+        letter(ClusterId(cluster.0 ^ 1), NodeId(0), &ask);
+        letter(cluster, NodeId(0), &ask[..ask.len() / 2]);
+    }
+    letter(cluster, NodeId(0), &encoded(&(5u32, life)));
+    for addr in ["", "nowhere:0", "[::"] {
+        letter(cluster, NodeId(0), &encoded(&(6u32, NOBODY, life, addr)));
+    }
+    // Of lists that are as long as can be said, nothing is there.
+    for body in 0..8u8 {
+        letter(cluster, NodeId(0), &[&[body][..], &[0xFF; 60]].concat());
+    }
+    let raft = |body: Vec<u8>| {
+        Message::Raft(Raft {
+            kind: RaftKind::Append,
+            body: body.into(),
+        })
+    };
+    all.extend(letters.into_iter().map(raft));
+    all
+}
+
+fn encoded(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_allocvec(value).expect("it encodes")
+}
