@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgMatches, CommandFactory, Parser, Subcommand, ValueEnum};
 use staves_model::Scheme;
 use staves_node::config::{Endpoint, KEYS, Millis, Size};
 
@@ -150,6 +150,16 @@ pub enum Command {
         #[command(subcommand)]
         command: crate::bench::Bench,
     },
+}
+
+/// The same error without a word of what came from the environment: its usage would name the variables' flags as if they had to be given.
+pub fn plainly(error: clap::Error) -> clap::Error {
+    let command = Args::command().mut_args(|arg| arg.env(None));
+    match command.try_get_matches() {
+        // Where a variable is what is wrong, there is no such error without it.
+        Err(plain) if plain.kind() == error.kind() && error.use_stderr() => plain,
+        _ => error,
+    }
 }
 
 /// Whether a command line asks for JSON, as far as can be seen without taking it apart.
@@ -460,8 +470,6 @@ pub enum Config {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

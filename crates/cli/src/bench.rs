@@ -58,7 +58,7 @@ use workers::{Target, Workers};
 use crate::args::{Args, Format};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::output::{self, bytes, number};
+use crate::output::{self, bytes, count, number};
 use staves_wire::ErrorCode;
 
 /// Most bytes that one connection has under way while keys are set for the first time.
@@ -230,8 +230,8 @@ impl Desk<'_> {
                 let run = Run::new(plan, &tally, &measured);
                 let rate = number(run.operations_per_second().round() as u64);
                 self.say(&format!(
-                    "  {rate} operations/s, {} errors",
-                    tally.error_count()
+                    "  {rate} operations/s, {}",
+                    count(tally.error_count(), "error")
                 ));
                 runs.push(run);
             }
@@ -244,8 +244,8 @@ impl Desk<'_> {
 
     /// Sets every key, so that what is read has a value, and one of the right length.
     async fn fill(&mut self, plan: &Plan) -> anyhow::Result<()> {
-        let (keys, size) = (number(plan.keys), bytes(plan.value_bytes));
-        self.say(&format!("setting {keys} keys of {size}"));
+        let (keys, size) = (count(plan.keys, "key"), bytes(plan.value_bytes));
+        self.say(&format!("setting {keys} of {size}"));
         let tally = self.sweep(plan, Kind::Write).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
@@ -253,7 +253,7 @@ impl Desk<'_> {
                 true => "; give fewer --keys, or the server more memory",
                 false => "",
             };
-            bail!("after setting {done} of {keys} keys of {size}: {text}{remedy}");
+            bail!("after setting {done} of {keys} of {size}: {text}{remedy}");
         }
         Ok(())
     }
@@ -263,12 +263,12 @@ impl Desk<'_> {
         let Some(plan) = plans.first().filter(|_| self.touched) else {
             return Ok(());
         };
-        let keys = number(plan.keys);
-        self.say(&format!("deleting {keys} keys (--keep leaves them)"));
+        let keys = count(plan.keys, "key");
+        self.say(&format!("deleting {keys} (--keep leaves them)"));
         let tally = self.sweep(plan, Kind::Delete).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
-            bail!("after deleting {done} of {keys} keys: {text}; the rest is left there");
+            bail!("after deleting {done} of {keys}: {text}; the rest is left there");
         }
         Ok(())
     }

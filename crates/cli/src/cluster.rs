@@ -48,7 +48,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Connects to the first of these addresses that answers.
+    /// Connects to the first of these addresses that answers. One that does not leaves as much time to each of the others.
     pub fn connect(addresses: &[Endpoint], deadline: Duration) -> anyhow::Result<Cluster> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -56,9 +56,11 @@ impl Cluster {
             .context("cannot start the program's runtime")?;
         let until = Instant::now() + deadline;
         let mut misses = Vec::new();
-        for address in addresses {
+        for (at, address) in addresses.iter().enumerate() {
             let address = address.to_string();
-            match runtime.block_on(open(&address, until)) {
+            let left = until.saturating_duration_since(Instant::now());
+            let share = left / (addresses.len() - at) as u32;
+            match runtime.block_on(open(&address, Instant::now() + share)) {
                 Ok(connection) => {
                     return Ok(Cluster {
                         runtime,

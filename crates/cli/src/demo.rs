@@ -30,7 +30,7 @@ use staves_model::{Change, Holdings, Medium, NodeId, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use crate::args::{Demo, Format};
-use crate::output::{self, bytes, number};
+use crate::output::{self, bytes, count, number};
 
 use load::Load;
 use nodes::Nodes;
@@ -134,7 +134,8 @@ impl Show {
         }
         let all = self.nodes.len();
         self.story.note(format!(
-            "{all} nodes started; they log to {}",
+            "{} started; they log to {}",
+            count(all, "node"),
             self.nodes.folder().display()
         ));
         let report = self.wait("all nodes have joined and hold copies", |report| {
@@ -143,8 +144,10 @@ impl Show {
         })?;
         let pool = &report.pools[0];
         self.story.note(format!(
-            "healthy: pool '{}' has {} buckets, {}",
-            pool.name, pool.buckets, pool.scheme
+            "healthy: pool '{}' has {}, {}",
+            pool.name,
+            count(pool.buckets, "bucket"),
+            pool.scheme
         ));
         Ok(())
     }
@@ -171,8 +174,10 @@ impl Show {
             ""
         };
         self.story.note(format!(
-            "killed node {}{leads}: {} primaries and {} copies gone",
-            victim.id, victim.primaries, victim.copies
+            "killed node {}{leads}: {} and {} gone",
+            victim.id,
+            count(victim.primaries, "primary"),
+            count(victim.copies, "copy")
         ));
         self.wait("the killed node's buckets are whole again", |report| {
             let noticed = report

@@ -66,6 +66,8 @@ words! {
     Failed = "failed";
     /// The command line.
     Usage = "usage";
+    /// `files preload`, by Ctrl-C.
+    Interrupted = "interrupted";
     /// `status --check`.
     Degraded = "degraded";
     /// `status --check`.
@@ -300,6 +302,11 @@ fn of_own(code: Own) -> Text {
             "The command line is wrong. Nothing was done.",
             "An unknown command or flag, a missing argument, or a value that does not fit.",
             "See 'staves help COMMAND'.",
+        ),
+        Own::Interrupted => (
+            "'files preload' was interrupted. What it had loaded by then is in memory.",
+            "Ctrl-C, or a signal (SIGINT).",
+            "Give the same command to go on: what is in memory is not fetched again.",
         ),
         Own::Degraded => (
             "'status --check': everything is answered, but something is missing or being rebuilt.",

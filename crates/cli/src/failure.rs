@@ -46,7 +46,12 @@ impl std::error::Error for Failure {}
 
 /// The same error in other words: its code stays.
 pub fn with_text(error: &anyhow::Error, text: String) -> anyhow::Error {
-    match code(error) {
+    with_code(code(error), text)
+}
+
+/// An error of this code.
+pub fn with_code(code: Code, text: String) -> anyhow::Error {
+    match code {
         Code::Wire(ErrorCode::NotFound) => Failure::NotFound(text).into(),
         Code::Wire(code) => Failure::Wire(code, text).into(),
         Code::Own(code) => Failure::Own(code, text).into(),
@@ -76,6 +81,8 @@ pub fn exit_code(code: Code) -> u8 {
         ) => 4,
         Code::Own(Own::Degraded) => 5,
         Code::Own(Own::Critical) => 6,
+        // As shells say it of what SIGINT ended.
+        Code::Own(Own::Interrupted) => 130,
         Code::Wire(_) | Code::Own(_) | Code::Redis(_) => 1,
     }
 }

@@ -1,31 +1,34 @@
 //! `staves files`: datasets, what of them is in memory, and bringing them there.
 
+mod held;
 mod preload;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
+use anyhow::Context;
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use staves_client::{Dataset, Kind, OpenFile, SourceError};
-use staves_model::{Change, ClusterMap, NodeId, Pin, Pool, PoolId};
-use staves_wire::Message;
-use staves_wire::files::{ALL_BUCKETS, FileId, FileKeys, FileKeysAnswer};
+use staves_model::{Change, ClusterMap, NodeId, Pin, Pool};
+use staves_node::status::{NodeStatus, StatusReport};
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
+use self::held::{held, percent};
 use crate::args::{Args, Format};
 use crate::cluster::Cluster;
 use crate::confirm::confirmed;
 use crate::explain::Own;
 use crate::failure::Failure;
 use crate::memory::{Session, failed, no_source};
-use crate::output::{self, bytes, table};
+use crate::output::{self, bytes, count, table};
 use crate::pool::{goes_on, in_use};
 
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
-/// Bytes of a block, and of a part of it.
-const BLOCK_BYTES: u64 = staves_store::blocks::BLOCK_BYTES as u64;
-const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
 
 #[derive(Subcommand, Debug)]
 pub enum Files {
@@ -42,7 +45,7 @@ pub enum Files {
         /// The dataset
         dataset: String,
         /// Files and folders of it; everything if none is given
-        #[arg(value_name = "PATH")]
+        #[arg(value_name = "PATH", value_parser = NonEmptyStringValueParser::new())]
         paths: Vec<String>,
         /// Keep them there: they are not evicted, and fetched again when a node is lost; refused if they do not fit
         #[arg(long)]
@@ -53,7 +56,7 @@ pub enum Files {
         /// The dataset
         dataset: String,
         /// Files and folders of it; everything if none is given
-        #[arg(value_name = "PATH")]
+        #[arg(value_name = "PATH", value_parser = NonEmptyStringValueParser::new())]
         paths: Vec<String>,
     },
     /// Forget a dataset: its blocks go when room is needed
@@ -71,7 +74,7 @@ pub fn run(args: &Args, command: &Files) -> anyhow::Result<()> {
     let session = Session::open(args)?;
     match command {
         Files::List => list(&session, out),
-        Files::Show { dataset } => show(&session, dataset, out),
+        Files::Show { dataset } => show(args, &session, dataset, out),
         Files::Preload {
             dataset,
             paths,
@@ -116,9 +119,12 @@ fn drop_dataset(
 fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> anyhow::Result<()> {
     let map = session.wait(session.client.refresh())?;
     let pins = pins(known(&map, dataset)?, dataset);
+    let source = map
+        .dataset(dataset)
+        .map_or("", |(_, known)| known.source.as_str());
     let wanted: Vec<Vec<u8>> = paths
         .iter()
-        .map(|path| within(path))
+        .map(|path| within(below_source(source, path)))
         .collect::<Result<_, _>>()?;
     let below = |pin: &Pin, path: &Vec<u8>| {
         let rest = pin.path.strip_prefix(&path[..]);
@@ -142,14 +148,24 @@ fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> any
         json!({ "dataset": dataset, "files": goes.len(), "bytes": sum, "result": "unpinned" });
     output::answer(out, &told, |_| match goes.len() {
         0 => "nothing of that is pinned".to_owned(),
-        files => format!("{files} files with {} are not pinned any more", bytes(sum)),
+        files => format!(
+            "no longer pinned: {} with {}",
+            count(files, "file"),
+            bytes(sum)
+        ),
     })
 }
 
-/// Refuses what the dataset has not: a slip, most likely. Whoever cannot look there is not held up.
+/// Refuses what the dataset has not: a slip, most likely. Whoever cannot look there is not held up beyond the deadline.
 fn is_there(session: &Session, dataset: &str, path: &[u8]) -> anyhow::Result<()> {
-    match open(session, dataset).map(|data| data.stat(path)) {
-        Ok(Err(error @ SourceError::NotFound { .. })) => Err(no_source(error)),
+    let Ok(data) = open(session, dataset) else {
+        return Ok(());
+    };
+    let path = path.to_owned();
+    let stat = aside(move || Ok(data.stat(&path)))?;
+    let stat = async { timeout_at(session.until.into(), stat).await };
+    match session.runtime.block_on(stat) {
+        Ok(Ok(Ok(Err(error @ SourceError::NotFound { .. })))) => Err(no_source(error)),
         _ => Ok(()),
     }
 }
@@ -168,7 +184,6 @@ fn pins<'a>(pool: &'a Pool, dataset: &str) -> Vec<&'a Pin> {
     all.filter(|pin| pin.dataset == dataset).collect()
 }
 
-/// A path within a dataset, as its source has it.
 /// A dataset's source, in the words that the map has for it.
 fn source_of(data: &Dataset) -> String {
     let (_, map) = data.pool();
@@ -177,14 +192,14 @@ fn source_of(data: &Dataset) -> String {
 }
 
 /// A path within the dataset, also if it was given as its source has it.
-fn below_source<'a>(data: &Dataset, path: &'a str) -> &'a str {
-    let source = source_of(data);
+fn below_source<'a>(source: &str, path: &'a str) -> &'a str {
     let below = path.strip_prefix(source.trim_end_matches('/'));
     below
         .filter(|rest| rest.is_empty() || rest.starts_with('/'))
         .unwrap_or(path)
 }
 
+/// A path within a dataset, as its source has it.
 fn within(path: &str) -> anyhow::Result<Vec<u8>> {
     if path.split('/').any(|word| word == "..") {
         let text = format!(
@@ -197,7 +212,7 @@ fn within(path: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 fn list(session: &Session, out: Format) -> anyhow::Result<()> {
-    let map = session.wait(session.client.refresh())?;
+    let map = newest(session);
     let mut rows = Vec::new();
     for pool in map.pools.values() {
         for dataset in pool.holdings().iter().flat_map(|h| &h.datasets) {
@@ -224,13 +239,47 @@ fn list(session: &Session, out: Format) -> anyhow::Result<()> {
     })
 }
 
-/// A dataset by name, as the map has it.
+/// The newest map that can be had in half of the time that is left; else that with which the session began, a moment ago.
+fn newest(session: &Session) -> Arc<ClusterMap> {
+    let until = Instant::now() + session.left() / 2;
+    let newer = async { timeout_at(until.into(), session.client.refresh()).await };
+    match session.runtime.block_on(newer) {
+        Ok(Ok(map)) => map,
+        _ => session.client.map(),
+    }
+}
+
+/// A dataset by name, as the map has it. Its source is not waited for beyond the deadline.
 fn open(session: &Session, name: &str) -> anyhow::Result<Dataset> {
-    let map = session.wait(session.client.refresh())?;
+    let map = newest(session);
     let pool = known(&map, name)?;
     let (_, dataset) = map.dataset(name).expect("its pool is known");
     let data = session.client.dataset(&pool.name, name, &dataset.source);
-    session.runtime.block_on(data).map_err(failed)
+    let data = async { timeout_at(session.until.into(), data).await };
+    match session.runtime.block_on(data) {
+        Ok(data) => data.map_err(failed),
+        Err(_) => Err(late(session, &dataset.source)),
+    }
+}
+
+/// A source did not answer by the deadline.
+fn late(session: &Session, source: &str) -> anyhow::Error {
+    Failure::late(format!(
+        "{source} did not answer by the deadline, {} ms: see that it can be reached from here, or give it longer with --deadline",
+        session.deadline.as_millis()
+    ))
+    .into()
+}
+
+/// Asks a source on a thread of its own, for nobody can take back such a question.
+fn aside<T: Send + 'static>(
+    ask: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<oneshot::Receiver<anyhow::Result<T>>> {
+    let (done, come) = oneshot::channel();
+    std::thread::Builder::new()
+        .spawn(move || drop(done.send(ask())))
+        .context("cannot start a thread")?;
+    Ok(come)
 }
 
 /// A file that was found.
@@ -248,11 +297,12 @@ impl Found {
 
 /// All files below some paths of a dataset, opened.
 fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
+    let source = source_of(data);
     let mut todo: Vec<(Vec<u8>, usize)> = match paths {
         [] => vec![(Vec::new(), 0)],
         paths => paths
             .iter()
-            .map(|path| Ok((within(below_source(data, path))?, 0)))
+            .map(|path| Ok((within(below_source(&source, path))?, 0)))
             .collect::<anyhow::Result<_>>()?,
     };
     let mut files = Vec::new();
@@ -293,104 +343,24 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
     Ok(files)
 }
 
-/// What is in memory.
-#[derive(Default)]
-struct Held {
-    /// By file and block: the parts that each node has.
-    files: BTreeMap<FileId, BTreeMap<u32, BTreeMap<NodeId, u32>>>,
-    /// Nodes that are up and did not say what they have.
-    silent: Vec<NodeId>,
-}
-
-fn held(session: &Session, map: &ClusterMap, pool: PoolId) -> Held {
-    let mut held = Held::default();
-    for node in map
-        .nodes
-        .values()
-        .filter(|n| map.is_up(n.id, n.incarnation))
-    {
-        let ask = Message::FileKeys(FileKeys {
-            pool,
-            bucket: ALL_BUCKETS,
-        });
-        let until = Instant::now() + Duration::from_secs(5);
-        let answer = session
-            .runtime
-            .block_on(session.client.ask(node.id, ask, until));
-        let Ok(Message::FileKeysAnswer(FileKeysAnswer { keys, .. })) = answer else {
-            held.silent.push(node.id);
-            continue;
-        };
-        for key in keys {
-            let blocks = held.files.entry(key.file).or_default();
-            blocks
-                .entry(key.block)
-                .or_default()
-                .insert(node.id, key.parts);
-        }
-    }
-    held
-}
-
-impl Held {
-    fn silence(&self) -> String {
-        let nodes: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
-        format!(
-            "node {} did not say what it has: there may be more in memory",
-            nodes.join(", ")
-        )
-    }
-
-    /// Whether not all of a file is in memory.
-    fn lacks(&self, file: &OpenFile) -> bool {
-        self.here(file) < file.size()
-    }
-
-    /// Bytes of a file that any node has.
-    fn here(&self, file: &OpenFile) -> u64 {
-        self.bytes(file, |nodes| {
-            nodes.values().fold(0, |all, parts| all | parts)
-        })
-    }
-
-    /// Bytes of a file that each node has.
-    fn by_node(&self, file: &OpenFile) -> BTreeMap<NodeId, u64> {
-        let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let nodes: BTreeSet<NodeId> = blocks.flat_map(|(_, by)| by.keys().copied()).collect();
-        let of = |node| self.bytes(file, |by| by.get(&node).copied().unwrap_or(0));
-        nodes.into_iter().map(|node| (node, of(node))).collect()
-    }
-
-    fn bytes(&self, file: &OpenFile, parts: impl Fn(&BTreeMap<NodeId, u32>) -> u32) -> u64 {
-        let blocks = self.files.get(&file.id()).into_iter().flatten();
-        let bytes = blocks.map(|(block, by)| parts_bytes(file.size(), *block, parts(by)));
-        bytes.sum()
-    }
-}
-
-/// Bytes of some parts of a block of a file that ends where it does.
-fn parts_bytes(size: u64, block: u32, parts: u32) -> u64 {
-    let start = u64::from(block) * BLOCK_BYTES;
-    let there = (0..32u64).filter(|part| parts & 1 << part != 0);
-    there
-        .map(|part| {
-            size.saturating_sub(start + part * PART_BYTES)
-                .min(PART_BYTES)
-        })
-        .sum()
-}
-
-fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
+fn show(args: &Args, session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
-    let held = held(session, &map, pool);
+    let asked = data.clone();
+    let found = aside(move || files_below(&asked, &[]))?;
+    let found = async { timeout_at(session.until.into(), found).await };
+    let files = session.runtime.block_on(found);
+    let files = files.map_err(|_| late(session, &source_of(&data)))?;
+    let files = files.context("the thread that asks the source ended")??;
+    let until = Instant::now() + session.left() * 4 / 5;
+    let held = held(&session.client, &map, pool, &files, until);
+    let held = session.runtime.block_on(held);
     let pinned = pins(known(&map, name)?, name);
     let is_pinned = |file: &OpenFile| {
         let of = file.version();
         let mut pins = pinned.iter();
         pins.any(|pin| pin.path == of.path && pin.version == of.version && pin.size == of.size)
     };
-    let files = files_below(&data, &[])?;
     let rows: Vec<_> = files
         .iter()
         .map(|found| {
@@ -410,8 +380,22 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
             "node_bytes": nodes.iter().map(|(n, b)| (n.to_string(), *b)).collect::<BTreeMap<_, _>>(),
         })).collect::<Vec<_>>(),
     });
+    let mut warnings = Vec::new();
     if !held.silent.is_empty() {
-        output::warn(out, &mut told, held.silence());
+        warnings.push(held.silence());
+    }
+    let lacks = |(found, here, _, pinned): &(&Found, u64, _, bool)| {
+        let lacks = *pinned && *here < found.file.size();
+        lacks.then(|| found.path())
+    };
+    let lacking: BTreeSet<String> = rows.iter().filter_map(lacks).collect();
+    if !lacking.is_empty() {
+        let status = Cluster::connect(&args.cluster, session.left());
+        let status = status.and_then(|cluster| cluster.status());
+        warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
+    }
+    if !warnings.is_empty() {
+        output::warn(out, &mut told, warnings.join("; "));
     }
     output::answer(out, &told, |_| {
         let lines = rows.iter().map(|(found, here, nodes, pinned)| {
@@ -441,31 +425,27 @@ fn show(session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     })
 }
 
-fn percent(part: u64, whole: u64) -> String {
-    match whole {
-        0 => "100 %".to_owned(),
-        // What is not all there is never told as all.
-        _ if part < whole => format!("{} %", u128::from(part) * 100 / u128::from(whole)),
-        _ => "100 %".to_owned(),
-    }
+/// That these pinned files are not all in memory, and why, as far as nodes say.
+fn lacks_pinned(
+    report: Option<&StatusReport>,
+    dataset: &str,
+    lacking: &BTreeSet<String>,
+) -> String {
+    let facts = |node: &NodeStatus| node.facts.clone().unwrap_or_default().lacking;
+    let mut nodes = report.into_iter().flat_map(|report| &report.nodes);
+    let said = nodes.find_map(|node| {
+        let mut facts = facts(node).into_iter();
+        let lack = facts.find(|lack| lack.dataset == dataset && lacking.contains(&lack.path))?;
+        Some(format!("{} of {}: {}", lack.path, node.name, lack.why))
+    });
+    let why = said.unwrap_or_else(|| "nodes fetch them now".to_owned());
+    let files = output::count(lacking.len(), "pinned file");
+    format!("{files} not all in memory ({why}); it is tried again by itself")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_in_memory_is_counted_to_the_byte() {
-        let size = BLOCK_BYTES + PART_BYTES + 100;
-        assert_eq!(parts_bytes(size, 0, 0b101), 2 * PART_BYTES);
-        assert_eq!(parts_bytes(size, 1, 0b11), PART_BYTES + 100);
-        assert_eq!(parts_bytes(size, 1, 0b10), 100);
-        assert_eq!(parts_bytes(size, 2, 0b1), 0);
-        assert_eq!(
-            (percent(999, 1000), percent(1000, 1000)),
-            ("99 %".into(), "100 %".into())
-        );
-    }
 
     /// Regression: `../etc` was refused as something that a link leads to.
     #[test]

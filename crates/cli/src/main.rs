@@ -14,6 +14,7 @@
 //! | 4 | the cluster could not be reached, or did not answer in time |
 //! | 5 | `status --check`: the cluster is degraded |
 //! | 6 | `status --check`: the cluster is critical |
+//! | 130 | interrupted: `files preload`, by Ctrl-C |
 //!
 //! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
 //! `pool`, `cache`, `memory`, `group`, `scrub`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and
@@ -56,7 +57,7 @@ use explain::{Code, Own};
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return not_understood(&error),
+        Err(error) => return not_understood(&args::plainly(error)),
     };
     let result = run(&args);
     let flushed = output::flush();

@@ -5,7 +5,7 @@ mod room;
 mod write;
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::json;
@@ -20,7 +20,7 @@ use crate::cluster::Cluster;
 use crate::confirm::confirm;
 use crate::explain::{Code, Own};
 use crate::failure::{self, Failure};
-use crate::output::{self, bytes, properties, table};
+use crate::output::{self, bytes, count, properties, table};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
@@ -31,11 +31,16 @@ const JSON_BYTES_MAX: u64 = 16 << 20;
 pub struct Session {
     pub runtime: Runtime,
     pub client: Client,
+    /// How long the command may take, and until when, where it keeps to that.
+    pub deadline: Duration,
+    pub until: Instant,
 }
 
 impl Session {
     /// Finds the cluster through any of the nodes of `--cluster`.
     pub fn open(args: &Args) -> anyhow::Result<Session> {
+        let deadline = args.deadline.duration();
+        let until = Instant::now() + deadline;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -43,14 +48,24 @@ impl Session {
         let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
         let options = ClientOptions {
             // The rest is for looking into what went wrong.
-            deadline: args.deadline.duration() * 4 / 5,
-            map_try_max: args.deadline.duration() * 4 / 5,
+            deadline: deadline * 4 / 5,
+            map_try_max: deadline * 4 / 5,
             admin: true,
             ..ClientOptions::default()
         };
         let client = runtime.block_on(Client::connect(&addresses, options));
         let client = client.map_err(not_reached)?;
-        Ok(Session { runtime, client })
+        Ok(Session {
+            runtime,
+            client,
+            deadline,
+            until,
+        })
+    }
+
+    /// What is left of the deadline.
+    pub fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
     }
 
     fn region(&self, name: &str) -> anyhow::Result<Region> {
@@ -292,10 +307,7 @@ fn said(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {
     answer["result"] = what.into();
     output::answer(out, &answer, |_| {
         let (name, size) = (&stat.name, bytes(stat.size_bytes));
-        let groups = match stat.groups.len() {
-            1 => "1 group".to_owned(),
-            count => format!("{count} groups"),
-        };
+        let groups = count(stat.groups.len(), "group");
         format!("region '{name}': {what}; {size}, {}, {groups}", stat.scheme)
     })
 }
@@ -332,7 +344,11 @@ fn described(stat: &RegionStat) -> String {
         ("scheme", stat.scheme.clone()),
         (
             "ends at",
-            format!("{} ({} bytes)", bytes(stat.size_bytes), stat.size_bytes),
+            format!(
+                "{} ({})",
+                bytes(stat.size_bytes),
+                count(stat.size_bytes, "byte")
+            ),
         ),
         ("can grow to, with its groups", bytes(stat.capacity_bytes)),
         ("groups", groups.join(" ")),

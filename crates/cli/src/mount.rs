@@ -19,17 +19,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use staves_client::{Client, ClientOptions, Dataset};
 use staves_mount::{MountError, Options};
 use staves_node::config::Size;
-use staves_wire::ErrorCode;
 
 pub use self::served::Served;
 use self::tree::Tree;
 use crate::args::{Args, Format};
-use crate::explain::Own;
-use crate::failure::Failure;
+use crate::explain::{Code, Own};
+use crate::failure::{self, Failure};
 use crate::memory::{failed, no_source, not_reached};
 use crate::output;
 
@@ -39,6 +39,7 @@ pub const SERVING: &str = "serving";
 #[derive(clap::Args, Debug)]
 pub struct Mount {
     /// Where the files are: a folder, s3://BUCKET/PREFIX, http://HOST/PATH or https://HOST/PATH
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub source: String,
 
     /// Where they are to be seen: an empty folder
@@ -187,14 +188,14 @@ fn start() -> anyhow::Result<()> {
     if let Some(mut stderr) = child.stderr.take() {
         stderr.read_to_string(&mut why).ok();
     }
-    let ended = child
+    child
         .wait()
         .context("cannot wait for the mount's process")?;
-    Err(told(&why, ended.code()))
+    Err(told(&why))
 }
 
 /// The error that the mount's process ended with, which it told as an object.
-fn told(why: &str, exit: Option<i32>) -> anyhow::Error {
+fn told(why: &str) -> anyhow::Error {
     let last = why.lines().last().unwrap_or_default();
     let error = serde_json::from_str::<serde_json::Value>(last).unwrap_or_default();
     let text = match error["error"]["message"].as_str() {
@@ -202,15 +203,8 @@ fn told(why: &str, exit: Option<i32>) -> anyhow::Error {
         None if last.is_empty() => "the mount's process ended without a word".to_owned(),
         None => last.to_owned(),
     };
-    match exit {
-        Some(2) => Failure::Own(Own::Usage, text).into(),
-        Some(3) => Failure::NotFound(text).into(),
-        _ if error["error"]["code"] == ErrorCode::Denied.word() => {
-            Failure::Wire(ErrorCode::Denied, text).into()
-        }
-        Some(4) => Failure::Wire(ErrorCode::Unreachable, text).into(),
-        _ => Failure::Own(Own::Failed, text).into(),
-    }
+    let code = Code::all().find(|code| error["error"]["code"] == code.word());
+    failure::with_code(code.unwrap_or(Code::Own(Own::Failed)), text)
 }
 
 /// Where complaints go.
@@ -251,7 +245,7 @@ fn serve(args: &Args, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
         return nfs::serve(args, mount, address, opened, &runtime);
     }
     let options = Options {
-        name: format!("staves:{}", wanted.name),
+        name: wanted.name.clone(),
         read_ahead_bytes: mount.read_ahead.0,
         others: mount.others,
         ..Options::default()
@@ -339,5 +333,27 @@ fn mount_failed(error: MountError) -> anyhow::Error {
         }
         MountError::WithinSource { .. } => Failure::Own(Own::Usage, error.to_string()).into(),
         _ => Failure::Own(Own::Failed, error.to_string()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a mount in the background that the cluster refused was told as one that failed, and one that took too long as
+    /// one that reached nobody.
+    #[test]
+    fn what_a_mount_in_the_background_says_keeps_its_code() {
+        for code in Code::all().filter(|code| code.exit_code().is_some()) {
+            let why = format!("a word before\n{}\n", failure::object(code, "why"));
+            let error = told(&why);
+            assert_eq!(failure::code(&error), code);
+            assert_eq!(error.to_string(), "why");
+        }
+        for (why, text) in [("", "without a word"), ("panicked", "panicked")] {
+            let error = told(why);
+            assert_eq!(failure::code(&error), Code::Own(Own::Failed));
+            assert!(error.to_string().contains(text), "{error}");
+        }
     }
 }

@@ -51,11 +51,14 @@ pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
     }
 }
 
-/// A number and its noun.
-pub fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        _ => format!("{number} {noun}s"),
+/// A number of anything countable and its noun.
+pub fn count(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    let stem = noun.strip_suffix('y').filter(|stem| !stem.ends_with('e'));
+    match (count, stem) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{} {stem}ies", number(count)),
+        (_, None) => format!("{} {noun}s", number(count)),
     }
 }
 
@@ -150,6 +153,15 @@ mod tests {
             (1_000_000, "1,000,000"),
         ] {
             assert_eq!(number(count), text);
+        }
+        for (number, noun, text) in [
+            (0, "file", "0 files"),
+            (1, "copy", "1 copy"),
+            (2, "copy", "2 copies"),
+            (1, "key", "1 key"),
+            (1000, "key", "1,000 keys"),
+        ] {
+            assert_eq!(count(number, noun), text);
         }
     }
 

@@ -93,16 +93,14 @@ fn shape(
 
 /// What a new pool is, and what to do with it.
 fn made(name: &str, kind: &Kind, scheme: Scheme, buckets: u32, memory: Size) -> String {
+    let buckets = count(buckets, "bucket");
     match kind {
-        Kind::Cache => {
-            let buckets = count(buckets as usize, "bucket");
-            format!("{scheme}, {buckets}, {memory} of each node")
-        }
+        Kind::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
         Kind::Memory => format!(
             "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
         ),
         Kind::Files => format!(
-            "{buckets} buckets, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
+            "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
         ),
     }
 }
@@ -194,7 +192,7 @@ fn bears_less(now: Scheme, then: Scheme) -> Option<String> {
         0 => format!("no loss at all with {then}: what a node holds of it is gone with the node"),
         k => format!(
             "the loss of {} with {then}, and not of {} any more",
-            count(k.into(), "node"),
+            count(k, "node"),
             now.k
         ),
     })

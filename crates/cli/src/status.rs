@@ -53,6 +53,14 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
     {
         text += &format!("\n{}", fetching_again(nodes, again));
     }
+    for node in nodes {
+        for lack in node.facts.iter().flat_map(|facts| &facts.lacking) {
+            text += &format!(
+                "\n{} of {} is pinned, and {} has not all of its part in memory: {}",
+                lack.path, lack.dataset, node.name, lack.why
+            );
+        }
+    }
     for twins in same_names(nodes) {
         let ids: Vec<String> = twins.iter().map(|node| node.id.to_string()).collect();
         let ids = ids.join(" and ");

@@ -32,6 +32,9 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
 fn end_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        if staves_directory::panic_becomes_an_error() {
+            return;
+        }
         tell(panic);
         std::process::abort();
     }));

@@ -14,6 +14,7 @@ use staves_wire::files::{
     FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FilePut, FileRead, FileUse,
 };
 use staves_wire::{ErrorCode, Message};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep_until, timeout_at};
 
 use crate::client::Client;
@@ -27,6 +28,10 @@ const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 const READ: Duration = Duration::from_secs(30);
 /// How long a home is given to take what this client read from the source; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
+/// Bytes on their way to homes: what comes on top is not given. A home that does not take them holds each for [`PUT`].
+const GIVEN_BYTES_MAX: usize = 8 << 20;
+/// A gift counts as so many bytes at least: what carries it takes memory too.
+const GIFT_BYTES_MIN: usize = 16 << 10;
 /// How often a mount says that it uses its dataset.
 const TELL: Duration = Duration::from_secs(5);
 /// Bytes of a part: what is given to a home is cut at them.
@@ -50,6 +55,8 @@ struct Inner {
     /// Microseconds that the source lately took, for homes or here, smoothed: homes are not silent while it is slow.
     fetch_us: AtomicU64,
     locals: Arc<Locals>,
+    /// Room for what is given to homes.
+    gifts: Arc<Semaphore>,
     figures: Figures,
     /// By whom it is used, and when that was told last.
     used: Mutex<Option<(String, Option<Instant>)>>,
@@ -66,6 +73,8 @@ pub struct Figures {
     pub fetched_bytes: AtomicU64,
     /// Bytes that this client read from the source itself.
     pub source_bytes: AtomicU64,
+    /// Bytes of these that no home was given, because too many were on their way to homes.
+    pub not_given_bytes: AtomicU64,
 }
 
 /// A file, open in one version.
@@ -132,6 +141,7 @@ impl Client {
                 looked: Mutex::new(Instant::now()),
                 fetch_us: AtomicU64::new(0),
                 locals: Arc::default(),
+                gifts: Arc::new(Semaphore::new(GIVEN_BYTES_MAX)),
                 figures: Figures::default(),
                 used: Mutex::default(),
             }),
@@ -588,7 +598,14 @@ impl Inner {
         Ok(bytes.slice(skip..skip + len as usize))
     }
 
+    /// Nobody waits for it, and where there is no room for it, it is left out: the home can do without.
     fn give(&self, home: NodeId, file: &OpenFile, from: u64, bytes: Bytes) {
+        let takes = bytes.len().clamp(GIFT_BYTES_MIN, GIVEN_BYTES_MAX) as u32;
+        let Ok(room) = self.gifts.clone().try_acquire_many_owned(takes) else {
+            let not_given = &self.figures.not_given_bytes;
+            not_given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            return;
+        };
         let put = Message::FilePut(FilePut {
             pool: self.pool,
             file: file.id,
@@ -602,6 +619,7 @@ impl Inner {
             if let Err(error) = client.ask(home, put, Instant::now() + PUT).await {
                 tracing::debug!(%home, %error, "a home did not take what was read");
             }
+            drop(room);
         });
     }
 

@@ -66,5 +66,6 @@ pub use directory::{Directory, Granted, Left, Life, Status};
 pub use error::{DirectoryError, StoreError};
 pub use evidence::{Evidence, Sign};
 pub use options::{NodeFacts, Options, Times};
+pub use store::damage::panic_becomes_an_error;
 pub use transport::{CallFuture, Transport, TransportError};
 pub use types::{Applied, Proposal};

@@ -18,6 +18,7 @@
 //! the log since the last snapshot is held in memory, which compaction bounds (`Times::snapshot_entries`).
 //! A node without a data folder runs the same code on redb's memory backend.
 
+pub(crate) mod damage;
 mod log;
 mod writer;
 
@@ -33,6 +34,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, NodeId};
 
+use self::damage::Damage;
 use crate::error::StoreError;
 use crate::types::{Entry, LogId, SnapshotMeta, Types, Vote};
 
@@ -168,14 +170,20 @@ fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
             &"it is empty, so it was cut off; restore it, or remove the folder to begin the node anew",
         ));
     }
+    let locked = || StoreError::Locked {
+        path: path.to_owned(),
+        holder: crate::holder::read(folder).map(|holder| holder.pid),
+    };
+    match damage::look(path) {
+        Ok(()) => {}
+        Err(Damage::InUse) => return Err(locked()),
+        Err(Damage::Found(reason)) => return Err(unreadable(path, &reason)),
+    }
     Builder::new()
         .set_cache_size(CACHE_BYTES)
         .create(path)
         .map_err(|e| match e {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked {
-                path: path.to_owned(),
-                holder: crate::holder::read(folder).map(|holder| holder.pid),
-            },
+            DatabaseError::DatabaseAlreadyOpen => locked(),
             e => unreadable(path, &e),
         })
 }

@@ -67,10 +67,20 @@ impl Folder {
             let _at = held.enter(Asked::Stat, &asked);
             plain.stat(&asked)
         });
+        self.believe(path, said, self.workers.is_silent())
+    }
+
+    /// What was said of a path, or, of a folder that is silent, what it said lately.
+    fn believe(
+        &self,
+        path: &[u8],
+        said: Result<Stat, SourceError>,
+        is_silent: bool,
+    ) -> Result<Stat, SourceError> {
         match &said {
             Ok(stat) => self.lately.said(path, Some(stat)),
             // One name that takes long, while others are answered, is no silence: it may have changed.
-            Err(SourceError::Unreachable { .. }) if self.workers.is_silent() => {
+            Err(SourceError::Unreachable { .. }) if is_silent => {
                 return self.lately.of(path).ok_or(()).or(said);
             }
             Err(SourceError::Unreachable { .. }) => {}
@@ -127,4 +137,36 @@ pub fn whole_path(text: &str) -> Result<String, SourceError> {
         let path = path.into_os_string().into_string();
         path.map_err(|_| malformed("its path is not UTF-8".into()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a name whose answer was late, while others were answered, was taken for what it had been before, and its old
+    /// version opened.
+    #[test]
+    fn a_late_answer_of_a_folder_that_answers_is_no_silence() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), [7]).unwrap();
+        let folder = Folder::new(dir.path().to_str().unwrap());
+        let was = folder.stat(b"a").unwrap();
+        let late = || {
+            Err(SourceError::Unreachable {
+                place: "a".into(),
+                reason: "it is late".into(),
+            })
+        };
+        assert_eq!(folder.believe(b"a", late(), false), late());
+        assert_eq!(folder.believe(b"a", late(), true), Ok(was));
+        assert_eq!(
+            folder.believe(b"b", late(), true),
+            late(),
+            "nothing is known"
+        );
+        // What is gone is not remembered.
+        std::fs::remove_file(dir.path().join("a")).unwrap();
+        assert!(folder.stat(b"a").is_err());
+        assert_eq!(folder.believe(b"a", late(), true), late());
+    }
 }

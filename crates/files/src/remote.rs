@@ -6,12 +6,13 @@
 //!
 //! **Bounds.** A request is tried [three times](PAUSES), a server that says nothing for 5 s is not waited for, and all of it
 //! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes are under way in a process. What is known of a name is
-//! believed for [`BELIEVED`]; a read that finds another version ends that.
+//! believed for [`BELIEVED`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
 //!
-//! `remote/address.rs`: what an address says. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
+//! `remote/address.rs`: what an address says. `remote/bounded.rs`: how much a list may take. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
 //! cannot list it. `remote/failure.rs`: errors. `remote/sifted.rs`: keys that no path can have.
 
 pub mod address;
+mod bounded;
 mod bucket;
 mod door;
 mod failure;

@@ -171,15 +171,16 @@ impl Source {
         }
     }
 
-    /// The names in a folder, in no order. Blocks the thread for as long as the source takes, but not for ever.
+    /// The names in a folder, in no order. A bucket's, or a web server's, with too many names is refused. Blocks the thread for as long
+    /// as the source takes, but not for ever.
     pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         match self {
             Source::Folder(folder) => folder.list(path, usize::MAX),
-            Source::Remote(remote) => remote.list(path),
+            Source::Remote(remote) => remote.list(path, usize::MAX),
         }
     }
 
-    /// The same for whoever has little memory: a folder of this machine with more names is refused.
+    /// The same for whoever has little memory: a folder with more names is refused.
     pub fn list_at_most(
         &self,
         path: &[u8],
@@ -187,7 +188,7 @@ impl Source {
     ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         match self {
             Source::Folder(folder) => folder.list(path, names_max),
-            Source::Remote(remote) => remote.list(path),
+            Source::Remote(remote) => remote.list(path, names_max),
         }
     }
 

@@ -182,6 +182,8 @@ pub(crate) struct State {
     pub wish: Wish,
     /// It cannot apply what it has: a delta needs more than its data bucket has had reserved.
     pub stalled: bool,
+    /// The last tick of an open epoch.
+    pub ticked_at: Time,
     /// Pages of its life before, for rule 17.
     pub old: Option<PageTable>,
 }
@@ -787,11 +789,5 @@ impl Member {
         if let Some(state) = self.state.take() {
             self.old = (state.shape().m == 1).then_some(state.table);
         }
-    }
-
-    /// Gives back the memory of a former life that was kept for rule 17. The driver calls it when
-    /// memory is short or time has passed.
-    pub fn forget_old(&mut self) {
-        self.old = None;
     }
 }

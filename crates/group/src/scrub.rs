@@ -69,7 +69,7 @@ impl Member {
             && state.table.is_here(page)
             && state.known_labels(page) == labels;
         if fits {
-            state.table.let_go(page);
+            state.table.give_up(page);
             state.fill.wanted(now, page);
         }
         fits

@@ -151,6 +151,7 @@ impl Member {
             want_extents,
             wish: Wish::default(),
             stalled: false,
+            ticked_at: now,
             old,
             view: group,
         });

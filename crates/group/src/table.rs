@@ -513,6 +513,15 @@ impl PageTable {
         self.set_absent(page);
     }
 
+    /// The same with a page that this member had, and knows to be wrong: a part older than that is refused, for the
+    /// deltas since will not be applied again.
+    pub fn give_up(&mut self, page: u32) {
+        let labels = (0..self.columns).map(|c| self.label(page, c).seq);
+        let seqs: Vec<u64> = labels.collect();
+        self.let_go(page);
+        self.gone.insert(page, seqs);
+    }
+
     /// A copy of a page's bytes for a message; `None` when it is all zero.
     pub fn copy_out(&self, page: u32) -> Option<Bytes> {
         let bytes = self.pages.page(page)?;

@@ -298,8 +298,23 @@ impl State {
         slots.into_iter().flatten().filter_map(due).min()
     }
 
+    /// A process that stood still heard nobody meanwhile, and what came for it waits yet: that time counts against none
+    /// of its peers.
+    fn pass_over_a_pause(&mut self, ctx: &Ctx<'_>) {
+        let since = ctx.now.since(self.ticked_at);
+        self.ticked_at = ctx.now;
+        if since < ctx.options.stuck_after / 4 {
+            return;
+        }
+        for peer in &mut self.peers {
+            peer.heard_at = (peer.heard_at + since).min(ctx.now);
+            peer.moved_at = (peer.moved_at + since).min(ctx.now);
+        }
+    }
+
     /// Heartbeats, sending again, and reports of members that do not move (rules 1, 6).
     pub fn tick_data(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
+        self.pass_over_a_pause(ctx);
         if !self.serving() {
             return;
         }

@@ -311,9 +311,12 @@ impl Bucket {
         if self.served.is_some() && self.served != here {
             let interrupted = self.waiters.drain();
             answers.extend(interrupted.into_iter().map(|token| (token, moved_away())));
-            self.room = Room::default();
         }
         self.served = here;
+        let epoch = self.member.epoch();
+        if self.room.epoch != epoch {
+            self.room = Room::of(epoch);
+        }
         // Who is parked waits for the data bucket of one slot. The next epoch may give us another, before the
         // one that gave us that slot was ever open.
         let serves = self.member.serving().then(|| self.member.slot()).flatten();

@@ -1,6 +1,6 @@
 //! Memory for places: reserved at every member before a delta needs it, so that a delta is never refused.
 
-use staves_model::Time;
+use staves_model::{Epoch, Time};
 
 use crate::bucket::Bucket;
 
@@ -10,6 +10,8 @@ const AHEAD_MAX: u32 = 16;
 /// What is known of the memory that was asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
+    /// Of this epoch: with the next all members say anew what they have, and nobody has refused anything yet.
+    pub(crate) epoch: Epoch,
     /// Asked for and not granted since.
     asked: Option<Time>,
     /// So many extents were refused, and are not asked for again until then.
@@ -22,6 +24,16 @@ pub(crate) enum Growth {
     Granted,
     Pending,
     Refused,
+}
+
+impl Room {
+    /// Nothing is known yet in this epoch.
+    pub(crate) fn of(epoch: Epoch) -> Room {
+        Room {
+            epoch,
+            ..Room::default()
+        }
+    }
 }
 
 impl Bucket {

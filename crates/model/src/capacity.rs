@@ -40,6 +40,8 @@ pub struct Own<'a> {
     pub evicts_last: bool,
     /// A bucket that is being copied.
     pub copying: Option<u32>,
+    /// Buckets that it gave up and whose blocks are still being let go of: what came in anew would go with them.
+    pub going: &'a [u32],
     /// Whether it is to give up all that it holds.
     pub draining: bool,
 }
@@ -121,6 +123,11 @@ impl Look<'_> {
         let own = self.own;
         let other = |h: &&crate::files::Holder| !h.leaving && !h.is(own.node, own.incarnation);
         self.holdings.holders(bucket).iter().filter(other).count()
+    }
+
+    /// Whether it can be copied now, and is not here already.
+    fn can_come(&self, bucket: u32) -> bool {
+        !self.mine(bucket) && !self.own.going.contains(&bucket)
     }
 
     fn flagged(&self, bucket: u32, mine: bool) -> bool {
@@ -219,14 +226,14 @@ impl Look<'_> {
 
     /// Rule 2: the flagged bucket that is most this node's to take.
     fn flagged_elsewhere(&self) -> Option<u32> {
-        let wanted = |b: &u32| !self.mine(*b) && self.flagged(*b, false) && self.others(*b) == 0;
+        let wanted = |b: &u32| self.can_come(*b) && self.flagged(*b, false) && self.others(*b) == 0;
         self.first_of_all(self.buckets().filter(wanted))
     }
 
     /// Rule 3.
     fn fewest_holders(&self) -> Option<u32> {
         let room = 1..HOLDERS_MAX;
-        let able = |b: &u32| !self.mine(*b) && room.contains(&self.holdings.holders(*b).len());
+        let able = |b: &u32| self.can_come(*b) && room.contains(&self.holdings.holders(*b).len());
         let fewest = self.buckets().filter(able).map(|b| self.others(b)).min()?;
         let few = |b: &u32| able(b) && self.others(*b) == fewest;
         self.first_of_all(self.buckets().filter(few))

@@ -122,7 +122,8 @@ impl Holdings {
 
     /// Memory that pinned files take, in bytes: whole parts.
     pub fn pinned_bytes(&self) -> u64 {
-        self.pins.iter().map(Pin::bytes).sum()
+        let bytes = self.pins.iter().map(Pin::bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Strikes all that a node holds, but for what this life of it holds. Whether there was anything.
@@ -161,9 +162,10 @@ impl ClusterMap {
     pub fn pin_room(&self, pool: &Pool) -> u64 {
         let stay = self.nodes.values();
         let stay = stay.filter(|n| n.state == NodeState::Up && !n.draining);
-        let memory: u64 = stay
+        // A node may say that it has any amount.
+        let memory = stay
             .map(|n| n.memory_bytes.min(pool.node_budget_bytes))
-            .sum();
+            .fold(0, u64::saturating_add);
         let most = u128::from(memory) * u128::from(PINNED_PERCENT_MAX) / 100;
         most as u64 / PART_BYTES * PART_BYTES
     }

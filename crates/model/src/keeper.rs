@@ -31,6 +31,8 @@ use crate::time::Time;
 /// How long the directory waits before a group starts empty, and so how long a member may go on
 /// without having heard the directory (GROUP rule 13).
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
+/// A report of stuck members that comes so soon after an epoch opened may be older than that; what is true of it is said again.
+const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
 /// How long a raised budget takes at most to be known by all nodes that are well.
@@ -137,8 +139,9 @@ struct Watch {
     stuck: BTreeSet<MemberSlot>,
     /// Since when that epoch was seen open.
     open_since: Option<Time>,
-    /// Since when the group was seen with too few complete members.
+    /// Since when the group was seen with too few complete members, and in which epoch that was open.
     gone_since: Option<Time>,
+    gone_of: Epoch,
     /// The group's revision for which a proposal was made, and when.
     proposed: Option<(Revision, Time)>,
 }
@@ -308,6 +311,15 @@ impl Keeper {
                 watch.open_since = None;
                 watch.stuck.clear();
             }
+            if group.open && watch.open_since.is_none() {
+                // Whoever was stuck has come along after all.
+                watch.stuck.clear();
+            }
+            if watch.gone_of != group.last_open.epoch {
+                // Another life perhaps, whose members may have heard the directory until now.
+                watch.gone_of = group.last_open.epoch;
+                watch.gone_since = None;
+            }
             watch.open_since = group.open.then(|| watch.open_since.unwrap_or(now));
             let waits = !group.open && group.epoch > Epoch(0);
             watch.waiting_since = waits.then(|| watch.waiting_since.unwrap_or(now));
@@ -367,6 +379,10 @@ impl Keeper {
         };
         if report.epoch != group.epoch || !group.listed().any(|(s, x)| speaks(s, x)) {
             return;
+        }
+        let open_since = self.watches.get(&group.id).and_then(|w| w.open_since);
+        if open_since.is_some_and(|since| now.since(since) < REPORT_ON_ITS_WAY) {
+            return; // perhaps of the time before it opened
         }
         let named = |(s, x): &(MemberSlot, &Member)| report.slots.contains(s) && !speaks(*s, x);
         let named: Vec<_> = group.listed().filter(named).collect();

@@ -41,4 +41,6 @@ mod serve;
 pub use files::{FileError, Files, Kind, Stat, Used, Version};
 pub use folder::{Folder, FolderFile};
 pub use mount::{MountError, Mounted, Options, mount, ready, unmount};
+#[doc(hidden)]
+pub use nfs::nfs_answers;
 pub use nfs::{NfsError, NfsOptions, NfsServer, serve_nfs};

@@ -245,19 +245,19 @@ impl Mounted {
         if !self.is_serving() {
             return Ok(());
         }
-        let there = points::at(&self.dir).map_err(failed("look at", &self.dir))?;
-        if there.is_none_or(|point| point.device != self.device) {
-            return Ok(());
+        // A folder above may have another name by now.
+        for dir in points::of_device(&self.device).map_err(failed("look at", &self.dir))? {
+            let gone = match points::unmount(&dir, false) {
+                Err(Errno::BUSY) => points::unmount(&dir, true),
+                gone => gone,
+            };
+            match gone {
+                // Somebody else was faster.
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Err(error) => return Err(failed("unmount", &dir)(error.into())),
+            }
         }
-        let gone = match points::unmount(&self.dir, false) {
-            Err(Errno::BUSY) => points::unmount(&self.dir, true),
-            gone => gone,
-        };
-        match gone {
-            // Somebody else was faster.
-            Ok(()) | Err(Errno::INVAL) => Ok(()),
-            Err(error) => Err(failed("unmount", &self.dir)(error.into())),
-        }
+        Ok(())
     }
 }
 

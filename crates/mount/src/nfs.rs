@@ -124,6 +124,21 @@ pub fn serve_nfs<S: Files>(
     })
 }
 
+/// What a client is answered that sends these bytes and nothing more, without a connection: for fuzzing.
+#[doc(hidden)]
+pub fn nfs_answers<S: Files>(files: S, options: &NfsOptions, mut sent: &[u8]) -> Vec<Vec<u8>> {
+    let (lifetime, ahead) = (options.lifetime, options.read_ahead_bytes);
+    let export = Export::new(files, &options.name, lifetime, ahead);
+    let (mut record, mut reply) = (Vec::new(), xdr::Reply::default());
+    let mut answers = Vec::new();
+    while let Ok(true) = rpc::read_record(&mut sent, &mut record)
+        && server::respond(&export, &record, &mut reply).is_ok()
+    {
+        answers.push(reply.bytes().to_vec());
+    }
+    answers
+}
+
 impl NfsServer {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {

@@ -1,5 +1,6 @@
 //! Mount points: what is mounted where, and how to take it away.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -57,9 +58,27 @@ pub enum Health {
 /// # Errors
 /// /proc cannot be read.
 pub fn at(dir: &Path) -> io::Result<Option<Point>> {
+    Ok(table()?.into_iter().find(|point| point.dir == dir))
+}
+
+/// Where a device is mounted and nothing else lies over it: where it was mounted, unless somebody renamed a folder above, and wherever
+/// else it is shown.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn of_device(device: &str) -> io::Result<Vec<PathBuf>> {
+    let mut covered = BTreeSet::new();
+    let topmost = table()?
+        .into_iter()
+        .filter(|point| covered.insert(point.dir.clone()));
+    let ours = topmost.filter(|point| point.device == device);
+    Ok(ours.map(|point| point.dir).collect())
+}
+
+/// All that is mounted, the last first.
+fn table() -> io::Result<Vec<Point>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
-    let topmost_first = table.rsplit(|&b| b == b'\n');
-    Ok(topmost_first.filter_map(parse).find(|p| p.dir == dir))
+    Ok(table.rsplit(|&b| b == b'\n').filter_map(parse).collect())
 }
 
 /// A folder's path without links, which may be a dead mount point, or a link to one: its own last part is not looked at if its

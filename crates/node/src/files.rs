@@ -6,7 +6,7 @@
 //!
 //! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
 //! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
-//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files; `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
+//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
 //! requests take; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
@@ -16,6 +16,7 @@
 mod again;
 mod door;
 mod fetch;
+mod helpers;
 mod lost;
 mod names;
 mod neighbour;
@@ -37,26 +38,26 @@ use staves_directory::{Directory, Life};
 use staves_files::Source;
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
 use staves_net::{Peers, Reply};
-use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Miss, PART_BYTES};
+use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Listed, Miss, PART_BYTES};
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{
-    ALL_BUCKETS, FILE_BYTES_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked,
-    FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FilePut,
-    FileRead,
+    FILE_BYTES_MAX, FILE_KEYS_MAX, FileBytes, FileChanges, FileChangesAnswer, FileCheck,
+    FileChecked, FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer,
+    FilePut, FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
 
 use self::again::Again;
-use self::fetch::Flights;
+use self::fetch::{Fetched, Flights};
 use self::pins::Pinned;
 use self::rest::Rest;
 use self::room::Room;
 use self::uses::Uses;
-use crate::status::AgainFacts;
+use crate::status::{AgainFacts, LackFacts};
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
-/// How long a source that refused this node is left to the mounts.
+/// How long a server that refused this node is left to the mounts.
 const REFUSED: Duration = Duration::from_secs(10);
 /// How long a holder is given to take what it is brought; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
@@ -80,7 +81,7 @@ pub(crate) struct Files {
     again: Again,
     room: Room,
     pub(crate) uses: Uses,
-    /// Datasets whose source lately refused this node, which may have no credentials.
+    /// Datasets whose server lately refused this node, which may have no credentials.
     refused: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -96,15 +97,15 @@ pub(crate) struct FilesPool {
 }
 
 /// By which holdings blocks were last told apart into spare copies and last ones.
-#[derive(Default)]
 struct Sorted {
-    revision: Revision,
+    /// `None` before that was done first.
+    revision: Option<Revision>,
     /// By bucket.
     roles: Vec<Role>,
 }
 
 /// What this node was to a bucket.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Role {
     holder: bool,
     home: bool,
@@ -193,6 +194,7 @@ impl Files {
             let budget = pool.node_budget_bytes.min(own.unwrap_or(u64::MAX));
             let buckets = holdings.buckets.len() as u32;
             if let Some(new) = FilesPool::new(pool.id, buckets, own, budget) {
+                new.set_budget(budget.min(self.certainly_free(&pools)));
                 pools.insert(pool.id, new);
             }
         }
@@ -201,8 +203,10 @@ impl Files {
     /// Does to the blocks what the newest map says: gives up what is not this node's any more, and keeps to budgets. It blocks the
     /// thread for as long as the memory takes to go back, while readers are served.
     fn settle(&self) {
-        let gone = std::mem::take(&mut *self.gone.lock());
+        let gone = self.gone.lock().clone();
         gone.iter().for_each(|pool| pool.blocks.close());
+        let went = |pool: &Arc<FilesPool>| gone.iter().any(|gone| Arc::ptr_eq(gone, pool));
+        self.gone.lock().retain(|pool| !went(pool));
         let map = self.map();
         for pool in self.pools() {
             let entry = map.pools.get(&pool.id);
@@ -216,15 +220,30 @@ impl Files {
     /// Gives each pool its budget, as far as buckets leave it, and the node's memory has room for it beside all else.
     fn fit(&self) {
         let map = self.map();
-        let taken = self.arena.extents() - self.arena.free_extents();
-        let taken = u64::from(taken) * EXTENT_BYTES as u64;
-        let mut left = self.room.for_blocks().saturating_sub(taken);
+        let mut left = self.beside_buckets();
         for pool in self.pools() {
             let budget = map.pools.get(&pool.id).map_or(0, |p| p.node_budget_bytes);
             let share = budget.min(left);
             pool.set_budget(share);
             left -= share;
         }
+    }
+
+    /// What all files pools may have.
+    fn beside_buckets(&self) -> u64 {
+        let taken = self.arena.extents() - self.arena.free_extents();
+        let taken = u64::from(taken) * EXTENT_BYTES as u64;
+        self.room.for_blocks().saturating_sub(taken)
+    }
+
+    /// What a new pool may have until [`Files::fit`] comes to it, which may take a while where much memory goes back: what these
+    /// pools neither use nor may use, nor those that are gone use still.
+    fn certainly_free(&self, pools: &BTreeMap<PoolId, Arc<FilesPool>>) -> u64 {
+        let given = pools.values().map(|p| p.budget_bytes().max(p.used_bytes()));
+        let gone = self.gone.lock();
+        let going = gone.iter().map(|pool| pool.used_bytes());
+        let left = self.beside_buckets();
+        given.chain(going).fold(left, u64::saturating_sub)
     }
 
     /// Bytes of all pools' blocks that are there.
@@ -299,7 +318,10 @@ impl Files {
             let text = format!("bytes {from} to {} of a file of {}", from + len, ask.size);
             return Err(ErrorPacket::new(ErrorCode::Malformed, text));
         }
-        let bytes = fetch::fetch(self, &pool, ask, deadline).await?;
+        let bytes = match fetch::fetch(self, &pool, ask, deadline).await? {
+            Fetched::Bytes(bytes, _) => Some(bytes),
+            Fetched::Not(_) => None,
+        };
         Ok(FileBytes { bytes })
     }
 
@@ -382,12 +404,19 @@ impl Files {
         self.again.now()
     }
 
+    /// Pinned files that this node is to keep and has not, and why.
+    pub(crate) fn lacking(&self) -> Vec<LackFacts> {
+        let pools = self.pools();
+        let all = pools.iter().flat_map(|pool| pool.pinned.lock().lacking());
+        all.take(pins::LACKING_MAX).collect()
+    }
+
     /// How many lost nodes it has seen to so.
     pub(crate) fn losses(&self) -> u64 {
         self.again.ended()
     }
 
-    /// What this node has of a bucket.
+    /// Some of what this node has of a bucket.
     pub(crate) fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
         let map = self.map();
@@ -396,25 +425,22 @@ impl Files {
             return Ok(FileKeysAnswer {
                 holds: false,
                 keys: Vec::new(),
+                next: 0,
             });
         };
+        if ask.bucket >= pool.blocks.buckets() {
+            let text = format!("pool {} has no bucket {}", ask.pool, ask.bucket);
+            return Err(ErrorPacket::new(ErrorCode::Malformed, text));
+        }
         let life = self.life;
-        let buckets = match ask.bucket {
-            ALL_BUCKETS => 0..pool.blocks.buckets(),
-            one => one..one.saturating_add(1),
-        };
-        let blocks = buckets.flat_map(|bucket| pool.blocks.list(bucket));
-        let keys = blocks.map(|block| FileKey {
-            file: file_of(block.key),
-            block: block.key.block,
-            bytes: block.bytes,
-            parts: block.parts,
-        });
+        let before = usize::try_from(ask.before).unwrap_or(usize::MAX);
+        let (blocks, next) = pool.blocks.list(ask.bucket, before, FILE_KEYS_MAX);
         Ok(FileKeysAnswer {
             holds: holdings
                 .place(ask.bucket, life.node, life.incarnation)
                 .is_some(),
-            keys: keys.collect(),
+            keys: blocks.into_iter().map(key_of).collect(),
+            next: u32::try_from(next).unwrap_or(0),
         })
     }
 
@@ -424,8 +450,11 @@ impl Files {
         since.is_some_and(|since| since.elapsed() < REFUSED)
     }
 
-    /// A source refused this node.
-    fn refuse(&self, dataset: &str) {
+    /// A server refused this node. What a folder refuses is one name, and asking it costs little.
+    fn refuse(&self, dataset: &str, source: &Source) {
+        if let Source::Folder(_) = source {
+            return;
+        }
         let mut refused = self.refused.lock();
         refused.retain(|_, since| since.elapsed() < REFUSED);
         refused.insert(dataset.to_owned(), Instant::now());
@@ -461,6 +490,17 @@ impl Files {
     }
 }
 
+impl Role {
+    fn of(life: Life, holdings: &Holdings, bucket: u32) -> Role {
+        Role {
+            holder: holdings
+                .place(bucket, life.node, life.incarnation)
+                .is_some(),
+            home: pins::is_home(holdings, bucket, life),
+        }
+    }
+}
+
 impl FilesPool {
     fn new(
         id: PoolId,
@@ -474,9 +514,12 @@ impl FilesPool {
                 id,
                 blocks,
                 flights: Flights::default(),
-                sorted: Mutex::default(),
+                sorted: Mutex::new(Sorted {
+                    revision: None,
+                    roles: vec![Role::default(); buckets as usize],
+                }),
                 pinned: Mutex::default(),
-                budget_bytes: AtomicU64::new(0),
+                budget_bytes: AtomicU64::new(most),
                 counts: Counts::default(),
             })),
             Err(error) => {
@@ -505,9 +548,8 @@ impl FilesPool {
     }
 
     /// Tells spare copies from last ones, where holders have changed, and lets go of what is of no bucket of this
-    /// node any more.
+    /// node any more. No two threads at once.
     fn sort(&self, life: Life, holdings: &Holdings) {
-        let mut sorted = self.sorted.lock();
         let mut pinned = self.pinned.lock();
         if pinned.follow(holdings) {
             let stay = pinned.ids();
@@ -519,32 +561,31 @@ impl FilesPool {
         } else {
             drop(pinned);
         }
-        if sorted.revision == holdings.revision && !sorted.roles.is_empty() {
+        if self.sorted.lock().revision.replace(holdings.revision) == Some(holdings.revision) {
             return;
         }
-        let role = |bucket| Role {
-            holder: holdings
-                .place(bucket, life.node, life.incarnation)
-                .is_some(),
-            home: pins::is_home(holdings, bucket, life),
-        };
-        let roles = (0..self.blocks.buckets()).map(role).collect();
-        let new = Sorted {
-            revision: holdings.revision,
-            roles,
-        };
-        let was = std::mem::replace(&mut *sorted, new);
-        for (bucket, now) in (0..).zip(&sorted.roles) {
+        for bucket in 0..self.blocks.buckets() {
+            let now = Role::of(life, holdings, bucket);
+            let was = self.sorted.lock().roles[bucket as usize];
             // What is being copied is not listed yet, and stays.
-            let was = was.roles.get(bucket as usize);
-            if was.is_some_and(|was| was.holder && !now.holder) {
+            if was.holder && !now.holder {
                 self.blocks.drop_bucket(bucket);
-            } else if was.is_some_and(|was| was.home && !now.home) {
+            } else if was.home && !now.home {
                 self.blocks.pin_where(bucket, false, |_| true);
             }
             self.blocks
                 .set_copies(bucket, copies(holdings, bucket, life));
+            self.sorted.lock().roles[bucket as usize] = now;
         }
+    }
+
+    /// Buckets that are not this node's any more, by the newest map, and whose blocks may be here still: they go soon, and with them
+    /// whatever comes in.
+    fn going(&self, life: Life, holdings: &Holdings) -> Vec<u32> {
+        let sorted = self.sorted.lock();
+        let held = (0..).zip(&sorted.roles).filter(|(_, was)| was.holder);
+        let gone = held.filter(|(bucket, _)| !Role::of(life, holdings, *bucket).holder);
+        gone.map(|(bucket, _)| bucket).collect()
     }
 
     /// Bytes of a file, if all are there.
@@ -603,6 +644,15 @@ fn file_of(key: BlockKey) -> FileId {
     FileId { high, low }
 }
 
+fn key_of(block: Listed) -> FileKey {
+    FileKey {
+        file: file_of(block.key),
+        block: block.key.block,
+        bytes: block.bytes,
+        parts: block.parts,
+    }
+}
+
 fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {
     let block = (at / BLOCK_BYTES as u64) as u32;
     holdings.bucket_of([file.high, file.low], block)
@@ -630,9 +680,125 @@ fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::{ClusterId, Holder, Incarnation, NodeId};
+    use staves_model::{Change, ClusterId, Holder, Incarnation, Medium, NodeId, PoolKind, Scheme};
+    use staves_net::{Identity, PeerOptions};
 
     use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn files(memory_bytes: u64) -> Files {
+        let life = Life {
+            cluster: ClusterId(7),
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+        };
+        let identity = Identity::admin(life.cluster);
+        let peers = Peers::new(identity, PeerOptions::default(), Arc::new(|_, _| {}));
+        Files::new(life, peers, Arena::new(1).unwrap(), memory_bytes)
+    }
+
+    /// A cluster of one node.
+    fn cluster(memory_bytes: u64) -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let bootstrap = Change::Bootstrap {
+            cluster: ClusterId(7),
+        };
+        let up = Change::NodeUp {
+            id: None,
+            name: "a node".into(),
+            zone: None,
+            native: "127.0.0.1:1600".into(),
+            resp: "127.0.0.1:6379".into(),
+            admin: "127.0.0.1:1680".into(),
+            memory_bytes,
+            durable: true,
+        };
+        map.apply(None, &bootstrap).unwrap();
+        map.apply(None, &up).unwrap();
+        map
+    }
+
+    fn make_pool(map: &mut ClusterMap, name: &str, node_budget_bytes: u64) -> PoolId {
+        let pool = Change::CreatePool {
+            name: name.into(),
+            kind: PoolKind::Files(Holdings::default()),
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes,
+            buckets: 4,
+            may_start_empty: true,
+        };
+        map.apply(None, &pool).unwrap();
+        map.pool_named(name).unwrap().id
+    }
+
+    /// Regression: a new pool might use all of the node's memory until it was first looked at.
+    #[test]
+    fn a_new_pool_has_at_first_what_is_certainly_free() {
+        let (files, mut map) = (files(1 << 30), cluster(1 << 30));
+        let room = |id: PoolId| {
+            let frames = files.pool(id).unwrap().blocks.figures().frames_max;
+            frames as u64 * PART_BYTES as u64
+        };
+        let first = make_pool(&mut map, "first", 700 * MIB);
+        files.follow(&Arc::new(map.clone()));
+        assert_eq!(room(first), 700 * MIB);
+        let second = make_pool(&mut map, "second", 1 << 30);
+        files.follow(&Arc::new(map.clone()));
+        assert_eq!(room(second), 324 * MIB, "the rest");
+        let third = make_pool(&mut map, "third", 1 << 30);
+        files.follow(&Arc::new(map.clone()));
+        files.settle();
+        assert!(room(third) <= MIB, "there is no more: {}", room(third));
+        assert_eq!((room(first), room(second)), (700 * MIB, 324 * MIB));
+        // One that is gone counts for what it uses until that has gone back.
+        let pool = files.pool(first).unwrap();
+        let id = FileId { high: 7, low: 9 };
+        pool.keep(id, MIB, 0, &[7; MIB as usize], 1);
+        let name = "first".to_owned();
+        map.apply(None, &Change::DeletePool { name }).unwrap();
+        let fourth = make_pool(&mut map, "fourth", 1 << 30);
+        files.follow(&Arc::new(map.clone()));
+        assert_eq!(room(fourth), 699 * MIB);
+        files.settle();
+        assert!(room(fourth) <= MIB, "the others come first");
+    }
+
+    /// Regression: a bucket that was given up and copied anew, before its old blocks had gone, was listed with holes.
+    #[test]
+    fn what_is_given_up_is_known_until_its_blocks_have_gone() {
+        let (files, mut map) = (files(1 << 30), cluster(1 << 30));
+        let id = make_pool(&mut map, "files", 64 * MIB);
+        let holder = Holder {
+            node: files.life.node,
+            incarnation: files.life.incarnation,
+            leaving: false,
+        };
+        let held = |buckets: &[u32], revision| Holdings {
+            buckets: (0..4)
+                .map(|b| Vec::from_iter(buckets.contains(&b).then_some(holder)))
+                .collect(),
+            revision: Revision(revision),
+            ..Holdings::default()
+        };
+        files.follow(&Arc::new(map));
+        let (pool, life) = (files.pool(id).unwrap(), files.life);
+        let all = held(&[0, 1, 2, 3], 5);
+        pool.sort(life, &all);
+        assert!(pool.going(life, &all).is_empty());
+        for file in 0..8 {
+            let id = FileId { high: file, low: 9 };
+            pool.keep(id, MIB, 0, &[7; MIB as usize], 1);
+        }
+        let less = held(&[1, 3], 6);
+        assert_eq!(pool.going(life, &less), [0, 2]);
+        let bytes = || pool.blocks.bucket_bytes();
+        assert!(bytes().iter().sum::<u64>() == 8 * MIB);
+        pool.sort(life, &less);
+        assert!(pool.going(life, &less).is_empty());
+        assert_eq!((bytes()[0], bytes()[2]), (0, 0));
+    }
 
     /// Of all holders of a bucket one alone gives its blocks up last.
     #[test]

@@ -540,6 +540,7 @@ impl Running {
             files_bytes: self.files.used_bytes(),
             uses: self.files.uses.list(),
             fetching_again: self.files.fetching_again(),
+            lacking: self.files.lacking(),
             budget_bytes: self.memory_bytes,
             reads: figures.reads,
             hits: figures.hits,

@@ -87,6 +87,20 @@ pub struct NodeFacts {
     pub uses: Vec<UseFacts>,
     /// What it has others fetch again, because a node is gone.
     pub fetching_again: Option<AgainFacts>,
+    /// Pinned files that it is to keep and has not all of its part of: some of them, if there are many.
+    pub lacking: Vec<LackFacts>,
+}
+
+/// A pinned file that is not all in memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LackFacts {
+    /// The dataset's name.
+    pub dataset: String,
+    /// Where the file is in it.
+    pub path: String,
+    /// What stood against it when it was last tried; it is tried again.
+    pub why: String,
 }
 
 /// What is fetched again from sources after the loss of a node.

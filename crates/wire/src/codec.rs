@@ -10,9 +10,10 @@
 //! a list never reserves more memory than the bytes that are left take up already.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use staves_model::change::GROUPS_MAX;
 use staves_model::{
-    ClientId, ClusterId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, Label, M_MAX,
-    MemberSlot, NodeId, PoolId, Revision, Time, slots_max,
+    ClientId, ClusterId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, K_MAX, Label,
+    M_MAX, MemberSlot, NodeId, Pool, PoolId, Revision, Time, slots_max,
 };
 use std::sync::Arc;
 
@@ -377,6 +378,26 @@ pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
     let mut kept = group.kept.iter().flatten();
     if !group.open && kept.any(|slot| slot.index() >= group.last_open.members.len()) {
         return Err("it retains a member that the last open epoch did not have");
+    }
+    Ok(())
+}
+
+/// What everyone who looks for bytes in a pool relies on.
+pub(crate) fn check_pool(pool: &Pool) -> Result<(), &'static str> {
+    let scheme = pool.scheme;
+    if scheme.m == 0 || scheme.m > M_MAX || scheme.k > K_MAX {
+        return Err("a pool's scheme is out of range");
+    }
+    if pool.holdings().is_some_and(|h| h.buckets.is_empty()) {
+        return Err("a files pool has no buckets");
+    }
+    let mut groups = GROUPS_MAX as u32;
+    for stretch in pool.regions().iter().flat_map(|r| &r.stretches) {
+        let left = groups.checked_sub(stretch.count);
+        groups = left.ok_or("its regions have more groups than there may be")?;
+        if stretch.first.0.checked_add(stretch.count).is_none() {
+            return Err("a region's groups have no numbers");
+        }
     }
     Ok(())
 }

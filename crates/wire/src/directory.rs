@@ -8,7 +8,7 @@ use staves_model::{
     ClusterId, ClusterMap, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision, Time,
 };
 
-use crate::codec::{DecodeError, check_group, wire_enum, wire_struct};
+use crate::codec::{DecodeError, check_group, check_pool, wire_enum, wire_struct};
 
 /// Most bytes of a name, zone or address.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -105,7 +105,7 @@ impl MapAnswer {
         }
     }
 
-    /// The map, if it is newer than what was known; groups that break the rules of their type are
+    /// The map, if it is newer than what was known; groups and pools that break the rules of their type are
     /// refused.
     pub fn read(&self) -> Result<Option<ClusterMap>, DecodeError> {
         let wrong = |reason| DecodeError::Invalid {
@@ -124,6 +124,7 @@ impl MapAnswer {
             .values()
             .try_for_each(check_group)
             .map_err(wrong)?;
+        map.pools.values().try_for_each(check_pool).map_err(wrong)?;
         Ok(Some(map))
     }
 }

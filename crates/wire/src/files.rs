@@ -70,17 +70,22 @@ pub struct FilePut {
     pub forwarded: bool,
 }
 
-/// Instead of a bucket's number: all of them.
-pub const ALL_BUCKETS: u32 = u32::MAX;
+/// Most blocks of a [`FileKeysAnswer`].
+pub const FILE_KEYS_MAX: usize = 1024;
 
 /// Asks what a node has of a bucket. Answered by [`FileKeysAnswer`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileKeys {
     /// The pool.
     pub pool: PoolId,
-    /// The bucket, or [`ALL_BUCKETS`].
+    /// The bucket.
     pub bucket: u32,
+    /// Which places of the bucket: those before this one, from the highest on. [`FROM_LAST`], then what the last answer said.
+    pub before: u32,
 }
+
+/// Instead of a place in a bucket: begin with its last one.
+pub const FROM_LAST: u32 = u32::MAX;
 
 /// A block that a node has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,13 +100,15 @@ pub struct FileKey {
     pub parts: u32,
 }
 
-/// What a node has of a bucket.
+/// Some of what a node has of a bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileKeysAnswer {
-    /// `false`: it does not hold the bucket, by its map, or was asked for all.
+    /// `false`: it does not hold the bucket, by its map.
     pub holds: bool,
-    /// Its blocks.
+    /// At most [`FILE_KEYS_MAX`]. A block that was moved while somebody asked may be told twice.
     pub keys: Vec<FileKey>,
+    /// Where to go on; 0 at the end.
+    pub next: u32,
 }
 
 /// Asks a node to look through some of its blocks for damaged ones, and to let go of these. Answered by
@@ -260,14 +267,18 @@ wire_struct!(FilePut {
     bytes,
     forwarded
 });
-wire_struct!(FileKeys { pool, bucket });
+wire_struct!(FileKeys {
+    pool,
+    bucket,
+    before
+});
 wire_struct!(FileKey {
     file,
     block,
     bytes,
     parts
 });
-wire_struct!(FileKeysAnswer { holds, keys });
+wire_struct!(FileKeysAnswer { holds, keys, next });
 wire_struct!(FileCheck { pool, from });
 wire_struct!(FileChecked {
     next,

@@ -198,8 +198,8 @@ messages! {
     67 FilePut(FilePut) "file-put" Request Frames since 3;
     /// What a node has of a bucket.
     68 FileKeys(FileKeys) "file-keys" Request Frame since 3;
-    /// This.
-    69 FileKeysAnswer(FileKeysAnswer) "file-keys-answer" Answer Frames since 3;
+    /// Some of this.
+    69 FileKeysAnswer(FileKeysAnswer) "file-keys-answer" Answer Frame since 3;
     /// Look for damaged blocks.
     70 FileCheck(FileCheck) "file-check" Request Frame since 3;
     /// What was found.

@@ -11,7 +11,7 @@ use super::dialect::KEYS_MAX;
 use super::draw::Draw;
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::output::bytes;
+use crate::output::{bytes, count};
 
 /// Most runs of one command.
 const RUNS_MAX: usize = 1000;
@@ -266,9 +266,10 @@ impl CacheBench {
             return wrong("--zipf needs 2 keys or more: of one there is nothing to draw".into());
         }
         if plan.connections < self.threads {
-            let (threads, connections) = (self.threads, plan.connections);
+            let threads = self.threads;
+            let connections = count(plan.connections, "connection");
             return wrong(format!(
-                "{threads} threads cannot share {connections} connections: give fewer --threads or more --connections"
+                "{threads} threads cannot share {connections}: give fewer --threads or more --connections"
             ));
         }
         let at_once = u64::from(plan.connections) * u64::from(plan.pipeline);

@@ -28,7 +28,7 @@ use self::reads::{Figures, Places, Reads};
 use super::memory::fill;
 use crate::args::Args;
 use crate::demo::nodes::Nodes;
-use crate::output::{self, bytes, number, table};
+use crate::output::{self, bytes, count, number, table};
 
 /// How long the cluster may take for anything: to start, to notice a death, to rebuild.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -136,7 +136,11 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
         bench.scheme
     );
     if let Some(lost) = bench.lost.iter().find(|lost| **lost > k) {
-        bail!("{} does not bear the loss of {lost} nodes", bench.scheme);
+        bail!(
+            "{} does not bear the loss of {}",
+            bench.scheme,
+            count(*lost, "node")
+        );
     }
     let spare = bench.lost.iter().copied().max().unwrap_or(1);
     check_size(bench, spare, available_bytes())?;
@@ -187,7 +191,8 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
     let failed: u64 = reads.map(|reads| reads.errors).sum();
     ensure!(
         failed == 0,
-        "{failed} reads failed, and each should have been answered"
+        "{} failed, and each should have been answered",
+        count(failed, "read")
     );
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::args::Plan;
 use super::draw::Draw;
 use super::histogram::Histogram;
 use super::tally::{Side, Tally};
-use crate::output::{number, or_dash, table};
+use crate::output::{count, number, or_dash, table};
 
 /// Everything: one entry of `runs` for each combination that was measured.
 #[derive(Serialize, Debug)]
@@ -203,9 +203,9 @@ impl Report {
         let mut text = table(&headings, self.runs.iter().map(row));
         for (at, run) in self.runs.iter().enumerate() {
             for error in &run.errors_by_kind {
-                let (requests, example) = (number(error.requests), &error.example);
+                let (requests, example) = (count(error.requests, "request"), &error.example);
                 text.push_str(&format!(
-                    "\nrow {}: {requests} requests failed, the first with: {example}",
+                    "\nrow {}: {requests} failed, the first with: {example}",
                     at + 1
                 ));
             }
@@ -305,7 +305,7 @@ mod tests {
         );
         assert_eq!(row[11..], ["5.000", "1", "0", "1", "25%", "3.00"]);
         assert!(
-            text.contains("row 1: 1 requests failed, the first with: OOM full"),
+            text.contains("row 1: 1 request failed, the first with: OOM full"),
             "{text}"
         );
         assert!(

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde_json::json;
 use staves_client::{Dataset, Keep, SourceError};
 use staves_model::{Change, ClusterMap, Holdings, Pin, PoolId, Revision};
 use staves_wire::files::FILE_BYTES_MAX;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Found, Held, files_below, held, open, percent, source_of};
+use super::held::{Held, held, percent};
+use super::{Found, files_below, open, source_of};
 use crate::args::Format;
 use crate::explain::Own;
 use crate::failure::Failure;
-use crate::memory::Session;
-use crate::output::{self, bytes};
+use crate::memory::{Session, failed};
+use crate::output::{self, bytes, count};
 
 /// Stretches that are fetched at a time.
 const AT_ONCE: usize = 8;
@@ -30,6 +33,8 @@ const HOMES: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 /// How often what is not in memory is loaded, if nodes come and go meanwhile.
 const TRIES: u32 = 3;
+/// What one may count on where it ends before it is done.
+const STAYS: &str = "what was loaded stays, and the same command goes on from there";
 /// Files of which it is asked why they are not kept.
 const ASKED_MAX: usize = 32;
 
@@ -47,56 +52,111 @@ pub fn run(
         session.runtime.block_on(all_may_be_kept(&data, &files))?;
         pin(session, &files)?;
     }
+    let mut interrupt = {
+        let _within = session.runtime.enter();
+        signal(SignalKind::interrupt()).context("cannot wait for an interrupt")?
+    };
     let mut teller = Teller::new(out, total);
     let began = Instant::now();
+    let brought = session.runtime.block_on(async {
+        tokio::select! {
+            held = bring(session, &data, &files, &mut teller) => held.map(Some),
+            _ = interrupt.recv() => Ok(None),
+        }
+    });
+    teller.end();
+    let (held, interrupted) = match brought? {
+        Some(held) => (held, false),
+        None => (there_now(session, &data, &files, &mut interrupt)?, true),
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
+    let result = match (interrupted, here == total) {
+        (true, _) => "interrupted",
+        (false, true) => "loaded",
+        (false, false) => "partly",
+    };
+    let told = json!({
+        "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
+        "pinned": pinned, "result": result,
+    });
+    let mut in_memory = format!(
+        "{} of {} are in memory ({}), {} are not",
+        bytes(here),
+        bytes(total),
+        percent(here, total),
+        bytes(total - here)
+    );
+    output::answer(out, &told, |_| {
+        let all = format!("{} with {}", count(files.len(), "file"), bytes(total));
+        let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
+        let pinned = if pinned { " and pinned" } else { "" };
+        match result {
+            "loaded" if files.is_empty() => "no file is there to be loaded".to_owned(),
+            "interrupted" => format!("{all}: interrupted after {seconds:.1} s"),
+            "loaded" => format!("{all} loaded{pinned} in {seconds:.1} s ({rate}/s)"),
+            _ => format!("{all} read{pinned} in {seconds:.1} s ({rate}/s)"),
+        }
+    })?;
+    if interrupted {
+        if !held.silent.is_empty() {
+            in_memory = format!("{in_memory}; {}", held.silence());
+        }
+        let text = format!("{in_memory}; {STAYS}");
+        return Err(Failure::Own(Own::Interrupted, text).into());
+    }
+    if here == total {
+        return Ok(());
+    }
+    let lacking = files.iter().filter(|found| held.lacks(&found.file));
+    let why = session
+        .runtime
+        .block_on(why(&data, lacking.collect(), &held));
+    let text = format!("{in_memory}: {}", why.join("; "));
+    Err(Failure::Own(Own::Failed, text).into())
+}
+
+/// Has all of the files brought into memory, as far as that can be. What is there in the end.
+async fn bring(
+    session: &Session,
+    data: &Dataset,
+    files: &[Found],
+    teller: &mut Teller,
+) -> anyhow::Result<Held> {
     let mut lacking: Vec<&Found> = files.iter().collect();
     let mut tries = 0;
-    let held = loop {
+    loop {
         tries += 1;
-        let homes = wait_for_homes(session, data.pool().0, &mut teller)?;
-        let ended = session.runtime.block_on(load(&data, &lacking, &mut teller));
-        ended.map_err(|error| {
-            let text = format!("{error}; what was loaded before stays, and is not fetched again");
-            Failure::Own(Own::Failed, text)
-        })?;
-        let map = session.wait(session.client.refresh())?;
-        let held = held(session, &map, data.pool().0);
+        let homes = wait_for_homes(session, data.pool().0, teller).await?;
+        let ended = load(data, &lacking, teller).await;
+        ended.map_err(|error| Failure::Own(Own::Failed, format!("{error}; {STAYS}")))?;
+        let map = session.client.refresh().await.map_err(failed)?;
+        let until = Instant::now() + session.deadline;
+        let held = held(&session.client, &map, data.pool().0, files, until).await;
         lacking.retain(|found| held.lacks(&found.file));
         // Whoever came or went meanwhile may have taken something along.
         let settled = held.silent.is_empty() && homes == holders_since(&map, data.pool().0);
         if lacking.is_empty() || settled || tries == TRIES {
-            break held;
+            return Ok(held);
         }
-    };
-    teller.end();
-    let seconds = began.elapsed().as_secs_f64();
-    let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
-    let all_here = here == total;
-    let told = json!({
-        "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
-        "pinned": pinned, "result": if all_here { "loaded" } else { "partly" },
-    });
-    output::answer(out, &told, |_| {
-        let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
-        let (count, verb) = (files.len(), if all_here { "loaded" } else { "read" });
-        format!(
-            "{count} files with {} {verb}{} in {seconds:.1} s ({rate}/s)",
-            bytes(total),
-            if pinned { " and pinned" } else { "" }
-        )
-    })?;
-    if all_here {
-        return Ok(());
     }
-    let why = session.runtime.block_on(why(&data, lacking, &held));
-    let text = format!(
-        "{} of {} are in memory ({}): {}",
-        bytes(here),
-        bytes(total),
-        percent(here, total),
-        why.join("; ")
-    );
-    Err(Failure::Own(Own::Failed, text).into())
+}
+
+/// What is in memory when it was interrupted. Interrupted again, nobody is asked for that any more.
+fn there_now(
+    session: &Session,
+    data: &Dataset,
+    files: &[Found],
+    interrupt: &mut Signal,
+) -> anyhow::Result<Held> {
+    let (pool, map) = data.pool();
+    let until = Instant::now() + session.deadline;
+    session.runtime.block_on(async {
+        tokio::select! {
+            held = held(&session.client, &map, pool, files, until) => Ok(held),
+            _ = interrupt.recv() => Err(Failure::Own(Own::Interrupted, format!("interrupted; {STAYS}")).into()),
+        }
+    })
 }
 
 /// Refuses to pin what no node keeps.
@@ -141,22 +201,23 @@ fn holders_since(map: &ClusterMap, pool: PoolId) -> Option<Revision> {
 }
 
 /// Waits until all buckets of a pool have homes, for a while: nobody keeps what is loaded before. Since when they are what they are.
-fn wait_for_homes(
+async fn wait_for_homes(
     session: &Session,
     pool: PoolId,
     teller: &mut Teller,
 ) -> anyhow::Result<Option<Revision>> {
     let until = Instant::now() + HOMES;
     loop {
-        let map = session.wait(session.client.refresh())?;
+        let map = session.client.refresh().await.map_err(failed)?;
         let (without, all) = homeless(&map, pool);
         if without == 0 || Instant::now() >= until {
             return Ok(holders_since(&map, pool));
         }
         teller.say(&format!(
-            "waiting for {without} of the pool's {all} buckets to have a home"
+            "waiting for a home of {without} of the pool's {}",
+            count(all, "bucket")
         ));
-        std::thread::sleep(LOOK);
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -217,7 +278,10 @@ async fn why(data: &Dataset, lacking: Vec<&Found>, held: &Held) -> Vec<String> {
     let (pool, map) = data.pool();
     let (without, all) = homeless(&map, pool);
     if without > 0 {
-        why.push(format!("{without} of the pool's {all} buckets have no home: see 'staves status', then preload again"));
+        let all = count(all, "bucket");
+        why.push(format!(
+            "no node is home of {without} of the pool's {all}: see 'staves status', then preload again"
+        ));
     }
     if !held.silent.is_empty() {
         why.push(held.silence());
@@ -263,7 +327,7 @@ fn room(map: &ClusterMap, pool: PoolId) -> String {
     format!(
         "the pool has no room for more: {} on {} are for all files, and less where caches and regions need the memory",
         bytes(budget.saturating_mul(nodes as u64)),
-        output::count(nodes, "node")
+        count(nodes, "node")
     )
 }
 

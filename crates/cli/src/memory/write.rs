@@ -17,7 +17,7 @@ use crate::args::Args;
 use crate::cluster::Cluster;
 use crate::explain::Code;
 use crate::failure::{self, Failure};
-use crate::output;
+use crate::output::{self, count};
 use crate::room::Room;
 
 /// Bytes of standard input that are read before any is written.
@@ -69,7 +69,8 @@ pub fn write(
     }
     output::answer(args.output, &answer, |_| {
         format!(
-            "region '{name}': {written} bytes written at offset {}",
+            "region '{name}': {} written at offset {}",
+            count(written, "byte"),
             with_unit(offset)
         )
     })
@@ -87,7 +88,7 @@ fn load_with(
     match (written, protect(args, session, region)) {
         (written, Ok(())) => written,
         (Ok(written), Err(error)) => {
-            let text = format!("{} were written; then: {error:#}", with_unit(written));
+            let text = format!("{} written; then: {error:#}", with_unit(written));
             Err(failure::with_text(&error, text))
         }
         (Err(error), Err(more)) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use staves_model::GroupId;
 
-use crate::output::{bytes, number, properties};
+use crate::output::{bytes, count, number, properties};
 
 /// Most differences that are told one by one.
 const TOLD_MAX: usize = 100;
@@ -226,8 +226,8 @@ impl Tally {
         let found = &self.found;
         match found.result {
             "wrong" => {
-                let left = number(found.differences - found.repaired);
-                Some(format!("{left} pages are wrong and were not made right"))
+                let left = count(found.differences - found.repaired, "page");
+                Some(format!("not made right: {left} with wrong bytes"))
             }
             "nothing-checked" => Some(format!("no page was checked: {}", self.nothing())),
             _ => None,

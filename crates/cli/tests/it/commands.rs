@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use staves_model::{NodeId, NodeState, Scheme};
-use staves_node::status::AgainFacts;
+use staves_node::status::{AgainFacts, LackFacts};
 
 use crate::fake::{Fake, SOON};
 use crate::{Ran, staves, staves_with};
@@ -343,6 +343,22 @@ fn what_is_fetched_again_after_a_loss_is_told() {
     let report = json(&at(&fake, &["status", "-o", "json"]));
     let again = &report["nodes"][0]["facts"]["fetching_again"];
     assert_eq!(again["done_bytes"], 41 << 20);
+}
+
+/// What is pinned and is not in memory, and why.
+#[test]
+fn pinned_files_that_are_not_in_memory_are_told() {
+    let fake = Fake::start();
+    fake.with(|state| {
+        state.lacking = vec![LackFacts {
+            dataset: "genomes".into(),
+            path: "hg38.fa".into(),
+            why: "the source is not reached".into(),
+        }];
+    });
+    let said = at(&fake, &["status"]).stdout;
+    let told = "hg38.fa of genomes is pinned, and node-1 has not all of its part in memory: the source is not reached";
+    assert!(said.lines().any(|line| line == told), "{said}");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct Node {
     pub resp: u16,
     admin: u16,
     data: PathBuf,
+    /// Where its process is, if not where the test is.
+    home: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -50,6 +52,12 @@ impl Cluster {
 
     /// With further flags of `up` for every node.
     pub fn start_with(count: usize, flags: &[&str]) -> Cluster {
+        Cluster::start_at(&vec![None; count], flags)
+    }
+
+    /// With the folder that each node's process is in, where that matters.
+    pub fn start_at(homes: &[Option<&std::path::Path>], flags: &[&str]) -> Cluster {
+        let count = homes.len();
         // Whose test failed has ended its nodes all the same.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let held: Vec<TcpListener> = (0..count * 3)
@@ -66,6 +74,7 @@ impl Cluster {
             resp: p[1],
             admin: p[2],
             data: folder.path().join(i.to_string()),
+            home: homes[i].map(PathBuf::from),
             child: None,
         };
         let nodes = ports.chunks_exact(3).enumerate().map(node).collect();
@@ -116,6 +125,9 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        if let Some(home) = &node.home {
+            command.current_dir(home);
+        }
         if let Some(join) = join {
             command.args(["--join", &join]);
         }
@@ -419,6 +431,7 @@ fn one_identity_runs_once() {
         resp,
         admin,
         data: copied,
+        home: None,
         child: None,
     };
     // A signal takes a moment on a loaded machine; who still answers would be found by the copy.

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::{
-    Change, ClusterId, ClusterMap, Incarnation, Medium, MemberSlot, NewEpoch, NodeId, PoolKind,
-    Scheme,
+    Change, ClusterId, ClusterMap, Holdings, Incarnation, Medium, MemberSlot, NewEpoch, NodeId,
+    PoolKind, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
-use staves_node::status::{AgainFacts, DirectoryFacts, NodeFacts, StatusReport};
+use staves_node::status::{AgainFacts, DirectoryFacts, LackFacts, NodeFacts, StatusReport};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
 use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
+use staves_wire::files::{FileKey, FileKeysAnswer};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
@@ -31,6 +32,8 @@ pub struct State {
     pub used_bytes: u64,
     /// What the first node says that it has others fetch again.
     pub fetching_again: Option<AgainFacts>,
+    /// Pinned files that the first node says it has not all of.
+    pub lacking: Vec<LackFacts>,
     /// Nobody leads the directory, and nothing can be changed.
     pub no_leader: bool,
     /// What a change names is gone when it comes.
@@ -39,6 +42,8 @@ pub struct State {
     pub full: bool,
     /// Nothing is answered at all.
     pub silent: bool,
+    /// Blocks of files that it says it has; nothing is said where there is none.
+    pub blocks: Option<Vec<FileKey>>,
     /// The numbers of the writes that came, in order.
     pub numbers: Vec<u64>,
     /// Requests that nobody answers, kept so that they are not refused either.
@@ -91,6 +96,29 @@ impl Fake {
             _server: server,
             _runtime: runtime,
         }
+    }
+
+    /// Makes a pool `files` that nobody is home of, with a dataset `data`.
+    pub fn with_dataset(&self, source: &str) {
+        self.with(|state| {
+            let pool = Change::CreatePool {
+                name: "files".into(),
+                kind: PoolKind::Files(Holdings::default()),
+                scheme: Scheme { m: 1, k: 0 },
+                medium: Medium::Ram,
+                node_budget_bytes: 1 << 29,
+                buckets: 8,
+                may_start_empty: true,
+            };
+            let dataset = Change::SetDataset {
+                pool: "files".into(),
+                name: "data".into(),
+                source: source.to_owned(),
+            };
+            for change in [pool, dataset] {
+                state.map.apply(None, &change).expect("a sound change");
+            }
+        });
     }
 
     pub fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -163,7 +191,8 @@ impl Handler for Door {
     fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
         let mut state = self.state.lock().expect("not poisoned");
         let undecided = state.no_leader && matches!(request, Message::Propose(_));
-        if state.silent || undecided {
+        let unsaid = state.blocks.is_none() && matches!(request, Message::FileKeys(_));
+        if state.silent || undecided || unsaid {
             return state.held.push(reply);
         }
         reply.send(&self.answer(&mut state, request));
@@ -191,6 +220,10 @@ impl Door {
             Message::NodeDrain(target) => drain(state, target.node, true),
             Message::NodeResume(target) => drain(state, target.node, false),
             Message::NodeStop(_) => Message::Done,
+            Message::FileKeys(_) => Message::FileKeysAnswer(FileKeysAnswer {
+                holds: false,
+                keys: state.blocks.clone().expect("looked at before"),
+            }),
             Message::KeyRange(target) => Message::KeyRangeAnswer(KeyRangeAnswer {
                 node: target.node,
                 incarnation: Incarnation(1),
@@ -252,6 +285,7 @@ fn status(state: &State) -> Message {
         keys: state.keys.len() as u64,
         used_bytes: state.used_bytes,
         fetching_again: state.fetching_again.clone(),
+        lacking: state.lacking.clone(),
         ..NodeFacts::default()
     };
     let report = StatusReport::new(&state.map, NodeId(1), directory, [facts]);

@@ -7,6 +7,7 @@ mod config;
 mod documents;
 mod e2e;
 mod fake;
+mod files;
 
 use std::process::{Command, Output, Stdio};
 

@@ -52,6 +52,9 @@ pub struct World {
     /// What nodes say who are asked for bytes of files, and how often they were.
     pub files: Option<Bytes>,
     pub files_asked: usize,
+    /// Bytes of files that nodes were given, and those that wait for an answer, if none is given.
+    pub files_put: usize,
+    pub puts_held: Option<Vec<Reply>>,
 }
 
 #[derive(Clone)]
@@ -122,6 +125,8 @@ impl Cluster {
             marks: BTreeMap::new(),
             files: None,
             files_asked: 0,
+            files_put: 0,
+            puts_held: None,
         })));
         let mut cluster = Cluster {
             world,
@@ -253,6 +258,13 @@ impl Handler for Script {
                 world.files_asked += 1;
                 let bytes = world.files.clone();
                 reply.send(&Message::FileBytes(FileBytes { bytes }));
+            }
+            Message::FilePut(put) => {
+                world.files_put += put.bytes.len();
+                match &mut world.puts_held {
+                    Some(held) => held.push(reply),
+                    None => reply.send(&Message::Done),
+                }
             }
             Message::Report(report) => {
                 world.evidence.extend(report.seen);

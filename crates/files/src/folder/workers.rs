@@ -482,6 +482,7 @@ mod tests {
             assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
             one.is_finished()
         });
+        assert!(!held.workers.is_silent());
         assert!(one.join().unwrap().is_err());
         assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
     }

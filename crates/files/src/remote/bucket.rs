@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use object_store::ClientOptions;
 use object_store::RetryConfig;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::client::ReqwestConnector;
 
 use crate::remote::address::checked_endpoint;
+use crate::remote::bounded::Bounded;
 use crate::remote::sifted::Sifted;
 
 /// What else is taken from the environment as it is: other ways to credentials, and the like.
@@ -111,7 +111,7 @@ impl Settings {
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            .with_http_connector(Sifted(ReqwestConnector::default()))
+            .with_http_connector(Sifted(Bounded))
             .with_client_options(options);
         for (key, value) in &self.passed_on {
             builder = builder.with_config(*key, value);

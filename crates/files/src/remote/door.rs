@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use object_store::aws::AmazonS3;
 use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use parking_lot::Mutex;
 
 use super::address::{Address, Server};
+use super::bounded::Bounded;
 use super::bucket::{Keys, Settings};
 use super::{CONNECT, SILENCE, TOTAL, failure, settings};
 use crate::driver;
@@ -29,6 +31,8 @@ pub struct Door {
 
 struct Opened {
     store: Arc<dyn ObjectStore>,
+    /// The same, if it lists by pages; web servers do not.
+    pages: Option<Arc<AmazonS3>>,
     /// None for web servers.
     keys: Option<Keys>,
     /// What to say of them when the server refuses.
@@ -49,6 +53,11 @@ impl Door {
     /// What is asked.
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         self.opened.lock().store.clone()
+    }
+
+    /// What is asked for lists by pages, of a bucket.
+    pub fn pages(&self) -> Option<Arc<AmazonS3>> {
+        self.opened.lock().pages.clone()
     }
 
     /// What to say of the credentials when the server refuses.
@@ -96,22 +105,26 @@ fn open(address: &Address, find: &Find) -> Result<Opened, String> {
         .with_connect_timeout(CONNECT)
         .with_read_timeout(SILENCE)
         .with_timeout(TOTAL);
-    let (made, keys, credentials) = match &address.server {
+    let failed = |error: object_store::Error| failure::reason(&error);
+    let (store, pages, keys, credentials): (Arc<dyn ObjectStore>, _, _, _) = match &address.server {
         Server::Bucket { name, .. } => {
             let settings = settings(address, find()?);
             let made = driver::within(|| settings.open(name, options, retry))?;
-            let made = made.map(|s3| Arc::new(s3) as Arc<dyn ObjectStore>);
-            (made, Some(settings.keys.clone()), settings.credentials())
+            let s3 = Arc::new(made.map_err(failed)?);
+            let keys = Some(settings.keys.clone());
+            (s3.clone(), Some(s3), keys, settings.credentials())
         }
         Server::Web { origin, .. } => {
             let builder = HttpBuilder::new().with_url(origin).with_retry(retry);
+            let builder = builder.with_http_connector(Bounded);
             let made = driver::within(|| builder.with_client_options(options).build())?;
-            let made = made.map(|web| Arc::new(web) as Arc<dyn ObjectStore>);
-            (made, None, "passwords are not supported".to_owned())
+            let web = Arc::new(made.map_err(failed)?);
+            (web, None, None, "passwords are not supported".to_owned())
         }
     };
     Ok(Opened {
-        store: made.map_err(|error| failure::reason(&error))?,
+        store,
+        pages,
         keys,
         credentials,
         since: Instant::now(),

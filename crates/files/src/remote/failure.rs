@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::remote::Remote;
 use crate::remote::address::Server;
+use crate::remote::bounded::{TooLong, is_too_long};
 use crate::source::SourceError;
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
@@ -26,8 +27,13 @@ pub enum Failure {
     Status(String, u16),
     Odd(String),
     Late(Duration),
+    /// The server's certificate is not accepted.
+    Certificate(String),
     Other(String),
 }
+
+/// What errors of TLS begin with that speak of the server's certificate.
+const CERTIFICATE: &str = "invalid peer certificate: ";
 
 impl Failure {
     /// Another try would find the same.
@@ -37,6 +43,7 @@ impl Failure {
             | Failure::Changed
             | Failure::Denied(_)
             | Failure::Unversioned
+            | Failure::Certificate(_)
             | Failure::NoList(_) => true,
             Failure::Status(_, status) => !matches!(status, 408 | 416 | 429 | 500..),
             Failure::NoRanges | Failure::Odd(_) | Failure::Late(_) | Failure::Other(_) => false,
@@ -63,6 +70,7 @@ impl Failure {
             Failure::Unversioned => "the server gives neither an ETag nor a time of the last change, so that it could change unseen".to_owned(),
             Failure::NoRanges => "the server gives the whole file where a part was asked for: it must know ranges".to_owned(),
             Failure::Late(time) => format!("it did not answer within {} s", time.as_secs()),
+            Failure::Certificate(why) => certificate(&why),
             Failure::NoList(text)
             | Failure::Status(text, _)
             | Failure::Odd(text)
@@ -89,15 +97,37 @@ impl From<object_store::Error> for Failure {
                 Failure::Denied(reason(&error))
             }
             Error::NotSupported { .. } => Failure::NoRanges,
+            _ if is_too_long(&error) => Failure::NoList(TooLong.to_string()),
             _ => match status(&error) {
                 Some(404) => Failure::NotFound,
                 // The library knows them in answers to some questions only.
                 Some(401 | 403) => Failure::Denied(reason(&error)),
                 Some(status) => Failure::Status(reason(&error), status),
-                None => Failure::Other(reason(&error)),
+                None => {
+                    let reason = reason(&error);
+                    match reason.strip_prefix(CERTIFICATE) {
+                        Some(why) => Failure::Certificate(why.to_owned()),
+                        None => Failure::Other(reason),
+                    }
+                }
             },
         }
     }
+}
+
+/// Why a server's certificate is not accepted, and what helps.
+fn certificate(why: &str) -> String {
+    if why != "UnknownIssuer" {
+        return format!("the server's certificate is not accepted: {why}");
+    }
+    let is = match std::env::var_os("SSL_CERT_FILE") {
+        Some(file) => format!("which is {} now", file.display()),
+        None => "which is not set".to_owned(),
+    };
+    format!(
+        "nobody whom this machine trusts has signed the server's certificate ({why}): if it is of your own authority, name the file of \
+         that one's certificate in SSL_CERT_FILE ({is}), for this program and for the nodes"
+    )
 }
 
 /// The status that a server answered with. The library has it in its words only.

@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::future::join;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::{GetOptions, ListResult, ObjectMeta};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::address::{self, Address, Server};
+use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
 use super::{BELIEVED, Remote, TOTAL};
@@ -18,12 +21,14 @@ use crate::driver;
 use crate::folder::Workers;
 use crate::source::{Kind, SourceError, Stat};
 
-/// Names that are remembered.
+/// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
 const REMEMBERED_MAX: usize = 1 << 16;
 /// Folders of WebDAV servers whose names are remembered.
 const FOLDERS_MAX: usize = 64;
 /// Files that are asked for one by one, at a time.
 const ASKED_AT_ONCE: usize = 16;
+/// Who lists names takes memory for them.
+static LISTS: Semaphore = Semaphore::const_new(LISTS_AT_ONCE);
 /// The manifest of a web server's folder, if no other is named.
 const MANIFEST: &str = "MANIFEST";
 
@@ -134,10 +139,15 @@ impl Remote {
     }
 
     /// See [`crate::Source::list`].
-    pub fn list(self: &Arc<Self>, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+    pub fn list(
+        self: &Arc<Self>,
+        path: &[u8],
+        names_max: usize,
+    ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         let path = self.plain(path)?;
         let (me, asked) = (self.clone(), path.clone());
-        let names = self.blocking(&path, async move { me.names_in(&asked).await })?;
+        let most = names_max.min(NAMES_MAX);
+        let names = self.blocking(&path, async move { me.names_in(&asked, most).await })?;
         // There are no empty folders in buckets and manifests; WebDAV has them.
         if names.is_empty() && self.stat(path.as_bytes())?.kind != Kind::Folder {
             return Err(self.error(&path, Failure::NotFound));
@@ -149,12 +159,11 @@ impl Remote {
     /// Whether there is anything.
     pub async fn check(self: &Arc<Self>) -> Result<(), SourceError> {
         let me = self.clone();
-        let seen = driver::run(async move { me.names_in("").await }).await;
+        let seen = driver::run(async move { me.is_empty().await }).await;
         let (url, place) = (self.url(""), self.place().to_owned());
         match seen {
-            Ok(Ok(names)) if names.is_empty() => Err(self.nothing()),
-            Ok(Err(Failure::NotFound)) => Err(self.nothing()),
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(true) | Err(Failure::NotFound)) => Err(self.nothing()),
+            Ok(Ok(false)) => Ok(()),
             Ok(Err(failure)) => Err(failure.of(url, "", self)),
             Err(reason) => Err(SourceError::Unreachable { place, reason }),
         }
@@ -190,11 +199,20 @@ impl Remote {
         }
     }
 
+    /// Whether nothing at all is there.
+    async fn is_empty(&self) -> Result<bool, Failure> {
+        if self.is_web() {
+            return Ok(self.names_on_web("", NAMES_MAX).await?.is_empty());
+        }
+        let (listed, next) = self.page("", None).await?;
+        Ok(next.is_none() && self.named("", &listed).next().is_none())
+    }
+
     /// The names in a folder; none if it is not there.
-    async fn names_in(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
+    async fn names_in(&self, folder: &str, most: usize) -> Result<BTreeMap<String, Stat>, Failure> {
         match self.is_web() {
-            true => self.names_on_web(folder).await,
-            false => self.names_in_bucket(folder).await,
+            true => self.names_on_web(folder, most).await,
+            false => self.names_in_bucket(folder, most).await,
         }
     }
 
@@ -211,18 +229,58 @@ impl Remote {
         Ok(below.await?.then_some(FOLDER))
     }
 
-    async fn names_in_bucket(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
-        let listed = self.ask_folder(folder).await?;
-        let mut names = BTreeMap::new();
-        for (name, meta) in self.named(folder, &listed) {
-            let stat = meta.map_or(Ok(FOLDER), |meta| self.stat_of(meta))?;
-            self.names
-                .remember(&below(folder, name), Some(stat.clone()));
-            names.insert(name.to_owned(), stat);
+    async fn names_in_bucket(
+        &self,
+        folder: &str,
+        most: usize,
+    ) -> Result<BTreeMap<String, Stat>, Failure> {
+        let _place = LISTS.acquire().await.expect("it is never closed");
+        let mut names: BTreeMap<String, Stat> = BTreeMap::new();
+        let mut from = None;
+        loop {
+            let (listed, next) = self.page(folder, from.take()).await?;
+            for (name, meta) in self.named(folder, &listed) {
+                let stat = match meta {
+                    Some(meta) => self.stat_of(meta)?,
+                    None if names.contains_key(name) => continue, // the file is on a page before
+                    None => FOLDER,
+                };
+                self.names
+                    .remember(&below(folder, name), Some(stat.clone()));
+                names.insert(name.to_owned(), stat);
+            }
+            if names.len() > most {
+                return Err(too_many(most));
+            }
+            match next {
+                Some(next) => from = Some(next),
+                None => return Ok(names),
+            }
         }
-        Ok(names)
     }
 
+    /// Some of what is in a folder of a bucket, and where to go on.
+    async fn page(
+        &self,
+        folder: &str,
+        from: Option<String>,
+    ) -> Result<(ListResult, Option<String>), Failure> {
+        let prefix = self.key(folder).map(|key| format!("{key}/"));
+        let (prefix, from) = (&prefix, &from);
+        let page = self.tried(move || async move {
+            let bucket = self.door.pages().expect("a bucket lists by pages");
+            let options = PaginatedListOptions {
+                delimiter: Some("/".into()),
+                page_token: from.clone(),
+                ..PaginatedListOptions::default()
+            };
+            Ok(bucket.list_paginated(prefix.as_deref(), options).await?)
+        });
+        let page = page.await?;
+        Ok((page.result, page.page_token.filter(|next| !next.is_empty())))
+    }
+
+    /// What is in a folder of a WebDAV server.
     async fn ask_folder(&self, folder: &str) -> Result<ListResult, Failure> {
         let key = self.key(folder);
         let key = key.as_ref();
@@ -274,10 +332,7 @@ impl Remote {
     /// Whether what lists a folder's names is known.
     fn is_listed(&self, folder: &str) -> bool {
         match &*self.names.lists.lock() {
-            Some((_, Lists::Dav)) => {
-                let dav = self.names.dav.lock();
-                dav.get(folder).is_some_and(|(since, _)| is_new(*since))
-            }
+            Some((_, Lists::Dav)) => self.listed(folder).is_some(),
             Some((since, Lists::Manifest(_))) => is_new(*since),
             None => false,
         }
@@ -297,12 +352,20 @@ impl Remote {
         })
     }
 
-    async fn names_on_web(&self, folder: &str) -> Result<BTreeMap<String, Stat>, Failure> {
+    async fn names_on_web(
+        &self,
+        folder: &str,
+        most: usize,
+    ) -> Result<BTreeMap<String, Stat>, Failure> {
         let mut names = BTreeMap::new();
         let mut unknown = Vec::new();
         match self.lists().await? {
             Lists::Manifest(manifest) => {
-                for (name, entry) in manifest.list(folder) {
+                let listed = manifest.list(folder);
+                if listed.len() > most {
+                    return Err(too_many(most));
+                }
+                for (name, entry) in listed {
                     match entry {
                         Entry::Folder => drop(names.insert(name, FOLDER)),
                         Entry::File(None) => unknown.push(name),
@@ -311,7 +374,11 @@ impl Remote {
                 }
             }
             Lists::Dav => {
-                for (name, meta) in self.dav(folder).await?.iter() {
+                let listed = self.dav(folder).await?;
+                if listed.len() > most {
+                    return Err(too_many(most));
+                }
+                for (name, meta) in listed.iter() {
                     let stat = meta.as_ref().map_or(Ok(FOLDER), |meta| self.stat_of(meta));
                     let is_known = meta.as_ref().is_none_or(is_told);
                     match stat {
@@ -390,11 +457,20 @@ impl Remote {
         .await
     }
 
+    /// What is known of a folder of a WebDAV server.
+    fn listed(&self, folder: &str) -> Option<Arc<Listed>> {
+        let dav = self.names.dav.lock();
+        let (since, listed) = dav.get(folder)?;
+        is_new(*since).then(|| listed.clone())
+    }
+
     async fn dav(&self, folder: &str) -> Result<Arc<Listed>, Failure> {
-        let known = self.names.dav.lock().get(folder).cloned();
-        if let Some((since, listed)) = known
-            && since.elapsed() < BELIEVED
-        {
+        if let Some(listed) = self.listed(folder) {
+            return Ok(listed);
+        }
+        let _place = LISTS.acquire().await.expect("it is never closed");
+        // Somebody else may have asked meanwhile.
+        if let Some(listed) = self.listed(folder) {
             return Ok(listed);
         }
         let listed = self.ask_folder(folder).await;
@@ -412,12 +488,19 @@ impl Remote {
         let listed = named.map(|(name, meta)| (name.to_owned(), meta.cloned()));
         let listed = Arc::new(listed.collect::<Listed>());
         let mut dav = self.names.dav.lock();
-        if dav.len() >= FOLDERS_MAX {
+        let names: usize = dav.values().map(|(_, listed)| listed.len()).sum();
+        if dav.len() >= FOLDERS_MAX || names + listed.len() > REMEMBERED_MAX {
             dav.clear();
         }
         dav.insert(folder.to_owned(), (Instant::now(), listed.clone()));
         Ok(listed)
     }
+}
+
+fn too_many(names_max: usize) -> Failure {
+    Failure::NoList(format!(
+        "it has more than {names_max} names, which are not listed: a file whose name is known can be opened; to list them, spread them over folders below it"
+    ))
 }
 
 fn too_long() -> Failure {

@@ -16,9 +16,9 @@ const NEW: &str = "Tue, 06 Jan 2026 10:00:00 GMT";
 /// All tries of one request, on a machine that is slow.
 const BOUND: Duration = Duration::from_secs(60);
 
-struct Request {
-    head: bool,
-    path: String,
+pub struct Request {
+    pub head: bool,
+    pub path: String,
     headers: BTreeMap<String, String>,
 }
 
@@ -46,7 +46,7 @@ struct Server {
 }
 
 /// The headers of the first version.
-const FIRST: &str = "ETag: \"one\"\r\nLast-Modified: Mon, 05 Jan 2026 10:00:00 GMT\r\n";
+pub const FIRST: &str = "ETag: \"one\"\r\nLast-Modified: Mon, 05 Jan 2026 10:00:00 GMT\r\n";
 
 impl Server {
     /// One that has a manifest and a file `f`, whose HEAD has these headers.
@@ -106,7 +106,7 @@ impl Drop for Server {
     }
 }
 
-fn read(stream: &TcpStream) -> Option<Request> {
+pub fn read(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next()?.ok()?;
     let mut words = first.split(' ');
@@ -127,7 +127,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
     })
 }
 
-fn send(stream: &mut TcpStream, status: &str, headers: &str, length: usize, bytes: &[u8]) {
+pub fn send(stream: &mut TcpStream, status: &str, headers: &str, length: usize, bytes: &[u8]) {
     let head = format!(
         "HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n"
     );

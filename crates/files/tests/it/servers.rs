@@ -145,6 +145,32 @@ impl Server {
 
 /// A web server that knows ranges and lists nothing (Debian: `nginx-light`).
 pub fn web(root: &Path, scratch: &Path) -> Option<Server> {
+    web_with(root, scratch, "")
+}
+
+/// The same by TLS, with a certificate of its own for 127.0.0.1, which is in `scratch/certificate` (Debian: `openssl`).
+pub fn web_tls(root: &Path, scratch: &Path) -> Option<Server> {
+    if !have("openssl", &["version"]) {
+        return None;
+    }
+    let (key, certificate) = (scratch.join("key"), scratch.join("certificate"));
+    let mut make = Command::new("openssl");
+    make.args(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test"
+            .split(' '),
+    );
+    make.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    make.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
+    make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+    let made = make.output().expect("it ran before");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
+    let (key, certificate) = (key.display(), certificate.display());
+    let tls = format!(" ssl; ssl_certificate {certificate}; ssl_certificate_key {key}");
+    web_with(root, scratch, &tls)
+}
+
+fn web_with(root: &Path, scratch: &Path, tls: &str) -> Option<Server> {
     if !have("nginx", &["-v"]) {
         return None;
     }
@@ -153,7 +179,7 @@ pub fn web(root: &Path, scratch: &Path) -> Option<Server> {
     let text = format!(
         "daemon off; master_process off; pid {at}/pid; error_log {at}/error;\nevents {{}}\nhttp {{ access_log {at}/access;\n\
          client_body_temp_path {at}/1; proxy_temp_path {at}/2; fastcgi_temp_path {at}/3; uwsgi_temp_path {at}/4; scgi_temp_path {at}/5;\n\
-         server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n"
+         server {{ listen 127.0.0.1:{port}{tls}; root {root}; }} }}\n"
     );
     let file = scratch.join("conf");
     std::fs::write(&file, text).expect("a file");

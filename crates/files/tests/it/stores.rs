@@ -7,7 +7,7 @@ use staves_files::{FileVersion, Kind, Source, SourceError};
 
 use crate::servers;
 
-fn check(source: &Source) -> Result<(), SourceError> {
+pub fn check(source: &Source) -> Result<(), SourceError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
@@ -41,7 +41,7 @@ fn read(source: &Source, path: &str) -> Result<Vec<u8>, SourceError> {
 }
 
 /// All files below a folder, by their paths, read whole.
-fn tree(source: &Source, folder: &str) -> Vec<(String, Vec<u8>)> {
+pub fn tree(source: &Source, folder: &str) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for (name, stat) in source.list(folder.as_bytes()).unwrap() {
         let name = String::from_utf8(name).unwrap();
@@ -70,7 +70,7 @@ fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) * 131 % 251) as u8).collect()
 }
 
-fn files() -> Vec<(String, Vec<u8>)> {
+pub fn files() -> Vec<(String, Vec<u8>)> {
     let all = [
         ("hg/38.fa", 200_000),
         ("hg/38.fa.fai", 77),
@@ -84,7 +84,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
     made.collect()
 }
 
-fn write(root: &Path, files: &[(String, Vec<u8>)]) {
+pub fn write(root: &Path, files: &[(String, Vec<u8>)]) {
     for (path, bytes) in files {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

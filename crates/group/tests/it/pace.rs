@@ -233,3 +233,18 @@ fn only_who_came_to_the_epoch_has_heard() {
     assert!(!answers(&mut town, epoch.next()), "it is of a life before");
     assert!(answers(&mut town, Epoch(0)), "the group has not begun yet");
 }
+
+/// Who stood still itself finds all others silent when it wakes, and must not say so: their words wait for it.
+#[test]
+fn who_stood_still_calls_nobody_stuck() {
+    let mut town = Town::new(1, 2, 0);
+    town.ticks(5);
+    town.now = town.now + Duration::from_secs(3);
+    town.step(0, Event::Tick);
+    assert!(town.calls.is_empty(), "{:?}", town.calls);
+    // One that is silent from then on is found.
+    town.silent = Some(NodeId(3));
+    town.ticks(90);
+    let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
+    assert!(town.calls.iter().any(stuck), "{:?}", town.calls);
+}

@@ -213,3 +213,22 @@ fn who_waits_for_one_data_bucket_is_not_served_by_another() {
     assert_eq!(c.read(0, 0, 5)[..], *b"first");
     assert_eq!(c.read(1, 0, 5)[..], *b"other");
 }
+
+/// A write waits for memory, which a member that is cut off cannot grant. Once the next epoch is open all say anew what they
+/// have: that they have not yet is no refusal.
+#[test]
+fn a_wait_for_memory_is_not_a_refusal_in_the_next_epoch() {
+    let mut c = Cluster::new(2, 1, 4, 64);
+    c.write(0, 0, b"first");
+    c.cut_off = vec![2];
+    let more = |i: u64| write(i * CHUNK_BYTES, b"more");
+    let waits: Vec<u64> = (0..20)
+        .map(|i| c.submit(0, Some(i + 1), &more(i)))
+        .collect();
+    c.ticks(6);
+    c.change(&[0, 1, 3]);
+    c.open();
+    for token in waits {
+        assert_eq!(c.wait(token), Answer::Ok);
+    }
+}

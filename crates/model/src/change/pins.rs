@@ -201,4 +201,25 @@ mod tests {
             Err(Refusal::UnknownDataset { .. })
         ));
     }
+
+    /// Regression: what all nodes have together went past the end of numbers.
+    #[test]
+    fn nodes_may_say_that_they_have_any_amount_of_memory() {
+        let mut map = cluster(0);
+        for _ in 0..3 {
+            let node = crate::testing::node_up_in(None, None, u64::MAX);
+            map.apply(None, &node).unwrap();
+        }
+        let pool = Change::CreatePool {
+            name: "files".into(),
+            kind: PoolKind::Files(Holdings::default()),
+            scheme: Scheme { m: 1, k: 0 },
+            medium: Medium::Ram,
+            node_budget_bytes: u64::MAX,
+            buckets: 8,
+            may_start_empty: true,
+        };
+        map.apply(None, &pool).unwrap();
+        assert!(map.pin_room(map.pool_named("files").unwrap()) > u64::MAX / 2);
+    }
 }

@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 
 use super::export::Export;
 use super::rpc::{self, Call};
-use super::xdr::{Args, Reply};
+use super::xdr::{Args, Garbage, Reply};
 use crate::files::Files;
 
 /// Calls of a connection that are answered at a time.
@@ -139,14 +139,10 @@ impl<S: Files> Server<S> {
                 }
             }
             connection.used_ms.store(self.now_ms(), Ordering::Relaxed);
-            let mut args = Args::new(&record);
-            let Ok(call) = Call::take(&mut args) else {
+            if respond(&self.export, &record, &mut reply).is_err() {
                 tracing::debug!(peer = %connection.peer, "an NFS client sends what is no call");
                 return;
-            };
-            rpc::answer(&call, &mut reply, |reply| {
-                self.export.call(&call, &mut args, reply)
-            });
+            }
             if let Err(error) = connection.writes.lock().write_all(reply.bytes()) {
                 tracing::debug!(peer = %connection.peer, %error, "an NFS client takes no answer");
                 return;
@@ -161,6 +157,18 @@ impl<S: Files> Server<S> {
         let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
         self.connections.lock().iter().for_each(|c| c.close());
     }
+}
+
+/// Answers the call that a record is.
+pub fn respond<S: Files>(
+    export: &Export<S>,
+    record: &[u8],
+    reply: &mut Reply,
+) -> Result<(), Garbage> {
+    let mut args = Args::new(record);
+    let call = Call::take(&mut args)?;
+    rpc::answer(&call, reply, |reply| export.call(&call, &mut args, reply));
+    Ok(())
 }
 
 impl Connection {

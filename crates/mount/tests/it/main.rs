@@ -2,6 +2,7 @@
 
 mod contents;
 mod errors;
+mod fuzz;
 mod names;
 mod nfs;
 mod points;

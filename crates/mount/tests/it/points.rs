@@ -267,6 +267,42 @@ fn a_process_that_ends_late_leaves_its_successor_at_the_same_folder_alone() {
     second.unmount().unwrap();
 }
 
+/// Regression: a process whose mount had come elsewhere with a folder above left it there, dead.
+#[test]
+fn a_mount_whose_folder_was_moved_is_taken_away_where_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let (source, dir) = (source(), tempfile::tempdir().unwrap());
+    let at = |path: &str| dir.path().join(path);
+    for signal in [Signal::TERM, Signal::INT] {
+        std::fs::create_dir_all(at("before/mnt")).unwrap();
+        let mut process = Process::start(source.path(), &at("before/mnt"));
+        std::fs::rename(at("before"), at("after")).unwrap();
+        let whole = std::fs::read(at("after/mnt/file")).unwrap();
+        assert_eq!(whole, noise(1, 100_000));
+        // What is at its old path by then is another's.
+        std::fs::create_dir_all(at("before/mnt")).unwrap();
+        let files = Folder::open(source.path()).unwrap();
+        let other = mount(files, &at("before/mnt"), &Options::default()).unwrap();
+        process.signal(signal);
+        assert!(process.0.wait().unwrap().success());
+        assert_eq!(std::fs::read_dir(at("after/mnt")).unwrap().count(), 0);
+        assert!(std::fs::read(at("before/mnt/file")).is_ok());
+        other.unmount().unwrap();
+        std::fs::remove_dir_all(at("before")).unwrap();
+        std::fs::remove_dir_all(at("after")).unwrap();
+    }
+    // Whoever unmounts it says where it is now.
+    std::fs::create_dir_all(at("before/mnt")).unwrap();
+    let mut process = Process::start(source.path(), &at("before/mnt"));
+    std::fs::rename(at("before"), at("after")).unwrap();
+    let none = unmount(&at("before/mnt"), false).unwrap_err();
+    assert!(matches!(none, MountError::NotMounted { .. }), "{none}");
+    unmount(&at("after/mnt"), false).unwrap();
+    assert!(process.0.wait().unwrap().success());
+}
+
 /// Regression: a mount within its own source waited for itself, for good.
 #[test]
 fn a_folder_within_what_it_shows_is_refused() {

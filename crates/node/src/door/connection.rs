@@ -38,6 +38,13 @@ const TURN_BYTES: usize = 1 << 20;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
 
+/// What a transaction is answered: its beginning, what follows that, and its end.
+const NO_TRANSACTIONS: &str = "ERR unknown command 'MULTI': there are no transactions here; what follows is not done, up to EXEC or DISCARD";
+const NOT_DONE: &str =
+    "ERR not done: it follows a MULTI, which was refused; EXEC or DISCARD ends that";
+const ABORTED: &str =
+    "EXECABORT Transaction discarded: there are no transactions here; nothing was done";
+
 /// One connection: what has been read and not taken apart, and the rest.
 pub(super) struct Connection {
     input: BytesMut,
@@ -61,6 +68,8 @@ struct Desk {
     now: Time,
     deadline: Time,
     commands: u64,
+    /// A MULTI was refused: nothing is done up to its EXEC.
+    in_refused_multi: bool,
     /// The connection is to be closed once everything is answered.
     closing: bool,
 }
@@ -96,6 +105,7 @@ impl Connection {
                 now: Time::ZERO,
                 deadline: Time::ZERO,
                 commands: 0,
+                in_refused_multi: false,
                 closing: false,
                 running,
             },
@@ -367,6 +377,9 @@ impl Desk {
     fn command(&mut self, command: Command<'_>) {
         self.commands += 1;
         match command {
+            Command::Data { .. } | Command::KeyCount if self.in_refused_multi => {
+                self.error(NOT_DONE);
+            }
             Command::Data {
                 ops: Ops::One(op),
                 join,
@@ -387,15 +400,28 @@ impl Desk {
                 let out = places.tail(output);
                 let after = session.answer(name, args, || running.facts(), out);
                 self.closing |= after == After::Close;
+                self.in_refused_multi &= name != Name::Reset;
                 if matches!(name, Name::Client | Name::Hello | Name::Reset) {
                     let client = self.session.client();
                     let mut clients = self.running.door.clients.lock();
                     clients.insert(client.id, client.clone());
                 }
             }
-            Command::Refused(text) => self.places.tail(&mut self.output).error(&text),
+            Command::Multi => {
+                self.in_refused_multi = true;
+                self.error(NO_TRANSACTIONS);
+            }
+            Command::EndMulti(text) => match std::mem::take(&mut self.in_refused_multi) {
+                true => self.error(ABORTED),
+                false => self.error(&text),
+            },
+            Command::Refused(text) => self.error(&text),
             Command::Nothing => self.commands -= 1,
         }
+    }
+
+    fn error(&mut self, text: &str) {
+        self.places.tail(&mut self.output).error(text);
     }
 
     /// A command of one operation: the fast path.

@@ -76,13 +76,21 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// `None`: this node does not reach the source, or finds another version there.
+/// What came of a fetch.
+pub(super) enum Fetched {
+    /// The bytes, and whether they may be kept.
+    Bytes(Bytes, Keep),
+    /// This node does not reach the source, or finds another version there; for people.
+    Not(String),
+}
+
+/// Bytes from memory, or else from the source.
 pub(super) async fn fetch(
     files: &Files,
     pool: &FilesPool,
     ask: FileFetch,
     deadline: Instant,
-) -> Result<Option<Bytes>, ErrorPacket> {
+) -> Result<Fetched, ErrorPacket> {
     let (file, from, len) = (ask.read.file, ask.read.from, ask.read.len as usize);
     let line = pool.flights.line_up((file, from / STRETCH_BYTES), true);
     let Ok(_turn) = tokio::time::timeout_at(deadline.into(), line.turn()).await else {
@@ -91,10 +99,11 @@ pub(super) async fn fetch(
     };
     if let Some(bytes) = pool.get(file, from, len, files.moment()) {
         files.rest.read(file, from, len as u64);
-        return Ok(Some(bytes));
+        return Ok(Fetched::Bytes(bytes, Keep::Yes));
     }
     let Some(source) = files.source(pool.id, &ask.dataset) else {
-        return Ok(None);
+        let why = format!("the source of {} is not for this node", ask.dataset);
+        return Ok(Fetched::Not(why));
     };
     let version = FileVersion {
         dataset: ask.dataset,
@@ -117,10 +126,10 @@ pub(super) async fn fetch(
         Ok(read) => read,
         Err(error) => {
             if let SourceError::Denied { .. } = error {
-                files.refuse(&version.dataset);
+                files.refuse(&version.dataset, &source);
             }
             log(&error);
-            return Ok(None);
+            return Ok(Fetched::Not(error.to_string()));
         }
     };
     pool.counts
@@ -137,7 +146,7 @@ pub(super) async fn fetch(
         files.rest.missed(file, len as u64, wanted as u64, rest);
     }
     let skip = (from - start) as usize;
-    Ok(Some(bytes.slice(skip..skip + len)))
+    Ok(Fetched::Bytes(bytes.slice(skip..skip + len), keep))
 }
 
 /// Keeps what was fetched, if this node holds the bucket, and gives the other holders a copy.

@@ -1,5 +1,6 @@
 //! Keeps pinned files in memory: the home of each of their buckets fetches what is missing, and does not evict it. So they
-//! come back when a node dies, a block is damaged, or buckets move.
+//! come back when a node dies, a block is damaged, or buckets move. A home that does not reach the source has another node fetch
+//! for it (`files/helpers.rs`). What cannot be had is tried again, ever more seldom, and people are told why it is not there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,20 +8,29 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::Life;
-use staves_files::FileVersion;
-use staves_model::{Holdings, Pin, STRETCH_BLOCKS};
+use staves_files::{FileVersion, Keep};
+use staves_model::{Holdings, NodeId, Pin, STRETCH_BLOCKS};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey};
 use staves_wire::files::{FileFetch, FileId, FileRead};
 
+use super::fetch::{self, Fetched};
+use super::helpers::{self, Helped};
 use super::rest::all_parts;
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
+use crate::status::LackFacts;
 
 /// How often it is looked whether all is there.
 const ROUND: Duration = Duration::from_secs(1);
 /// Stretches of a pool that are looked at in a round.
 const LOOKS_MAX: usize = 16 << 10;
-/// A file that could not be fetched or kept is left alone for so long.
-const REST: Duration = Duration::from_secs(10);
+/// A file that could not be fetched or kept is left alone for so long; twice that if it cannot be the next time, and so on.
+const REST: Duration = Duration::from_secs(5);
+/// Longest that it is.
+const REST_MAX: Duration = Duration::from_secs(80);
+/// Files of which a node says why it has not all.
+pub(super) const LACKING_MAX: usize = 8;
+/// Longest text that says so, in characters.
+const WHY_MAX: usize = 300;
 /// How long a stretch may take.
 const FETCH: Duration = Duration::from_secs(30);
 
@@ -29,6 +39,8 @@ const FETCH: Duration = Duration::from_secs(30);
 pub(super) struct Pinned {
     pins: Vec<Pin>,
     files: Vec<(FileId, FileVersion)>,
+    /// Why this node has not all that it is to have.
+    lacking: BTreeMap<FileId, String>,
 }
 
 impl Pinned {
@@ -53,6 +65,19 @@ impl Pinned {
         self.files.iter().any(|(pinned, _)| *pinned == id)
     }
 
+    /// What this node is to have and has not.
+    pub(super) fn lacking(&self) -> Vec<LackFacts> {
+        let lacking = self.files.iter().filter_map(|(id, version)| {
+            let why = self.lacking.get(id)?;
+            Some(LackFacts {
+                dataset: version.dataset.clone(),
+                path: String::from_utf8_lossy(&version.path).into_owned(),
+                why: why.clone(),
+            })
+        });
+        lacking.take(LACKING_MAX).collect()
+    }
+
     /// The versions that are pinned.
     pub(super) fn ids(&self) -> BTreeSet<FileId> {
         self.files.iter().map(|(id, _)| *id).collect()
@@ -69,8 +94,48 @@ pub(super) fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
 struct Walk {
     /// The next stretch of which file.
     at: (usize, u64),
-    /// Files that are left alone, and since when.
-    stuck: BTreeMap<FileId, Instant>,
+    stuck: BTreeMap<FileId, Stuck>,
+    /// Who lately fetched what this node could not.
+    helper: NodeId,
+}
+
+/// A file that could not be fetched or kept.
+struct Stuck {
+    /// The stretch that it was last tried with.
+    stretch: u64,
+    /// When it is tried again, and how long that was put off.
+    until: Instant,
+    rest: Duration,
+    why: String,
+}
+
+impl Walk {
+    fn is_left_alone(&self, id: FileId) -> bool {
+        let stuck = self.stuck.get(&id);
+        stuck.is_some_and(|stuck| Instant::now() < stuck.until)
+    }
+
+    /// What came of a stretch.
+    fn tried(&mut self, id: FileId, stretch: u64, kept: Result<(), String>) {
+        let was = self.stuck.get(&id);
+        match kept {
+            // Others of the file may be there while that one is not.
+            Ok(()) if was.is_some_and(|stuck| stuck.stretch == stretch) => {
+                self.stuck.remove(&id);
+            }
+            Ok(()) => {}
+            Err(why) => {
+                let rest = was.map_or(REST, |stuck| (stuck.rest * 2).min(REST_MAX));
+                let stuck = Stuck {
+                    stretch,
+                    until: Instant::now() + rest,
+                    rest,
+                    why: why.chars().take(WHY_MAX).collect(),
+                };
+                self.stuck.insert(id, stuck);
+            }
+        }
+    }
 }
 
 pub(super) async fn run(files: Arc<Files>) {
@@ -83,8 +148,11 @@ pub(super) async fn run(files: Arc<Files>) {
         walks.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
             let walk: &mut Walk = walks.entry(pool.id).or_default();
-            walk.stuck.retain(|_, since| since.elapsed() < REST);
             look(&files, &pool, walk).await;
+            let mut pinned = pool.pinned.lock();
+            walk.stuck.retain(|id, _| pinned.has(*id));
+            let why = |(id, stuck): (&FileId, &Stuck)| (*id, stuck.why.clone());
+            pinned.lacking = walk.stuck.iter().map(why).collect();
         }
     }
 }
@@ -109,8 +177,11 @@ async fn look(files: &Files, pool: &FilesPool, walk: &mut Walk) {
         let (id, file) = &all[walk.at.0];
         let stretch = walk.at.1;
         walk.at.1 += 1;
-        if !walk.stuck.contains_key(id) && !keep(files, pool, *id, file, stretch).await {
-            walk.stuck.insert(*id, Instant::now());
+        let alone = walk.is_left_alone(*id);
+        let helper = (!alone).then_some(&mut walk.helper);
+        let kept = keep(files, pool, (*id, file, stretch), helper).await;
+        if kept.is_ok() || !alone {
+            walk.tried(*id, stretch, kept);
         }
         // The list may be another by now.
         if began.elapsed() > ROUND {
@@ -119,25 +190,48 @@ async fn look(files: &Files, pool: &FilesPool, walk: &mut Walk) {
     }
 }
 
-/// Pins a stretch, and fetches it first if need be. False: it could not be had, or there is no room for it.
+/// Pins a stretch, and fetches it first if need be and there is a helper to begin with: what is left alone may have been brought by
+/// a mount. Or says why it is not there.
 async fn keep(
     files: &Files,
     pool: &FilesPool,
-    id: FileId,
-    file: &FileVersion,
-    stretch: u64,
-) -> bool {
-    let map = files.map();
-    let Some(holdings) = map.pools.get(&pool.id).and_then(|p| p.holdings()) else {
-        return true;
+    (id, file, stretch): (FileId, &FileVersion, u64),
+    helper: Option<&mut NodeId>,
+) -> Result<(), String> {
+    let is_home = || {
+        let map = files.map();
+        let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
+        let from = stretch * STRETCH_BYTES;
+        holdings.is_some_and(|h| is_home(h, bucket_of(h, id, from), files.life))
     };
+    if !is_home() || pin_listed(pool, id, file, stretch) {
+        return Ok(());
+    }
+    let Some(helper) = helper else {
+        return Err(String::new());
+    };
+    let why = fetch(files, pool, (id, file, stretch), helper).await;
+    let whole = pin_listed(pool, id, file, stretch);
+    // The bucket may have got another home in that time, and what is pinned in it have been let go.
+    if !is_home() {
+        pin(pool, id, file, stretch, false);
+        return Ok(());
+    }
+    if whole {
+        return Ok(());
+    }
+    tracing::debug!(pool = %pool.id, why, "a pinned file is not in memory for now");
+    Err(why)
+}
+
+/// Fetches a stretch, or has it fetched. What stands against it, if it is not there then.
+async fn fetch(
+    files: &Files,
+    pool: &FilesPool,
+    (id, file, stretch): (FileId, &FileVersion, u64),
+    helper: &mut NodeId,
+) -> String {
     let from = stretch * STRETCH_BYTES;
-    if !is_home(holdings, bucket_of(holdings, id, from), files.life) {
-        return true;
-    }
-    if pin_listed(pool, id, file, stretch) {
-        return true;
-    }
     let ask = FileFetch {
         read: FileRead {
             pool: pool.id,
@@ -150,22 +244,24 @@ async fn keep(
         path: Bytes::copy_from_slice(&file.path),
         version: file.version.clone(),
     };
-    match files.fetch(ask, Instant::now() + FETCH).await {
-        Ok(_) => {
-            let whole = pin_listed(pool, id, file, stretch);
-            let map = files.map();
-            let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
-            // The bucket may have got another home in that time, and what is pinned in it have been let go.
-            let stays = |h: &Holdings| is_home(h, bucket_of(h, id, from), files.life);
-            if !holdings.is_some_and(stays) {
-                pin(pool, id, file, stretch, false);
+    match fetch::fetch(files, pool, ask.clone(), Instant::now() + FETCH).await {
+        Ok(Fetched::Bytes(_, Keep::Yes)) => "the pool has no room for it on this node".to_owned(),
+        Ok(Fetched::Bytes(_, Keep::NotYet)) => "it changed just before".to_owned(),
+        Ok(Fetched::Bytes(_, Keep::Never)) => {
+            "not everybody may read it at its source (chmod o+r, and o+x for its folders)"
+                .to_owned()
+        }
+        Ok(Fetched::Not(why)) => {
+            let is_there = || pin_listed(pool, id, file, stretch);
+            match helpers::help(files, pool, &ask, is_there, helper).await {
+                Helped::Fetched => {
+                    "another node fetched it, and it did not come in (no room in memory, or it changed just before)".to_owned()
+                }
+                Helped::Not => format!("{why}; nor do the nodes that were asked reach it"),
+                Helped::Alone => why,
             }
-            whole
         }
-        Err(error) => {
-            tracing::debug!(pool = %pool.id, %error, "a pinned file is not fetched for now");
-            false
-        }
+        Err(error) => error.text,
     }
 }
 
@@ -196,4 +292,66 @@ fn pin(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64, on: bool)
         whole &= pool.blocks.parts(key) == all_parts(bytes);
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::{ClusterId, Holder, Incarnation, NodeId, PoolId, Revision};
+    use staves_store::blocks::{BLOCK_PARTS, PART_BYTES};
+
+    use super::*;
+
+    const LIFE: Life = Life {
+        cluster: ClusterId(1),
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+    };
+
+    fn holdings(revision: u64, pins: &[Pin]) -> Holdings {
+        let holder = Holder {
+            node: LIFE.node,
+            incarnation: LIFE.incarnation,
+            leaving: false,
+        };
+        Holdings {
+            revision: Revision(revision),
+            buckets: vec![vec![holder]; 4],
+            pins: pins.to_vec(),
+            ..Holdings::default()
+        }
+    }
+
+    /// Whether more can be evicted than what makes room for one block.
+    fn is_evictable(pool: &FilesPool) -> bool {
+        let shrunk = pool.blocks.set_limit(BLOCK_BYTES as u64).is_ok();
+        let _ = pool.blocks.set_limit(4 * BLOCK_BYTES as u64);
+        shrunk
+    }
+
+    /// Regression: a file was unpinned, or its dataset dropped, while somebody went through the list as it had been before: who came
+    /// last pinned it again, for good.
+    #[test]
+    fn what_is_unpinned_stays_so_whoever_goes_by_an_older_list() {
+        let pin = Pin {
+            dataset: "data".into(),
+            path: b"a".to_vec(),
+            size: 2 * BLOCK_BYTES as u64,
+            version: "1".into(),
+        };
+        let bytes = 4 * BLOCK_BYTES as u64;
+        let pool = FilesPool::new(PoolId(1), 4, None, bytes).expect("memory");
+        pool.sort(LIFE, &holdings(1, std::slice::from_ref(&pin)));
+        let listed = pool.pinned.lock().files.clone();
+        let (id, file) = &listed[0];
+        let part = [7; PART_BYTES];
+        for at in 0..=BLOCK_PARTS {
+            let from = (at * PART_BYTES) as u64;
+            pool.keep(*id, file.size, from, &part, 0);
+        }
+        pin_listed(&pool, *id, file, 0);
+        assert!(!is_evictable(&pool), "it is pinned");
+        pool.sort(LIFE, &holdings(2, &[]));
+        pin_listed(&pool, *id, file, 0);
+        assert!(is_evictable(&pool), "it is not pinned any more");
+    }
 }

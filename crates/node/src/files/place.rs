@@ -11,7 +11,7 @@ use staves_model::{
     Change, ClusterMap, HOLDERS_MAX, NewHoldings, NodeId, Pool, PoolId, Refusal, Time,
 };
 use staves_store::blocks::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES};
-use staves_wire::files::{FileBytes, FileKey, FileKeys, FileKeysAnswer, FileRead};
+use staves_wire::files::{FROM_LAST, FileBytes, FileKey, FileKeys, FileRead};
 use staves_wire::{ErrorPacket, Message};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -121,6 +121,8 @@ fn decide(
     copying: Option<u32>,
 ) -> Plan {
     let bucket_bytes = pool.blocks.bucket_bytes();
+    let going = entry.holdings().map(|h| pool.going(files.life, h));
+    let going = going.unwrap_or_default();
     let evicted = pool.blocks.figures().evicted_last;
     let evicts_last = evicted > std::mem::replace(&mut watch.evicted, evicted);
     let draining = map.nodes.get(&files.life.node).is_some_and(|n| n.draining);
@@ -131,6 +133,7 @@ fn decide(
         bucket_bytes: &bucket_bytes,
         evicts_last,
         copying,
+        going: &going,
         draining,
     };
     let now = Time(files.began.elapsed().as_nanos() as u64 + 1);
@@ -179,17 +182,35 @@ async fn copy_from(
     bucket: u32,
     node: NodeId,
 ) -> Result<bool, ErrorPacket> {
-    let ask = FileKeys {
+    let mut ask = FileKeys {
         pool: pool.id,
         bucket,
+        before: FROM_LAST,
     };
-    let answer = call(files, node, &Message::FileKeys(ask)).await?;
-    let Message::FileKeysAnswer(FileKeysAnswer { holds, keys }) = answer else {
-        return Ok(false);
-    };
-    if !holds {
-        return Ok(false);
+    loop {
+        let answer = call(files, node, &Message::FileKeys(ask)).await?;
+        let Message::FileKeysAnswer(page) = answer else {
+            return Ok(false);
+        };
+        // One that leads back or nowhere would never end.
+        let goes_on = (1..ask.before).contains(&page.next);
+        if !page.holds || !copy_page(files, pool, node, page.keys).await? {
+            return Ok(false);
+        }
+        if !goes_on {
+            return Ok(page.next == 0);
+        }
+        ask.before = page.next;
     }
+}
+
+/// Fetches what is not here yet of some blocks that a node has. Whether it has all that was still there.
+async fn copy_page(
+    files: &Arc<Files>,
+    pool: &Arc<FilesPool>,
+    node: NodeId,
+    keys: Vec<FileKey>,
+) -> Result<bool, ErrorPacket> {
     let mut runs = keys.into_iter().flat_map(|key| {
         let there = pool.blocks.parts(BlockKey {
             file: [key.file.high, key.file.low],

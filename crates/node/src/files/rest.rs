@@ -222,7 +222,10 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     let (file, size) = (wanted.file, wanted.version.size);
     let start = u64::from(wanted.block) * BLOCK_BYTES as u64;
     let line = pool.flights.line_up((file, start / STRETCH_BYTES), false);
-    let _turn = line.turn().await;
+    // Whoever has it may wait for the source.
+    let Ok(_turn) = tokio::time::timeout(FETCH, line.turn()).await else {
+        return;
+    };
     let block_bytes = (size - start).min(BLOCK_BYTES as u64);
     let missing = all_parts(block_bytes) & !pool.blocks.parts(key(file, wanted.block));
     if missing == 0 {

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_net::Reply;
+use staves_wire::files::FILE_BYTES_MAX;
 use staves_wire::{ErrorCode, ErrorPacket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// The program with its tables, threads and buffers of connections: 16 MiB when it has just begun.
 const PROGRAM_BYTES: u64 = 24 << 20;
-/// A copy counts as so many bytes at least: what carries it takes memory too.
-const COPY_BYTES_MIN: u32 = 16 << 10;
+/// A copy counts as so many bytes at least: what carries it takes memory too. So does a flight: whole parts are fetched.
+const BYTES_MIN: u32 = 16 << 10;
 /// Longest that anybody waits for room.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// How often it is looked whether answers have been taken.
@@ -55,13 +56,15 @@ impl Room {
         left.clamp(self.memory_bytes / 2, self.memory_bytes)
     }
 
-    /// Room for bytes from a source, until it is dropped.
+    /// Room for bytes from a source, until it is dropped. More than one message may ask for is refused later, and must not keep others
+    /// from their turn until then.
     pub(super) async fn flight(
         &self,
         bytes: u32,
         deadline: Instant,
     ) -> Result<SemaphorePermit<'_>, ErrorPacket> {
         let until = deadline.min(Instant::now() + WAIT_MAX);
+        let bytes = bytes.clamp(BYTES_MIN, FILE_BYTES_MAX);
         let room = self.flight.acquire_many(bytes);
         match tokio::time::timeout_at(until.into(), room).await {
             Ok(Ok(room)) => Ok(room),
@@ -77,7 +80,7 @@ impl Room {
 
     /// Room for a copy to another holder.
     pub(super) fn copy(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
-        let bytes = bytes.max(COPY_BYTES_MIN);
+        let bytes = bytes.max(BYTES_MIN);
         self.copies.clone().try_acquire_many_owned(bytes).ok()
     }
 
@@ -141,7 +144,21 @@ mod tests {
     fn small_copies_are_bounded_in_number() {
         let room = Room::new(1 << 30);
         let held: Vec<_> = (0..10_000).map_while(|_| room.copy(1)).collect();
-        assert_eq!(held.len(), room.copy_bytes / COPY_BYTES_MIN as usize);
+        assert_eq!(held.len(), room.copy_bytes / BYTES_MIN as usize);
+    }
+
+    /// The same of flights; and a question for more than there is room for at all holds nobody up.
+    #[tokio::test]
+    async fn small_flights_are_bounded_in_number_and_a_huge_one_blocks_none() {
+        let room = Room::new(64 << 20);
+        let later = || Instant::now() + Duration::from_secs(60);
+        drop(room.flight(u32::MAX, later()).await.unwrap());
+        let most = room.flight_bytes / BYTES_MIN as usize;
+        let mut held = Vec::new();
+        for _ in 0..most {
+            held.push(room.flight(1, later()).await.unwrap());
+        }
+        assert!(room.flight(1, later()).await.is_err());
     }
 
     /// With blocks, requests and itself a process has its memory and a tenth at most, down to 64 MiB; a large one gives all to blocks.

@@ -44,6 +44,11 @@ pub enum Command<'a> {
         /// Its arguments; their number fits the command (and the subcommand).
         args: Args<'a>,
     },
+    /// MULTI, which is refused. What a client sends behind it, without waiting for that answer, was meant to be done
+    /// together with the rest or not at all: it MUST be refused as well, up to [`Command::EndMulti`].
+    Multi,
+    /// EXEC or DISCARD, and how it is refused where no MULTI was before.
+    EndMulti(String),
     /// Not done, and why: the error as it goes on the wire, behind the `-`.
     Refused(String),
     /// An empty line: no answer.
@@ -57,7 +62,7 @@ impl<'a> Command<'a> {
             return Command::Nothing;
         }
         let Some(entry) = lookup(args.at(0)) else {
-            return Command::Refused(unknown(args));
+            return unknown_or_transaction(args);
         };
         if !entry.takes(args.len()) || (entry.name == Name::MSet && args.len().is_multiple_of(2)) {
             return Command::Refused(wrong_arity(entry.text));
@@ -257,6 +262,17 @@ fn check_subcommand(entry: &Entry, args: Args<'_>) -> Result<(), String> {
 
 fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
+}
+
+fn unknown_or_transaction(args: Args<'_>) -> Command<'_> {
+    let is = |name: &str| args.at(0).eq_ignore_ascii_case(name.as_bytes());
+    if is("MULTI") {
+        return Command::Multi;
+    }
+    match is("EXEC") || is("DISCARD") {
+        true => Command::EndMulti(unknown(args)),
+        false => Command::Refused(unknown(args)),
+    }
 }
 
 /// Redis 7's words for a command that does not exist, with as much of its arguments as Redis shows.

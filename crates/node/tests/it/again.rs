@@ -6,14 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_client::OpenFile;
 use staves_model::{Change, NodeId, NodeState};
-use staves_wire::files::{
-    ALL_BUCKETS, FileChanges, FileFetch, FileKeys, FileLost, FileLostAnswer, FileNamed, FileRead,
-};
+use staves_wire::files::{FileChanges, FileFetch, FileLost, FileLostAnswer, FileNamed, FileRead};
 use staves_wire::{ErrorCode, Message};
 
 use crate::files::{
-    MIB, POOL, dataset, folder, from_source, held, in_memory, let_it_age, metric, pattern, read,
-    town_of, write,
+    MIB, POOL, dataset, dataset_of, folder, from_source, held, in_memory, keys, let_it_age, metric,
+    pattern, read, town_of, write,
 };
 use crate::town::{Citizen, Town, eventually};
 
@@ -27,13 +25,8 @@ const REMEMBERED: &str = "staves_files_remembered_blocks";
 
 /// By block, the parts of a file that a node has.
 fn parts(citizen: &Citizen, file: &OpenFile) -> BTreeMap<u32, u32> {
-    let pool = citizen.map().pool_named(POOL).unwrap().id;
-    let bucket = ALL_BUCKETS;
-    let keys = citizen.ask(&Message::FileKeys(FileKeys { pool, bucket }));
-    let Message::FileKeysAnswer(answer) = keys else {
-        panic!("it does not say what it has");
-    };
-    let keys = answer.keys.iter().filter(|key| key.file == file.id());
+    let keys = keys(citizen).into_iter();
+    let keys = keys.filter(|key| key.file == file.id());
     keys.map(|key| (key.block, key.parts)).collect()
 }
 
@@ -57,7 +50,7 @@ fn alone(town: &Town, file: &OpenFile, these: &[usize]) -> u64 {
 }
 
 /// Until each node remembers what the one before it has.
-fn remembered(town: &Town, file: &OpenFile) {
+fn remembered(town: &Town) {
     let ids: BTreeMap<NodeId, usize> = (0..)
         .zip(&town.citizens)
         .map(|(at, c)| (c.id, at))
@@ -67,7 +60,7 @@ fn remembered(town: &Town, file: &OpenFile) {
         (0..order.len()).all(|i| {
             let before = &town.citizens[order[i]];
             let after = &town.citizens[order[(i + 1) % order.len()]];
-            after.metric(REMEMBERED) == parts(before, file).len() as u64
+            after.metric(REMEMBERED) == keys(before).len() as u64
         })
     });
 }
@@ -88,7 +81,7 @@ fn d5_what_only_a_dead_node_had_is_fetched_again_without_a_reader() {
         read(&town, &data, "a/b/c").unwrap();
         in_memory(&town, &file) == size as u64
     });
-    remembered(&town, &file);
+    remembered(&town);
     let lost = alone(&town, &file, &[2]);
     assert!(lost > 0, "it has something that no other has");
     let fetched = |town: &Town| -> u64 {
@@ -133,7 +126,7 @@ fn d6_nothing_is_fetched_after_a_drain() {
     eventually("the drained node has nothing", || {
         parts(&town.citizens[2], &file).is_empty()
     });
-    remembered(&town, &file);
+    remembered(&town);
     let fetched = |town: &Town| {
         town.citizens[..2]
             .iter()
@@ -165,13 +158,51 @@ fn a_source_that_is_gone_ends_it() {
     let data = dataset(&town, &dir);
     let file = data.open(b"a").unwrap();
     assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    remembered(&town, &file);
+    remembered(&town);
     let lost = alone(&town, &file, &[2]);
     std::fs::remove_file(dir.path().join("a")).unwrap();
     town.citizens[2].kill();
     eventually("the loss is seen to", || metric(&town, LOSSES) == 1);
     assert_eq!((metric(&town, AGAIN), metric(&town, LOST)), (0, 0));
     assert!(in_memory(&town, &file) >= size as u64 - lost);
+}
+
+/// Regression: after a dataset of which no home could fetch anything, the next one was given up as well.
+#[test]
+fn a_dataset_that_cannot_be_fetched_says_nothing_of_the_next() {
+    use std::os::unix::fs::PermissionsExt;
+    // More stretches than are tried in vain.
+    let (files, size) = (400, 24 * MIB);
+    let (closed, open) = (folder(&[]), folder(&[("a", size)]));
+    let below = closed.path().join("below");
+    std::fs::create_dir(&below).unwrap();
+    let name = |at: usize| format!("below/{at}");
+    for at in 0..files {
+        write(&closed, &name(at), &pattern(at as u64, 100));
+    }
+    let mut town = town_of(3, 64 << 20, BUCKETS);
+    let_it_age();
+    let first = dataset(&town, &closed);
+    let next = dataset_of(&town, &open, "next");
+    for at in 0..files {
+        read(&town, &first, &name(at)).unwrap();
+    }
+    let file = next.open(b"a").unwrap();
+    eventually("all of it is in memory", || {
+        read(&town, &next, "a").unwrap();
+        in_memory(&town, &file) == size as u64
+    });
+    remembered(&town);
+    let has = keys(&town.citizens[2]).len();
+    assert!(has > 100, "{has} blocks");
+    assert!(alone(&town, &file, &[2]) > 0, "and some of the next one");
+    // The files are what they were, and their names are found; but no node may read them for others.
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&below, mode).unwrap();
+    town.citizens[2].kill();
+    eventually("all of the next one is in memory again", || {
+        in_memory(&town, &file) == size as u64
+    });
 }
 
 /// Two nodes die together, which no neighbour of each other: what both had comes back, by way of those that remember.
@@ -185,7 +216,7 @@ fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let file = data.open(b"a").unwrap();
     assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
     town.citizens.sort_by_key(|citizen| citizen.id);
-    remembered(&town, &file);
+    remembered(&town);
     // Of the four three vote: those two go that leave a majority.
     let voters = town.citizens[0].status().directory.voters;
     let votes = |at: usize| usize::from(voters.contains(&town.citizens[at].id.0));

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use staves_client::{Client, ClientOptions, Dataset, OpenFile, SourceError};
 use staves_model::{Change, Holdings, Medium, NodeId, Pin, PoolKind, Scheme};
 use staves_wire::Message;
-use staves_wire::files::{ALL_BUCKETS, CHECKED_ALL, FileCheck, FileKeys};
+use staves_wire::files::{
+    CHECKED_ALL, FILE_KEYS_MAX, FROM_LAST, FileBytes, FileChanges, FileCheck, FileFetch, FileId,
+    FileKey, FileKeys, FilePut, FileRead,
+};
 use tempfile::TempDir;
 
 use crate::town::{Citizen, Town, config, eventually};
@@ -76,6 +79,10 @@ pub fn held(town: &Town) {
 }
 
 pub fn dataset(town: &Town, dir: &TempDir) -> Dataset {
+    dataset_of(town, dir, "data")
+}
+
+pub fn dataset_of(town: &Town, dir: &TempDir, name: &str) -> Dataset {
     let running = town.citizens.iter().filter(|c| !c.is_dead());
     let addresses: Vec<String> = running.map(|c| c.addresses.native.to_string()).collect();
     let first = town.citizens.iter().find(|c| !c.is_dead()).expect("a node");
@@ -83,10 +90,7 @@ pub fn dataset(town: &Town, dir: &TempDir) -> Dataset {
         let client = Client::connect(&addresses, ClientOptions::default()).await;
         let client = client.expect("a client");
         let source = dir.path().to_str().expect("a path");
-        client
-            .dataset(POOL, "data", source)
-            .await
-            .expect("a dataset")
+        client.dataset(POOL, name, source).await.expect("a dataset")
     })
 }
 
@@ -428,18 +432,30 @@ fn d9_a_flipped_bit_is_found_and_what_was_there_is_fetched_again() {
     assert!(read(&town, &data, "a").unwrap() == want);
 }
 
+/// What a node has in memory.
+pub fn keys(citizen: &Citizen) -> Vec<FileKey> {
+    let pool = citizen.map().pool_named(POOL).unwrap().id;
+    let (mut keys, mut from) = (Vec::new(), 0);
+    while from != CHECKED_ALL {
+        let since = 0;
+        let asked = citizen.ask(&Message::FileChanges(FileChanges { pool, since, from }));
+        let Message::FileChangesAnswer(page) = asked else {
+            panic!("it does not say what it has");
+        };
+        assert!(page.next > from);
+        from = page.next;
+        keys.extend(page.entries.into_iter().map(|entry| entry.key));
+    }
+    keys.retain(|key| key.parts != 0);
+    keys
+}
+
 /// Bytes of a file that any node has in memory.
 pub fn in_memory(town: &Town, file: &OpenFile) -> u64 {
     let mut parts = std::collections::BTreeMap::<u32, u32>::new();
     for citizen in town.citizens.iter().filter(|c| !c.is_dead()) {
-        let pool = citizen.map().pool_named(POOL).unwrap().id;
-        let bucket = ALL_BUCKETS;
-        let Message::FileKeysAnswer(answer) =
-            citizen.ask(&Message::FileKeys(FileKeys { pool, bucket }))
-        else {
-            panic!("it does not say what it has");
-        };
-        for key in answer.keys.iter().filter(|key| key.file == file.id()) {
+        let keys = keys(citizen);
+        for key in keys.iter().filter(|key| key.file == file.id()) {
             *parts.entry(key.block).or_default() |= key.parts;
         }
     }
@@ -522,14 +538,97 @@ fn d6_a_node_that_comes_back_takes_its_share() {
     };
     // A bucket each quarter of a second.
     eventually("it holds a third of the buckets", || share(&town) >= 64 / 3);
-    let has = || {
-        let pool = town.citizens[2].map().pool_named(POOL).unwrap().id;
-        let bucket = ALL_BUCKETS;
-        let keys = town.citizens[2].ask(&Message::FileKeys(FileKeys { pool, bucket }));
-        matches!(keys, Message::FileKeysAnswer(answer) if !answer.keys.is_empty())
-    };
+    let has = || !keys(&town.citizens[2]).is_empty();
     eventually("it has bytes of the file", has);
     assert!(read(&town, &data, "a").unwrap() == want);
+}
+
+/// However many blocks a bucket has, nobody is told of them in one message; and whoever takes a copy of it gets them all.
+#[test]
+fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
+    let mut town = town_of(1, 64 << 20, 1);
+    let pool = town.citizens[0].map().pool_named(POOL).unwrap().id;
+    let (block_bytes, blocks) = (256 << 10, FILE_KEYS_MAX as u64 + 500);
+    town.citizens[0].runtime().block_on(async {
+        let identity = staves_net::Identity::admin(staves_model::ClusterId(0));
+        let address = town.citizens[0].addresses.native.to_string();
+        let options = staves_net::Options::default();
+        let connection = staves_net::Connection::open(&address, &identity, &options).await;
+        let connection = connection.expect("it takes connections");
+        for block in 0..blocks {
+            let put = Message::FilePut(FilePut {
+                pool,
+                file: FileId { high: 5, low: 7 },
+                size: blocks * block_bytes,
+                from: block * block_bytes,
+                bytes: vec![block as u8; 8 << 10].into(),
+                forwarded: false,
+            });
+            let until = Instant::now() + Duration::from_secs(20);
+            let done = connection.call(&put, until).await;
+            assert_eq!(done.expect("it answers"), Message::Done);
+        }
+    });
+    let page = |bucket, before| {
+        let ask = FileKeys {
+            pool,
+            bucket,
+            before,
+        };
+        town.citizens[0].ask(&Message::FileKeys(ask))
+    };
+    let (mut told, mut before) = (std::collections::BTreeSet::new(), FROM_LAST);
+    while before > 0 {
+        let Message::FileKeysAnswer(page) = page(0, before) else {
+            panic!("it does not say what it has");
+        };
+        assert!(page.holds && page.keys.len() <= FILE_KEYS_MAX && page.next < before);
+        told.extend(page.keys.iter().map(|key| key.block));
+        before = page.next;
+    }
+    assert_eq!(told.len() as u64, blocks);
+    assert!(matches!(page(1, FROM_LAST), Message::Error(_)), "no bucket");
+    let dir = tempfile::tempdir().unwrap();
+    let other = Citizen::start(config(Some(&dir), &[&town.citizens[0]]));
+    eventually("another node has a copy of all", || {
+        keys(&other).len() as u64 == blocks
+    });
+    town.citizens.push(other);
+}
+
+/// Regression: one name that a folder refused, such as a link, kept a home from the whole dataset for ten seconds, and all mounts
+/// read the source themselves.
+#[test]
+fn what_a_folder_refuses_is_one_name_and_not_the_dataset() {
+    let dir = folder(&[("a", MIB)]);
+    std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
+    let town = town(1, 48 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    let link = data.version(b"link", MIB as u64, file.version().version.clone());
+    let fetch = |version: &staves_client::FileVersion| {
+        let read = FileRead {
+            pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+            file: version.id(),
+            from: 0,
+            len: 10,
+        };
+        let asked = town.citizens[0].ask(&Message::FileFetch(FileFetch {
+            read,
+            size: version.size,
+            dataset: version.dataset.clone(),
+            path: version.path.clone().into(),
+            version: version.version.clone(),
+        }));
+        match asked {
+            Message::FileBytes(FileBytes { bytes }) => bytes,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(fetch(&link), None);
+    let bytes = fetch(file.version()).expect("the home reads on");
+    assert_eq!(bytes, pattern(0, MIB)[..10]);
 }
 
 /// A pool that is deleted takes no memory any more, though a mount on the machine has it mapped.

@@ -147,6 +147,41 @@ fn a_pipeline_is_answered_in_its_order() {
     }
 }
 
+/// Regression: clients send a transaction in one go. Its MULTI was refused, its EXEC too, and what lay between was done.
+#[test]
+fn nothing_of_a_refused_transaction_is_done() {
+    let node = Citizen::start(config(None, &[]));
+    let mut c = node.client();
+    let lines = ["MULTI", "SET t 1", "INCR t", "DBSIZE", "PING", "EXEC"];
+    let answers = c.pipeline(&lines.map(str::to_owned));
+    let begins = [
+        "ERR unknown command 'MULTI'",
+        "ERR not done",
+        "ERR not done",
+        "ERR not done",
+    ];
+    for (answer, begin) in answers.iter().zip(begins) {
+        let text = answer.is_error().unwrap_or_default();
+        assert!(text.starts_with(begin), "{answers:?}");
+    }
+    assert_eq!(answers[4], Reply::Simple("PONG".into()));
+    let last = answers[5].is_error().unwrap_or_default();
+    assert!(last.starts_with("EXECABORT "), "{answers:?}");
+    assert_eq!(c.ask("GET t"), Reply::Nil);
+    // It is over now; and an EXEC of nothing is what it always was.
+    assert_eq!(c.ask("SET t 2"), Reply::Ok);
+    assert!(
+        c.ask("EXEC")
+            .is_error()
+            .is_some_and(|e| e.starts_with("ERR unknown command"))
+    );
+    for end in ["DISCARD", "RESET"] {
+        c.ask("MULTI");
+        c.ask(end);
+        assert_eq!(c.ask("GET t"), Reply::text("2"), "{end}");
+    }
+}
+
 #[test]
 fn large_values_and_a_full_memory() {
     let node = Citizen::start(config(None, &[]));

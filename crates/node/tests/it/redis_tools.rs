@@ -84,7 +84,8 @@ fn answer(command: Command<'_>, session: &mut Session, table: &Table, out: &mut 
         }
         Command::KeyCount => out.integer(table.len() as i64),
         Command::Local { name, args } => return session.answer(name, args, Facts::default, out),
-        Command::Refused(text) => out.error(&text),
+        Command::Refused(text) | Command::EndMulti(text) => out.error(&text),
+        Command::Multi => out.error("ERR unknown command 'MULTI'"),
         Command::Nothing => {}
     }
     After::Open

@@ -20,35 +20,54 @@ impl Blocks {
         let mut place = usize::MAX;
         let mut inner = self.inner.lock();
         loop {
-            for _ in 0..looks {
-                let Some((before, index)) = inner.buckets.before(bucket, place) else {
-                    return;
-                };
-                #[cfg(test)]
-                {
-                    inner.looked += 1;
-                }
-                on(&mut inner, index as usize, self.shelf.entry(index as usize));
-                place = before;
+            place = self.some(&mut inner, bucket, place, looks, &mut on);
+            if place == 0 {
+                return;
             }
             MutexGuard::bump(&mut inner);
         }
     }
 
-    /// The blocks of a bucket, each once.
-    pub fn list(&self, bucket: u32) -> Vec<Listed> {
+    /// The same to so many of them, from before a place down. Where to go on; 0: nowhere.
+    fn some(
+        &self,
+        inner: &mut Inner,
+        bucket: u32,
+        mut place: usize,
+        looks: usize,
+        mut on: impl FnMut(&mut Inner, usize, &Entry),
+    ) -> usize {
+        for _ in 0..looks {
+            let Some((before, index)) = inner.buckets.before(bucket, place) else {
+                return 0;
+            };
+            #[cfg(test)]
+            {
+                inner.looked += 1;
+            }
+            on(inner, index as usize, self.shelf.entry(index as usize));
+            place = before;
+        }
+        place
+    }
+
+    /// Blocks of a bucket, by pages of no more than `most`: those before a place, and where the next page begins; 0: there is
+    /// none. The first one begins at `usize::MAX`. What stays is met, once or, if it was moved into a gap meanwhile, twice.
+    pub fn list(&self, bucket: u32, before: usize, most: usize) -> (Vec<Listed>, usize) {
         let mut all = Vec::new();
-        self.each(bucket, LOOKS, |_, _, entry| {
-            all.push(Listed {
-                key: entry.key(),
-                bytes: entry.bytes.load(Relaxed),
-                parts: entry.parts.load(Relaxed),
+        let mut place = before;
+        while place > 0 && all.len() < most {
+            let looks = LOOKS.min(most - all.len());
+            let mut inner = self.inner.lock();
+            place = self.some(&mut inner, bucket, place, looks, |_, _, entry| {
+                all.push(Listed {
+                    key: entry.key(),
+                    bytes: entry.bytes.load(Relaxed),
+                    parts: entry.parts.load(Relaxed),
+                });
             });
-        });
-        // What was moved into a gap meanwhile may have been met before.
-        all.sort_unstable_by_key(|block| (block.key, std::cmp::Reverse(block.parts.count_ones())));
-        all.dedup_by_key(|block| block.key);
-        all
+        }
+        (all, place)
     }
 
     /// Bytes that each bucket takes.

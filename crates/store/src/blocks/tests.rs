@@ -315,7 +315,7 @@ proptest! {
                         prop_assert_eq!(got, want);
                     }
                 }
-                9 => { blocks.drop_bucket(bucket); prop_assert_eq!(blocks.list(bucket), vec![]); }
+                9 => { blocks.drop_bucket(bucket); prop_assert_eq!(blocks.list(bucket, usize::MAX, 9), (vec![], 0)); }
                 10 => {
                     limit = (1 + size) * BLOCK_PARTS;
                     blocks.set_limit((limit * PART_BYTES) as u64).unwrap();
@@ -335,7 +335,7 @@ proptest! {
                 of.retain(|block| blocks.bucket_of(block.key) as usize == bucket);
                 let parts: u32 = of.iter().map(|b| b.parts.count_ones()).sum();
                 prop_assert_eq!(bytes, u64::from(parts) * PART_BYTES as u64);
-                prop_assert_eq!(blocks.list(bucket as u32), of);
+                prop_assert_eq!(listed(&blocks, bucket as u32, 7), of);
                 spare += if copies_of[bucket] == Copies::Spare { parts as usize } else { 0 };
             }
             let parts: u32 = every.iter().map(|b| b.parts.count_ones()).sum();
@@ -377,7 +377,7 @@ fn a_bucket_is_listed_by_looks_at_its_own_blocks_alone() {
     assert_eq!(bytes.iter().sum::<u64>(), 2000 * PART_BYTES as u64);
     assert_eq!(looked(), 0);
     for (bucket, bytes) in bytes.into_iter().enumerate() {
-        let listed = blocks.list(bucket as u32).len();
+        let listed = listed(&blocks, bucket as u32, 100).len();
         assert_eq!(listed as u64 * PART_BYTES as u64, bytes);
         assert_eq!(looked(), listed);
     }
@@ -385,7 +385,52 @@ fn a_bucket_is_listed_by_looks_at_its_own_blocks_alone() {
     assert_eq!(looked(), 0, "nothing is other than before");
     blocks.set_copies(3, Copies::Spare);
     assert_eq!(looked(), blocks.figures().frames_spare);
-    assert_eq!(blocks.list(99), vec![], "there is no such bucket");
+    assert_eq!(
+        blocks.list(99, usize::MAX, 9),
+        (vec![], 0),
+        "there is no such bucket"
+    );
+}
+
+/// The blocks of a bucket, by pages.
+fn listed(blocks: &Blocks, bucket: u32, most: usize) -> Vec<Listed> {
+    let (mut all, mut before) = (Vec::new(), usize::MAX);
+    while before > 0 {
+        let (page, next) = blocks.list(bucket, before, most);
+        assert!(page.len() <= most && (page.len() == most || next == 0) && next < before);
+        all.extend(page);
+        before = next;
+    }
+    all.sort_unstable_by_key(|block| block.key);
+    all
+}
+
+/// Whatever goes and comes between two pages: what stays is listed.
+#[test]
+fn what_stays_is_on_some_page_whatever_goes_between() {
+    let blocks = Blocks::new(400 * BLOCK, 1).unwrap();
+    for i in 0..300 {
+        put(&blocks, key(1, i), BLOCK_BYTES, 0, Copies::Last);
+    }
+    let (mut seen, mut before, mut gone) = (Vec::new(), usize::MAX, 0);
+    while before > 0 {
+        let (page, next) = blocks.list(0, before, 10);
+        assert!(page.len() <= 10);
+        seen.extend(page.iter().map(|block| block.key));
+        before = next;
+        // Every fifth goes, from both ends: what is last fills the gaps.
+        for i in [gone, 295 - gone] {
+            if let Some(index) = blocks.shelf.find(key(1, i)) {
+                blocks.evict(&mut blocks.inner.lock(), index);
+            }
+        }
+        gone += 5;
+        put(&blocks, key(2, gone), BLOCK_BYTES, 0, Copies::Last);
+    }
+    let stays = every(&blocks).into_iter().map(|block| block.key);
+    for key in stays.filter(|key| key.file == self::key(1, 0).file) {
+        assert!(seen.contains(&key), "{key:?}");
+    }
 }
 
 /// Whoever has the memory mapped keeps no byte of it from going back, reads on without harm, and finds nothing.

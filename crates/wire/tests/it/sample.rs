@@ -236,10 +236,12 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::FileKeys => Message::FileKeys(FileKeys {
             pool: PoolId(rng.u32()),
             bucket: rng.u32(),
+            before: rng.u32(),
         }),
         Opcode::FileKeysAnswer => Message::FileKeysAnswer(FileKeysAnswer {
             holds: rng.yes(),
             keys: rng.list(3, file_key),
+            next: rng.u32(),
         }),
         Opcode::FileCheck => Message::FileCheck(FileCheck {
             pool: PoolId(rng.u32()),

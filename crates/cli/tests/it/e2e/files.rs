@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use staves_client::{Client, ClientOptions, OpenFile};
-use staves_model::{ClusterId, PoolId};
+use staves_model::{Change, ClusterId, Pin, PoolId};
 use staves_net::{Connection, Identity, Options};
 use staves_node::resident::resident_bytes;
 use staves_wire::Message;
-use staves_wire::files::{FileFetch, FileRead};
+use staves_wire::files::{ALL_BUCKETS, FileFetch, FileKeys, FileRead};
 
 use super::Cluster;
 
@@ -204,7 +204,7 @@ fn people_are_told_what_they_take_away() {
     );
     let slip = run(&["files", "unpin", "data", "nothing"]);
     assert_eq!(slip.code, Some(3), "{}", slip.stderr);
-    assert!(good(&["files", "unpin", "data"]).contains("1 files"));
+    assert!(good(&["files", "unpin", "data"]).contains("1 file "));
     // A mount says that it is there.
     data.used_by("lab7:/mnt/data");
     runtime.block_on(data.refresh());
@@ -281,4 +281,102 @@ fn preload_says_what_is_in_memory_and_why_that_is_not_all() {
         ran.code == Some(1) && ran.stderr.contains("had changed just before")
     });
     assert!(changed);
+}
+
+/// Where the processes of nodes find the dataset, if they are in the right folder.
+const WHERE: &str = "/proc/self/cwd/data";
+
+/// A pinned file whose buckets' homes do not reach its source is in memory all the same, by those that do; where nobody does,
+/// people are told so.
+#[test]
+fn pinned_files_are_fetched_by_whoever_reaches_their_source() {
+    let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = near.path().join("data");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a"), vec![7; 9 * MIB as usize + 5]).unwrap();
+    let homes = [Some(near.path()), Some(far.path()), Some(far.path())];
+    let cluster = Cluster::start_at(&homes, &[]);
+    let made = cluster.run(
+        0,
+        &[
+            "pool", "create", "files", "--kind", "files", "--memory", "64MiB",
+        ],
+    );
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    cluster.wait_for("all buckets are held", 0, |s| s["state"] == "healthy");
+    let (natives, runtime) = (
+        vec![cluster.nodes[0].native.clone()],
+        tokio::runtime::Runtime::new().unwrap(),
+    );
+    let options = ClientOptions {
+        admin: true,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect(&natives, options);
+    let client = runtime.block_on(client).expect("a client");
+    // The file as the map has it.
+    let real = client.dataset("files", "real", folder.to_str().unwrap());
+    let real = runtime.block_on(real).expect("a dataset");
+    let mut file = real.open(b"a").unwrap().version().clone();
+    file.dataset = "data".into();
+    let propose = |change: Change| runtime.block_on(client.propose(&change)).map(drop).unwrap();
+    // In `nowhere` no node finds anything.
+    for (name, source) in [("data", WHERE), ("nowhere", "/proc/self/cwd/nowhere")] {
+        let (pool, name, source) = ("files".into(), name.to_owned(), source.into());
+        propose(Change::SetDataset {
+            pool,
+            name: name.clone(),
+            source,
+        });
+        propose(Change::PinFiles(vec![Pin {
+            dataset: name,
+            path: b"a".into(),
+            size: file.size,
+            version: file.version.clone(),
+        }]));
+    }
+    let whole = || {
+        let map = runtime.block_on(client.refresh()).unwrap();
+        let mut there = std::collections::BTreeMap::new();
+        let pool = map.pool_named("files").unwrap().id;
+        for node in map.nodes.keys() {
+            let ask = Message::FileKeys(FileKeys {
+                pool,
+                bucket: ALL_BUCKETS,
+            });
+            let until = Instant::now() + Duration::from_secs(5);
+            let answer = runtime.block_on(client.ask(*node, ask, until));
+            let Ok(Message::FileKeysAnswer(answer)) = answer else {
+                return false;
+            };
+            for key in answer.keys.iter().filter(|key| key.file == file.id()) {
+                *there.entry(key.block).or_insert(0) |= key.parts;
+            }
+        }
+        let parts: u32 = there.values().map(|parts: &u32| parts.count_ones()).sum();
+        u64::from(parts) == file.size.div_ceil(8 << 10)
+    };
+    let until = Instant::now() + super::PATIENCE;
+    while !whole() {
+        assert!(Instant::now() < until, "it is never all in memory");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.wait_for("people are told what is not there, and why", 0, |s| {
+        let lacks = s["nodes"].as_array().unwrap().iter();
+        let mut lacks = lacks.flat_map(|node| node["facts"]["lacking"].as_array());
+        lacks.any(|lacks| {
+            let of = |lack: &serde_json::Value| {
+                let why = lack["why"].as_str().unwrap_or_default();
+                lack["dataset"] == "nowhere" && why.contains("nor do the nodes that were asked")
+            };
+            lacks.iter().any(of)
+        })
+    });
+    let said = cluster.run(0, &["status"]).stdout;
+    assert!(said.contains("a of nowhere is pinned, and "), "{said}");
+    cluster.wait_for("nothing is said of what is there", 0, |s| {
+        let lacks = s["nodes"].as_array().unwrap().iter();
+        let mut lacks = lacks.flat_map(|node| node["facts"]["lacking"].as_array());
+        !lacks.any(|lacks| lacks.iter().any(|lack| lack["dataset"] == "data"))
+    });
 }

@@ -155,3 +155,32 @@ fn nodes_that_cannot_come_back_are_forgotten() {
         "this one has a data folder"
     );
 }
+
+/// A cache begins anew, and its new members are taken for dead before the keeper has looked again: they may have heard
+/// the directory until now, and the time after which others may start empty is theirs.
+#[test]
+fn who_began_anew_is_waited_for_as_long_as_who_was_before() {
+    let mut town = settled(2, "1+0", 1);
+    let first = town.map.groups[&GroupId(1)].clone();
+    let (_, x) = first.listed().next().expect("one");
+    let (node, incarnation) = (x.node, x.incarnation);
+    town.change(&Change::NodeDown { node, incarnation });
+    assert!(town.keep(&[]).is_empty());
+    town.wait(START_EMPTY_AFTER.as_millis() as u64);
+    assert!(epochs_of(&town.keep(&[]))[0].fresh);
+    let begun = town.map.groups[&GroupId(1)].clone();
+    let (_, x) = begun.listed().next().expect("one");
+    let (node, incarnation) = (x.node, x.incarnation);
+    town.change(&Change::Open {
+        group: begun.id,
+        epoch: begun.epoch,
+    });
+    town.change(&Change::NodeDown { node, incarnation });
+    town.wait(200);
+    assert!(town.keep(&[]).is_empty(), "it may live and answer for T");
+    town.change(&node_up(Some(first.listed().next().expect("one").1.node.0)));
+    town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
+    assert!(town.keep(&[]).is_empty());
+    town.wait(1);
+    assert!(epochs_of(&town.keep(&[]))[0].fresh);
+}

@@ -244,3 +244,35 @@ fn who_finds_all_others_stuck_loses_the_lead() {
         "it is at work"
     );
 }
+
+/// A report crosses the opening of the epoch that it is about: who was slow has come along, and stays.
+#[test]
+fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
+    for late in [false, true] {
+        let mut town = settled(4, "1+2", 1);
+        let stays = town.map.groups[&GroupId(1)].members.clone();
+        let (node, incarnation) = stays[1].map(|x| (x.node, x.incarnation)).expect("one");
+        town.change(&Change::NodeDown { node, incarnation });
+        assert_eq!(epochs_of(&town.keep(&[])).len(), 1);
+        let group = town.map.groups[&GroupId(1)].clone();
+        let leader = group.member(group.leader).expect("it leads").node;
+        let slow = group.listed().find(|(_, x)| x.node != leader).expect("one");
+        let report = stuck(&town, 1, &[slow.0.0], leader);
+        if !late {
+            // Heard while the epoch was not open, and nothing was proposed before it was.
+            town.keeper.hear(town.now, &town.map, &report);
+        }
+        town.change(&Change::Open {
+            group: group.id,
+            epoch: group.epoch,
+        });
+        town.wait(20);
+        let reports = if late { vec![report] } else { Vec::new() };
+        let said = town.keep(&reports);
+        let thrown = epochs_of(&said).iter().any(|new| {
+            let left = new.members.iter().flatten();
+            !left.clone().any(|(node, _)| *node == slow.1.node)
+        });
+        assert!(!thrown, "late: {late}: {said:?}");
+    }
+}
