@@ -349,14 +349,14 @@ fn of_own(code: Own) -> Text {
             "Choose another address with --listen, --resp or --admin.",
         ),
         Own::NoMemory => (
-            "The memory for pages cannot be had.",
+            "The memory for pages cannot be had. Nothing was started.",
             "The machine, or the process's limit, has less than --memory asks for.",
             "Ask for less with --memory.",
         ),
         Own::NoClusterToJoin => (
             "The node found no cluster, or no leader of it, in time.",
             "No node runs at the addresses of --join, or the directory has no majority.",
-            "Check the addresses; bring the directory's voters back; raise join_ms if nodes start slowly.",
+            "Check the addresses; leave join out on the first node of a new cluster; bring the directory's voters back; raise join_ms if nodes start slowly.",
         ),
         Own::FolderInUse => (
             "Another process has the data folder open.",

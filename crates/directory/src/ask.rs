@@ -17,6 +17,7 @@ use crate::error::DirectoryError;
 use crate::evidence::Sign;
 use crate::message::{Answer, Body, Letter, Question, Reply, VERSION, decode, encode};
 use crate::transport::TransportError;
+use crate::waiting::Waiting;
 
 /// How often a question may be passed on by nodes that do not lead.
 const HOPS: u8 = 1;
@@ -53,6 +54,8 @@ impl Inner {
         let waiting_for = question.name();
         let mut hint = None;
         let mut last = "no node of the cluster is known".to_owned();
+        // Other questions are asked by a node that is up, and is seen to be without a leader.
+        let mut waiting = matches!(question, Question::Join(_)).then(|| Waiting::since(begun));
         for attempt in 0.. {
             let left = deadline.saturating_sub(begun.elapsed());
             if left.is_zero() {
@@ -76,6 +79,13 @@ impl Inner {
                         last,
                     });
                 }
+            }
+            if let Some(waiting) = &mut waiting {
+                waiting.tell(
+                    "a majority of its directory",
+                    &last,
+                    "start its voters again",
+                );
             }
             // A hint is followed at once, but once: two nodes that name each other must not keep us busy.
             if hint.is_none() || attempt > 0 {

@@ -60,6 +60,7 @@ mod succession;
 mod transport;
 mod types;
 mod voters;
+mod waiting;
 
 pub use directory::{Directory, Granted, Left, Life, Status};
 pub use error::{DirectoryError, StoreError};

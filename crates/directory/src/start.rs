@@ -22,6 +22,7 @@ use crate::message::{Answer, Body, Join, JoinRefusal, Question, Reply};
 use crate::network::Network;
 use crate::store::{FILE, Identity};
 use crate::types::{Applied, Proposal, Raft};
+use crate::waiting::Waiting;
 use crate::{calm, desk, fatal, leader, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
@@ -30,6 +31,8 @@ const FOUNDER: NodeId = NodeId(1);
 const JOIN_TRY: Duration = Duration::from_millis(1000);
 /// How long the process that had the data folder before, at another address, is given to answer.
 const FORMER: Duration = Duration::from_millis(500);
+/// What to do if nobody lets it join.
+const IF_FIRST: &str = "start one of those nodes, or its cluster's majority; leave `join` out on the first node of a new cluster";
 /// Rest after all addresses were tried.
 const JOIN_REST: Duration = Duration::from_millis(100);
 
@@ -115,6 +118,8 @@ impl Inner {
         let network = self.network(NO_CLUSTER, NodeId(0));
         let question = Question::Join(self.join(NO_CLUSTER, None, nonce));
         let mut last = String::new();
+        let mut waiting = Waiting::since(begun);
+        let waits_for = format!("a cluster at {}", self.options.join.join(", "));
         while begun.elapsed() < self.options.times.join {
             for addr in &self.options.join {
                 let left = self.options.times.join.saturating_sub(begun.elapsed());
@@ -139,10 +144,12 @@ impl Inner {
                     Ok(other) => last = format!("{addr} answered a join with {other:?}"),
                     Err(why) => last = why,
                 }
+                waiting.tell(&waits_for, &last, IF_FIRST);
             }
             tokio::time::sleep(JOIN_REST).await;
         }
         let waiting_for = "a cluster to join";
+        last = format!("{last}; {IF_FIRST}");
         Err(DirectoryError::NoLeader {
             waiting_for,
             waited: begun.elapsed(),

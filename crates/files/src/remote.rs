@@ -9,7 +9,7 @@
 //! believed for [`BELIEVED`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
 //!
 //! `remote/address.rs`: what an address says. `remote/bounded.rs`: how much a list may take. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
-//! cannot list it. `remote/failure.rs`: errors.
+//! cannot list it. `remote/failure.rs`: errors. `remote/sifted.rs`: keys that no path can have.
 
 pub mod address;
 mod bounded;
@@ -18,6 +18,7 @@ mod door;
 mod failure;
 mod manifest;
 mod names;
+mod sifted;
 
 use std::ops::Range;
 use std::sync::Arc;

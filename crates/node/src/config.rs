@@ -200,8 +200,10 @@ pub fn load_text(
         };
         loaded.set(&name, Ok(value), origin)?;
     }
-    loaded.config.check()?;
-    Ok(loaded)
+    match loaded.config.check() {
+        Ok(()) => Ok(loaded),
+        Err(error) => Err(loaded.located(error)),
+    }
 }
 
 /// Variables that the program reads elsewhere.
@@ -242,6 +244,36 @@ impl Loaded {
             })?;
         self.origins.insert(key.name, origin);
         Ok(())
+    }
+
+    /// What does not hold together, with the values that it comes from: those without which it would not be said. A reason
+    /// may name others.
+    fn located(&self, error: ConfigError) -> ConfigError {
+        let ConfigError::Conflict { reason, .. } = &error else {
+            return error;
+        };
+        let is_cause = |key: &Key| {
+            let mut other = self.config.clone();
+            (key.set)(&mut other, key.default).is_ok() && other.check().as_ref() != Err(&error)
+        };
+        let words: Vec<&str> = reason.split([' ', ':', ',']).collect();
+        // Other names of keys are words of any sentence.
+        let is_named = |key: &Key| key.name.contains('_') && words.contains(&key.name);
+        let settings = KEYS.iter().filter_map(|key| {
+            let value = (key.quoted)(&(key.get)(&self.config));
+            match self.origins.get(key.name) {
+                Some(origin) if is_cause(key) || is_named(key) => Some(match origin {
+                    Origin::File { .. } => format!("{origin}: {} = {value}", key.name),
+                    Origin::Environment { .. } | Origin::Flag { .. } => format!("{origin}={value}"),
+                }),
+                None if is_named(key) => Some(format!("{} = {value} by default", key.name)),
+                _ => None,
+            }
+        });
+        ConfigError::Conflict {
+            settings: settings.collect(),
+            reason: reason.clone(),
+        }
     }
 
     /// Every key, its value as text, and where it came from (`None`: the default).
@@ -320,7 +352,7 @@ impl Config {
             admin: self.admin.clone(),
         };
         let told = self.advertised(&doors)?;
-        crate::start::rehearse(self, &told).map_err(ConfigError::Conflict)
+        crate::start::rehearse(self, &told).map_err(ConfigError::conflict)
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {
@@ -379,14 +411,14 @@ impl Config {
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
-            Some((_, reason)) => Err(ConfigError::Conflict(reason.to_owned())),
+            Some((_, reason)) => Err(ConfigError::conflict(reason)),
             None => Ok(()),
         }
     }
 
     /// What others are told, once the doors are open on `bound` (whose ports are never 0).
     pub fn advertised(&self, bound: &Doors) -> Result<Doors, ConfigError> {
-        self.advertise.over(bound).map_err(ConfigError::Conflict)
+        self.advertise.over(bound).map_err(ConfigError::conflict)
     }
 }
 

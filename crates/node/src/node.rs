@@ -90,12 +90,12 @@ impl Node {
     /// runtime of tokio, which everything of the node runs on.
     pub async fn start(config: Config) -> Result<Node, StartError> {
         config.check()?;
+        start::fits(config.memory, crate::resident::total_bytes())?;
         start::tell_differences(&config);
         let listeners = Listeners::open(&config).await?;
         let told = config.advertised(&listeners.bound)?;
-        let arena = Arena::new(config.memory.0).map_err(|reason| StartError::Memory {
-            bytes: config.memory.0,
-            reason: reason.to_string(),
+        let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
+            reason: error.to_string(),
         })?;
         let addresses = Addresses {
             native: start::address(&listeners.native),

@@ -19,6 +19,35 @@ pub fn available_bytes() -> Option<u64> {
     parse(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
+/// What the machine has, or what this process's group of processes may take of it, whichever is less. `None` where
+/// neither `/proc` nor `/sys` says.
+pub fn total_bytes() -> Option<u64> {
+    let machine = fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.and_then(|text| parse(&text, "MemTotal:"));
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limit_files(&groups).into_iter().filter_map(|path| {
+        // "max" is none.
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    });
+    machine.into_iter().chain(limits).min()
+}
+
+/// Where the limits of a process's memory would be, by its `/proc/self/cgroup`.
+fn limit_files(groups: &str) -> Vec<String> {
+    let file = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        match rest.split_once(':')? {
+            ("", group) => Some(format!("/sys/fs/cgroup{group}/memory.max")),
+            ("memory", group) => {
+                let limit = "memory.limit_in_bytes";
+                Some(format!("/sys/fs/cgroup/memory{group}/{limit}"))
+            }
+            _ => None,
+        }
+    };
+    groups.lines().filter_map(file).collect()
+}
+
 fn line(pid: Option<u32>, file: &str, name: &str) -> Option<u64> {
     let of = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = fs::read_to_string(format!("/proc/{of}/{file}")).ok()?;
@@ -34,6 +63,22 @@ fn parse(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_total_is_the_machines_or_less() {
+        let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc is there");
+        let machine = parse(&meminfo, "MemTotal:").expect("a line of it");
+        let total = total_bytes().expect("/proc is there");
+        assert!(total > 0 && total <= machine, "{total} {machine}");
+        let groups = "4:memory:/a/b\n3:cpuset:/\n1:name=systemd:/\n0::/c:d\nodd\n";
+        assert_eq!(
+            limit_files(groups),
+            [
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/c:d/memory.max"
+            ]
+        );
+    }
 
     #[test]
     fn the_kernel_says_what_is_resident() {

@@ -10,7 +10,7 @@ use staves_model::{Change, ClusterId, ClusterMap, Medium, PoolKind};
 use staves_store::Budget;
 use tokio::net::TcpListener;
 
-use crate::config::{Config, ConfigError, Doors, Endpoint};
+use crate::config::{Config, ConfigError, Doors, Endpoint, Size};
 
 /// How long a port that is in use is waited for, and how often it is tried.
 const PORT_WAIT: Duration = Duration::from_secs(3);
@@ -49,13 +49,9 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The system has not so much memory.
-    #[error(
-        "{bytes} bytes of memory for pages cannot be had: {reason}; ask for less with --memory"
-    )]
+    #[error("{reason}; ask for less with --memory")]
     Memory {
-        /// How much was asked for.
-        bytes: u64,
-        /// What the system said.
+        /// How much was asked for, and what there is or what the system said.
         reason: String,
     },
     /// None of the nodes given answered as hoped.
@@ -242,6 +238,19 @@ fn buckets_for(node_budget_bytes: u64, wanted: u32) -> u32 {
     buckets
 }
 
+/// Memory is taken from the system as it is filled: more than there is would be found out only when the node is killed for it.
+pub(crate) fn fits(memory: Size, total: Option<u64>) -> Result<(), StartError> {
+    match total {
+        Some(total) if memory.0 > total => Err(StartError::Memory {
+            reason: format!(
+                "memory is {memory}, and this machine has (or lets this process have) {} MiB in all",
+                total >> 20
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Tells where a start is not quite what was asked for.
 pub(crate) fn tell_differences(config: &Config) {
     let (wanted, buckets) = (
@@ -311,5 +320,25 @@ pub(crate) fn start_error(config: &Config, error: DirectoryError) -> StartError 
             }
         }
         error => StartError::Directory(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a node took `--memory 1000GiB` on any machine, and said of memory that it could not have twice why.
+    #[test]
+    fn memory_beyond_the_machines_is_refused_in_one_sentence() {
+        let total = crate::resident::total_bytes().expect("/proc is there");
+        assert!(fits(Size(total), Some(total)).is_ok());
+        assert!(fits(Size(u64::MAX), None).is_ok(), "nobody knows");
+        let error = fits(Size(total + 1), Some(total)).expect_err("one more");
+        assert!(matches!(error, StartError::Memory { .. }), "{error:?}");
+        let error = fits(Size(1000 << 30), Some(24 << 30)).expect_err("more");
+        assert_eq!(
+            error.to_string(),
+            "memory is 1000GiB, and this machine has (or lets this process have) 24576 MiB in all; ask for less with --memory"
+        );
     }
 }

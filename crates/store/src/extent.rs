@@ -15,9 +15,7 @@ use crate::{Arena, EXTENT_BYTES};
 
 /// The arena's memory could not be had.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot map {bytes} bytes of memory for pages: {step}: {reason}; give the node less memory"
-)]
+#[error("cannot map {bytes} bytes of memory for pages: {step}: {reason}")]
 pub struct MapError {
     bytes: u64,
     step: &'static str,

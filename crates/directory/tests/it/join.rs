@@ -1,5 +1,6 @@
 //! Starts (row D6).
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use staves_directory::{DirectoryError, Proposal, StoreError};
@@ -223,6 +224,55 @@ async fn an_address_of_a_running_node_is_refused() {
     );
     directory.stop().await;
     town.kill(&a).await;
+}
+
+/// Regression: a node that found nobody to join logged nothing until it gave up, and did not say then that a cluster's first
+/// node has nobody to join.
+#[tokio::test]
+async fn who_finds_nobody_to_join_says_so_while_it_waits_and_when_it_gives_up() {
+    let town = Town::new();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let _here = tracing::subscriber::set_default(subscriber.finish());
+    let told = || String::from_utf8_lossy(&log.0.lock().expect("no test panicked")).into_owned();
+    tokio::select! {
+        started = town.try_start(town.options("b", &["a"])) => panic!("{:?}", started.map(|_| ())),
+        _ = eventually("it says what it waits for", || told().contains("waits for a cluster at a:1600")) => {}
+    }
+    assert!(
+        told().contains("leave `join` out on the first node"),
+        "{}",
+        told()
+    );
+
+    let mut options = town.options("c", &["a"]);
+    options.times.join = Duration::from_millis(100);
+    let error = town
+        .try_start(options)
+        .await
+        .err()
+        .expect("nobody is there");
+    assert!(matches!(error, DirectoryError::NoLeader { .. }), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("leave `join` out on the first node"),
+        "{error}"
+    );
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no test panicked").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 
 use crate::remote::address::checked_endpoint;
 use crate::remote::bounded::Bounded;
+use crate::remote::sifted::Sifted;
 
 /// What else is taken from the environment as it is: other ways to credentials, and the like.
 const PASSED_ON: [&str; 10] = [
@@ -110,7 +111,7 @@ impl Settings {
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            .with_http_connector(Bounded)
+            .with_http_connector(Sifted(Bounded))
             .with_client_options(options);
         for (key, value) in &self.passed_on {
             builder = builder.with_config(*key, value);

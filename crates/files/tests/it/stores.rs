@@ -145,6 +145,47 @@ fn a_bucket_is_listed_and_read() {
     assert!(error.to_string().contains("credentials"), "{error}");
 }
 
+/// Regression: one key that no path can have made everything beside it unreadable.
+#[test]
+fn keys_that_are_no_paths_hide_nothing_but_themselves() {
+    let Some(server) = servers::object_store() else {
+        return;
+    };
+    server.make_bucket("odd");
+    for key in [
+        "d/a",
+        "d/sub/b",
+        "d/sub//c",
+        "d/sub/../c",
+        "d//b",
+        "d/c%01x",
+        "d/none//x",
+        "%01x",
+    ] {
+        server.put(&format!("odd/{key}"), key.as_bytes());
+    }
+    let at = |place: &str| {
+        let text = format!("s3://{place}#endpoint=http://127.0.0.1:{}", server.port);
+        Source::parse(&text).unwrap()
+    };
+    let names = |source: &Source, folder: &str| {
+        let listed = source.list(folder.as_bytes()).unwrap();
+        let name = |(name, _): (Vec<u8>, _)| String::from_utf8(name).unwrap();
+        listed.into_iter().map(name).collect::<Vec<_>>()
+    };
+    let below = at("odd/d");
+    check(&below).unwrap();
+    assert_eq!(names(&below, ""), ["a", "none", "sub"]);
+    assert_eq!(names(&below, "sub"), ["b"]);
+    assert_eq!(read(&below, "sub/b").unwrap(), b"d/sub/b");
+    check(&at("odd")).unwrap();
+    assert_eq!(names(&at("odd"), ""), ["d"]);
+    // Who never listed what is above knows it for a folder too, and for an empty one.
+    let alone = at("odd");
+    assert_eq!(alone.stat(b"d/none").unwrap().kind, Kind::Folder);
+    assert_eq!(names(&alone, "d/none"), [""; 0]);
+}
+
 /// Row D9: an object that is overwritten is another version, whoever has the old one open.
 #[test]
 fn d9_an_overwritten_object_is_never_mixed() {

@@ -76,9 +76,31 @@ pub enum ConfigError {
         /// What is wrong and what would fit.
         reason: String,
     },
-    /// Values that do not go together.
-    #[error("the configuration does not hold together: {0}")]
-    Conflict(String),
+    /// Values that do not go together, or that the cluster would refuse.
+    #[error("{}: {reason}", named(settings))]
+    Conflict {
+        /// Those that matter, each with where it was set; none where nobody knows.
+        settings: Vec<String>,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+}
+
+impl ConfigError {
+    /// What does not hold together, before anybody knows where it was set.
+    pub(crate) fn conflict(reason: impl Into<String>) -> ConfigError {
+        ConfigError::Conflict {
+            settings: Vec::new(),
+            reason: reason.into(),
+        }
+    }
+}
+
+fn named(settings: &[String]) -> String {
+    match settings {
+        [] => "the configuration does not hold together".into(),
+        some => some.join("; "),
+    }
 }
 
 /// A flag or a variable names its key already; a line of a file does not.

@@ -121,6 +121,60 @@ fn values_must_go_together() {
     }
 }
 
+/// Regression: what did not hold together had no file, line or value.
+#[test]
+fn what_does_not_hold_together_is_named_with_file_line_and_value() {
+    for (line, others, part) in [
+        ("scheme = \"4+2\"", "", "scheme must be 1+k"),
+        ("buckets = 63", "", "buckets must be a power of two"),
+        ("memory = \"1KiB\"", "", "memory must be at least 16MiB"),
+        ("voters_max = 4", "", "voters_max must be 1, 3"),
+        ("clients_max = 0", "", "clients_max must be"),
+        ("threads = 9999", "", "threads may be at most"),
+        ("pool = \"\"", "", "pool name '"),
+        ("pool = \"a\\nb\"", "", "pool name '"),
+        ("value_bytes_max = \"1GiB\"", "", "value_bytes_max must be"),
+        (
+            "election_min_ms = 900",
+            "; election_max_ms = 600 by default",
+            "election_max_ms must be greater",
+        ),
+        (
+            "lease_ms = 50",
+            "; tick_ms = 25 by default",
+            "lease_ms must be at least",
+        ),
+        ("listen = \"0.0.0.0:1600\"", "", "0.0.0.0:1600 stands for"),
+        ("admin = \"127.0.0.1:1600\"", "", "listen, resp and admin"),
+    ] {
+        let error = refused(&format!("zone = \"a\"\n{line}\nlog = \"warn\"\n"));
+        let start = format!("staves.toml:2: {line}{others}: {part}");
+        assert!(error.starts_with(&start), "{error}\n{start}");
+    }
+    // Both were set, and neither alone is wrong.
+    let error = refused("listen = \"h:1\"\nadmin = \"h:1\"");
+    let start = "staves.toml:1: listen = \"h:1\"; staves.toml:2: admin = \"h:1\": listen, resp";
+    assert!(error.starts_with(start), "{error}");
+    let env = vec![pair("STAVES_BUCKETS", "63")];
+    let error = load_text(Path::new(""), "", env, none()).expect_err("63");
+    let start = "STAVES_BUCKETS=63: buckets must be";
+    assert!(error.to_string().starts_with(start), "{error}");
+    let flags = vec![pair("voters_max", "4")];
+    let error = load_text(Path::new(""), "", none(), flags).expect_err("4");
+    let start = "--voters-max=4: voters_max must be";
+    assert!(error.to_string().starts_with(start), "{error}");
+    // Nobody set it where there is only the configuration.
+    let config = Config {
+        buckets: 63,
+        ..Config::default()
+    };
+    let error = config.check().expect_err("63").to_string();
+    assert!(
+        error.starts_with("the configuration does not hold together: buckets"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_plain_number_is_taken_only_where_the_key_says_the_unit() {
     let file = "lease_ms = 600\ntick_ms = \"20ms\"\nlog_bytes_max = 1048576\n";

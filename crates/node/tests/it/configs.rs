@@ -1,5 +1,6 @@
 //! What `config check` takes, a node starts with; what it refuses, a node refuses.
 
+use staves_node::StartError;
 use staves_node::config::{Config, Setting};
 
 use crate::town::{Citizen, config};
@@ -78,4 +79,21 @@ fn the_check_and_the_start_agree() {
         }
     }
     assert!(taken > 5 && refused > 5, "{taken} taken, {refused} refused");
+}
+
+/// Regression: any `--memory` was taken, and the node was killed when it was filled.
+#[test]
+fn memory_that_the_machine_does_not_have_is_refused() {
+    let total = staves_node::resident::total_bytes().expect("/proc is there");
+    let mut config = config(None, &[]);
+    config.memory = set(&format!("{}B", total + 1));
+    let error = Citizen::try_start(config)
+        .map(|_| ())
+        .expect_err("too much");
+    assert!(matches!(error, StartError::Memory { .. }), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.ends_with("in all; ask for less with --memory"),
+        "{error}"
+    );
 }

@@ -1,0 +1,50 @@
+//! A node that waits for its cluster says so: whoever started it would see nothing else until it gives up.
+
+use std::time::{Duration, Instant};
+
+/// How long it waits before it says so first; each pause after that is twice as long.
+const FIRST: Duration = Duration::from_secs(2);
+
+/// When to say next what is waited for.
+pub(crate) struct Waiting {
+    since: Instant,
+    next: Duration,
+}
+
+impl Waiting {
+    pub(crate) fn since(since: Instant) -> Waiting {
+        Waiting { since, next: FIRST }
+    }
+
+    /// Whether it is time, after so long.
+    fn is_due(&mut self, waited: Duration) -> bool {
+        let is_due = waited >= self.next;
+        if is_due {
+            self.next = waited * 2;
+        }
+        is_due
+    }
+
+    /// Says it if it is time: what is waited for, what came last, and what to do.
+    pub(crate) fn tell(&mut self, waits_for: &str, last: &str, remedy: &str) {
+        let waited = self.since.elapsed();
+        if self.is_due(waited) {
+            let waited_s = waited.as_secs();
+            tracing::warn!(waited_s, last, "this node waits for {waits_for}: {remedy}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_after_two_seconds_and_then_ever_more_rarely() {
+        let mut waiting = Waiting::since(Instant::now());
+        let said: Vec<u64> = (0..=600)
+            .filter(|tenths| waiting.is_due(Duration::from_millis(tenths * 100)))
+            .collect();
+        assert_eq!(said, [20, 40, 80, 160, 320]);
+    }
+}
