@@ -227,7 +227,11 @@ fn wait_until_empty(
         }
         if Instant::now() >= until {
             let waits = drain_waits_for(&map, node.id);
-            let waits = waits.map_or(String::new(), |what| format!("; {what}"));
+            let report = cluster.status().ok();
+            let room = || drain::room_elsewhere(&map, report.as_ref()?, node);
+            let waits = waits
+                .or_else(room)
+                .map_or(String::new(), |what| format!("; {what}"));
             return Err(Failure::late(format!(
                 "node {} still holds {} after {} s; it goes on draining{waits}",
                 node.id,
