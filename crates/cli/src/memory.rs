@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::json;
 use staves_client::{Client, ClientError, ClientOptions, Region, RegionStat, SourceError};
-use staves_model::{ClusterMap, Pool};
+use staves_model::{ClusterMap, Node, NodeState, Pool, Scheme};
 use staves_wire::ErrorCode;
 use tokio::runtime::Runtime;
 
@@ -163,7 +163,8 @@ fn obey(args: &Args, session: &Session, command: &Memory) -> anyhow::Result<()> 
             check_pool(session, pool)?;
             let region = session.wait(session.client.create_region(pool, name, size.0))?;
             let stat = session.wait(region.stat())?;
-            said(out, &stat, "created")
+            let few = too_few_nodes(&session.client.map(), &stat);
+            told(out, &stat, "created", few)
         }
         Memory::List => {
             let stats = session.wait(session.client.regions())?;
@@ -176,6 +177,7 @@ fn obey(args: &Args, session: &Session, command: &Memory) -> anyhow::Result<()> 
                     "size ",
                     "room to grow ",
                     "groups ",
+                    "state",
                 ];
                 table(&headings, stats.iter().map(listed))
             })
@@ -302,9 +304,31 @@ fn read_as_json(
     output::line(answer)
 }
 
+/// That a region bears less than its scheme says for want of nodes, if so.
+fn too_few_nodes(map: &ClusterMap, stat: &RegionStat) -> Option<String> {
+    let scheme: Scheme = stat.scheme.parse().ok()?;
+    let home = |node: &&Node| node.state == NodeState::Up && !node.draining;
+    let homes = map.nodes.values().filter(home).count();
+    (homes < scheme.width()).then(|| {
+        format!(
+            "region '{}' bears fewer losses than {scheme} says until there are {} nodes; those that are up and not draining \
+             are {homes}: add nodes",
+            stat.name,
+            scheme.width()
+        )
+    })
+}
+
 fn said(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {
+    told(out, stat, what, None)
+}
+
+fn told(out: Format, stat: &RegionStat, what: &str, warning: Option<String>) -> anyhow::Result<()> {
     let mut answer = as_json(stat);
     answer["result"] = what.into();
+    if let Some(warning) = warning {
+        output::warn(out, &mut answer, warning);
+    }
     output::answer(out, &answer, |_| {
         let (name, size) = (&stat.name, bytes(stat.size_bytes));
         let groups = count(stat.groups.len(), "group");
@@ -333,7 +357,16 @@ fn listed(stat: &RegionStat) -> Vec<String> {
         bytes(stat.size_bytes),
         bytes(stat.capacity_bytes - stat.size_bytes),
         stat.groups.len().to_string(),
+        state_in_short(stat),
     ]
+}
+
+fn state_in_short(stat: &RegionStat) -> String {
+    match (stat.lost.len(), stat.loading) {
+        (0, true) => "no parity".into(),
+        (0, false) => "in use".into(),
+        (lost, _) => format!("{lost} of {} lost", stat.groups.len()),
+    }
 }
 
 fn described(stat: &RegionStat) -> String {
@@ -375,13 +408,12 @@ fn state(stat: &RegionStat) -> String {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::GroupId;
+    use staves_model::{Change, ClusterId, GroupId, NodeId};
 
     use super::*;
 
-    #[test]
-    fn a_region_with_a_lost_group_is_not_in_use() {
-        let mut stat = RegionStat {
+    fn stat() -> RegionStat {
+        RegionStat {
             name: "r".into(),
             pool: "p".into(),
             scheme: "2+1".into(),
@@ -391,8 +423,46 @@ mod tests {
             lost: Vec::new(),
             loading: false,
             settled: true,
+        }
+    }
+
+    /// Regression: a region was made on fewer nodes than its scheme needs without a word.
+    #[test]
+    fn a_region_on_too_few_nodes_is_warned_of() {
+        let mut map = ClusterMap::default();
+        let cluster = ClusterId(1);
+        map.apply(None, &Change::Bootstrap { cluster })
+            .expect("new");
+        for node in 1..=3 {
+            let up = Change::NodeUp {
+                id: None,
+                name: format!("n{node}"),
+                zone: None,
+                native: format!("n{node}:1600"),
+                resp: format!("n{node}:6379"),
+                admin: format!("n{node}:1680"),
+                memory_bytes: 1 << 30,
+                durable: true,
+            };
+            map.apply(None, &up).expect("new");
+        }
+        assert_eq!(too_few_nodes(&map, &stat()), None);
+        let drain = Change::Drain {
+            node: NodeId(2),
+            on: true,
         };
+        map.apply(None, &drain).expect("known");
+        let warning = too_few_nodes(&map, &stat()).expect("two are left");
+        for part in ["region 'r'", "than 2+1 says", "until there are 3", "are 2"] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+    }
+
+    #[test]
+    fn a_region_with_a_lost_group_is_not_in_use() {
+        let mut stat = stat();
         assert_eq!(state(&stat), "in use");
+        assert_eq!(listed(&stat).last().expect("a state"), "in use");
         stat.lost = vec![GroupId(4)];
         assert!(
             described(&stat).contains("group 4 is lost"),
@@ -400,6 +470,7 @@ mod tests {
             described(&stat)
         );
         assert_eq!(as_json(&stat)["lost_groups"], json!([4]));
+        assert_eq!(listed(&stat).last().expect("a state"), "1 of 2 lost");
         stat.lost = stat.groups.clone();
         let told = state(&stat);
         assert!(

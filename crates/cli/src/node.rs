@@ -2,6 +2,7 @@
 
 mod drain;
 mod forget;
+mod stop;
 
 use std::time::{Duration, Instant};
 
@@ -161,8 +162,7 @@ fn after_stop(
         format!("it was still being drained: {left} that it held are made anew by others")
     });
     let bears = map.after_stop(node.id, drains).warning(map);
-    let room = drain::room_elsewhere(map, report, node);
-    let room = room.map(|text| format!("until it is back, its buckets are not made anew: {text}"));
+    let room = stop::not_made_anew(map, report, node);
     let all: Vec<String> = [left, bears, room].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
@@ -227,7 +227,11 @@ fn wait_until_empty(
         }
         if Instant::now() >= until {
             let waits = drain_waits_for(&map, node.id);
-            let waits = waits.map_or(String::new(), |what| format!("; {what}"));
+            let report = cluster.status().ok();
+            let room = || drain::room_elsewhere(&map, report.as_ref()?, node);
+            let waits = waits
+                .or_else(room)
+                .map_or(String::new(), |what| format!("; {what}"));
             return Err(Failure::late(format!(
                 "node {} still holds {} after {} s; it goes on draining{waits}",
                 node.id,

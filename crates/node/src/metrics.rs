@@ -10,6 +10,7 @@ use crate::door::DoorState;
 use crate::files::FilesPool;
 use crate::host::figures::Figures;
 use crate::node::Running;
+use crate::status::PoolFacts;
 
 /// One metric of a node.
 pub struct Metric {
@@ -44,11 +45,13 @@ impl Kind {
 }
 
 impl Metric {
-    /// The label by which it is split, and the label's values; empty where it is one number.
+    /// The label by which it is split, and the label's values (`NAME` for those of a cluster's pools); empty where it is one
+    /// number.
     pub fn labels(&self) -> Option<(&'static str, Vec<&'static str>)> {
         match self.value {
             Value::One(_) => None,
             Value::By(label, parts) => Some((label, parts.iter().map(|(of, _)| *of).collect())),
+            Value::ByPool(_) => Some(("pool", vec!["NAME"])),
         }
     }
 }
@@ -58,6 +61,7 @@ type Count = fn(&Scrape<'_>) -> u64;
 enum Value {
     One(Count),
     By(&'static str, &'static [(&'static str, Count)]),
+    ByPool(fn(&PoolFacts) -> u64),
 }
 
 /// What a node knows of itself at one moment.
@@ -69,8 +73,8 @@ struct Scrape<'a> {
     /// The directory's leader, if one has answered lately.
     leader: Option<u64>,
     links: Vec<PeerStats>,
-    used_bytes: u64,
-    budget_bytes: u64,
+    /// What the pools that have buckets take of memory.
+    pools: Vec<PoolFacts>,
 }
 
 /// All metrics, in the order of the page.
@@ -233,15 +237,15 @@ pub const METRICS: &[Metric] = &[
         name: "staves_store_used_bytes",
         kind: Kind::Gauge,
         unit: "bytes",
-        help: "Bytes of pages that pools have taken.",
-        value: Value::One(|s| s.used_bytes),
+        help: "Bytes of pages that each pool of keys or regions has taken.",
+        value: Value::ByPool(|pool| pool.used_bytes),
     },
     Metric {
         name: "staves_store_budget_bytes",
         kind: Kind::Gauge,
         unit: "bytes",
-        help: "Bytes of pages that pools may take.",
-        value: Value::One(|s| s.budget_bytes),
+        help: "Bytes of pages that each of them may take.",
+        value: Value::ByPool(|pool| pool.budget_bytes),
     },
     Metric {
         name: "staves_store_arena_bytes",
@@ -432,7 +436,8 @@ pub const METRICS: &[Metric] = &[
 
 /// All metrics of a node in Prometheus's text format.
 pub(crate) fn text(running: &Running) -> String {
-    let (used_bytes, budget_bytes) = running.host.memory(None);
+    let mut pools = running.pool_facts();
+    pools.retain(|pool| pool.budget_bytes > 0);
     let scrape = Scrape {
         running,
         door: &running.door,
@@ -440,8 +445,7 @@ pub(crate) fn text(running: &Running) -> String {
         directory: running.directory.status(),
         leader: running.directory_facts().leader,
         links: running.host.peers.stats(),
-        used_bytes,
-        budget_bytes,
+        pools,
     };
     let mut page = String::new();
     for metric in METRICS {
@@ -470,6 +474,10 @@ impl Metric {
             Value::By(label, parts) => parts.iter().try_for_each(|(of, count)| {
                 writeln!(page, "{name}{{{label}=\"{of}\"}} {}", count(scrape))
             }),
+            Value::ByPool(count) => scrape
+                .pools
+                .iter()
+                .try_for_each(|of| writeln!(page, "{name}{{pool=\"{}\"}} {}", of.pool, count(of))),
         }
     }
 }

@@ -509,10 +509,9 @@ impl Running {
         }
     }
 
-    fn node_facts(&self) -> NodeFacts {
+    /// What each pool takes of this node's memory, and may.
+    pub(crate) fn pool_facts(&self) -> Vec<PoolFacts> {
         let host = &self.host;
-        let figures = host.figures();
-        let (used_bytes, _) = host.memory(None);
         let routes = host.routes();
         let pools = routes.map.pools.values().map(|pool| {
             // Files are evicted where room is needed: their pool is never full.
@@ -527,6 +526,13 @@ impl Running {
                 budget_bytes,
             }
         });
+        pools.collect()
+    }
+
+    fn node_facts(&self) -> NodeFacts {
+        let host = &self.host;
+        let figures = host.figures();
+        let (used_bytes, _) = host.memory(None);
         NodeFacts {
             node: host.life.node.0,
             incarnation: host.life.incarnation.0,
@@ -549,7 +555,7 @@ impl Running {
             missing_pages: figures.missing_pages,
             pages_per_second: host.fill_rate(),
             stopping: self.is_stopping(),
-            pools: pools.collect(),
+            pools: self.pool_facts(),
         }
     }
 

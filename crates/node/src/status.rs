@@ -275,6 +275,9 @@ pub struct PoolStatus {
     /// Regions of which some group is lost.
     #[serde(default)]
     pub lost_regions: Vec<String>,
+    /// Those of the changing that wait for a node: a data bucket has none, and the group no parity to spare for it.
+    #[serde(default)]
+    pub unanswered: u32,
     /// Regions that are being loaded, or whose load was broken off: they have no parity.
     #[serde(default)]
     pub loading_regions: Vec<String>,
@@ -453,7 +456,10 @@ impl StatusReport {
 
     fn judge(&self) -> State {
         let any = |count: fn(&PoolStatus) -> u32| self.pools.iter().any(|pool| count(pool) > 0);
-        if any(|pool| pool.lost) || self.undecided().is_some() || !self.full().is_empty() {
+        if any(|pool| pool.lost + pool.unanswered)
+            || self.undecided().is_some()
+            || !self.full().is_empty()
+        {
             State::Critical
         } else if self.cluster.is_empty()
             || self.pools.is_empty()
@@ -594,6 +600,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
         starting: 0,
         lost: 0,
         doubled: 0,
+        unanswered: 0,
         lost_regions: lost_regions(map, pool),
         loading_regions: pool
             .regions()
@@ -613,6 +620,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     for group in groups() {
         let condition = condition(map, group, width);
         status.doubled += u32::from(group.listed().any(|(_, x)| x.node.is_shadow()));
+        status.unanswered += u32::from(waits::unanswered(map, group));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(group.tolerates(|n, i| map.is_up(n, i)));
         match condition {

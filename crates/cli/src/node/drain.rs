@@ -46,18 +46,8 @@ pub fn may_drain(
             other.id, other.name
         ));
     }
-    let (needed, room) = (needed(map, report, homes.len()), room(map, &homes));
-    if needed > room {
-        let left = match homes.len() {
-            1 => "the 1 node that is left may".to_owned(),
-            n => format!("the {n} nodes that are left may"),
-        };
-        return refused(format!(
-            "the data takes about {} and {left} hold {}: add nodes, give the pools more memory, or \
-             keep fewer copies",
-            bytes(needed),
-            bytes(room)
-        ));
+    if let Some(short) = short_of_room(map, report, &homes) {
+        return refused(short);
     }
     Ok(room_elsewhere(map, report, node).map(|text| format!("the drain cannot end: {text}")))
 }
@@ -69,15 +59,13 @@ fn held_up<'a>(map: &'a ClusterMap, drained: &ClusterMap) -> Option<(&'a Node, S
     others.find_map(|other| Some((other, drain_waits_for(drained, other.id)?)))
 }
 
-/// Whether what a node holds of pools with m > 1 would fit on the others that may take it: those with no part in the same
-/// group. (With m = 1 a group may do with fewer copies.) By what nodes say that they use; a bucket counts as the mean of
-/// the node's buckets of the pool.
+/// Whether what a node holds would fit on the others that may take it: those with no part in the same group. By what
+/// nodes say that they use; a bucket counts as the mean of the node's buckets of the pool.
 pub fn room_elsewhere(map: &ClusterMap, report: &StatusReport, node: &Node) -> Option<String> {
     let row = report.nodes.iter().find(|row| row.id == node.id.0)?;
     let mut gone = map.clone();
     gone.nodes.get_mut(&node.id)?.draining = true;
-    let mut coded = map.pools.values().filter(|pool| pool.scheme.m > 1);
-    coded.find_map(|pool| {
+    map.pools.values().find_map(|pool| {
         let in_group = |group: &Group, id: NodeId| group.listed().any(|(_, x)| x.node.home() == id);
         let groups = pool.groups.iter().filter_map(|id| map.groups.get(id));
         let held: Vec<&Group> = groups.filter(|group| in_group(group, node.id)).collect();
@@ -95,15 +83,16 @@ pub fn room_elsewhere(map: &ClusterMap, report: &StatusReport, node: &Node) -> O
         let may_move = |group: &&&Group| homes().any(|home| !in_group(group, home.id));
         let stuck = held.iter().filter(may_move);
         let stuck = stuck.filter(|group| room.place(size, 1, |id| in_group(group, id)) > 0);
-        told_of_stuck(pool, stuck.count(), size, has)
+        let such = "with room that has no part in the group";
+        told_of_stuck(pool, stuck.count(), size, has, such)
     })
 }
 
-fn told_of_stuck(pool: &Pool, stuck: usize, size: u64, has: u64) -> Option<String> {
+/// That so many buckets of this size would find no such node.
+pub fn told_of_stuck(pool: &Pool, stuck: usize, size: u64, has: u64, such: &str) -> Option<String> {
     (stuck > 0).then(|| {
         format!(
-            "{} of pool '{name}' (of about {} each) would find no node with room that has no part in the group, and all that \
-             may take buckets have {} left for the pool: give it more memory ('staves pool set {name} --memory'), add a node, \
+            "{} of pool '{name}' (of about {} each) would find no node {such}, and all that may take buckets have {} left for the pool: give it more memory ('staves pool set {name} --memory'), add a node, \
              or delete what is not needed",
             count(stuck, "bucket"),
             bytes(size),
@@ -113,28 +102,60 @@ fn told_of_stuck(pool: &Pool, stuck: usize, size: u64, has: u64) -> Option<Strin
     })
 }
 
-/// What the pages that are used now will take on so many nodes, by what the nodes say: a bucket has no
+/// Why these nodes could not hold the data that there is: a pool's own memory is too little for its buckets, or the
+/// nodes' memory for those of all pools.
+fn short_of_room(map: &ClusterMap, report: &StatusReport, homes: &[&Node]) -> Option<String> {
+    let left = match homes.len() {
+        1 => "the 1 node that is left may".to_owned(),
+        n => format!("the {n} nodes that are left may"),
+    };
+    let pools = || map.pools.values().filter(|pool| !pool.groups.is_empty());
+    let mut all = 0;
+    for pool in pools() {
+        let needs = needed(map, report, pool, homes.len());
+        let has: u64 = homes
+            .iter()
+            .map(|node| node.memory_bytes.min(pool.node_budget_bytes))
+            .sum();
+        if needs > has {
+            return Some(format!(
+                "the data of pool '{name}' takes about {} and {left} hold {} of it: add nodes, give the pool more \
+                 memory ('staves pool set {name} --memory'), or keep fewer copies",
+                bytes(needs),
+                bytes(has),
+                name = pool.name,
+            ));
+        }
+        all += needs;
+    }
+    let has: u64 = homes.iter().map(|node| node.memory_bytes).sum();
+    (all > has).then(|| {
+        format!(
+            "the data of all pools takes about {} and {left} hold {}: add nodes, or keep fewer copies",
+            bytes(all),
+            bytes(has)
+        )
+    })
+}
+
+/// What the pages that a pool uses now will take on so many nodes, by what the nodes say: a bucket has no
 /// more copies than there are nodes for them.
-fn needed(map: &ClusterMap, report: &StatusReport, homes: usize) -> u64 {
+fn needed(map: &ClusterMap, report: &StatusReport, pool: &Pool, homes: usize) -> u64 {
     let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
-    let used: u64 = facts.map(|facts| facts.used_bytes).sum();
-    let members = |group: &staves_model::Group| group.listed().count();
-    let now: usize = map.groups.values().map(members).sum();
-    let then: usize = map.groups.values().map(|g| members(g).min(homes)).sum();
+    let of_pool = facts.flat_map(|facts| facts.pools.iter().filter(|of| of.pool == pool.name));
+    let used: u64 = of_pool.map(|of| of.used_bytes).sum();
+    let groups = || pool.groups.iter().filter_map(|id| map.groups.get(id));
+    let members = |group: &Group| group.listed().count();
+    let now: usize = groups().map(members).sum();
+    let then: usize = groups().map(|g| members(g).min(homes)).sum();
     match now {
         0 => 0,
         _ => (u128::from(used) * then as u128 / now as u128) as u64,
     }
 }
 
-/// What these nodes may hold for all pools.
-fn room(map: &ClusterMap, homes: &[&Node]) -> u64 {
-    let pools: u64 = map.pools.values().map(|pool| pool.node_budget_bytes).sum();
-    homes.iter().map(|node| node.memory_bytes.min(pools)).sum()
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use staves_model::{
         Change, ClusterId, Epoch, Medium, MemberSlot, NewEpoch, PoolKind, REGION_BUCKET_BYTES,
@@ -144,7 +165,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A pool 2+1 with one group on nodes 1 to 3 of so many.
-    fn map(nodes: u64) -> ClusterMap {
+    pub fn map(nodes: u64) -> ClusterMap {
         let mut map = ClusterMap::default();
         let cluster = ClusterId(1);
         map.apply(None, &Change::Bootstrap { cluster })
@@ -198,7 +219,7 @@ mod tests {
         map
     }
 
-    fn report(map: &ClusterMap, used: &[u64]) -> StatusReport {
+    pub fn report(map: &ClusterMap, used: &[u64]) -> StatusReport {
         let facts = (1..).zip(used).map(|(node, used)| NodeFacts {
             node,
             used_bytes: used * MIB,
@@ -257,5 +278,58 @@ mod tests {
         let mut two = five.clone();
         two.apply(None, &drain(1)).expect("known");
         assert!(held_up(&five, &two).is_none(), "nobody drained before");
+    }
+
+    /// Regression: the memory of a second pool, empty, was counted as room for what the first one holds.
+    #[test]
+    fn the_memory_of_another_pool_is_no_room() {
+        let cache = |name: &str| Change::CreatePool {
+            name: name.into(),
+            kind: PoolKind::Cache,
+            scheme: "1+2".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 32 * MIB,
+            buckets: 1,
+            may_start_empty: true,
+        };
+        let mut map = map(4);
+        map.apply(None, &cache("cache")).expect("new");
+        let group = *map.groups.keys().last().expect("the cache's");
+        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let epoch = Epoch(1);
+        let new = NewEpoch {
+            group,
+            epoch,
+            members: vec![life(1), life(2), life(3)],
+            kept: vec![None; 3],
+            leader: MemberSlot(0),
+            fresh: true,
+        };
+        map.apply(None, &Change::CommitEpochs(vec![new]))
+            .expect("sound");
+        map.apply(None, &Change::Open { group, epoch })
+            .expect("opens");
+        let judged = |used: u64| {
+            let mut report = report(&map, &[0; 4]);
+            for facts in report.nodes.iter_mut().filter_map(|n| n.facts.as_mut()) {
+                facts.used_bytes = used * MIB;
+                facts.pools.push(PoolFacts {
+                    pool: "cache".into(),
+                    used_bytes: used * MIB,
+                    budget_bytes: 32 * MIB,
+                });
+            }
+            may_drain(&map, &report, &map.nodes[&NodeId(1)])
+        };
+        assert_eq!(judged(15), Ok(None));
+        let why = judged(30).expect_err("120 MiB on three nodes").to_string();
+        for part in [
+            "the data of pool 'cache' takes about 120 MiB",
+            "the 3 nodes that are left may hold 96.0 MiB",
+            "pool set cache",
+            "--force",
+        ] {
+            assert!(why.contains(part), "{part}: {why}");
+        }
     }
 }

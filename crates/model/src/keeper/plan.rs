@@ -41,6 +41,8 @@ pub(super) enum Fit {
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<(NodeId, Incarnation)>,
+    /// How many there are, with those that cannot at present.
+    homes: usize,
     /// All that are up, and their shadows, for a second member: those that are able, then those that lately could not.
     seconds: [Vec<(NodeId, Incarnation)>; 2],
 }
@@ -75,7 +77,11 @@ impl Choice {
             let ids = up.iter().flat_map(|(n, i)| [(n.shadow(), *i), (*n, *i)]);
             ids.filter(|(n, i)| fit(*n, *i) == wanted).collect()
         });
-        Choice { able, seconds }
+        Choice {
+            able,
+            homes: up.len(),
+            seconds,
+        }
     }
 }
 
@@ -462,11 +468,13 @@ impl View<'_> {
         let (_, serving) = members.first()?;
         let first = self.desired()[0];
         let moves = (serving.node, serving.incarnation) != first;
-        let surplus = members.iter().any(|(_, x)| !self.wanted(x));
+        let kept = self.kept_for_want_of_room(members);
+        let stands = |x: &Member| self.wanted(x) || kept.contains(&x.node);
+        let surplus = members.iter().any(|(_, x)| !stands(x));
         if !moves && !surplus {
             return None;
         }
-        let stays = |x: &Member| self.wanted(x) || (moves && x == serving);
+        let stays = |x: &Member| stands(x) || (moves && x == serving);
         let mut seats: Vec<Seat> = members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
         // Stable: the ring's first before all others, who keep their order.
         seats.sort_by_key(|(member, _)| *member != first);
@@ -475,6 +483,16 @@ impl View<'_> {
             kind,
             self.epoch(seats.into_iter().map(Some).collect(), MemberSlot(0)),
         ))
+    }
+
+    /// Who drains and has a copy that nobody else can make at present, though there are nodes for it: it keeps that one
+    /// until somebody can. A drain costs no copies.
+    fn kept_for_want_of_room(&self, members: &[(MemberSlot, Member)]) -> Vec<NodeId> {
+        let possible = self.width().min(self.choice.homes);
+        let missing = possible.saturating_sub(self.desired().len());
+        let goes = |x: &&Member| x.complete && self.drains(x) && !self.wanted(x);
+        let copies = members.iter().map(|(_, x)| x).filter(goes);
+        copies.map(|x| x.node).take(missing).collect()
     }
 
     /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes and of

@@ -136,7 +136,14 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
     let cases = [
         (pool.lost, have_lost.as_str()),
         (pool.starting, "not begun yet"),
-        (pool.changing, "moving on to new members"),
+        (
+            pool.unanswered,
+            "with a data bucket that nobody answers for",
+        ),
+        (
+            pool.changing.saturating_sub(pool.unanswered),
+            "moving on to new members",
+        ),
         (pool.short, "short of complete copies"),
         (
             pool.doubled,

@@ -553,6 +553,38 @@ fn a_bucket_that_waits_for_a_node_is_told_of() {
     assert_eq!(report.pools[0].waiting.len(), 3);
 }
 
+/// Regression: reads of a data bucket failed for want of a node with room, and the cluster was only `Degraded`, which
+/// says that everything is answered.
+#[test]
+fn a_data_bucket_that_nobody_answers_for_is_critical() {
+    let without = |nodes: u64, scheme: &str, slots: &[usize]| {
+        let mut some = cluster(nodes, scheme);
+        let mut pool = memory_pool(1, &[("a", 0, 8)]);
+        pool.groups = (0..8).map(GroupId).collect();
+        pool.scheme = scheme.parse().expect("a scheme");
+        some.map.pools.insert(PoolId(1), pool);
+        let group = some.map.groups.get_mut(&GroupId(5)).expect("a group");
+        for slot in slots {
+            group.members[*slot] = None;
+            group.last_open.members[*slot] = None;
+        }
+        some.report()
+    };
+    for nodes in [3, 4] {
+        let data = without(nodes, "2+1", &[1]);
+        assert_eq!(data.state, State::Critical, "{}", data.sentence);
+        let says = "; 1 of 8 buckets of pool 'memory' with a data bucket that nobody answers for; bucket 1 of group 5";
+        assert!(data.sentence.contains(says), "{}", data.sentence);
+        assert_eq!((data.pools[0].changing, data.pools[0].unanswered), (1, 1));
+        let parity = without(nodes, "2+1", &[2]);
+        assert_ne!(parity.state, State::Critical, "{}", parity.sentence);
+    }
+    // Parity to spare gives its place up to the data bucket.
+    let spare = without(6, "4+2", &[1]);
+    assert_eq!(spare.state, State::Degraded, "{}", spare.sentence);
+    assert_eq!(without(6, "4+2", &[1, 4]).state, State::Critical);
+}
+
 #[test]
 fn buckets_that_there_are_no_nodes_for_wait_for_one_if_they_hold_data() {
     let mut five = cluster(6, "4+2");

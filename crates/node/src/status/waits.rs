@@ -1,6 +1,6 @@
 //! What a drain, or a bucket without a node, waits for that perhaps only a person can bring.
 
-use staves_model::{ClusterMap, Group, Member, MemberSlot, NodeId, NodeState, Pool};
+use staves_model::{ClusterMap, Group, Member, MemberSlot, NodeId, NodeState, Pool, whole_buckets};
 
 use super::WaitingBucket;
 
@@ -49,6 +49,17 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<String> {
             }
         ),
     })
+}
+
+/// Whether nobody answers for a data bucket of a group that serves, and nobody will until a node has room for it: where
+/// there is parity to spare, that gives its place up.
+pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
+    let m = usize::from(group.m);
+    let whole = whole_buckets(group.m, &group.members, |x| {
+        map.is_up(x.node, x.incarnation)
+    });
+    let vacant = || group.members.iter().take(m).any(Option::is_none);
+    group.open && !group.lost && whole == m && vacant()
 }
 
 /// Most waiting buckets of a pool that are told one by one.

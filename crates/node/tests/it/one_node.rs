@@ -249,6 +249,8 @@ fn the_admin_door_tells_how_the_node_is() {
         "staves_cache_keys 1",
         "staves_resp_commands_total 1",
         "staves_cache_buckets{role=\"serving\"} 16",
+        "staves_store_used_bytes{pool=\"cache\"} ",
+        "staves_store_budget_bytes{pool=\"cache\"} ",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }

@@ -164,3 +164,53 @@ fn a_lost_bucket_goes_before_one_that_moves() {
     assert!(nodes.len() == 3 && nodes.contains(&moves), "{nodes:?}");
     assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
 }
+
+/// Regression: where the node that was to take a drained node's copies had no room for them, the drain ended all the
+/// same, and the groups had a copy less.
+#[test]
+fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
+    let mut town = settled(4, "1+2", 8);
+    let of_two = |town: &Town| {
+        town.map
+            .groups
+            .values()
+            .filter(|g| g.names(NodeId(2)))
+            .count()
+    };
+    let before = of_two(&town);
+    drain(&mut town, 2, true);
+    for _ in 0..2_000 {
+        // Whoever joins has no room, and the data bucket says so.
+        let filling = |g: &&Group| g.open && g.listed().any(|(_, x)| !x.complete);
+        let reports = town.map.groups.values().filter(filling).map(|group| {
+            let joiners = group.listed().filter(|(_, x)| !x.complete);
+            StuckReport {
+                group: group.id,
+                epoch: group.epoch,
+                slots: joiners.map(|(slot, _)| slot).collect(),
+                reporter: group.members[0].expect("listed").node,
+            }
+        });
+        let reports: Vec<_> = reports.collect();
+        town.keep(&reports);
+        for group in town.map.groups.clone().into_values().filter(|g| !g.open) {
+            let (group, epoch) = (group.id, group.epoch);
+            town.change(&Change::Open { group, epoch });
+        }
+        town.wait(25);
+        for group in town.map.groups.values() {
+            let bears = group.tolerates(|n, i| town.map.is_up(n, i));
+            assert!(bears >= Some(2), "{group:?}");
+        }
+    }
+    assert!(before > 0);
+    assert_eq!(of_two(&town), before, "nobody else could have them");
+    let first = |g: &Group| g.members[0].expect("listed").node;
+    assert!(
+        town.map.groups.values().all(|g| first(g) != NodeId(2)),
+        "others serve"
+    );
+    town.settle();
+    town.check_at_rest();
+    assert_eq!(of_two(&town), 0, "there is room now");
+}
