@@ -231,20 +231,12 @@ async fn an_address_of_a_running_node_is_refused() {
 #[tokio::test]
 async fn who_finds_nobody_to_join_says_so_while_it_waits_and_when_it_gives_up() {
     let town = Town::new();
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
-    let _here = tracing::subscriber::set_default(subscriber.finish());
-    let told = || String::from_utf8_lossy(&log.0.lock().expect("no test panicked")).into_owned();
+    let (log, _here) = Log::of_this_thread();
     tokio::select! {
         started = town.try_start(town.options("b", &["a"])) => panic!("{:?}", started.map(|_| ())),
-        _ = eventually("it says what it waits for", || told().contains("waits for a cluster at a:1600")) => {}
+        _ = eventually("it says what it waits for", || log.has("waits for a cluster at a:1600")) => {}
     }
-    assert!(
-        told().contains("leave `join` out on the first node"),
-        "{}",
-        told()
-    );
+    assert!(log.has("leave `join` out on the first node"));
 
     let mut options = town.options("c", &["a"]);
     options.times.join = Duration::from_millis(100);
@@ -261,9 +253,41 @@ async fn who_finds_nobody_to_join_says_so_while_it_waits_and_when_it_gives_up() 
     );
 }
 
+/// The same of a node that belongs to a cluster, whose other voters are gone.
+#[tokio::test]
+async fn who_has_no_majority_says_so_while_it_waits() {
+    let town = Town::new();
+    let citizens = town.found(3).await;
+    for citizen in &citizens {
+        town.kill(citizen).await;
+    }
+    let (log, _here) = Log::of_this_thread();
+    tokio::select! {
+        started = town.try_start(town.options("c", &["a"])) => panic!("{:?}", started.map(|_| ())),
+        _ = eventually("it says what it waits for", || log.has("waits for a majority of its directory")) => {}
+    }
+    assert!(log.has("start its voters again"));
+}
+
 /// What was logged.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Of what runs on this thread, until the guard is dropped.
+    fn of_this_thread() -> (Log, tracing::subscriber::DefaultGuard) {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+        let guard = tracing::subscriber::set_default(subscriber.finish());
+        (log, guard)
+    }
+
+    fn has(&self, text: &str) -> bool {
+        let bytes = self.0.lock().expect("no test panicked");
+        String::from_utf8_lossy(&bytes).contains(text)
+    }
+}
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
