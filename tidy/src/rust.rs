@@ -21,7 +21,12 @@ pub fn tests_start(file: &File) -> usize {
     }
     let lines: Vec<_> = file.text.lines().collect();
     let start = lines.windows(2).position(|pair| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+        let shown = ["", "pub(super) ", "pub(crate) "];
+        let opens = |line: &str| {
+            let mut after = shown.iter().filter_map(|shown| line.strip_prefix(shown));
+            after.any(|line| line.starts_with("mod ") && line.ends_with('{'))
+        };
+        pair[0] == "#[cfg(test)]" && opens(pair[1])
     });
     start.unwrap_or(lines.len())
 }
