@@ -49,7 +49,11 @@ pub const HUNTS: [Hunt; 8] = [
         &["went back from map revision"],
     ),
     hunt_for("SendErrorTakenAsDone", "kill-two-in-turn", WRONG_ANSWERS),
-    hunt_for("IncarnationReused", "all-restart", &["not healthy"]),
+    hunt_for(
+        "IncarnationReused",
+        "all-restart",
+        &["not healthy", "could not be read"],
+    ),
     hunt_for("ServeBeforeCatchUp", "catch-up", WRONG_ANSWERS),
     hunt_for("InterruptedUnderNewNumber", "heard-but-deaf", WRONG_ANSWERS),
     hunt_for("LeaseNotLookedAt", "cut-off-but-asked", WRONG_ANSWERS),

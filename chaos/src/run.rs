@@ -285,10 +285,15 @@ impl Runner<'_> {
     /// Waits until `staves status --check` is content with the nodes that are meant to run. `Err` says
     /// what it is not content with.
     fn healthy(&mut self) -> Result<(), String> {
-        self.healthy_within(match self.told.wanted {
+        self.healthy_within(self.healing())
+    }
+
+    /// How long all may take to be well again.
+    fn healing(&self) -> Duration {
+        match self.told.wanted {
             Some(_) => HEALING_HUNTED,
             None => HEALING,
-        })
+        }
     }
 
     fn healthy_within(&mut self, healing: Duration) -> Result<(), String> {
@@ -715,9 +720,14 @@ impl Runner<'_> {
             Ok(region) => region,
             Err(error) => return self.wrong(format!("the region cannot be read: {error:#}")),
         };
-        let until = Instant::now() + HEALING;
+        let until = Instant::now() + self.healing();
         let mut silent = Vec::new();
         for key in &keys {
+            // When time has run out over one, the others are not waited for one by one.
+            if !silent.is_empty() {
+                silent.push(key.clone());
+                continue;
+            }
             loop {
                 let answer: Option<Answered> = match &region {
                     Some(region) if memory::is_ours(key) => region.ask(key, Asked::Get),

@@ -10,7 +10,9 @@ use staves_model::{
     PoolKind, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
-use staves_node::status::{AgainFacts, DirectoryFacts, LackFacts, NodeFacts, StatusReport};
+use staves_node::status::{
+    AgainFacts, DirectoryFacts, LackFacts, NodeFacts, PoolFacts, StatusReport,
+};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
 use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
@@ -288,8 +290,14 @@ fn status(state: &State) -> Message {
         term: 1,
         silent: Vec::new(),
     };
+    let pools = state.map.pools.values().take(1).map(|pool| PoolFacts {
+        pool: pool.name.clone(),
+        used_bytes: state.used_bytes,
+        ..PoolFacts::default()
+    });
     let facts = NodeFacts {
         node: 1,
+        pools: pools.collect(),
         keys: state.keys.len() as u64,
         used_bytes: state.used_bytes,
         fetching_again: state.fetching_again.clone(),
