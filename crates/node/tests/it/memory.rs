@@ -666,3 +666,28 @@ fn h6_a_missing_page_does_not_wait_for_the_clock() {
     took.sort();
     assert!(took[took.len() / 2] < tick / 3, "{took:?}");
 }
+
+/// A region was deleted, and another has its name by now: who still holds the first changes nothing of the second.
+#[test]
+fn a_handle_of_a_region_that_is_gone_changes_no_other_of_its_name() {
+    let (town, first) = town_with_pool(3, "2+1");
+    let second = client(&town);
+    let runtime = town.citizens[0].runtime();
+    runtime.block_on(async {
+        let old = first.create_region(POOL, "r", 1 << 20).await.expect("made");
+        let same = second.region("r").await.expect("it is there");
+        same.delete().await.expect("deleted");
+        let new = second.create_region(POOL, "r", 1 << 20).await;
+        let new = new.expect("made anew");
+        for result in [old.grow(2 << 20).await, old.load(true).await] {
+            assert_eq!(code(result).0, ErrorCode::NotFound);
+        }
+        assert_eq!(code(old.delete().await).0, ErrorCode::NotFound);
+        let stat = new.stat().await.expect("it is still there");
+        assert_eq!((stat.size_bytes, stat.loading), (1 << 20, false));
+        // Who asks for it by name gets the new one, whatever map is at hand.
+        let found = first.region("r").await.expect("it is there");
+        found.delete().await.expect("deleted");
+        assert!(new.stat().await.is_err());
+    });
+}
