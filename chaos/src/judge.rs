@@ -1,6 +1,7 @@
 //! What a run's history proves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use staves_history::Record;
@@ -49,20 +50,21 @@ pub fn worst_stall(records: &[Record], from: u64, to: u64) -> Stall {
 }
 
 /// Where more was lost than the scheme bears, each key may have become empty, once for each such loss:
-/// that is a deletion that nobody asked for and nobody knows the outcome of.
-pub fn with_losses(mut records: Vec<Record>, losses: &[u64]) -> Vec<Record> {
+/// that is a deletion that nobody asked for and nobody knows the outcome of. A loss is the time from before
+/// the first node is killed until the last is dead: what was written in between is lost as well.
+pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Record> {
     let mut first: BTreeMap<String, u64> = BTreeMap::new();
     for record in &records {
         let at = first.entry(record.key.clone()).or_insert(record.call);
         *at = (*at).min(record.call);
     }
     for (key, begun) in first {
-        for at in losses.iter().filter(|at| **at > begun) {
+        for loss in losses.iter().filter(|loss| loss.end > begun) {
             records.push(Record {
                 process: u32::MAX,
                 key: key.clone(),
                 asked: Asked::Del,
-                call: *at,
+                call: loss.start,
                 returned: None,
                 answer: None,
             });
@@ -147,9 +149,21 @@ mod tests {
             record("k", Asked::Get, 5, 6, Answered::Nil),
         ];
         assert_eq!(histories(&gone).1.len(), 1);
-        assert!(histories(&with_losses(gone.clone(), &[3])).1.is_empty());
+        assert!(
+            histories(&with_losses(gone.clone(), std::slice::from_ref(&(3..4))))
+                .1
+                .is_empty()
+        );
+        assert!(
+            histories(&with_losses(gone.clone(), std::slice::from_ref(&(0..3))))
+                .1
+                .is_empty(),
+            "written while the nodes were being killed"
+        );
         assert_eq!(
-            histories(&with_losses(gone, &[7])).1.len(),
+            histories(&with_losses(gone, std::slice::from_ref(&(7..8))))
+                .1
+                .len(),
             1,
             "lost later than it was missed"
         );
@@ -158,6 +172,11 @@ mod tests {
             record("k", set("b"), 3, 4, Answered::Ok),
             record("k", Asked::Get, 6, 7, Answered::Value("a".into())),
         ];
-        assert_eq!(histories(&with_losses(stale, &[5])).1.len(), 1);
+        assert_eq!(
+            histories(&with_losses(stale, std::slice::from_ref(&(5..6))))
+                .1
+                .len(),
+            1
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,7 +92,7 @@ struct Runner<'a> {
     down: BTreeSet<usize>,
     /// Nodes whose disks were full since they were started: they may end by themselves, and say so.
     full: BTreeSet<usize>,
-    losses: Vec<u64>,
+    losses: Vec<Range<u64>>,
     verdict: Verdict,
 }
 
@@ -218,6 +219,12 @@ impl Runner<'_> {
                 }
             }
         }
+        // A pool begins with the nodes that are there.
+        let all = self.scenario.nodes;
+        self.wait(
+            |s| (0..all).all(|at| s["nodes"][at]["up"] == true),
+            "all nodes are up",
+        )?;
         let mut pools = format!("pool cache {}", self.scenario.scheme);
         if let Some(scheme) = &self.scenario.memory {
             let pool = [
@@ -464,12 +471,13 @@ impl Runner<'_> {
             Action::Kill(who) => {
                 let who = self.resolve(who)?;
                 who.iter().for_each(|at| self.shared.excuse(*at, u64::MAX));
+                let from = self.shared.now();
+                self.verdict.kills.push(from);
+                self.nodes.kill(&who)?;
                 // One alone is never more than the scheme bears.
                 if self.scenario.losses && who.len() > 1 {
-                    self.losses.push(self.shared.now());
+                    self.losses.push(from..self.shared.now());
                 }
-                self.verdict.kills.push(self.shared.now());
-                self.nodes.kill(&who)?;
                 self.down.extend(&who);
             }
             Action::Restart { who, forget } => {
