@@ -631,6 +631,86 @@ fn what_a_folder_refuses_is_one_name_and_not_the_dataset() {
     assert_eq!(bytes, pattern(0, MIB)[..10]);
 }
 
+/// A web server that gives any file as ten bytes in one version, and refuses those whose name begins with `no`.
+fn half_open_server() -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = |mut stream: std::net::TcpStream| -> std::io::Result<()> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let refuses = String::from_utf8_lossy(&head).contains("/no");
+        let answer: &[u8] = match refuses {
+            true => b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            false => {
+                b"HTTP/1.1 206 Partial Content\r\nETag: \"one\"\r\nContent-Range: bytes 0-9/10\r\n\
+                Last-Modified: Wed, 01 Jan 2020 00:00:00 GMT\r\nContent-Length: 10\r\nConnection: close\r\n\r\n0123456789"
+            }
+        };
+        stream.write_all(answer)
+    };
+    // It ends with the process: nobody waits for it.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    address
+}
+
+/// Regression: one object that a server refused kept a home from the whole dataset for ten seconds.
+#[test]
+fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
+    let town = town(1, 48 << 20);
+    let source = format!("http://{}/data", half_open_server());
+    let change = Change::SetDataset {
+        pool: POOL.into(),
+        name: "web".into(),
+        source,
+    };
+    town.citizens[0].propose(&change).unwrap();
+    let fetch = |path: &str| {
+        let version = staves_client::FileVersion {
+            dataset: "web".into(),
+            path: path.into(),
+            size: 10,
+            version: "\"one\"".into(),
+        };
+        let read = FileRead {
+            pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+            file: version.id(),
+            from: 0,
+            len: 10,
+        };
+        let asked = town.citizens[0].ask(&Message::FileFetch(FileFetch {
+            read,
+            size: version.size,
+            dataset: version.dataset,
+            path: version.path.into(),
+            version: version.version,
+        }));
+        match asked {
+            Message::FileBytes(FileBytes { bytes }) => bytes,
+            other => panic!("{other:?}"),
+        }
+    };
+    for file in 0..20 {
+        assert_eq!(fetch(&format!("no{file}")), None);
+        let bytes = fetch(&format!("a{file}")).expect("the home reads on");
+        assert_eq!(&bytes[..], b"0123456789");
+    }
+    let mut next = 20..;
+    eventually("who is refused all is not sent there again at once", || {
+        let mut files = next.by_ref().take(20);
+        assert!(files.all(|file| fetch(&format!("no{file}")).is_none()));
+        fetch(&format!("a{}", next.start)).is_none()
+    });
+}
+
 /// A pool that is deleted takes no memory any more, though a mount on the machine has it mapped.
 #[test]
 fn a_deleted_pool_gives_its_memory_back_under_a_mount() {
