@@ -51,7 +51,11 @@ pub fn town(nodes: usize, budget: u64) -> Town {
 }
 
 pub fn town_of(nodes: usize, budget: u64, buckets: u32) -> Town {
-    let town = Town::found(nodes);
+    with_files(Town::found(nodes), budget, buckets)
+}
+
+/// With a pool for them.
+pub fn with_files(town: Town, budget: u64, buckets: u32) -> Town {
     let change = Change::CreatePool {
         name: POOL.into(),
         kind: PoolKind::Files(Holdings::default()),
