@@ -600,6 +600,40 @@ fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
     town.citizens.push(other);
 }
 
+/// Regression: who had a dataset open read it from its source for ever once its pool had been deleted and made anew.
+#[test]
+fn a_pool_made_anew_under_its_name_is_found_again() {
+    let size = 3 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town(2, 48 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    let name = POOL.into();
+    let delete = Change::DeletePool { name };
+    town.citizens[0].propose(&delete).unwrap();
+    eventually("it is read from its source", || {
+        let before = data.figures().source_bytes.load(Ordering::Relaxed);
+        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        data.figures().source_bytes.load(Ordering::Relaxed) - before == size as u64
+    });
+    let town = with_files(town, 48 << 20, 64);
+    eventually("the new pool has it", || {
+        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        in_memory(&town, &file) == size as u64
+    });
+    eventually("it is read where it lies", || {
+        let before = data.figures().local_bytes.load(Ordering::Relaxed);
+        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        data.figures().local_bytes.load(Ordering::Relaxed) > before
+    });
+    let map = town.citizens[0].map();
+    let (pool, known) = map.dataset("data").expect("homes know its source");
+    assert_eq!((pool.name.as_str(), pool.id), (POOL, data.pool().0));
+    assert_eq!(known.source, dir.path().to_str().unwrap());
+}
+
 /// Regression: one name that a folder refused, such as a link, kept a home from the whole dataset for ten seconds, and all mounts
 /// read the source themselves.
 #[test]
