@@ -104,6 +104,10 @@ impl Plain {
             Some(known) if self.leads_to() == Ok(known.is) => Ok(known.folder),
             // Where nothing else is, it goes on with what is open.
             Some(known) => Ok(self.enter().unwrap_or(known.folder)),
+            None if crossing::leads_to_ours(&self.place) => Err(SourceError::Absent {
+                place: self.place.clone(),
+                reason: "it is in a mount of Staves: give the source that was mounted there".into(),
+            }),
             None => self.enter().map_err(|errno| no_folder(&self.place, errno)),
         }
     }
