@@ -212,6 +212,16 @@ impl Dataset {
         self.inner.source.list(path)
     }
 
+    /// The same for whoever makes something smaller of them: each is added to `into` as it comes. Blocks the thread.
+    pub fn gather<T: Send + 'static>(
+        &self,
+        path: &[u8],
+        into: T,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+    ) -> Result<T, SourceError> {
+        self.inner.source.gather(path, into, add)
+    }
+
     /// A version of a file of this dataset, by what its source says of it.
     pub fn version(&self, path: &[u8], size: u64, version: String) -> FileVersion {
         FileVersion {
