@@ -6,7 +6,7 @@
 //!
 //! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
 //! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
-//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
+//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/returned.rs` gives back what a node has that was taken for dead; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
 //! requests take; `files/refused.rs` knows what servers refuse; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
@@ -24,6 +24,7 @@ mod pins;
 mod place;
 mod refused;
 mod rest;
+mod returned;
 mod room;
 mod scrub;
 mod uses;
@@ -53,6 +54,7 @@ use self::fetch::{Fetched, Flights};
 use self::pins::Pinned;
 use self::refused::Refused;
 use self::rest::Rest;
+use self::returned::Returned;
 use self::room::Room;
 use self::uses::Uses;
 use crate::status::{AgainFacts, LackFacts};
@@ -90,6 +92,7 @@ pub(crate) struct FilesPool {
     pub(crate) blocks: Blocks,
     flights: Flights,
     sorted: Mutex<Sorted>,
+    returned: Mutex<Returned>,
     pinned: Mutex<Pinned>,
     budget_bytes: AtomicU64,
     pub(crate) counts: Counts,
@@ -162,6 +165,7 @@ impl Files {
             tokio::spawn(pins::run(files.clone())),
             tokio::spawn(neighbour::run(files.clone())),
             tokio::spawn(again::run(files.clone())),
+            tokio::spawn(returned::run(files.clone())),
             tokio::spawn(place::run(files, directory)),
         ]
     }
@@ -207,10 +211,15 @@ impl Files {
         let went = |pool: &Arc<FilesPool>| gone.iter().any(|gone| Arc::ptr_eq(gone, pool));
         self.gone.lock().retain(|pool| !went(pool));
         let map = self.map();
+        let drains = map.nodes.get(&self.life.node).is_some_and(|n| n.draining);
         for pool in self.pools() {
             let entry = map.pools.get(&pool.id);
-            if let Some(holdings) = entry.and_then(|p| p.holdings()) {
+            let holdings = entry.and_then(|p| p.holdings());
+            if let Some(holdings) = holdings
+                && !pool.keeps_all(self, holdings, drains)
+            {
                 pool.sort(self.life, holdings);
+                *pool.returned.lock() = Returned::No;
             }
         }
         self.fit();
@@ -506,6 +515,7 @@ impl FilesPool {
                     revision: None,
                     roles: vec![Role::default(); buckets as usize],
                 }),
+                returned: Mutex::default(),
                 pinned: Mutex::default(),
                 budget_bytes: AtomicU64::new(most),
                 counts: Counts::default(),

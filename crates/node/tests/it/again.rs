@@ -178,6 +178,33 @@ fn d6_who_stops_has_its_files_copied_first() {
     assert!(again * 2 < lost, "{again} of {lost} were fetched again");
 }
 
+/// Regression: a node that stood still and was taken for dead let go of all that it had of files, and it was fetched again; where the
+/// source was gone, it was lost.
+#[test]
+fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
+    let size = 12 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town_of(3, 64 << 20, BUCKETS);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    eventually("all of it is in memory", || {
+        read(&town, &data, "a").unwrap();
+        in_memory(&town, &file) == size as u64
+    });
+    let lost = alone(&town, &file, &[2]);
+    assert!(lost > 0, "it has something that no other has");
+    std::fs::remove_file(dir.path().join("a")).unwrap();
+    let sleeper = &town.citizens[2];
+    let is_up = || town.citizens[0].map().nodes[&sleeper.id].state == NodeState::Up;
+    sleeper.pause(Duration::from_secs(8));
+    eventually("it is taken for dead", || !is_up());
+    eventually("it is back", is_up);
+    eventually("the others have all of it", || {
+        in_memory(&town, &file) == size as u64 && alone(&town, &file, &[2]) == 0
+    });
+}
+
 /// The source is gone when the node dies: nothing comes of it, and it ends.
 #[test]
 fn a_source_that_is_gone_ends_it() {
