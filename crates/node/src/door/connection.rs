@@ -29,6 +29,8 @@ use crate::resp::{
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
 const PLACES_MAX: usize = 1024;
+/// Most bytes of those commands, and of answers to them that wait for an earlier one. Beyond, nothing more is read.
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of answers that wait to be written, of one connection. Beyond, nothing more is read.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Room for one read.
@@ -171,7 +173,11 @@ impl Connection {
                 }
                 Ok(Some(frame)) => {
                     at += frame.used;
+                    let place = desk.places.next();
                     desk.command(Command::of(frame.args, desk.running.value_bytes_max));
+                    if desk.places.next() != place {
+                        desk.places.weigh(frame.used);
+                    }
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -249,6 +255,7 @@ fn give_up(
 impl Desk {
     fn has_room(&self) -> bool {
         self.places.len() < PLACES_MAX
+            && self.places.weight() < WAITING_BYTES_MAX
             && self.output.len() + self.places.held_bytes() < OUTPUT_BYTES_MAX
     }
 
