@@ -21,7 +21,7 @@
 //! the same folder after it.
 //!
 //! **Layout.** `files`: what can be mounted, the only thing to implement. `folder`: a local folder, mounted
-//! as it is. `mount`: from a folder to a served mount. `points`: the kernel's table of mounts.
+//! as it is. `listing`: what is in one. `mount`: from a folder to a served mount. `points`: the kernel's table of mounts.
 //!
 //! **Not here.** Where bytes come from, how long one waits for them, what is kept in memory.
 
@@ -31,6 +31,7 @@ mod files;
 mod folder;
 mod handles;
 mod inodes;
+mod listing;
 mod mount;
 mod nfs;
 mod outdated;
@@ -40,6 +41,7 @@ mod serve;
 
 pub use files::{FileError, Files, Kind, Stat, Used, Version};
 pub use folder::{Folder, FolderFile};
+pub use listing::Listing;
 pub use mount::{MountError, Mounted, Options, mount, ready, unmount};
 #[doc(hidden)]
 pub use nfs::nfs_answers;

@@ -3,7 +3,7 @@
 //! What would change something is not here: the kernel refuses it by itself, for the mount is read-only.
 
 use std::cell::RefCell;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use fuser::{
 };
 
 use crate::files::{Files, Kind, Stat, Version};
-use crate::handles::Listing;
+use crate::listing::Listing;
 use crate::serve::Serve;
 
 /// Most bytes of a request: what the kernel allows without being told otherwise.
@@ -40,7 +40,7 @@ const DOTS_STAT: Stat = Stat {
 };
 
 /// An entry of a listing by the kernel's offset, or the name of one of the two before.
-fn entry(listing: &Listing, at: u64) -> Option<Result<&(OsString, Stat), &'static str>> {
+fn entry(listing: &Listing, at: u64) -> Option<Result<(&OsStr, &Stat), &'static str>> {
     let at = usize::try_from(at).ok()?;
     match DOTS.get(at) {
         Some(dots) => Some(Err(dots)),

@@ -272,6 +272,12 @@ impl<S: Files> Serve<S> {
             Ok(listing) => listing,
             Err(error) => return Err(self.fail(&path, &error)),
         };
-        self.handles.add_folder(listing).ok_or(Errno::ENFILE)
+        let names = listing.len();
+        self.handles.add_folder(listing).ok_or_else(|| {
+            let text = format!(
+                "its {names} names are too many beside those of the folders that are open: try again when fewer are listed at a time"
+            );
+            self.errno(&path, &FileError::Io(text), Errno::ENFILE)
+        })
     }
 }

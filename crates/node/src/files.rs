@@ -7,7 +7,7 @@
 //! `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
 //! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
 //! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
-//! requests take; `files/door.rs` gives mounts on this machine the memory itself.
+//! requests take; `files/refused.rs` knows what servers refuse; `files/door.rs` gives mounts on this machine the memory itself.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
 //! up ([`Files::fit`]). What requests take beside that is bounded; a small node's blocks leave room for it and for the program, so that
@@ -22,6 +22,7 @@ mod names;
 mod neighbour;
 mod pins;
 mod place;
+mod refused;
 mod rest;
 mod room;
 mod scrub;
@@ -50,6 +51,7 @@ use staves_wire::{ErrorCode, ErrorPacket, Message};
 use self::again::Again;
 use self::fetch::{Fetched, Flights};
 use self::pins::Pinned;
+use self::refused::Refused;
 use self::rest::Rest;
 use self::room::Room;
 use self::uses::Uses;
@@ -57,8 +59,6 @@ use crate::status::{AgainFacts, LackFacts};
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
-/// How long a server that refused this node is left to the mounts.
-const REFUSED: Duration = Duration::from_secs(10);
 /// How long a holder is given to take what it is brought; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
 
@@ -81,8 +81,7 @@ pub(crate) struct Files {
     again: Again,
     room: Room,
     pub(crate) uses: Uses,
-    /// Datasets whose server lately refused this node, which may have no credentials.
-    refused: Mutex<BTreeMap<String, Instant>>,
+    refused: Refused,
 }
 
 /// One pool.
@@ -147,7 +146,7 @@ impl Files {
             room: Room::new(memory_bytes),
             again: Again::default(),
             uses: Uses::default(),
-            refused: Mutex::default(),
+            refused: Refused::default(),
         }
     }
 
@@ -443,27 +442,17 @@ impl Files {
         })
     }
 
-    fn is_refused(&self, dataset: &str) -> bool {
-        let refused = self.refused.lock();
-        let since = refused.get(dataset);
-        since.is_some_and(|since| since.elapsed() < REFUSED)
-    }
-
-    /// A server refused this node. What a folder refuses is one name, and asking it costs little.
-    fn refuse(&self, dataset: &str, source: &Source) {
-        if let Source::Folder(_) = source {
-            return;
-        }
-        let mut refused = self.refused.lock();
-        refused.retain(|_, since| since.elapsed() < REFUSED);
-        refused.insert(dataset.to_owned(), Instant::now());
+    /// The source of a dataset of a pool, to read a file of it that it did not refuse just now.
+    fn source_of(&self, pool: PoolId, dataset: &str, file: FileId) -> Option<Source> {
+        let may_be = !self.refused.is(dataset, file);
+        may_be.then(|| self.source(pool, dataset))?
     }
 
     /// The source of a dataset of a pool, as the map has it.
     fn source(&self, pool: PoolId, dataset: &str) -> Option<Source> {
         let map = self.map();
         let (there, entry) = map.dataset(dataset)?;
-        if there.id != pool || self.is_refused(dataset) {
+        if there.id != pool || self.refused.is_all(dataset) {
             return None;
         }
         let known = self.sources.lock().get(&entry.source).cloned();

@@ -1,5 +1,8 @@
 //! Leaving in good order: what this node serves goes to others before it goes.
 //!
+//! What it alone has of files could be read again from their source. Others copy of it what they can in a short while: memory is
+//! faster.
+//!
 //! It is drained for that, and the wish to be drained must not outlive the stop: it is taken back after the
 //! goodbye, or, if that fails (all nodes stop at once, or the process is killed on its way out), when the
 //! node comes back, which a mark in the data folder tells it.
@@ -9,12 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
-use staves_model::{Change, ClusterMap, MemberSlot, NodeId, NodeState};
+use staves_model::{
+    Change, ClusterMap, Holder, Holdings, Incarnation, MemberSlot, NodeId, NodeState,
+};
 
 use crate::node::Running;
 
 /// How long a single step at the directory may take.
 const STEP: Duration = Duration::from_secs(2);
+/// Of the time that a stop may take, this part others have to copy what only this node has of files.
+const FILES_PART: u32 = 5;
 /// How long giving the vote up and the goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a node that came back tries to be given buckets again.
@@ -30,7 +37,8 @@ pub(crate) async fn leave(running: &Running) {
     let me = running.host.life.node;
     // Who is drained already stays so, and has handed over what could be.
     let drained_before = map.nodes.get(&me).is_some_and(|n| n.draining);
-    let drains = !drained_before && others_up(&map, me) && serves(&map, running);
+    let has = serves(&map, running) || has_files(&map, running);
+    let drains = !drained_before && others_up(&map, me) && has;
     if drains && let Err(error) = hand_over(running, until).await {
         tracing::warn!(%error, "leaving without having handed over");
     }
@@ -69,7 +77,31 @@ fn serves(map: &ClusterMap, running: &Running) -> bool {
     map.groups.values().any(mine)
 }
 
-/// Asks the directory to move this node's data buckets, and waits until none is left here.
+/// Whether there are blocks of files here, in buckets that nobody else holds who goes on with them.
+fn has_files(map: &ClusterMap, running: &Running) -> bool {
+    let life = running.host.life;
+    running.files.pools().iter().any(|pool| {
+        let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
+        let bytes = pool.blocks.bucket_bytes();
+        holdings.is_some_and(|h| is_alone_with_some(h, life.node, life.incarnation, &bytes))
+    })
+}
+
+/// Whether this life of a node has anything of a bucket that nobody else means to go on with.
+fn is_alone_with_some(
+    holdings: &Holdings,
+    node: NodeId,
+    incarnation: Incarnation,
+    bucket_bytes: &[u64],
+) -> bool {
+    (0..).zip(bucket_bytes).any(|(bucket, bytes)| {
+        let stays = |h: &Holder| !h.leaving && !h.is(node, incarnation);
+        let holds = holdings.place(bucket, node, incarnation).is_some();
+        *bytes > 0 && holds && !holdings.holders(bucket).iter().any(stays)
+    })
+}
+
+/// Asks the directory to move this node's data buckets, and waits until none is left here; for files, not long.
 async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryError> {
     let node = running.host.life.node;
     if let Some(mark) = mark(running)
@@ -79,12 +111,22 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
     }
     let drain = Proposal::unconditional(Change::Drain { node, on: true });
     running.directory.propose(drain, STEP).await?;
+    let until = until.checked_sub(FAREWELL).unwrap_or(until);
+    let files_until = until.min(Instant::now() + running.stop_ms / FILES_PART);
     let mut map = running.directory.map();
     // If all nodes stop at once, nobody is left to take anything.
     let gone = map.wait_for(|map| !serves(map, running) || !others_up(map, node));
-    let until = until.checked_sub(FAREWELL).unwrap_or(until);
     if tokio::time::timeout_at(until.into(), gone).await.is_err() {
         tracing::warn!("some data buckets are still here: their copies take over without them");
+    }
+    let gone = map.wait_for(|map| !has_files(map, running) || !others_up(map, node));
+    if tokio::time::timeout_at(files_until.into(), gone)
+        .await
+        .is_err()
+    {
+        tracing::info!(
+            "some of the files that only this node has must be read from their source again"
+        );
     }
     Ok(())
 }
@@ -108,4 +150,46 @@ async fn resume(running: &Running, patience: Duration) {
 /// Where the mark is, if the node has a folder.
 fn mark(running: &Running) -> Option<PathBuf> {
     running.data.as_ref().map(|data| data.join(MARK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stop waits for nothing where nothing can be won: no bytes, or another node goes on with them.
+    #[test]
+    fn only_what_nobody_else_goes_on_with_is_waited_for() {
+        let holder = |node: u64, leaving| Holder {
+            node: NodeId(node),
+            incarnation: Incarnation(node),
+            leaving,
+        };
+        let buckets = vec![
+            vec![holder(1, false)],
+            vec![holder(1, true), holder(2, false)],
+            vec![holder(2, false)],
+            vec![holder(1, true), holder(2, true)],
+            vec![],
+        ];
+        let holdings = Holdings {
+            buckets,
+            ..Holdings::default()
+        };
+        let waits = |bucket: usize, bytes: u64| {
+            let mut all = [0; 5];
+            all[bucket] = bytes;
+            is_alone_with_some(&holdings, NodeId(1), Incarnation(1), &all)
+        };
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|b| waits(b, 7)),
+            [true, false, false, true, false]
+        );
+        assert_eq!([0, 1, 2, 3, 4].map(|b| waits(b, 0)), [false; 5]);
+        assert!(!is_alone_with_some(
+            &holdings,
+            NodeId(1),
+            Incarnation(2),
+            &[7; 5]
+        ));
+    }
 }

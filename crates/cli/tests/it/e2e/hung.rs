@@ -1,6 +1,5 @@
 //! A source that stops to answer: a folder on a file server that is gone holds whoever asks it.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use staves_mount::{FileError, Files, Folder, FolderFile, Options, Stat};
+use staves_mount::{FileError, Files, Folder, FolderFile, Listing, Options, Stat};
 
 use super::Cluster;
 use super::mount::{Point, bytes, can_mount};
@@ -47,7 +46,7 @@ impl Files for Gated {
         self.0.stat(path)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
         self.1.pass();
         self.0.list(path)
     }
