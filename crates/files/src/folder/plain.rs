@@ -261,7 +261,9 @@ impl Plain {
         if let Ok(Some(read)) = read {
             return Ok(read);
         }
-        self.open.lock().files.remove(&file.path);
+        let former = self.open.lock().files.remove(&file.path);
+        // To close it may take long: not under the lock.
+        drop(former);
         Err(match read {
             Err(errno) => self.error(&file.path, errno),
             Ok(_) => changed(),
@@ -307,6 +309,14 @@ impl Plain {
             && version(&seen) == file.version
         {
             return Ok((known, seen));
+        }
+        // To open what is no file may do something: rewind a tape, wake a waiting writer.
+        let name = self.open_at(&file.path, OFlags::PATH)?;
+        let seen = look(&name).map_err(|errno| self.error(&file.path, errno))?;
+        if version(&seen) != file.version || !is_file(&seen) {
+            return Err(SourceError::Changed {
+                path: text(&file.path),
+            });
         }
         let now = File::from(self.open_at(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?);
         let seen = look(&now).map_err(|errno| self.error(&file.path, errno))?;
@@ -380,12 +390,23 @@ fn read(
             None => return Ok(None), // it ends before
         },
     }
-    let seen = look(open)?;
+    let seen = look_anew(open)?;
     Ok((version(&seen) == file.version).then(|| (bytes.freeze(), keep(&seen, for_all))))
 }
 
 fn look(file: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+}
+
+/// As the file server sees it now. What this machine remembers of it (of NFS: up to a minute) may be older than bytes that
+/// were read since.
+fn look_anew(file: impl AsFd) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS)
+}
+
+fn is_file(seen: &Statx) -> bool {
+    FileType::from_raw_mode(seen.stx_mode.into()) == FileType::RegularFile
 }
 
 fn version(seen: &Statx) -> String {
