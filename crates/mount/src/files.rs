@@ -103,6 +103,13 @@ pub trait Files: Send + Sync + 'static {
     /// [`FileError::Stale`] if that version cannot be read any more. An implementation MUST NOT give bytes of another.
     fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
 
+    /// Reads bytes of an open file that are at hand: all, or none, and whether it did. It MUST NOT block. Where not all of them are,
+    /// [`Files::read`] is called, perhaps on another thread.
+    fn read_now(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> bool {
+        let _ = (file, offset, into);
+        false
+    }
+
     /// Says that these bytes are likely to be read next. It MUST NOT block.
     fn will_read(&self, file: &Self::File, offset: u64, bytes: u64) {
         let _ = (file, offset, bytes);

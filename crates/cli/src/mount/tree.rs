@@ -123,6 +123,11 @@ impl Files for Tree {
         read.map_err(shown_error)
     }
 
+    /// What lies in a node's memory on this machine.
+    fn read_now(&self, file: &TreeFile, offset: u64, into: &mut [u8]) -> bool {
+        self.data.read_here(&file.open, offset, into)
+    }
+
     /// What lies in a node's memory on this machine needs no fetching.
     fn will_read(&self, file: &TreeFile, offset: u64, bytes: u64) {
         let (data, open) = (&self.data, &file.open);
