@@ -112,8 +112,9 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
     }
     let gate = Arc::new(Gate::default());
     let gated = Gated(Folder::open(&disk).expect("a folder"), gate.clone());
-    // The kernel is to ask each time, as one whose attributes of a file server's files are old.
+    // The kernel is to ask each time, as one whose attributes of a file server's files are old. A dataset's mount would be no source.
     let options = Options {
+        name: disk.display().to_string(),
         lifetime: Duration::ZERO,
         ..Options::default()
     };
