@@ -37,13 +37,14 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use staves_directory::{Directory, Life};
-use staves_files::Source;
+use staves_files::{Source, SourceError};
 use staves_model::{ClusterMap, PoolId, STRETCH_BLOCKS};
 use staves_net::Peers;
 use staves_store::blocks::BLOCK_BYTES;
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{FILE_BYTES_MAX, FileId};
 use staves_wire::{ErrorCode, ErrorPacket};
+use tokio::runtime::RuntimeFlavor;
 
 use self::again::Again;
 pub(crate) use self::asked::check_range;
@@ -253,7 +254,7 @@ impl Files {
         if known.is_some() {
             return known;
         }
-        match Source::parse(&entry.source) {
+        match parse(&entry.source) {
             Ok(source) => {
                 let mut sources = self.sources.lock();
                 let named = |text: &String| {
@@ -269,6 +270,16 @@ impl Files {
                 None
             }
         }
+    }
+}
+
+/// The source by its words. A bucket's credentials are read from files, which may be on a file server that does not answer for
+/// seconds: others' work goes on meanwhile.
+fn parse(source: &str) -> Result<Source, SourceError> {
+    let here = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+    match here {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| Source::parse(source)),
+        _ => Source::parse(source),
     }
 }
 
