@@ -357,7 +357,7 @@ impl StatusReport {
             .collect();
         let cluster = match map.cluster.0 {
             0 => String::new(),
-            id => format!("{id:016x}"),
+            _ => map.cluster.to_string(),
         };
         let mut report = StatusReport {
             state: State::Healthy,
