@@ -896,6 +896,34 @@ fn answers_of_several_nodes_are_joined() {
     assert_eq!(keys, [Some(10), Some(20), Some(30), None, None]);
 }
 
+/// Regression: a node without a data folder ended, its cluster with it, and was started again at its address, where it
+/// founded another. Whoever asked the other node was told that all was well.
+#[test]
+fn an_answer_of_another_cluster_is_not_taken_in() {
+    let ours = cluster(2, "1+1");
+    let directory = DirectoryFacts {
+        leader: None,
+        ..ours.directory.clone()
+    };
+    let facts = |node| NodeFacts {
+        node,
+        ..NodeFacts::default()
+    };
+    let mut report = StatusReport::new(&ours.map, NodeId(2), directory, [facts(2)]);
+    let mut other = cluster(1, "1+1");
+    other.map.cluster = ClusterId(0xbad);
+    other.map.revision = Revision(1000);
+    let other = StatusReport::new(&other.map, NodeId(1), other.directory, [facts(1)]);
+    let before = report.clone();
+    report.absorb(other);
+    report.silent(&[1]);
+    assert_eq!(
+        (report.state, report.revision),
+        (State::Critical, before.revision)
+    );
+    assert!(report.nodes[0].silent, "{}", report.sentence);
+}
+
 #[test]
 fn the_report_survives_json() {
     let report = cluster(3, "1+2").report();
