@@ -90,9 +90,11 @@ mod tests {
             on: true,
         };
         let proposed = directory
-            .propose(Proposal::unconditional(change), Duration::from_millis(200))
+            .propose(Proposal::unconditional(change), Duration::from_secs(20))
             .await;
-        assert!(proposed.is_err(), "{proposed:?}");
+        // It may have been made: whoever took it for refused would make it again.
+        let uncertain = matches!(proposed, Err(DirectoryError::Unknown { .. }));
+        assert!(uncertain, "{proposed:?}");
         let told = tokio::time::timeout(Duration::from_secs(20), over.wait_for(Option::is_some));
         let why = told.await.expect("in time").expect("it is there").clone();
         let text = why.map(|why| why.to_string()).unwrap_or_default();

@@ -98,7 +98,6 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let duties = duties.as_mut()?;
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
-    duties.keeper.look(now, &map);
     let mut reports = duties.take_reports();
     // Whom a majority follows lives, whatever some found who pinged it meanwhile.
     let me = inner.core.get().map(|core| core.me);
