@@ -75,6 +75,14 @@ impl Inner {
         let map = self.map();
         // The founder's first life: the map is empty, and its folder says which id it has.
         let founds = map.nodes.is_empty() && join.node == Some(me);
+        if map.nodes.is_empty() && !founds {
+            // It would get the founder's id.
+            let reason = "the node that founds the cluster joins first".into();
+            return Ok(Answer::Later {
+                wait_ms: 20,
+                reason,
+            });
+        }
         if let Some(node) = join.node.filter(|n| !founds && !map.nodes.contains_key(n)) {
             tracing::warn!(%node, "a node that was removed asks to join");
             return Ok(Answer::JoinRefused(JoinRefusal::Removed));
