@@ -389,6 +389,13 @@ impl Dataset {
         here
     }
 
+    /// Whether there is such a folder and nothing is in it. Blocks the thread for as long as it takes, but not for ever.
+    pub fn is_empty_folder(source: &str) -> bool {
+        let source = Source::parse(source);
+        let names = source.and_then(|source| source.list_at_most(b"", 0));
+        names.is_ok_and(|names| names.is_empty())
+    }
+
     /// Whether a node of the pool is on this machine.
     pub fn is_local(&self) -> bool {
         !self.inner.locals.is_empty()

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
 use staves_directory::{Directory, Life};
-use staves_files::Source;
+use staves_files::{Source, SourceError};
 use staves_model::{ClusterMap, Holdings, PoolId, Revision, STRETCH_BLOCKS};
 use staves_net::{Peers, Reply};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Listed, Miss, PART_BYTES};
@@ -47,6 +47,7 @@ use staves_wire::files::{
     FilePut, FileRead,
 };
 use staves_wire::{ErrorCode, ErrorPacket, Message};
+use tokio::runtime::RuntimeFlavor;
 
 use self::again::Again;
 use self::fetch::{Fetched, Flights};
@@ -459,7 +460,7 @@ impl Files {
         if known.is_some() {
             return known;
         }
-        match Source::parse(&entry.source) {
+        match parse(&entry.source) {
             Ok(source) => {
                 let mut sources = self.sources.lock();
                 let named = |text: &String| {
@@ -475,6 +476,16 @@ impl Files {
                 None
             }
         }
+    }
+}
+
+/// The source by its words. A bucket's credentials are read from files, which may be on a file server that does not answer for
+/// seconds: others' work goes on meanwhile.
+fn parse(source: &str) -> Result<Source, SourceError> {
+    let here = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+    match here {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| Source::parse(source)),
+        _ => Source::parse(source),
     }
 }
 
