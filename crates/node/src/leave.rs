@@ -24,8 +24,8 @@ const STEP: Duration = Duration::from_secs(2);
 const FILES_PART: u32 = 5;
 /// How long giving the vote up and the goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// How long a node that came back tries to be given buckets again.
-const RESUME: Duration = Duration::from_secs(30);
+/// How long before a node that came back asks again to be given buckets.
+const REST: Duration = Duration::from_secs(1);
 /// The mark in the data folder: this node is drained because it stops.
 const MARK: &str = "leaving";
 
@@ -54,10 +54,22 @@ pub(crate) async fn leave(running: &Running) {
     }
 }
 
-/// A node that came back: ends the drain of its last stop, if that was not done then.
+/// A node that came back: ends the drain of its last stop, if that was not done then. It tries until it has: a mark that
+/// stayed would end another drain in a later life, which somebody has asked for by then.
 pub(crate) async fn came_back(running: Arc<Running>) {
     if mark(&running).is_some_and(|mark| mark.exists()) {
-        resume(&running, RESUME).await;
+        let asks = || resume(&running, STEP);
+        until_done(asks, || running.is_stopping()).await;
+    }
+}
+
+/// Tries until it is done, or nobody wants it any more.
+async fn until_done<F>(mut attempt: impl FnMut() -> F, given_up: impl Fn() -> bool)
+where
+    F: Future<Output = bool>,
+{
+    while !given_up() && !attempt().await {
+        tokio::time::sleep(REST).await;
     }
 }
 
@@ -131,18 +143,23 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
     Ok(())
 }
 
-/// The wish to be drained was for one stop only: the node gets buckets again when it comes back.
-async fn resume(running: &Running, patience: Duration) {
+/// The wish to be drained was for one stop only: the node gets buckets again when it comes back. Whether the wish is gone.
+async fn resume(running: &Running, patience: Duration) -> bool {
     let node = running.host.life.node;
     let resume = Proposal::unconditional(Change::Drain { node, on: false });
     match running.directory.propose(resume, patience).await {
         Ok(_) => {
-            if let Some(mark) = mark(running) {
-                let _ = std::fs::remove_file(mark);
+            if let Some(mark) = mark(running)
+                && let Err(error) = std::fs::remove_file(&mark)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, mark = %mark.display(), "remove it, or the next start of this node ends its drain");
             }
+            true
         }
         Err(error) => {
-            tracing::info!(%error, "the node stays marked as draining until it comes back");
+            tracing::info!(%error, "the node stays marked as draining until the directory has heard otherwise");
+            false
         }
     }
 }
@@ -191,5 +208,20 @@ mod tests {
             Incarnation(2),
             &[7; 5]
         ));
+    }
+
+    /// Regression: the one attempt of a node that came back could fail, and it stayed drained for all of its life.
+    #[tokio::test]
+    async fn the_drain_of_a_stop_is_taken_back_until_that_is_done() {
+        let mut tries = 0;
+        let second = || {
+            tries += 1;
+            std::future::ready(tries == 2)
+        };
+        until_done(second, || false).await;
+        assert_eq!(tries, 2);
+        // A node that stops again wants to be drained.
+        let never = || -> std::future::Ready<bool> { panic!("it stops") };
+        until_done(never, || true).await;
     }
 }

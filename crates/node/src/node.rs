@@ -145,6 +145,10 @@ impl Node {
             node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
             "serving"
         );
+        let votes = now.directory.status().voters.contains(&life.node);
+        if let Some(text) = start::forgets(&config, votes) {
+            tracing::warn!("{text}");
+        }
         Ok(Node {
             running: now,
             addresses,

@@ -142,7 +142,7 @@ fn staves(facts: &Facts, text: &mut String) {
     lines!(
         text,
         "node" = facts.node,
-        "cluster" = format_args!("{:016x}", facts.map.cluster.0),
+        "cluster" = facts.map.cluster,
         "map_revision" = facts.map.revision,
         "pool" = facts.pool,
         "scheme" = scheme,

@@ -122,15 +122,7 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
     let _opens = Opens(gate.clone());
     std::thread::sleep(Duration::from_millis(2100));
 
-    let pool = [
-        "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
-    ];
-    assert_eq!(cluster.run(0, &pool).code, Some(0));
-    cluster.wait_for("every bucket has a holder", 0, |s| {
-        let pools = s["pools"].as_array().into_iter().flatten();
-        let mut files = pools.filter(|p| p["kind"] == "files");
-        files.any(|p| p["whole"] == p["buckets"])
-    });
+    cluster.files_pool();
     let (from, to) = (source.to_string_lossy(), point.to_string_lossy());
     let mounted = cluster.run(0, &["mount", &from, &to]);
     assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
