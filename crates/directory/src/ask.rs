@@ -16,6 +16,7 @@ use crate::directory::{Core, Inner};
 use crate::error::DirectoryError;
 use crate::evidence::Sign;
 use crate::message::{Answer, Body, Letter, Question, Reply, encode, letter};
+use crate::stops::Stops;
 use crate::transport::TransportError;
 use crate::waiting::Waiting;
 
@@ -280,7 +281,10 @@ impl Inner {
             }
             Body::Stand { term, heir } => self.stand(term, heir).await,
             Body::Ping { .. } => match self.life() {
-                Ok((_, incarnation)) => Reply::Pong { incarnation },
+                Ok((_, incarnation)) => Reply::Pong {
+                    incarnation,
+                    stops: self.own_stop.lock().now(),
+                },
                 Err(e) => Reply::Failed(e.to_string()),
             },
             Body::Probe {
@@ -344,6 +348,19 @@ impl Inner {
         addr: &str,
         patience: Duration,
     ) -> Result<(), PingFailed> {
+        self.pinged(node, incarnation, addr, patience)
+            .await
+            .map(drop)
+    }
+
+    /// Whether that life of that node answers, and then whether it stops.
+    pub async fn pinged(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        addr: &str,
+        patience: Duration,
+    ) -> Result<Stops, PingFailed> {
         let Ok(core) = self.core() else {
             return Err(PingFailed::Silent);
         };
@@ -352,7 +369,10 @@ impl Inner {
             .call(node, addr, Body::Ping { incarnation }, patience)
             .await
         {
-            Ok(Reply::Pong { incarnation: found }) if found == incarnation => Ok(()),
+            Ok(Reply::Pong {
+                incarnation: found,
+                stops,
+            }) if found == incarnation => Ok(stops),
             // Another life, or another node, has the address: the one that is asked for is over.
             Ok(Reply::Pong { .. } | Reply::Misdirected { .. }) => Err(PingFailed::Over),
             Err(TransportError::Refused { .. }) => Err(PingFailed::Over),

@@ -24,6 +24,7 @@ use crate::machine::Machine;
 use crate::message::{Answer, Question};
 use crate::network::{Network, SeenAt};
 use crate::options::Options;
+use crate::stops::OwnStop;
 use crate::store::Store;
 use crate::transport::Transport;
 use crate::types::{Applied, Metrics, Proposal, Raft};
@@ -60,6 +61,8 @@ pub(crate) struct Inner {
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
     pub leaving: AtomicBool,
+    /// What this node knows of its own stop.
+    pub own_stop: Mutex<OwnStop>,
     /// Set when this life is over.
     pub over: watch::Sender<Option<Arc<DirectoryError>>>,
     /// Who had the data folder before this process.
@@ -188,6 +191,7 @@ impl Directory {
             silent: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
+            own_stop: Mutex::default(),
             over: watch::Sender::new(None),
             former,
             handing_over: AtomicBool::new(false),
@@ -370,8 +374,20 @@ impl Directory {
     pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         let question = Question::Stop { node, incarnation };
+        // Heard, however this ends.
+        struct Asks<'a>(&'a Mutex<OwnStop>, bool);
+        impl Drop for Asks<'_> {
+            fn drop(&mut self) {
+                self.0.lock().heard(self.1);
+            }
+        }
+        self.inner.own_stop.lock().asks();
+        let mut asks = Asks(&self.inner.own_stop, false);
         match self.inner.ask(question, deadline).await? {
-            Answer::Noted => Ok(None),
+            Answer::Noted => {
+                asks.1 = true;
+                Ok(None)
+            }
             Answer::Refused(why) => Ok(Some(why)),
             other => Err(unexpected("whether the node may stop", &other)),
         }

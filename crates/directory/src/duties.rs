@@ -1,7 +1,6 @@
 //! What a leader keeps in mind for one term: all of it volatile, none of it carried into the next.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use staves_model::detector::{Report, Verdict};
 use staves_model::{
@@ -11,13 +10,12 @@ use staves_model::{
 
 use crate::message::Answer;
 use crate::options::Times;
+use crate::stops::{STOPS, YOUNG};
 
 /// Most reports of silent nodes between two ticks; each node pings few and reports seldom.
 const REPORTS_MAX: usize = 4096;
 /// Most reports of stuck members between two ticks.
 const STUCK_MAX: usize = 4096;
-/// How long who was told that it may stop counts as good as gone: longer than a stop takes.
-const STOPS: Duration = Duration::from_secs(30);
 /// Most joins whose answer is remembered, lest one that is asked twice make two nodes.
 const JOINS_MAX: usize = 64;
 
@@ -34,6 +32,8 @@ pub(crate) struct Duties {
     leaving: BTreeMap<NodeId, Incarnation>,
     /// Who was told that it may stop, in which life, and when.
     stops: BTreeMap<NodeId, (Incarnation, Time)>,
+    /// When this leader followed another; none was before the first.
+    followed: Option<Time>,
     down_since: BTreeMap<NodeId, Time>,
     /// Verdicts that were told to the log and stand.
     told: BTreeMap<NodeId, Incarnation>,
@@ -57,6 +57,7 @@ impl Duties {
             stuck: Vec::new(),
             leaving: BTreeMap::new(),
             stops: BTreeMap::new(),
+            followed: (!map.nodes.is_empty()).then_some(now),
             down_since: BTreeMap::new(),
             told: BTreeMap::new(),
             joins: VecDeque::new(),
@@ -101,14 +102,20 @@ impl Duties {
             .collect()
     }
 
+    /// Whether what the leader before has told nodes may still be on its way.
+    pub fn is_young(&self, now: Time) -> bool {
+        self.followed.is_some_and(|at| now.since(at) < YOUNG)
+    }
+
     /// Whether a node may stop: what it holds is held by enough others, of whom those do not count that are
-    /// on their way out themselves. If it may, it counts as one of those from now on.
+    /// on their way out themselves: those of `others`, whom another leader has told, are. If it may, it counts as one of those from now on.
     pub fn may_stop(
         &mut self,
         now: Time,
         map: &ClusterMap,
         node: NodeId,
         incarnation: Incarnation,
+        others: &BTreeSet<NodeId>,
     ) -> Result<(), String> {
         let Some(known) = map.nodes.get(&node) else {
             return Ok(()); // removed: it holds nothing
@@ -116,7 +123,10 @@ impl Duties {
         self.stops
             .retain(|n, (life, at)| now.since(*at) < STOPS && map.is_up(*n, *life));
         let leaving = self.leaving(map);
-        let goes = |n: NodeId| n != node && (leaving.contains(&n) || self.stops.contains_key(&n));
+        let goes = |n: NodeId| {
+            let told = self.stops.contains_key(&n) || others.contains(&n);
+            n != node && (told || leaving.contains(&n))
+        };
         match map.after_stop(node, goes).refusal(map, known) {
             Some(why) => Err(why),
             None => {
@@ -281,14 +291,22 @@ mod tests {
         let [one, two] = [0, 1].map(|s| members[s].expect("listed"));
 
         let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
+        let none = BTreeSet::new();
         let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
-        let mut ask =
-            |ms: u64, x: staves_model::Member| duties.may_stop(at(ms), &map, x.node, x.incarnation);
+        let mut ask = |ms: u64, x: staves_model::Member| {
+            duties.may_stop(at(ms), &map, x.node, x.incarnation, &none)
+        };
         assert_eq!(ask(0, one), Ok(()));
         assert_eq!(ask(1, one), Ok(()), "asked again");
         let why = ask(2, two).expect_err("the other goes");
         assert!(why.contains("'kept'") && why.contains("--force"), "{why}");
         assert_eq!(ask(60_000, two), Ok(()), "it did not go");
+        // The next leader knows nothing of it, but for what the node says.
+        let mut next = Duties::new(2, at(70_000), &map, &Times::default());
+        let told = BTreeSet::from([two.node]);
+        let asks = next.may_stop(at(70_001), &map, one.node, one.incarnation, &told);
+        assert!(asks.is_err_and(|why| why.contains("--force")));
+        assert!(next.is_young(at(70_001)) && !next.is_young(at(76_000)));
     }
 
     #[test]

@@ -63,10 +63,15 @@ impl Inner {
                 if let Some(later) = self.core().ok().and_then(hears_no_majority) {
                     return Ok(later);
                 }
+                let young = match self.duties.lock().as_ref() {
+                    Some(duties) => duties.is_young(self.now()),
+                    None => return Ok(newly_elected()),
+                };
+                let others = self.who_stops(node, young).await;
                 // The map under the lock: of two who ask at once, the second sees that the first was told.
                 let answer = self.with_duties(|duties| {
                     let (now, map) = (self.now(), self.map());
-                    match duties.may_stop(now, &map, node, incarnation) {
+                    match duties.may_stop(now, &map, node, incarnation, &others) {
                         Ok(()) => Answer::Noted,
                         Err(why) => Answer::Refused(why),
                     }

@@ -55,6 +55,7 @@ mod network;
 mod options;
 mod pinger;
 mod start;
+mod stops;
 mod store;
 mod succession;
 mod transport;

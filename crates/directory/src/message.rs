@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision};
 
 use crate::evidence::{Evidence, Sign};
+use crate::stops::Stops;
 use crate::types::{Applied, Proposal, Types};
 
 /// The version of this file's messages; raised with any change to them. What each brought:
@@ -20,7 +21,8 @@ use crate::types::{Applied, Proposal, Types};
 /// 3. Who is told to stop asks whether it may.
 /// 4. The messages are as they were, but the map's rules let a node hold two members of a group: all who apply changes
 ///    must go by the same rules.
-pub(crate) const VERSION: u8 = 4;
+/// 5. Who answers a ping says whether it stops.
+pub(crate) const VERSION: u8 = 5;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -202,6 +204,7 @@ pub(crate) enum Reply {
     Stood,
     Pong {
         incarnation: Incarnation,
+        stops: Stops,
     },
     Probed {
         sign: Sign,
