@@ -1,10 +1,9 @@
 //! What must hold of the NFS server, whatever a client sends.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use staves_mount::{FileError, Files, Kind, NfsOptions, Stat, Version, nfs_answers};
+use staves_mount::{FileError, Files, Kind, Listing, NfsOptions, Stat, Version, nfs_answers};
 
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;
@@ -102,7 +101,7 @@ impl Files for Tree {
         })
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
         let names: &[&str] = match path.to_str() {
             Some("") => &["a", "file", "link"],
             Some("a") => &["b"],

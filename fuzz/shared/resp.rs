@@ -54,7 +54,7 @@ fn parse(input: &[u8], read_bytes: usize) -> Parsed {
                     let args = frame.args.iter_from(0).map(<[u8]>::to_vec);
                     parsed.commands.push(args.collect());
                     match Command::of(frame.args, VALUE_BYTES_MAX) {
-                        Command::Refused(text) | Command::EndMulti(text) => one_line(&text),
+                        Command::Refused(text) => one_line(&text),
                         Command::Nothing => {}
                         _ => parsed.understood += 1,
                     }

@@ -1,7 +1,6 @@
 //! Files as a slow medium gives them: a wrapper that sleeps.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use staves_mount::{FileError, Files, Stat, Used};
+use staves_mount::{FileError, Files, Listing, Stat, Used};
 
 use crate::model::{Head, store};
 
@@ -150,7 +149,7 @@ impl<F: Files> Files for Slow<F> {
         self.files.stat(path)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
         self.medium.ask();
         self.files.list(path)
     }

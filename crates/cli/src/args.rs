@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgGroup, ArgMatches, CommandFactory, Parser, Subcommand, ValueEnum};
 use staves_model::Scheme;
 use staves_node::config::{Endpoint, KEYS, Millis, Size};
 
@@ -347,11 +347,12 @@ pub enum Pool {
         name: String,
     },
     /// Change a pool while it serves
+    #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["scheme", "memory"]))]
     Set {
         /// Its name
         name: String,
         /// One primary and so many copies
-        #[arg(long, required_unless_present = "memory")]
+        #[arg(long)]
         scheme: Option<Scheme>,
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
@@ -475,6 +476,24 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// Regression: `pool set NAME` said that it wants `--scheme`, though `--memory` would do.
+    #[test]
+    fn a_pool_is_set_with_either_option_or_both() {
+        let set = |options: &[&str]| {
+            let words = ["staves", "pool", "set", "p"].iter().chain(options);
+            Args::try_parse_from(words)
+        };
+        let text = set(&[]).expect_err("nothing to set").to_string();
+        assert!(text.contains("--scheme <SCHEME>|--memory <SIZE>"), "{text}");
+        for good in [
+            &["--scheme", "1+1"][..],
+            &["--memory", "1MiB"],
+            &["--scheme", "1+1", "--memory", "1MiB"],
+        ] {
+            assert!(set(good).is_ok(), "{good:?}");
+        }
     }
 
     #[test]

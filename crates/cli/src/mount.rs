@@ -131,10 +131,7 @@ impl Wanted {
 
     /// Says so where there is nothing to be seen, which is most often a slip.
     fn warn(&self, out: Format, told: &mut serde_json::Value) {
-        let names = self.folder().map(std::fs::read_dir);
-        if let Some(Ok(mut names)) = names
-            && names.next().is_none()
-        {
+        if self.folder().is_some() && Dataset::is_empty_folder(&self.source) {
             let text = format!("nothing is in {}: is its file system mounted?", self.source);
             output::warn(out, told, text);
         }

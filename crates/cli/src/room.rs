@@ -63,16 +63,38 @@ impl Room {
         missing
     }
 
+    /// What is left on a node, if it may hold buckets.
+    pub fn left_on(&self, node: NodeId) -> Option<u64> {
+        self.free.get(&node).copied()
+    }
+
+    /// What the emptiest node has left of those that are not in the group.
+    pub fn most(&self, in_group: impl Fn(NodeId) -> bool) -> u64 {
+        let others = self.free.iter().filter(|(node, _)| !in_group(**node));
+        others.map(|(_, free)| *free).max().unwrap_or(0)
+    }
+
     /// So many members of these bytes on different nodes, of those that are not in the group, the emptiest first; the
     /// bytes of those for which there is no room.
     pub fn place(&mut self, bytes: u64, members: usize, in_group: impl Fn(NodeId) -> bool) -> u64 {
+        self.place_first_on(|_| false, bytes, members, in_group)
+    }
+
+    /// The same, on these nodes before all others.
+    pub fn place_first_on(
+        &mut self,
+        first: impl Fn(NodeId) -> bool,
+        bytes: u64,
+        members: usize,
+        in_group: impl Fn(NodeId) -> bool,
+    ) -> u64 {
         let mut nodes: Vec<(u64, NodeId)> = self
             .free
             .iter()
             .filter(|(node, free)| !in_group(**node) && **free >= bytes)
             .map(|(node, free)| (*free, *node))
             .collect();
-        nodes.sort_by_key(|(free, node)| (std::cmp::Reverse(*free), *node));
+        nodes.sort_by_key(|(free, node)| (!first(*node), std::cmp::Reverse(*free), *node));
         nodes.truncate(members);
         for (_, node) in &nodes {
             self.take(*node, bytes);

@@ -61,6 +61,7 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
             );
         }
     }
+    text.extend(forgetful_voters(nodes).map(|told| format!("\n{told}")));
     for twins in same_names(nodes) {
         let ids: Vec<String> = twins.iter().map(|node| node.id.to_string()).collect();
         let ids = ids.join(" and ");
@@ -70,6 +71,30 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
         );
     }
     text
+}
+
+/// That voters keep the directory in memory alone, if so.
+fn forgetful_voters(nodes: &[NodeStatus]) -> Option<String> {
+    let (durable, forgetful): (Vec<_>, Vec<_>) = nodes
+        .iter()
+        .filter(|node| node.votes || node.leads_directory)
+        .partition(|node| node.durable);
+    let names: Vec<&str> = forgetful.iter().map(|node| &*node.name).collect();
+    let names = names.join(", ");
+    let remedy = "nodes that are started with --data vote instead";
+    match (&forgetful[..], &durable[..]) {
+        ([], _) => None,
+        ([_], []) => Some(format!(
+            "the directory lies in the memory of {names} alone, which has no data folder: the cluster ends with that process; {remedy}"
+        )),
+        (_, []) => Some(format!(
+            "the directory lies in the memory of its voters alone, {names}, which have no data folders: the cluster ends with \
+             half of them; {remedy}"
+        )),
+        (_, _) => Some(format!(
+            "{names} votes in the directory without a data folder, and forgets its vote when it ends; {remedy}"
+        )),
+    }
 }
 
 /// How far it is with what a lost node alone had of files.
@@ -172,4 +197,48 @@ pub fn find_pool<'a>(report: &'a StatusReport, name: &str) -> anyhow::Result<&'a
         let text = format!("there is no pool '{name}'; 'staves pool list' shows those there are");
         Failure::NotFound(text).into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, durable: bool, votes: bool) -> NodeStatus {
+        let json = serde_json::json!({
+            "id": 1, "name": name, "up": true, "draining": false, "zone": null, "native": "", "resp": "", "admin": "",
+            "memory_bytes": 0, "durable": durable, "votes": votes, "leads_directory": false, "primaries": 0, "copies": 0,
+            "filling": 0, "facts": null,
+        });
+        serde_json::from_value(json).expect("a row")
+    }
+
+    #[test]
+    fn voters_without_a_data_folder_are_told_of() {
+        let (a, b, c) = (
+            node("a", false, true),
+            node("b", true, true),
+            node("c", false, false),
+        );
+        let told = |nodes: &[&NodeStatus]| {
+            let nodes: Vec<NodeStatus> = nodes.iter().copied().cloned().collect();
+            forgetful_voters(&nodes)
+        };
+        assert_eq!(
+            told(&[&b, &c]),
+            None,
+            "who does not vote has nothing to forget"
+        );
+        let alone = told(&[&a, &c]).expect("one voter, no folder");
+        assert!(
+            alone.contains("memory of a alone") && alone.contains("--data"),
+            "{alone}"
+        );
+        let one_of_two = told(&[&a, &b]).expect("one of two");
+        assert!(
+            one_of_two.starts_with("a votes in the directory without"),
+            "{one_of_two}"
+        );
+        let both = told(&[&a, &node("d", false, true)]).expect("two voters, no folder");
+        assert!(both.contains("its voters alone, a, d"), "{both}");
+    }
 }

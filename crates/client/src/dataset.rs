@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use staves_files::{FileVersion, Keep, Kind, Source, SourceError, Stat};
 use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
 use staves_net::NetError;
@@ -47,8 +47,12 @@ pub struct Dataset {
 
 struct Inner {
     client: Client,
-    pool: PoolId,
+    pool_name: String,
+    /// The pool of that name, as it was last found.
+    pool: RwLock<PoolId>,
     name: String,
+    /// As the directory has it.
+    address: String,
     source: Source,
     patience: Patience,
     looked: Mutex<Instant>,
@@ -113,12 +117,9 @@ impl Client {
         source: &str,
     ) -> Result<Dataset, ClientError> {
         let place = Source::parse(source).map_err(no_source)?;
-        let id = files_pool(&self.map(), pool)?;
-        let known = |map: &ClusterMap| {
-            let there = map.dataset(name).filter(|(p, _)| p.id == id);
-            there.is_some_and(|(_, dataset)| dataset.source == source)
-        };
-        let is_known = known(&self.map());
+        let map = self.map();
+        let id = files_pool(&map, pool)?;
+        let is_known = is_known(&map, id, name, source);
         match place.check().await {
             Err(SourceError::Unreachable { .. }) if is_known => {}
             checked => checked.map_err(no_source)?,
@@ -134,8 +135,10 @@ impl Client {
         let data = Dataset {
             inner: Arc::new(Inner {
                 client: self.clone(),
-                pool: id,
+                pool_name: pool.to_owned(),
+                pool: RwLock::new(id),
                 name: name.to_owned(),
+                address: source.to_owned(),
                 source: place,
                 patience: Patience::default(),
                 looked: Mutex::new(Instant::now()),
@@ -149,6 +152,12 @@ impl Client {
         data.look_around().await;
         Ok(data)
     }
+}
+
+/// Whether a pool has a dataset of that name with that source.
+fn is_known(map: &ClusterMap, pool: PoolId, name: &str, source: &str) -> bool {
+    let there = map.dataset(name).filter(|(there, _)| there.id == pool);
+    there.is_some_and(|(_, dataset)| dataset.source == source)
 }
 
 fn no_source(error: SourceError) -> ClientError {
@@ -203,6 +212,16 @@ impl Dataset {
         self.inner.source.list(path)
     }
 
+    /// The same for whoever makes something smaller of them: each is added to `into` as it comes. Blocks the thread.
+    pub fn gather<T: Send + 'static>(
+        &self,
+        path: &[u8],
+        into: T,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+    ) -> Result<T, SourceError> {
+        self.inner.source.gather(path, into, add)
+    }
+
     /// A version of a file of this dataset, by what its source says of it.
     pub fn version(&self, path: &[u8], size: u64, version: String) -> FileVersion {
         FileVersion {
@@ -242,7 +261,7 @@ impl Dataset {
 
     /// The pool, and the newest map that this client has.
     pub fn pool(&self) -> (PoolId, Arc<ClusterMap>) {
-        (self.inner.pool, self.inner.client.map())
+        (self.inner.pool(), self.inner.client.map())
     }
 
     /// Bytes of an open file, fewer only at its end. They are those of its version, or there is an error: rows D9 and D11.
@@ -321,6 +340,7 @@ impl Dataset {
         if let Err(error) = self.inner.client.refresh().await {
             tracing::debug!(%error, "no newer map");
         }
+        self.inner.find_pool_again().await;
         self.look_around().await;
         self.tell_use().await;
     }
@@ -348,7 +368,7 @@ impl Dataset {
 
     /// Which nodes are on this machine.
     async fn look_around(&self) {
-        let (locals, pool) = (self.inner.locals.clone(), self.inner.pool);
+        let (locals, pool) = (self.inner.locals.clone(), self.inner.pool());
         let map = self.inner.client.map();
         let looked = tokio::task::spawn_blocking(move || locals.look(&map, pool)).await;
         if let Err(error) = looked {
@@ -369,6 +389,13 @@ impl Dataset {
         here
     }
 
+    /// Whether there is such a folder and nothing is in it. Blocks the thread for as long as it takes, but not for ever.
+    pub fn is_empty_folder(source: &str) -> bool {
+        let source = Source::parse(source);
+        let names = source.and_then(|source| source.list_at_most(b"", 0));
+        names.is_ok_and(|names| names.is_empty())
+    }
+
     /// Whether a node of the pool is on this machine.
     pub fn is_local(&self) -> bool {
         !self.inner.locals.is_empty()
@@ -385,15 +412,43 @@ enum Asked {
 }
 
 impl Inner {
-    async fn read(&self, file: &OpenFile, from: u64, len: u32) -> Result<Bytes, SourceError> {
+    fn pool(&self) -> PoolId {
+        *self.pool.read()
+    }
+
+    /// A pool that was deleted and made anew under its name is another one, which knows no datasets yet. Until it is found, reads go
+    /// to the source.
+    async fn find_pool_again(&self) {
         let map = self.client.map();
-        let holdings = map.pools.get(&self.pool).and_then(|p| p.holdings());
+        if map.pools.contains_key(&self.pool()) {
+            return;
+        }
+        let Ok(new) = files_pool(&map, &self.pool_name) else {
+            return;
+        };
+        if !is_known(&map, new, &self.name, &self.address) {
+            let change = Change::SetDataset {
+                pool: self.pool_name.clone(),
+                name: self.name.clone(),
+                source: self.address.clone(),
+            };
+            if let Err(error) = self.client.propose(&change).await {
+                tracing::debug!(%error, "the new pool of this name does not take the dataset");
+                return;
+            }
+        }
+        *self.pool.write() = new;
+    }
+
+    async fn read(&self, file: &OpenFile, from: u64, len: u32) -> Result<Bytes, SourceError> {
+        let (map, pool) = (self.client.map(), self.pool());
+        let holdings = map.pools.get(&pool).and_then(|p| p.holdings());
         let Some(holdings) = holdings else {
             return self.ask_source(file, from, len, None).await;
         };
         let bucket = holdings.bucket_of([file.id.high, file.id.low], (from / BLOCK_BYTES) as u32);
         let read = FileRead {
-            pool: self.pool,
+            pool,
             file: file.id,
             from,
             len,
@@ -416,14 +471,14 @@ impl Inner {
     }
 
     async fn load(&self, file: &OpenFile, from: u64, len: u32) -> Result<(), SourceError> {
-        let map = self.client.map();
-        let holdings = map.pools.get(&self.pool).and_then(|p| p.holdings());
+        let (map, pool) = (self.client.map(), self.pool());
+        let holdings = map.pools.get(&pool).and_then(|p| p.holdings());
         let bucket =
             |h: &Holdings| h.bucket_of([file.id.high, file.id.low], (from / BLOCK_BYTES) as u32);
         let home = holdings.and_then(|h| h.home(bucket(h))).map(|h| h.node);
         if let Some(home) = home {
             let read = FileRead {
-                pool: self.pool,
+                pool,
                 file: file.id,
                 from,
                 len,
@@ -607,7 +662,7 @@ impl Inner {
             return;
         };
         let put = Message::FilePut(FilePut {
-            pool: self.pool,
+            pool: self.pool(),
             file: file.id,
             size: file.version.size,
             from,

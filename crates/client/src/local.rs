@@ -24,6 +24,7 @@ pub(crate) struct Locals {
 }
 
 struct Local {
+    pool: PoolId,
     node: NodeId,
     incarnation: Incarnation,
     shelf: Shelf,
@@ -42,7 +43,7 @@ impl Locals {
     /// thread, but not for long.
     pub(crate) fn look(&self, map: &ClusterMap, pool: PoolId) {
         let now = self.all.read().clone();
-        let is_up = |l: &&Arc<Local>| map.is_up(l.node, l.incarnation);
+        let is_up = |l: &&Arc<Local>| l.pool == pool && map.is_up(l.node, l.incarnation);
         let mut then: Vec<Arc<Local>> = now.iter().filter(is_up).cloned().collect();
         let stayed = then.len();
         for node in map
@@ -91,6 +92,7 @@ impl Local {
         };
         match Shelf::open(memory) {
             Ok(shelf) => Some(Local {
+                pool,
                 node,
                 incarnation,
                 shelf,

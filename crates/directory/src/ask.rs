@@ -15,7 +15,7 @@ use staves_model::{ClusterId, Incarnation, NodeId, NodeState};
 use crate::directory::{Core, Inner};
 use crate::error::DirectoryError;
 use crate::evidence::Sign;
-use crate::message::{Answer, Body, Letter, Question, Reply, VERSION, decode, encode};
+use crate::message::{Answer, Body, Letter, Question, Reply, encode, letter};
 use crate::transport::TransportError;
 use crate::waiting::Waiting;
 
@@ -28,9 +28,17 @@ const REST: Duration = Duration::from_millis(20);
 /// How long a node is given to answer a ping on another's behalf.
 const PROBE: Duration = Duration::from_millis(200);
 
-/// The node asked does not lead (any more).
-#[derive(Debug)]
-pub(crate) struct NotLeader;
+/// Why whoever was taken for the leader gave no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unanswered {
+    /// It does not lead (any more), and has done nothing.
+    NotLeader,
+    /// Its Raft ended in the middle: what was proposed may be in the log of others, and be made yet.
+    CutOff,
+}
+
+/// What is said of a question that was cut off.
+const CUT_OFF: &str = "its Raft ended before it said what became of the question";
 
 /// What one try came to, where it did not come to an answer.
 enum Miss {
@@ -116,10 +124,13 @@ impl Inner {
             let lead = tokio::time::timeout(patience, self.lead(question.clone())).await;
             return match lead {
                 Ok(Ok(answer)) => Ok(answer),
-                Ok(Err(NotLeader)) => Err(Miss::Elsewhere {
+                Ok(Err(Unanswered::NotLeader)) => Err(Miss::Elsewhere {
                     leader: None,
                     why: "this node leads no longer".into(),
                 }),
+                Ok(Err(Unanswered::CutOff)) => {
+                    Err(Miss::Lost(format!("this node led, but {CUT_OFF}")))
+                }
                 Err(_) => Err(Miss::Lost(
                     "this node leads, but no majority answers it".into(),
                 )),
@@ -214,12 +225,8 @@ impl Inner {
 
     /// Another node's request, and the answer to it.
     pub async fn handle(self: Arc<Self>, request: &[u8]) -> Bytes {
-        let reply = match decode::<Letter>(request) {
-            Err(e) => Reply::Failed(format!("the request cannot be read: {e}")),
-            Ok(letter) if letter.version != VERSION => Reply::Failed(format!(
-                "the request has version {}, this node knows {VERSION}: run one version everywhere",
-                letter.version
-            )),
+        let reply = match letter(request) {
+            Err(reason) => Reply::Failed(reason),
             Ok(letter) => self.receive(letter).await,
         };
         encode(&reply)
@@ -301,7 +308,8 @@ impl Inner {
         if self.leads().is_some() {
             return match tokio::time::timeout(budget, self.lead(question)).await {
                 Ok(Ok(answer)) => Reply::Answer(answer),
-                Ok(Err(NotLeader)) => Reply::NotLeader { leader: None },
+                Ok(Err(Unanswered::NotLeader)) => Reply::NotLeader { leader: None },
+                Ok(Err(Unanswered::CutOff)) => Reply::Failed(format!("it led, but {CUT_OFF}")),
                 Err(_) => Reply::Failed("it leads, but no majority answered it in time".into()),
             };
         }

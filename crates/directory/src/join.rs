@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal};
 
-use crate::ask::{NO_CLUSTER, NotLeader, PingFailed};
+use crate::ask::{NO_CLUSTER, PingFailed, Unanswered};
 use crate::directory::Inner;
 use crate::duties::JoinState;
 use crate::lead::newly_elected;
@@ -21,7 +21,7 @@ const HOLDER: Duration = Duration::from_millis(200);
 impl Inner {
     /// Runs the join to its end even if the asker gives up meanwhile: it will ask again, and must not
     /// become two nodes.
-    pub(crate) async fn lead_join(self: &Arc<Self>, join: Join) -> Result<Answer, NotLeader> {
+    pub(crate) async fn lead_join(self: &Arc<Self>, join: Join) -> Result<Answer, Unanswered> {
         match self
             .duties
             .lock()
@@ -53,12 +53,12 @@ impl Inner {
             }
             answer
         });
-        task.await.unwrap_or(Err(NotLeader))
+        task.await.unwrap_or(Err(Unanswered::NotLeader))
     }
 
-    async fn join_once(self: &Arc<Self>, join: Join) -> Result<Answer, NotLeader> {
+    async fn join_once(self: &Arc<Self>, join: Join) -> Result<Answer, Unanswered> {
         let Ok(core) = self.core() else {
-            return Err(NotLeader);
+            return Err(Unanswered::NotLeader);
         };
         let (me, cluster) = (core.me, core.cluster);
         if join.cluster != NO_CLUSTER && join.cluster != cluster {
@@ -75,6 +75,14 @@ impl Inner {
         let map = self.map();
         // The founder's first life: the map is empty, and its folder says which id it has.
         let founds = map.nodes.is_empty() && join.node == Some(me);
+        if map.nodes.is_empty() && !founds {
+            // It would get the founder's id.
+            let reason = "the node that founds the cluster joins first".into();
+            return Ok(Answer::Later {
+                wait_ms: 20,
+                reason,
+            });
+        }
         if let Some(node) = join.node.filter(|n| !founds && !map.nodes.contains_key(n)) {
             tracing::warn!(%node, "a node that was removed asks to join");
             return Ok(Answer::JoinRefused(JoinRefusal::Removed));
@@ -92,7 +100,7 @@ impl Inner {
         &self,
         map: &ClusterMap,
         join: &Join,
-    ) -> Result<Option<Answer>, NotLeader> {
+    ) -> Result<Option<Answer>, Unanswered> {
         let former = map.nodes.values().filter(|n| {
             n.state == NodeState::Up && n.native == join.native && Some(n.id) != join.node
         });
@@ -124,7 +132,7 @@ impl Inner {
         cluster: ClusterId,
         id: Option<NodeId>,
         join: Join,
-    ) -> Result<Answer, NotLeader> {
+    ) -> Result<Answer, Unanswered> {
         let change = Change::NodeUp {
             id,
             name: join.name,

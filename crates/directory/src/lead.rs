@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use openraft::error::{ClientWriteError, RaftError};
+use openraft::error::ClientWriteError;
 use staves_model::keeper::StuckReport;
 use staves_model::{Change, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Refusal};
 use tokio::sync::oneshot;
 
-use crate::ask::NotLeader;
+use crate::ask::Unanswered;
 use crate::desk::LeaseAsk;
 use crate::directory::{Core, Inner};
 use crate::message::{Answer, Question};
@@ -22,7 +22,7 @@ const QUORUM_SILENCE_MAX: Duration = Duration::from_millis(1000);
 
 impl Inner {
     /// Answers a question as the leader, which the caller believes this node to be.
-    pub async fn lead(self: &Arc<Self>, question: Question) -> Result<Answer, NotLeader> {
+    pub async fn lead(self: &Arc<Self>, question: Question) -> Result<Answer, Unanswered> {
         match question {
             Question::Join(join) => self.lead_join(join).await,
             Question::Propose(proposal) => self.write(proposal).await,
@@ -84,9 +84,9 @@ impl Inner {
     }
 
     /// Orders a proposal and waits until it is applied here. The caller bounds the wait.
-    pub async fn write(&self, proposal: Proposal) -> Result<Answer, NotLeader> {
+    pub async fn write(&self, proposal: Proposal) -> Result<Answer, Unanswered> {
         let Ok(core) = self.core() else {
-            return Err(NotLeader);
+            return Err(Unanswered::NotLeader);
         };
         if let Some(later) = hears_no_majority(core) {
             return Ok(later);
@@ -98,12 +98,26 @@ impl Inner {
                 reason,
             });
         }
-        match core.raft.client_write(proposal).await {
-            Ok(written) if written.data == Applied::Deposed => Err(NotLeader),
+        // Whoever ends here may have been back for a moment, and has heard the directory then: the time after which its
+        // groups start empty must not be counted from its death before.
+        if let Change::NodeDown { .. } | Change::NodeLeft { .. } = proposal.change
+            && let Some(duties) = self.duties.lock().as_mut()
+        {
+            duties.keeper.look(self.now(), &self.map());
+        }
+        // Stopped, or its store failed: it leads no more, and did not begin.
+        let Ok(written) = core.raft.client_write_ff(proposal).await else {
+            return Err(Unanswered::NotLeader);
+        };
+        // The same, but it may have begun: proposed again, the change could be made twice.
+        let Ok(written) = written.await else {
+            return Err(Unanswered::CutOff);
+        };
+        match written {
+            Ok(written) if written.data == Applied::Deposed => Err(Unanswered::NotLeader),
             Ok(written) => Ok(Answer::Applied(written.data)),
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(NotLeader),
-            // Stopped, or its store failed: it leads no more.
-            Err(RaftError::Fatal(_)) => Err(NotLeader),
+            // Not taken, or cut out of the log by another leader, whose own then holds all that was made.
+            Err(ClientWriteError::ForwardToLeader(_)) => Err(Unanswered::NotLeader),
             Err(e) => Ok(Answer::Refused(e.to_string())),
         }
     }
@@ -113,7 +127,7 @@ impl Inner {
         node: NodeId,
         incarnation: Incarnation,
         wanted: Vec<(GroupId, Epoch)>,
-    ) -> Result<Answer, NotLeader> {
+    ) -> Result<Answer, Unanswered> {
         let (reply, answer) = oneshot::channel();
         let ask = LeaseAsk {
             node,
@@ -128,10 +142,10 @@ impl Inner {
                 reason,
             });
         }
-        answer.await.map_err(|_| NotLeader)
+        answer.await.map_err(|_| Unanswered::NotLeader)
     }
 
-    async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<Answer, NotLeader> {
+    async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<Answer, Unanswered> {
         let term = {
             let duties = self.duties.lock();
             let Some(duties) = duties.as_ref() else {
@@ -185,7 +199,7 @@ impl Inner {
         epoch: Epoch,
         slot: MemberSlot,
         incarnation: Incarnation,
-    ) -> Result<Answer, NotLeader> {
+    ) -> Result<Answer, Unanswered> {
         let change = Change::Complete {
             group,
             epoch,
@@ -203,9 +217,9 @@ impl Inner {
         &self,
         node: NodeId,
         incarnation: Incarnation,
-    ) -> Result<Answer, NotLeader> {
+    ) -> Result<Answer, Unanswered> {
         let Ok(core) = self.core() else {
-            return Err(NotLeader);
+            return Err(Unanswered::NotLeader);
         };
         let votes = {
             let metrics = core.raft.metrics();

@@ -98,7 +98,6 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let duties = duties.as_mut()?;
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
-    duties.keeper.look(now, &map);
     let mut reports = duties.take_reports();
     // Whom a majority follows lives, whatever some found who pinged it meanwhile.
     let me = inner.core.get().map(|core| core.me);
@@ -174,5 +173,38 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
                 duties.hear(report);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::{Epoch, Medium, PoolKind};
+
+    use super::*;
+    use crate::fatal::tests::alone_with;
+
+    /// Whoever joins or leaves changes the map, and that is what the driver waits for: the tick is for what time brings.
+    #[tokio::test]
+    async fn what_the_map_brings_is_looked_after_without_a_tick() {
+        let pool = Change::CreatePool {
+            name: "cache".into(),
+            kind: PoolKind::Cache,
+            scheme: "1+0".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 1 << 20,
+            buckets: 1,
+            may_start_empty: true,
+        };
+        let directory = alone_with(|options| {
+            options.first_changes = vec![pool];
+            options.times.tick = Duration::from_secs(3600);
+            options.node.memory_bytes = 1 << 21;
+        });
+        let directory = directory.await;
+        let mut map = directory.map();
+        let placed = map.wait_for(|map| map.groups.values().any(|group| group.epoch > Epoch(0)));
+        let placed = tokio::time::timeout(Duration::from_secs(20), placed).await;
+        assert!(placed.is_ok(), "its bucket waits for a tick");
+        directory.stop().await;
     }
 }

@@ -228,3 +228,47 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
         Err(format!("{} bytes too many", rest.len()))
     }
 }
+
+/// A letter of our version.
+pub(crate) fn letter(bytes: &[u8]) -> Result<Letter, String> {
+    // The version comes first, whatever follows: in another version that may not be readable.
+    match bytes.first() {
+        Some(version) if *version != VERSION => Err(format!(
+            "the request has version {version} of the directory's messages, this node knows {VERSION}: run one version of \
+             the program everywhere"
+        )),
+        _ => decode(bytes).map_err(|e| format!("the request cannot be read: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a letter of another version was called unreadable where its fields were others too.
+    #[test]
+    fn a_letter_of_another_version_is_told_of_whatever_is_in_it() {
+        let ours = encode(&Letter {
+            version: VERSION,
+            cluster: ClusterId(7),
+            from: NodeId(1),
+            to: NodeId(2),
+            body: Body::Ping {
+                incarnation: Incarnation(1),
+            },
+        });
+        assert!(letter(&ours).is_ok());
+        for version in [VERSION - 1, VERSION + 1] {
+            let other = [version, 0xff, 0xff, 0xff];
+            let told = letter(&other).err().expect("another version");
+            let (has, knows) = (format!("version {version} "), format!("knows {VERSION}:"));
+            assert!(told.contains(&has) && told.contains(&knows), "{told}");
+            assert!(
+                told.ends_with("run one version of the program everywhere"),
+                "{told}"
+            );
+        }
+        let broken = letter(&[VERSION, 0xff]).err().expect("cut short");
+        assert!(broken.contains("cannot be read"), "{broken}");
+    }
+}

@@ -25,7 +25,8 @@ use crate::types::Types;
 /// How long an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Where starting nodes said that they are, until the map has it: (address, life in the map then).
+/// Where starting nodes said that they are, until the map has it: (address, life in the map then). It says where to ask,
+/// never that somebody lives: a letter names whom it is for, and a ping's answer the life that gave it.
 pub(crate) type SeenAt = Arc<Mutex<BTreeMap<NodeId, (String, Incarnation)>>>;
 
 /// Makes links; also carries the directory's other requests.
@@ -48,6 +49,15 @@ impl Network {
         match self.seen_at.lock().get(&node) {
             Some((addr, life)) if *life == known.incarnation => addr.clone(),
             _ => known.native.clone(),
+        }
+    }
+
+    /// The node is not where it said that it starts: it has not come up there, or a process on a copy of its folder said
+    /// so. What the map has holds again; if the node does start there it says so again.
+    fn is_not_at(&self, node: NodeId, addr: &str) {
+        let mut seen_at = self.seen_at.lock();
+        if seen_at.get(&node).is_some_and(|(seen, _)| seen == addr) {
+            seen_at.remove(&node);
         }
     }
 
@@ -121,6 +131,9 @@ impl Link {
             .network
             .call(self.target, &addr, body, option.hard_ttl())
             .await;
+        if let Ok(Reply::Misdirected { .. }) | Err(TransportError::Refused { .. }) = &result {
+            self.network.is_not_at(self.target, &addr);
+        }
         match result {
             Ok(Reply::Misdirected { cluster, node }) => {
                 let reason = format!(
@@ -185,5 +198,71 @@ impl RaftNetwork<Types> for Link {
 
     fn backoff(&self) -> Backoff {
         Backoff::new(std::iter::repeat(BACKOFF))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::CallFuture;
+
+    /// Nobody listens anywhere.
+    struct Nobody;
+
+    impl Transport for Nobody {
+        fn call(&self, _: Option<NodeId>, addr: &str, _: bytes::Bytes, _: Duration) -> CallFuture {
+            let (addr, reason) = (addr.to_owned(), "nobody listens".to_owned());
+            Box::pin(async move { Err(TransportError::Refused { addr, reason }) })
+        }
+    }
+
+    fn two_nodes() -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let cluster = ClusterId(7);
+        let node = |name: &str| staves_model::Change::NodeUp {
+            id: None,
+            name: name.into(),
+            zone: None,
+            native: format!("{name}:1600"),
+            resp: format!("{name}:6379"),
+            admin: format!("{name}:1680"),
+            memory_bytes: 1,
+            durable: true,
+        };
+        for change in [
+            staves_model::Change::Bootstrap { cluster },
+            node("a"),
+            node("b"),
+        ] {
+            map.apply(None, &change).expect("sound");
+        }
+        map
+    }
+
+    /// Regression: a process on a copy of a node's folder, refused and gone, left its address with all that it had asked,
+    /// and they sought the node there for the rest of its life.
+    #[tokio::test]
+    async fn a_node_that_is_not_where_it_said_is_sought_where_the_map_has_it() {
+        let node = NodeId(2);
+        let map = two_nodes();
+        let life = map.nodes[&node].incarnation;
+        let (_window, map) = watch::channel(Arc::new(map));
+        let mut network = Network {
+            transport: Arc::new(Nobody),
+            map,
+            seen_at: SeenAt::default(),
+            cluster: ClusterId(7),
+            me: NodeId(1),
+        };
+        let said = ("copy:1600".to_owned(), life);
+        network.seen_at.lock().insert(node, said);
+        assert_eq!(network.address(node, ""), "copy:1600");
+        let link = network.new_client(node, &BasicNode::new("b:1600")).await;
+        let option = RPCOption::new(Duration::from_secs(20));
+        let asked = link
+            .call::<RaftError<NodeId>>(Body::Ping { incarnation: life }, option)
+            .await;
+        assert!(asked.is_err(), "nobody listens there");
+        assert_eq!(network.address(node, ""), "b:1600");
     }
 }

@@ -320,3 +320,46 @@ impl Inner {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Directory;
+    use crate::fatal::tests::{Alone, options};
+
+    /// Regression: who asked to join between the founder's election and the founder's own join got the founder's id, and
+    /// neither came up.
+    #[tokio::test]
+    async fn nobody_joins_before_the_founder() {
+        let directory = Directory::open(options(), Arc::new(Alone)).expect("in memory");
+        let inner = directory.inner.clone();
+        let identity = inner.found().await.expect("it founds a cluster");
+        inner.run_raft(identity).await.expect("it runs");
+        inner.begin_log(identity.node).await.expect("it begins");
+        let leads = async {
+            while inner.duties.lock().is_none() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let leads = tokio::time::timeout(std::time::Duration::from_secs(20), leads);
+        leads.await.expect("it leads");
+        let mut other = inner.join(NO_CLUSTER, None, 1);
+        other.native = "b:1600".into();
+        let asks = || inner.lead(Question::Join(other.clone()));
+        let early = asks().await.expect("it leads");
+        assert!(matches!(early, Answer::Later { .. }), "{early:?}");
+        inner.come_up(identity, 2).await.expect("it joins itself");
+        let then = asks().await.expect("it leads");
+        assert!(
+            matches!(
+                then,
+                Answer::Joined {
+                    node: NodeId(2),
+                    ..
+                }
+            ),
+            "{then:?}"
+        );
+        directory.stop().await;
+    }
+}

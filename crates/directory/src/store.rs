@@ -19,6 +19,8 @@
 //! A node without a data folder runs the same code on redb's memory backend.
 
 pub(crate) mod damage;
+#[cfg(test)]
+mod layout;
 mod log;
 mod writer;
 

@@ -24,11 +24,17 @@ pub fn is_ours(device: &str) -> bool {
         let mut fields = line.split(|&b| b == b' ');
         let is_it = fields.nth(2) == Some(device.as_bytes());
         let mut rest = fields.skip_while(|&field| field != b"-").skip(1);
-        // The words that `staves-mount` mounts by.
         is_it
             && rest.next().is_some_and(|kind| kind.starts_with(b"fuse"))
-            && rest.next().is_some_and(|from| from.starts_with(b"staves:"))
+            && rest.next().is_some_and(is_dataset)
     })
+}
+
+/// Whether it is a dataset's name that `staves mount` mounts by. What other programs show by means of `staves-mount`, such as slow
+/// media for measurements, is called after a path, which no dataset is.
+fn is_dataset(from: &[u8]) -> bool {
+    let name = from.strip_prefix(b"staves:");
+    name.is_some_and(|name| !name.contains(&b'/') && !name.contains(&b':'))
 }
 
 /// Whether Staves mounted what a path leads to.
@@ -51,5 +57,14 @@ mod tests {
             assert!(!is_ours(&device), "{path}: {device}");
         }
         assert!(!is_ours("0:4000000000"));
+    }
+
+    /// Regression: what a bench mounted to be a slow source was refused as one.
+    #[test]
+    fn a_mount_that_is_called_after_a_path_is_no_dataset() {
+        assert!(is_dataset(b"staves:hg38.fa"));
+        for other in ["staves:hdd-/srv/genomes", "staves:a:b", "hg38", "sshfs:x"] {
+            assert!(!is_dataset(other.as_bytes()), "{other}");
+        }
     }
 }

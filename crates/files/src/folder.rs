@@ -22,6 +22,9 @@ pub(crate) use self::workers::Workers;
 use crate::source::{Keep, SourceError, Stat, Whom};
 use crate::version::FileVersion;
 
+/// Names of one folder, at most.
+const NAMES_MAX: usize = 4_000_000;
+
 /// A folder of this machine. Each call ends within some seconds, whatever the file system does.
 #[derive(Debug)]
 pub struct Folder {
@@ -89,8 +92,14 @@ impl Folder {
         said
     }
 
-    /// See [`crate::Source::list`].
-    pub fn list(&self, path: &[u8], names_max: usize) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+    /// See [`crate::Source::gather`].
+    pub fn gather<T: Send + 'static>(
+        &self,
+        path: &[u8],
+        names_max: usize,
+        mut into: T,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+    ) -> Result<T, SourceError> {
         self.held.refuse(self.place(), Asked::List, path)?;
         let (plain, held, path) = (self.plain.clone(), self.held.clone(), path.to_owned());
         self.workers.call(move |signs| {
@@ -99,7 +108,9 @@ impl Folder {
                 at.goes_on();
                 signs.give();
             };
-            plain.list(&path, goes_on, names_max)
+            let each = |name: &[u8], stat| add(&mut into, name, stat);
+            plain.list(&path, goes_on, names_max.min(NAMES_MAX), each)?;
+            Ok(into)
         })
     }
 

@@ -5,7 +5,7 @@
 //! what it says of what it sends. So bytes are those of the version, or there is an error.
 //!
 //! **Bounds.** A request is tried [three times](PAUSES), a server that says nothing for 5 s is not waited for, and all of it
-//! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes are under way in a process. What is known of a name is
+//! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes of a source are under way in a process. What is known of a name is
 //! believed for [`BELIEVED`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
 //!
 //! `remote/address.rs`: what an address says. `remote/bounded.rs`: how much a list may take. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
@@ -41,7 +41,7 @@ use crate::driver;
 use crate::source::{Keep, Kind, SourceError, Stat};
 use crate::version::FileVersion;
 
-/// Requests for bytes that a process has under way.
+/// Requests for bytes of one source that a process has under way.
 const AT_ONCE: usize = 32;
 /// How long what a server said of a name is believed.
 const BELIEVED: Duration = Duration::from_secs(5);
@@ -53,14 +53,12 @@ const CONNECT: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long a request may take in all, with all tries.
 const TOTAL: Duration = Duration::from_secs(25);
-/// A web server's ETag may be the second of the change and the size: a file that changed this lately, by this machine's
-/// clock, may change again and not show it. Clocks that are a few seconds apart do no harm.
+/// A web server's ETag, or whatever has none, may tell no more than the second of the change and the size: a file that changed this
+/// lately, by this machine's clock, may change again and not show it. Clocks that are a few seconds apart do no harm.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// Whoever asks beside others waits for four times the usual before they count as silent: no longer than a second.
 const USUAL_MAX: Duration = Duration::from_millis(250);
-
-static ROOM: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// A bucket or a web server's folder.
 pub struct Remote {
@@ -68,6 +66,8 @@ pub struct Remote {
     place: String,
     door: Arc<Door>,
     names: Names,
+    /// One that does not answer keeps nobody from another.
+    room: Semaphore,
     /// Microseconds that answers took until now, smoothed.
     usual_us: AtomicU64,
 }
@@ -96,6 +96,7 @@ impl Remote {
             address,
             place,
             door,
+            room: Semaphore::new(AT_ONCE),
             usual_us: AtomicU64::new(0),
         })
     }
@@ -158,7 +159,7 @@ impl Remote {
             return Err(SourceError::Unreachable { place, reason });
         };
         let read = self.tried(move || async move {
-            let _place = ROOM.acquire().await.expect("it is never closed");
+            let _place = self.room.acquire().await.expect("it is never closed");
             self.get(path, file, from..end).await
         });
         let failure = match read.await {
@@ -200,7 +201,7 @@ impl Remote {
         if version != file.version || answer.meta.size != file.size {
             return Err(Failure::Changed);
         }
-        let fresh = self.is_fresh(&answer.meta);
+        let fresh = self.is_fresh(&answer.meta, &version);
         if answer.range != range {
             let text = format!(
                 "it gives bytes {:?} where {range:?} were asked for",
@@ -295,11 +296,10 @@ impl Remote {
     }
 
     fn stat_of(&self, meta: &ObjectMeta) -> Result<Stat, Failure> {
+        let version = version_of(meta).ok_or(Failure::Unversioned)?;
+        let fresh = self.is_fresh(meta, &version);
         Ok(Stat {
-            kind: Kind::File {
-                version: version_of(meta).ok_or(Failure::Unversioned)?,
-                fresh: self.is_fresh(meta),
-            },
+            kind: Kind::File { version, fresh },
             size: meta.size,
             // Not all answers have more than seconds.
             modified: (meta.last_modified.timestamp(), 0),
@@ -308,11 +308,12 @@ impl Remote {
         })
     }
 
-    fn is_fresh(&self, meta: &ObjectMeta) -> bool {
+    fn is_fresh(&self, meta: &ObjectMeta, version: &str) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs() as i64;
+        let may_hide = self.is_web() || version.starts_with(MODIFIED);
         // A time that lies ahead is of another clock.
-        self.is_web() && meta.last_modified.timestamp() > now - FRESH.as_secs() as i64
+        may_hide && meta.last_modified.timestamp() > now - FRESH.as_secs() as i64
     }
 
     /// A path as a server may have it.

@@ -171,13 +171,20 @@ impl Source {
         }
     }
 
-    /// The names in a folder, in no order. A bucket's, or a web server's, with too many names is refused. Blocks the thread for as long
+    /// The names in a folder, in no order. One with too many names is refused. Blocks the thread for as long
     /// as the source takes, but not for ever.
     pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
-        match self {
-            Source::Folder(folder) => folder.list(path, usize::MAX),
-            Source::Remote(remote) => remote.list(path, usize::MAX),
-        }
+        self.list_at_most(path, usize::MAX)
+    }
+
+    /// The same for whoever makes something smaller of them: each is added to `into` as it comes.
+    pub fn gather<T: Send + 'static>(
+        &self,
+        path: &[u8],
+        into: T,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+    ) -> Result<T, SourceError> {
+        self.gather_at_most(path, usize::MAX, into, add)
     }
 
     /// The same for whoever has little memory: a folder with more names is refused.
@@ -186,9 +193,25 @@ impl Source {
         path: &[u8],
         names_max: usize,
     ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        let add = |all: &mut Vec<_>, name: &[u8], stat| all.push((name.to_vec(), stat));
+        self.gather_at_most(path, names_max, Vec::new(), add)
+    }
+
+    fn gather_at_most<T: Send + 'static>(
+        &self,
+        path: &[u8],
+        names_max: usize,
+        mut into: T,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+    ) -> Result<T, SourceError> {
         match self {
-            Source::Folder(folder) => folder.list(path, names_max),
-            Source::Remote(remote) => remote.list(path, names_max),
+            Source::Folder(folder) => folder.gather(path, names_max, into, add),
+            Source::Remote(remote) => {
+                for (name, stat) in remote.list(path, names_max)? {
+                    add(&mut into, name.as_bytes(), stat);
+                }
+                Ok(into)
+            }
         }
     }
 

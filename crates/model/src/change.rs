@@ -389,3 +389,5 @@ fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twice;

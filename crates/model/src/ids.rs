@@ -107,10 +107,24 @@ id!(
     /// Who makes requests: one id per client (or per door of a node) and life of it.
     ClientId(u64), "c"
 );
-id!(
-    /// The cluster's own name, made at bootstrap; a node of another cluster is refused.
-    ClusterId(u64), "cl"
-);
+
+/// The cluster's own name, made at bootstrap; a node of another cluster is refused. Shown as 16 hexadecimal digits
+/// wherever it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClusterId(pub u64);
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cl{self}")
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 impl Epoch {
     /// The epoch after this one.
@@ -145,5 +159,17 @@ pub struct Label {
 impl fmt::Debug for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.epoch.0, self.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: logs and errors named a cluster in decimal digits, JSON in hexadecimal ones.
+    #[test]
+    fn a_cluster_is_shown_in_one_form_everywhere() {
+        assert_eq!(ClusterId(0x5eed).to_string(), "0000000000005eed");
+        assert_eq!(format!("{:?}", ClusterId(0x5eed)), "cl0000000000005eed");
     }
 }

@@ -5,7 +5,6 @@
 //! cargo run --release -p staves-mount --example hit -- [THREADS] [KERNEL_READ_AHEAD_KIB]
 //! ```
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{Advice, OFlags, fadvise};
-use staves_mount::{FileError, Files, Kind, Options, Stat, Version, mount};
+use staves_mount::{FileError, Files, Kind, Listing, Options, Stat, Version, mount};
 
 const SIZE: u64 = 512 << 20;
 const BLOCK: usize = 8192;
@@ -45,8 +44,8 @@ impl Files for Ram {
         }
     }
 
-    fn list(&self, _: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
-        Ok(vec![("file".into(), stat(Kind::File))])
+    fn list(&self, _: &Path) -> Result<Listing, FileError> {
+        Ok(Listing::from_iter([("file".into(), stat(Kind::File))]))
     }
 
     fn open(&self, _: &Path) -> Result<Stat, FileError> {

@@ -1,8 +1,9 @@
 //! What is mounted: a tree of files that can be listed, opened and read.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use crate::listing::Listing;
 
 /// A version of a file: a digest of all that identifies it. Equal versions of a path are equal bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,11 +82,11 @@ pub trait Files: Send + Sync + 'static {
     /// See [`FileError`].
     fn stat(&self, path: &Path) -> Result<Stat, FileError>;
 
-    /// The entries of a folder, in any order.
+    /// The entries of a folder, in any order, each name once. They are in memory as a whole: an implementation MUST bound how many they are.
     ///
     /// # Errors
     /// See [`FileError`].
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError>;
+    fn list(&self, path: &Path) -> Result<Listing, FileError>;
 
     /// Opens the version of a file that is there now.
     ///
@@ -101,6 +102,13 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     /// [`FileError::Stale`] if that version cannot be read any more. An implementation MUST NOT give bytes of another.
     fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
+
+    /// Reads bytes of an open file that are at hand: all, or none, and whether it did. It MUST NOT block. Where not all of them are,
+    /// [`Files::read`] is called, perhaps on another thread.
+    fn read_now(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> bool {
+        let _ = (file, offset, into);
+        false
+    }
 
     /// Says that these bytes are likely to be read next. It MUST NOT block.
     fn will_read(&self, file: &Self::File, offset: u64, bytes: u64) {

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::files::{FileError, Files, Kind, Stat, Used, Version};
+use crate::listing::Listing;
 
 /// A file that changed this lately may change again within the grain of its times.
 const FRESH: Duration = Duration::from_secs(2);
@@ -92,10 +93,10 @@ impl Files for Folder {
         self.look(&at, OsStr::new(""), path)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
         let at = self.descend(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let failed = |e| failed("list", &self.path.join(path), e);
-        let mut found = Vec::new();
+        let mut found = Listing::default();
         for entry in Dir::read_from(&at).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -103,7 +104,7 @@ impl Files for Folder {
                 continue;
             }
             match self.look(&at, name, path) {
-                Ok(stat) => found.push((name.to_owned(), stat)),
+                Ok(stat) => found.push(name, stat),
                 // Gone since, or nothing that we show.
                 Err(FileError::NotFound) => {}
                 Err(error) => return Err(error),

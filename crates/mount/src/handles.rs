@@ -1,7 +1,6 @@
 //! What programs hold open: files and listings, by the number that the kernel gives back with each request.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,10 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::ahead::Ahead;
-use crate::files::Stat;
+use crate::listing::Listing;
 
 /// Most files and folders open at a time.
 pub const HANDLES_MAX: usize = 1 << 16;
+/// Most names of all open folders; one folder may have more.
+const NAMES_MAX: usize = 4_000_000;
+/// So few names are not counted before they are taken in: that many of each of [`HANDLES_MAX`] are no more than [`NAMES_MAX`].
+const FEW: usize = NAMES_MAX / HANDLES_MAX;
 
 /// An open file.
 #[derive(Debug)]
@@ -29,13 +32,11 @@ pub struct Open<F> {
     pub stale: AtomicBool,
 }
 
-/// An open folder: what was in it when it was opened.
-pub type Listing = Vec<(OsString, Stat)>;
-
 /// All that is open.
 #[derive(Debug)]
 pub struct Handles<F> {
     files: RwLock<HashMap<u64, Arc<Open<F>>>>,
+    /// What was in each when it was opened.
     folders: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
 }
@@ -62,11 +63,12 @@ impl<F> Handles<F> {
         Some(number)
     }
 
-    /// Takes in an open folder; None if too many are open.
+    /// Takes in an open folder; None if too many are open, or they have too many names.
     pub fn add_folder(&self, listing: Listing) -> Option<u64> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut folders = self.folders.lock();
-        if folders.len() >= HANDLES_MAX {
+        let open = folders.values().map(|open| open.len());
+        if folders.len() >= HANDLES_MAX || are_too_many(listing.len(), open) {
             return None;
         }
         folders.insert(number, Arc::new(listing));
@@ -106,5 +108,31 @@ impl<F> Handles<F> {
         for open in self.files.read().values().filter(|o| o.inode == inode) {
             open.stale.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+/// Whether a folder has too many names to be opened beside others.
+fn are_too_many(names: usize, open: impl Iterator<Item = usize>) -> bool {
+    if names <= FEW {
+        return false;
+    }
+    let others: usize = open.sum();
+    others > 0 && others + names > NAMES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_open_folders_are_bounded_and_one_is_opened_whatever_it_has() {
+        let million = 1_000_000;
+        let beside = |names, open: &[usize]| !are_too_many(names, open.iter().copied());
+        assert!(beside(million, &[million, million, million]));
+        assert!(!beside(million, &[million, million, million, 1]));
+        assert!(beside(NAMES_MAX + 1, &[]) && !beside(NAMES_MAX, &[1]));
+        assert!(beside(FEW, &[NAMES_MAX]), "small ones are opened");
+        let small = FEW * HANDLES_MAX;
+        assert!(small <= NAMES_MAX, "{small} names of all small ones");
     }
 }

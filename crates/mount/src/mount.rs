@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::files::Files;
 use crate::outdated;
 use crate::points::{self, Health, MARK};
+use crate::requests::Requests;
 use crate::serve::Serve;
 
 /// How to mount.
@@ -134,8 +136,8 @@ pub struct Mounted {
 pub fn mount<S: Files>(files: S, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = ready(dir, None)?;
     let (queue, work) = outdated::queue();
-    let serve = Serve::new(files, options, queue);
-    let session = Session::new(serve, &dir, &config(options)).map_err(|e| refused(&dir, e))?;
+    let requests = Requests(Arc::new(Serve::new(files, options, queue)));
+    let session = Session::new(requests, &dir, &config(options)).map_err(|e| refused(&dir, e))?;
     let device = points::at(&dir).map_err(failed("look at", &dir))?;
     let device = device.map(|point| point.device).unwrap_or_default();
     let notifier = session.notifier();

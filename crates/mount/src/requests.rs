@@ -3,9 +3,11 @@
 //! What would change something is not here: the kernel refuses it by itself, for the mount is read-only.
 
 use std::cell::RefCell;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -15,7 +17,8 @@ use fuser::{
 };
 
 use crate::files::{Files, Kind, Stat, Version};
-use crate::handles::Listing;
+use crate::handles::Open;
+use crate::listing::Listing;
 use crate::serve::Serve;
 
 /// Most bytes of a request: what the kernel allows without being told otherwise.
@@ -40,7 +43,7 @@ const DOTS_STAT: Stat = Stat {
 };
 
 /// An entry of a listing by the kernel's offset, or the name of one of the two before.
-fn entry(listing: &Listing, at: u64) -> Option<Result<&(OsString, Stat), &'static str>> {
+fn entry(listing: &Listing, at: u64) -> Option<Result<(&OsStr, &Stat), &'static str>> {
     let at = usize::try_from(at).ok()?;
     match DOTS.get(at) {
         Some(dots) => Some(Err(dots)),
@@ -48,7 +51,38 @@ fn entry(listing: &Listing, at: u64) -> Option<Result<&(OsString, Stat), &'stati
     }
 }
 
-impl<S: Files> Filesystem for Serve<S> {
+/// The kernel's requests.
+pub struct Requests<S: Files>(pub Arc<Serve<S>>);
+
+impl<S: Files> Deref for Requests<S> {
+    type Target = Serve<S>;
+
+    fn deref(&self) -> &Serve<S> {
+        &self.0
+    }
+}
+
+impl<S: Files> Requests<S> {
+    /// Has a thread of its own wait for bytes.
+    fn read_elsewhere(
+        &self,
+        open: Arc<Open<S::File>>,
+        offset: u64,
+        bytes: usize,
+        reply: ReplyData,
+    ) {
+        let serve = self.0.clone();
+        self.waiters.wait(move || {
+            let mut into = vec![0; bytes];
+            match serve.read_file(&open, offset, &mut into) {
+                Ok(()) => reply.data(&into),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+}
+
+impl<S: Files> Filesystem for Requests<S> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in [
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -118,8 +152,17 @@ impl<S: Files> Filesystem for Serve<S> {
             if buffer.len() < bytes {
                 buffer.resize(bytes.next_power_of_two(), 0);
             }
-            match self.read_file(&open, offset, &mut buffer[..bytes]) {
-                Ok(()) => reply.data(&buffer[..bytes]),
+            let into = &mut buffer[..bytes];
+            let read = match self.read_now(&open, offset, into) {
+                Ok(true) => Ok(()),
+                Ok(false) => match self.waiters.seat() {
+                    Some(_seat) => self.read_file(&open, offset, into),
+                    None => return self.read_elsewhere(open, offset, bytes, reply),
+                },
+                Err(errno) => Err(errno),
+            };
+            match read {
+                Ok(()) => reply.data(into),
                 Err(errno) => reply.error(errno),
             }
         });

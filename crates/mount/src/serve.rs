@@ -15,6 +15,7 @@ use crate::handles::{Handles, Open};
 use crate::inodes::{Inodes, Known};
 use crate::mount::Options;
 use crate::outdated::{Outdated, Queue};
+use crate::waiters::Waiters;
 
 /// What answers.
 pub struct Serve<S: Files> {
@@ -30,6 +31,8 @@ pub struct Serve<S: Files> {
     pub lifetime: Duration,
     read_ahead_bytes: u64,
     owner: (u32, u32),
+    /// Who waits for what is not at hand.
+    pub waiters: Waiters,
 }
 
 impl<S: Files> Serve<S> {
@@ -47,6 +50,7 @@ impl<S: Files> Serve<S> {
                 rustix::process::geteuid().as_raw(),
                 rustix::process::getegid().as_raw(),
             ),
+            waiters: Waiters::new(options.threads),
         }
     }
 
@@ -221,13 +225,13 @@ impl<S: Files> Serve<S> {
         Ok((handle, keep | FopenFlags::FOPEN_NOFLUSH))
     }
 
-    /// Reads all that was asked for and is there: to the kernel, fewer bytes mean the end of the file.
-    pub fn read_file(
+    /// Reads what is at hand: all of it, or none, and whether it did. What is not can be [waited for](Serve::read_file).
+    pub fn read_now(
         &self,
         open: &Open<S::File>,
         offset: u64,
         into: &mut [u8],
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         if open.stale.load(Ordering::Relaxed) {
             return Err(Errno::ESTALE);
         }
@@ -237,6 +241,16 @@ impl<S: Files> Serve<S> {
             let bytes = range.end - range.start;
             self.files.will_read(&open.file, range.start, bytes);
         }
+        Ok(into.is_empty() || self.files.read_now(&open.file, offset, into))
+    }
+
+    /// Reads all that was asked for and is there: to the kernel, fewer bytes mean the end of the file.
+    pub fn read_file(
+        &self,
+        open: &Open<S::File>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
         let mut done = 0;
         while done < into.len() {
             let read = self
@@ -272,6 +286,12 @@ impl<S: Files> Serve<S> {
             Ok(listing) => listing,
             Err(error) => return Err(self.fail(&path, &error)),
         };
-        self.handles.add_folder(listing).ok_or(Errno::ENFILE)
+        let names = listing.len();
+        self.handles.add_folder(listing).ok_or_else(|| {
+            let text = format!(
+                "its {names} names are too many beside those of the folders that are open: try again when fewer are listed at a time"
+            );
+            self.errno(&path, &FileError::Io(text), Errno::ENFILE)
+        })
     }
 }

@@ -132,8 +132,9 @@ async fn serve(
     let id = state.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
     let _ = socket.set_nodelay(true);
     let ended = |error: io::Error| tracing::debug!(%addr, %error, "RESP connection ended");
-    let input = match lobby::wait(&mut socket, &door.entry, door.limits, &mut phase).await {
-        Ok(Some(input)) => input,
+    let waited = lobby::wait(&mut socket, &door.entry, door.limits, &mut phase).await;
+    let (input, transaction) = match waited {
+        Ok(Some(left)) => left,
         Ok(None) => return,
         Err(error) => return ended(error),
     };
@@ -142,7 +143,7 @@ async fn serve(
     };
     let local = socket.local_addr().map_or(String::new(), |a| a.to_string());
     let (running, limits, addr) = (running.clone(), door.limits, addr.to_string());
-    let connection = connection::Connection::new(running, limits, id, addr, local);
+    let connection = connection::Connection::new(running, limits, id, addr, local, transaction);
     if let Err(error) = connection.run(socket, input, phase).await {
         ended(error);
     }

@@ -1,5 +1,8 @@
 //! Leaving in good order: what this node serves goes to others before it goes.
 //!
+//! What it alone has of files could be read again from their source. Others copy of it what they can in a short while: memory is
+//! faster.
+//!
 //! It is drained for that, and the wish to be drained must not outlive the stop: it is taken back after the
 //! goodbye, or, if that fails (all nodes stop at once, or the process is killed on its way out), when the
 //! node comes back, which a mark in the data folder tells it.
@@ -9,16 +12,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
-use staves_model::{Change, ClusterMap, MemberSlot, NodeId, NodeState};
+use staves_model::{
+    Change, ClusterMap, Holder, Holdings, Incarnation, MemberSlot, NodeId, NodeState,
+};
 
 use crate::node::Running;
 
 /// How long a single step at the directory may take.
 const STEP: Duration = Duration::from_secs(2);
+/// Of the time that a stop may take, this part others have to copy what only this node has of files.
+const FILES_PART: u32 = 5;
 /// How long giving the vote up and the goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// How long a node that came back tries to be given buckets again.
-const RESUME: Duration = Duration::from_secs(30);
+/// How long before a node that came back asks again to be given buckets.
+const REST: Duration = Duration::from_secs(1);
 /// The mark in the data folder: this node is drained because it stops.
 const MARK: &str = "leaving";
 
@@ -30,7 +37,8 @@ pub(crate) async fn leave(running: &Running) {
     let me = running.host.life.node;
     // Who is drained already stays so, and has handed over what could be.
     let drained_before = map.nodes.get(&me).is_some_and(|n| n.draining);
-    let drains = !drained_before && others_up(&map, me) && serves(&map, running);
+    let has = serves(&map, running) || has_files(&map, running);
+    let drains = !drained_before && others_up(&map, me) && has;
     if drains && let Err(error) = hand_over(running, until).await {
         tracing::warn!(%error, "leaving without having handed over");
     }
@@ -46,10 +54,22 @@ pub(crate) async fn leave(running: &Running) {
     }
 }
 
-/// A node that came back: ends the drain of its last stop, if that was not done then.
+/// A node that came back: ends the drain of its last stop, if that was not done then. It tries until it has: a mark that
+/// stayed would end another drain in a later life, which somebody has asked for by then.
 pub(crate) async fn came_back(running: Arc<Running>) {
     if mark(&running).is_some_and(|mark| mark.exists()) {
-        resume(&running, RESUME).await;
+        let asks = || resume(&running, STEP);
+        until_done(asks, || running.is_stopping()).await;
+    }
+}
+
+/// Tries until it is done, or nobody wants it any more.
+async fn until_done<F>(mut attempt: impl FnMut() -> F, given_up: impl Fn() -> bool)
+where
+    F: Future<Output = bool>,
+{
+    while !given_up() && !attempt().await {
+        tokio::time::sleep(REST).await;
     }
 }
 
@@ -69,7 +89,31 @@ fn serves(map: &ClusterMap, running: &Running) -> bool {
     map.groups.values().any(mine)
 }
 
-/// Asks the directory to move this node's data buckets, and waits until none is left here.
+/// Whether there are blocks of files here, in buckets that nobody else holds who goes on with them.
+fn has_files(map: &ClusterMap, running: &Running) -> bool {
+    let life = running.host.life;
+    running.files.pools().iter().any(|pool| {
+        let holdings = map.pools.get(&pool.id).and_then(|p| p.holdings());
+        let bytes = pool.blocks.bucket_bytes();
+        holdings.is_some_and(|h| is_alone_with_some(h, life.node, life.incarnation, &bytes))
+    })
+}
+
+/// Whether this life of a node has anything of a bucket that nobody else means to go on with.
+fn is_alone_with_some(
+    holdings: &Holdings,
+    node: NodeId,
+    incarnation: Incarnation,
+    bucket_bytes: &[u64],
+) -> bool {
+    (0..).zip(bucket_bytes).any(|(bucket, bytes)| {
+        let stays = |h: &Holder| !h.leaving && !h.is(node, incarnation);
+        let holds = holdings.place(bucket, node, incarnation).is_some();
+        *bytes > 0 && holds && !holdings.holders(bucket).iter().any(stays)
+    })
+}
+
+/// Asks the directory to move this node's data buckets, and waits until none is left here; for files, not long.
 async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryError> {
     let node = running.host.life.node;
     if let Some(mark) = mark(running)
@@ -79,28 +123,43 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
     }
     let drain = Proposal::unconditional(Change::Drain { node, on: true });
     running.directory.propose(drain, STEP).await?;
+    let until = until.checked_sub(FAREWELL).unwrap_or(until);
+    let files_until = until.min(Instant::now() + running.stop_ms / FILES_PART);
     let mut map = running.directory.map();
     // If all nodes stop at once, nobody is left to take anything.
     let gone = map.wait_for(|map| !serves(map, running) || !others_up(map, node));
-    let until = until.checked_sub(FAREWELL).unwrap_or(until);
     if tokio::time::timeout_at(until.into(), gone).await.is_err() {
         tracing::warn!("some data buckets are still here: their copies take over without them");
+    }
+    let gone = map.wait_for(|map| !has_files(map, running) || !others_up(map, node));
+    if tokio::time::timeout_at(files_until.into(), gone)
+        .await
+        .is_err()
+    {
+        tracing::info!(
+            "some of the files that only this node has must be read from their source again"
+        );
     }
     Ok(())
 }
 
-/// The wish to be drained was for one stop only: the node gets buckets again when it comes back.
-async fn resume(running: &Running, patience: Duration) {
+/// The wish to be drained was for one stop only: the node gets buckets again when it comes back. Whether the wish is gone.
+async fn resume(running: &Running, patience: Duration) -> bool {
     let node = running.host.life.node;
     let resume = Proposal::unconditional(Change::Drain { node, on: false });
     match running.directory.propose(resume, patience).await {
         Ok(_) => {
-            if let Some(mark) = mark(running) {
-                let _ = std::fs::remove_file(mark);
+            if let Some(mark) = mark(running)
+                && let Err(error) = std::fs::remove_file(&mark)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, mark = %mark.display(), "remove it, or the next start of this node ends its drain");
             }
+            true
         }
         Err(error) => {
-            tracing::info!(%error, "the node stays marked as draining until it comes back");
+            tracing::info!(%error, "the node stays marked as draining until the directory has heard otherwise");
+            false
         }
     }
 }
@@ -108,4 +167,61 @@ async fn resume(running: &Running, patience: Duration) {
 /// Where the mark is, if the node has a folder.
 fn mark(running: &Running) -> Option<PathBuf> {
     running.data.as_ref().map(|data| data.join(MARK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stop waits for nothing where nothing can be won: no bytes, or another node goes on with them.
+    #[test]
+    fn only_what_nobody_else_goes_on_with_is_waited_for() {
+        let holder = |node: u64, leaving| Holder {
+            node: NodeId(node),
+            incarnation: Incarnation(node),
+            leaving,
+        };
+        let buckets = vec![
+            vec![holder(1, false)],
+            vec![holder(1, true), holder(2, false)],
+            vec![holder(2, false)],
+            vec![holder(1, true), holder(2, true)],
+            vec![],
+        ];
+        let holdings = Holdings {
+            buckets,
+            ..Holdings::default()
+        };
+        let waits = |bucket: usize, bytes: u64| {
+            let mut all = [0; 5];
+            all[bucket] = bytes;
+            is_alone_with_some(&holdings, NodeId(1), Incarnation(1), &all)
+        };
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|b| waits(b, 7)),
+            [true, false, false, true, false]
+        );
+        assert_eq!([0, 1, 2, 3, 4].map(|b| waits(b, 0)), [false; 5]);
+        assert!(!is_alone_with_some(
+            &holdings,
+            NodeId(1),
+            Incarnation(2),
+            &[7; 5]
+        ));
+    }
+
+    /// Regression: the one attempt of a node that came back could fail, and it stayed drained for all of its life.
+    #[tokio::test]
+    async fn the_drain_of_a_stop_is_taken_back_until_that_is_done() {
+        let mut tries = 0;
+        let second = || {
+            tries += 1;
+            std::future::ready(tries == 2)
+        };
+        until_done(second, || false).await;
+        assert_eq!(tries, 2);
+        // A node that stops again wants to be drained.
+        let never = || -> std::future::Ready<bool> { panic!("it stops") };
+        until_done(never, || true).await;
+    }
 }

@@ -26,7 +26,7 @@ use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
-use crate::resp::{Facts, Redirect};
+use crate::resp::{Brief, ClientFacts, Facts, Redirect, Tells};
 use crate::start::{self, Listeners, StartError};
 use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport};
 use crate::witness::{self, Witness};
@@ -145,6 +145,10 @@ impl Node {
             node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
             "serving"
         );
+        let votes = now.directory.status().voters.contains(&life.node);
+        if let Some(text) = start::forgets(&config, votes) {
+            tracing::warn!("{text}");
+        }
         Ok(Node {
             running: now,
             addresses,
@@ -559,41 +563,6 @@ impl Running {
         }
     }
 
-    /// What the RESP door tells of the node and the cluster.
-    pub(crate) fn facts(&self) -> Facts {
-        let host = &self.host;
-        let routes = host.routes();
-        let figures = host.figures_of(routes.door);
-        let (used_bytes, budget_bytes) = host.memory(routes.door);
-        let status = self.directory.status();
-        Facts {
-            map: routes.map.clone(),
-            node: host.life.node,
-            pool: host.options().pool.clone(),
-            redirect: self.redirect,
-            version: env!("CARGO_PKG_VERSION"),
-            uptime: host.clock.uptime(),
-            unix_time: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-            port: self.resp_port,
-            value_bytes_max: self.value_bytes_max,
-            clients_max: self.clients_max,
-            clients: self.door.clients.lock().values().cloned().collect(),
-            connections_total: self.door.connections_total.load(Ordering::Relaxed),
-            commands_total: self.door.commands_total.load(Ordering::Relaxed),
-            hits_total: figures.hits,
-            misses_total: figures.reads - figures.hits,
-            keys: figures.keys,
-            used_bytes,
-            budget_bytes,
-            cpu: CpuTime::of_this_process(),
-            leads_directory: status.leader == Some(host.life.node) && !self.directory_is_silent(),
-            directory_silent: self.directory_is_silent(),
-            config_file: String::new(),
-        }
-    }
-
     /// The keys of the RESP door's pool on all nodes that are up. Asked again while a
     /// node does not answer that the map takes to be up, or a bucket is on its way between two.
     pub(crate) async fn key_count(&self) -> Answer {
@@ -655,5 +624,51 @@ impl Running {
         // What is lost has no keys any more.
         let wanted = map.groups.values().filter(|g| g.pool == pool && !g.lost);
         Ok((keys, (wanted.count() as u64).saturating_sub(buckets)))
+    }
+}
+
+/// What the RESP door tells.
+impl Tells for Running {
+    fn brief(&self) -> Brief {
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);
+        Brief {
+            redirect: self.redirect,
+            version: env!("CARGO_PKG_VERSION"),
+            uptime: self.host.clock.uptime(),
+            unix_time: unix_time.unwrap_or_default(),
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        let host = &self.host;
+        let routes = host.routes();
+        let figures = host.figures_of(routes.door);
+        let (used_bytes, budget_bytes) = host.memory(routes.door);
+        let status = self.directory.status();
+        Facts {
+            map: routes.map.clone(),
+            node: host.life.node,
+            pool: host.options().pool.clone(),
+            brief: self.brief(),
+            port: self.resp_port,
+            value_bytes_max: self.value_bytes_max,
+            clients_max: self.clients_max,
+            connected: self.door.clients.lock().len(),
+            connections_total: self.door.connections_total.load(Ordering::Relaxed),
+            commands_total: self.door.commands_total.load(Ordering::Relaxed),
+            hits_total: figures.hits,
+            misses_total: figures.reads - figures.hits,
+            keys: figures.keys,
+            used_bytes,
+            budget_bytes,
+            cpu: CpuTime::of_this_process(),
+            leads_directory: status.leader == Some(host.life.node) && !self.directory_is_silent(),
+            directory_silent: self.directory_is_silent(),
+            config_file: String::new(),
+        }
+    }
+
+    fn clients(&self) -> Vec<ClientFacts> {
+        self.door.clients.lock().values().cloned().collect()
     }
 }

@@ -38,11 +38,13 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod told;
+mod transaction;
 
 pub use command::{Command, Ops};
-pub use facts::{ClientFacts, Facts};
+pub use facts::{Brief, ClientFacts, Facts, Tells};
 pub use output::{Join, Output, Protocol, error_word};
 pub use parse::{Args, Frame, Limits, Parser, ProtocolError};
 pub use redirect::{Redirect, cross_slot, elsewhere};
 pub use session::{After, Session};
 pub use table::{COMMANDS, Entry, Name, Part, Subcommand};
+pub use transaction::{Mark, NOT_DONE, Transaction};

@@ -158,6 +158,20 @@ pub(crate) fn address(listener: &TcpListener) -> SocketAddr {
         .expect("an open listener has an address")
 }
 
+/// What a node without a data folder should know at its start.
+pub(crate) fn forgets(config: &Config, votes: bool) -> Option<&'static str> {
+    match (&config.data, votes) {
+        (Some(_), _) => None,
+        (None, true) => Some(
+            "no data folder: this node votes, and its part of the directory lies in its memory alone; while no other node \
+             votes, the cluster ends with this process: start nodes with --data",
+        ),
+        (None, false) => Some(
+            "no data folder: this node does not vote in the directory, and gets a new id at each start; --data gives it one",
+        ),
+    }
+}
+
 /// What the directory is told.
 pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
     let ms = |m: crate::config::Millis| m.duration();
@@ -326,6 +340,20 @@ pub(crate) fn start_error(config: &Config, error: DirectoryError) -> StartError 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_without_a_data_folder_is_told_what_ends_with_it() {
+        let mut config = Config::default();
+        let voter = forgets(&config, true).expect("it has none");
+        assert!(
+            voter.contains("the cluster ends with this process"),
+            "{voter}"
+        );
+        let watcher = forgets(&config, false).expect("it has none");
+        assert!(watcher.contains("a new id at each start"), "{watcher}");
+        config.data = Some("/var/lib/staves".into());
+        assert_eq!(forgets(&config, true), None);
+    }
 
     /// Regression: a node took `--memory 1000GiB` on any machine, and said of memory that it could not have twice why.
     #[test]

@@ -357,7 +357,7 @@ impl StatusReport {
             .collect();
         let cluster = match map.cluster.0 {
             0 => String::new(),
-            id => format!("{id:016x}"),
+            _ => map.cluster.to_string(),
         };
         let mut report = StatusReport {
             state: State::Healthy,
@@ -380,8 +380,12 @@ impl StatusReport {
     }
 
     /// Takes over what another node says of itself, and its view of the directory where this one has
-    /// none. The newer map wins.
+    /// none. The newer map wins. A node of another cluster, which has the address of one of this, says nothing of it.
     pub fn absorb(&mut self, other: StatusReport) {
+        let known = [&self.cluster, &other.cluster];
+        if known.iter().all(|cluster| !cluster.is_empty()) && self.cluster != other.cluster {
+            return;
+        }
         let other = if other.revision > self.revision {
             std::mem::replace(self, other)
         } else {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use staves_client::{Dataset, OpenFile, SourceError};
-use staves_mount::{FileError, Files, Kind, Stat, Version};
+use staves_mount::{FileError, Files, Kind, Listing, Stat, Version};
 use tokio::runtime::Handle;
 
 use super::ahead::{Ahead, Room};
@@ -34,32 +34,33 @@ impl Tree {
             room,
         }
     }
+}
 
-    fn shown(&self, path: &[u8], stat: staves_client::Stat) -> Stat {
-        let fresh = matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
-        let (kind, version) = match stat.kind {
-            staves_client::Kind::Folder => (Kind::Folder, Version([0; 2])),
-            staves_client::Kind::Link(to) => {
-                (Kind::Link(OsString::from_vec(to).into()), Version([0; 2]))
-            }
-            staves_client::Kind::File { version, .. } => {
-                let id = self.data.version(path, stat.size, version).id();
-                (Kind::File, Version([id.high, id.low]))
-            }
-        };
-        let (secs, nanos) = stat.modified;
-        let since = Duration::new(secs.max(0) as u64, nanos);
-        Stat {
-            mode: match kind {
-                Kind::File if !stat.executable => 0o444,
-                _ => 0o555,
-            } & if stat.for_all { 0o777 } else { 0o700 },
-            kind,
-            size: stat.size,
-            modified: UNIX_EPOCH + since,
-            version,
-            fresh,
+/// What a mount shows of what a source says.
+fn shown(data: &Dataset, path: &[u8], stat: staves_client::Stat) -> Stat {
+    let fresh = matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
+    let (kind, version) = match stat.kind {
+        staves_client::Kind::Folder => (Kind::Folder, Version([0; 2])),
+        staves_client::Kind::Link(to) => {
+            (Kind::Link(OsString::from_vec(to).into()), Version([0; 2]))
         }
+        staves_client::Kind::File { version, .. } => {
+            let id = data.version(path, stat.size, version).id();
+            (Kind::File, Version([id.high, id.low]))
+        }
+    };
+    let (secs, nanos) = stat.modified;
+    let since = Duration::new(secs.max(0) as u64, nanos);
+    Stat {
+        mode: match kind {
+            Kind::File if !stat.executable => 0o444,
+            _ => 0o555,
+        } & if stat.for_all { 0o777 } else { 0o700 },
+        kind,
+        size: stat.size,
+        modified: UNIX_EPOCH + since,
+        version,
+        fresh,
     }
 }
 
@@ -69,25 +70,27 @@ impl Files for Tree {
     fn stat(&self, path: &Path) -> Result<Stat, FileError> {
         let path = path.as_os_str().as_bytes();
         let stat = self.data.stat(path).map_err(shown_error)?;
-        Ok(self.shown(path, stat))
+        Ok(shown(&self.data, path, stat))
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
-        let folder = path.as_os_str().as_bytes();
-        let names = self.data.list(folder).map_err(shown_error)?;
-        let shown = names.into_iter().map(|(name, stat)| {
-            let name = OsStr::from_bytes(&name);
-            let stat = self.shown(path.join(name).as_os_str().as_bytes(), stat);
-            (name.to_owned(), stat)
-        });
-        Ok(shown.collect())
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
+        let (data, folder) = (self.data.clone(), path.to_owned());
+        let add = move |all: &mut Listing, name: &[u8], stat| {
+            let name = OsStr::from_bytes(name);
+            let path = folder.join(name);
+            all.push(name, shown(&data, path.as_os_str().as_bytes(), stat));
+        };
+        let names = self
+            .data
+            .gather(path.as_os_str().as_bytes(), Listing::default(), add);
+        names.map_err(shown_error)
     }
 
     fn open(&self, path: &Path) -> Result<TreeFile, FileError> {
         let path = path.as_os_str().as_bytes();
         let (open, stat) = self.data.open_with_stat(path).map_err(shown_error)?;
         Ok(TreeFile {
-            stat: self.shown(path, stat),
+            stat: shown(&self.data, path, stat),
             open,
             ahead: self.room.file(),
         })
@@ -118,6 +121,11 @@ impl Files for Tree {
             Ok(done)
         });
         read.map_err(shown_error)
+    }
+
+    /// What lies in a node's memory on this machine.
+    fn read_now(&self, file: &TreeFile, offset: u64, into: &mut [u8]) -> bool {
+        self.data.read_here(&file.open, offset, into)
     }
 
     /// What lies in a node's memory on this machine needs no fetching.

@@ -104,6 +104,10 @@ impl Plain {
             Some(known) if self.leads_to() == Ok(known.is) => Ok(known.folder),
             // Where nothing else is, it goes on with what is open.
             Some(known) => Ok(self.enter().unwrap_or(known.folder)),
+            None if crossing::leads_to_ours(&self.place) => Err(SourceError::Absent {
+                place: self.place.clone(),
+                reason: "it is in a mount of Staves: give the source that was mounted there".into(),
+            }),
             None => self.enter().map_err(|errno| no_folder(&self.place, errno)),
         }
     }
@@ -184,25 +188,20 @@ impl Plain {
     }
 
     /// See [`crate::Source::list`]. What is neither file nor folder nor link, or is a mount of Staves, or goes meanwhile, is
-    /// left out. `goes_on` is called at each entry: large folders take long.
+    /// left out. `each` is given the others; `goes_on` is called at each entry: large folders take long.
     pub fn list(
         &self,
         path: &[u8],
         goes_on: impl Fn(),
         names_max: usize,
-    ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        mut each: impl FnMut(&[u8], Stat),
+    ) -> Result<(), SourceError> {
         let folder = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let device_here = crossing::device(&folder);
         let entries = Dir::read_from(&folder).map_err(|errno| self.error(path, errno))?;
-        let mut all = Vec::new();
+        let mut names = 0;
         for entry in entries {
             goes_on();
-            if all.len() == names_max {
-                return Err(SourceError::Denied {
-                    path: text(path),
-                    reason: format!("it has more than {names_max} names"),
-                });
-            }
             let entry = entry.map_err(|errno| self.error(path, errno))?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
@@ -216,11 +215,22 @@ impl Plain {
             if device != device_here && device.as_deref().is_some_and(crossing::is_ours) {
                 continue;
             }
-            if let Ok(stat) = self.stat_of(&at, name) {
-                all.push((name.to_vec(), stat));
+            let Ok(stat) = self.stat_of(&at, name) else {
+                continue;
+            };
+            if names == names_max {
+                return Err(SourceError::Denied {
+                    path: text(path),
+                    reason: format!(
+                        "it has more than {names_max} names, and cannot be listed: its files can be opened by their names; or spread \
+                         them over folders below it"
+                    ),
+                });
             }
+            names += 1;
+            each(name, stat);
         }
-        Ok(all)
+        Ok(())
     }
 
     /// See [`crate::Source::read`]. The file's version is looked at before and after.
@@ -251,7 +261,9 @@ impl Plain {
         if let Ok(Some(read)) = read {
             return Ok(read);
         }
-        self.open.lock().files.remove(&file.path);
+        let former = self.open.lock().files.remove(&file.path);
+        // To close it may take long: not under the lock.
+        drop(former);
         Err(match read {
             Err(errno) => self.error(&file.path, errno),
             Ok(_) => changed(),
@@ -297,6 +309,14 @@ impl Plain {
             && version(&seen) == file.version
         {
             return Ok((known, seen));
+        }
+        // To open what is no file may do something: rewind a tape, wake a waiting writer.
+        let name = self.open_at(&file.path, OFlags::PATH)?;
+        let seen = look(&name).map_err(|errno| self.error(&file.path, errno))?;
+        if version(&seen) != file.version || !is_file(&seen) {
+            return Err(SourceError::Changed {
+                path: text(&file.path),
+            });
         }
         let now = File::from(self.open_at(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?);
         let seen = look(&now).map_err(|errno| self.error(&file.path, errno))?;
@@ -370,12 +390,23 @@ fn read(
             None => return Ok(None), // it ends before
         },
     }
-    let seen = look(open)?;
+    let seen = look_anew(open)?;
     Ok((version(&seen) == file.version).then(|| (bytes.freeze(), keep(&seen, for_all))))
 }
 
 fn look(file: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+}
+
+/// As the file server sees it now. What this machine remembers of it (of NFS: up to a minute) may be older than bytes that
+/// were read since.
+fn look_anew(file: impl AsFd) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS)
+}
+
+fn is_file(seen: &Statx) -> bool {
+    FileType::from_raw_mode(seen.stx_mode.into()) == FileType::RegularFile
 }
 
 fn version(seen: &Statx) -> String {
@@ -500,6 +531,26 @@ mod tests {
             .unwrap();
     }
 
+    fn list(folder: &Plain, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        let mut all = Vec::new();
+        let each = |name: &[u8], stat| all.push((name.to_vec(), stat));
+        folder.list(path, || (), 9, each).map(|()| all)
+    }
+
+    #[test]
+    fn as_many_names_are_listed_as_may_be_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Plain::new(dir.path().to_str().unwrap());
+        for at in 0..9 {
+            std::fs::write(dir.path().join(at.to_string()), b"").unwrap();
+        }
+        assert_eq!(list(&folder, b"").unwrap().len(), 9);
+        std::fs::write(dir.path().join("one more"), b"").unwrap();
+        let error = list(&folder, b"").unwrap_err().to_string();
+        assert!(error.contains("more than 9 names"), "{error}");
+        assert!(error.contains("spread them"), "{error}");
+    }
+
     #[test]
     fn names_of_all_kinds_are_listed_and_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -509,7 +560,7 @@ mod tests {
         std::fs::write(dir.path().join("sub/x"), b"").unwrap();
         symlink("sub/x", dir.path().join("link")).unwrap();
         let folder = Plain::new(dir.path().to_str().unwrap());
-        let mut all = folder.list(b"", || (), 9).unwrap();
+        let mut all = list(&folder, b"").unwrap();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         let names: Vec<&[u8]> = all.iter().map(|(name, _)| &name[..]).collect();
         assert_eq!(names, [&b"link"[..], b"odd \xff name", b"sub"]);
@@ -519,13 +570,13 @@ mod tests {
         assert_eq!(&folder.read(&file, 1, 3, Whom::Own).unwrap().0[..], b"ell");
         assert!(folder.read(&file, 3, 3, Whom::Own).is_err(), "past its end");
         assert!(folder.read(&file, u64::MAX, 3, Whom::Own).is_err());
-        assert_eq!(folder.list(b"sub", || (), 9).unwrap().len(), 1);
+        assert_eq!(list(&folder, b"sub").unwrap().len(), 1);
         assert!(matches!(
             folder.stat(b"none"),
             Err(SourceError::NotFound { .. })
         ));
         assert!(matches!(
-            folder.list(b"sub/x", || (), 9),
+            list(&folder, b"sub/x"),
             Err(SourceError::NotFound { .. })
         ));
     }
@@ -674,7 +725,7 @@ mod tests {
             Err(SourceError::NotFound { .. })
         ));
         assert!(folder.open.lock().files.is_empty());
-        assert_eq!(folder.list(b"", || (), 9).unwrap()[0].0, b"g");
+        assert_eq!(list(&folder, b"").unwrap()[0].0, b"g");
         assert_eq!(
             &folder.read(&at(&folder, b"g"), 0, 3, Whom::Own).unwrap().0[..],
             b"six"

@@ -6,11 +6,13 @@
 //! whoever comes next is told so at once. It ends with whatever comes back: of what is still held, or of a look at the
 //! folder itself, which is taken at once and then as often as somebody wants something, at most every [`SILENCE`].
 //!
-//! **Bounds.** What one name holds is not asked for again (`folder/held.rs`). [`THREADS_MAX`] threads, held ones included; [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
+//! **Bounds.** What one name holds is not asked for again (`folder/held.rs`). [`THREADS_MAX`] threads, and as many more as are at calls that
+//! nobody waits for any longer, up to [`HELD_MAX`] of those: names that hold whoever asks are no reason to keep others waiting.
+//! [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -23,8 +25,10 @@ use crate::source::SourceError;
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// A read may take longer, by its bytes: many at a time on a slow line.
 const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
-/// Threads of one folder.
+/// Threads of one folder that somebody waits for.
 const THREADS_MAX: usize = 32;
+/// Threads of one folder that nobody waits for any longer.
+const HELD_MAX: usize = 128;
 /// Calls that wait for a thread.
 const WAITING_MAX: usize = 1024;
 /// How long a thread with nothing to do stays.
@@ -53,8 +57,17 @@ struct State {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: usize,
     idle: usize,
+    /// Threads that are at calls which nobody waits for any longer.
+    held: usize,
     /// Since when nothing does, and when it was looked last.
     silent: Option<Silent>,
+}
+
+impl State {
+    /// Threads but for those that nobody waits for.
+    fn of_use(&self) -> usize {
+        self.threads - self.held.min(HELD_MAX)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -68,10 +81,21 @@ pub struct Signs {
     inner: Arc<Inner>,
     /// The last sign, or when it began, in milliseconds as in [`Inner::answered_ms`]; [`WAITS`] if it has not.
     last_ms: AtomicU64,
-    given_up: AtomicBool,
+    stage: AtomicU8,
 }
 
 const WAITS: u64 = u64::MAX;
+
+/// Where a call is. It changes under the lock of [`State`] where threads that are held are counted.
+mod stage {
+    pub const ASKED: u8 = 0;
+    pub const BEGUN: u8 = 1;
+    pub const ENDED: u8 = 2;
+    /// Nobody waits for it, and it had not begun: it never will.
+    pub const DROPPED: u8 = 3;
+    /// Nobody waits for it, and a thread is at it.
+    pub const HELD: u8 = 4;
+}
 
 impl Signs {
     /// It goes on.
@@ -79,6 +103,31 @@ impl Signs {
         let now = self.inner.now_ms();
         self.last_ms.store(now, Ordering::Relaxed);
         self.inner.answered_ms.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Signs {
+    /// Whether anybody still wants it.
+    fn begin(&self) -> bool {
+        self.last_ms.store(self.inner.now_ms(), Ordering::Relaxed);
+        let (asked, begun) = (stage::ASKED, stage::BEGUN);
+        let _state = self.inner.state.lock();
+        let begins =
+            self.stage
+                .compare_exchange(asked, begun, Ordering::Relaxed, Ordering::Relaxed);
+        begins.is_ok()
+    }
+}
+
+/// A thread is at a call, until this is dropped, however that comes.
+struct At<'a>(&'a Signs);
+
+impl Drop for At<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.inner.state.lock();
+        if self.0.stage.swap(stage::ENDED, Ordering::Relaxed) == stage::HELD {
+            state.held -= 1;
+        }
     }
 }
 
@@ -91,7 +140,22 @@ struct Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.signs.given_up.store(true, Ordering::Relaxed);
+        let stage = &self.signs.stage;
+        if stage.load(Ordering::Relaxed) == stage::ENDED {
+            return;
+        }
+        let inner = &self.signs.inner;
+        let mut state = inner.state.lock();
+        let left = match stage.load(Ordering::Relaxed) {
+            stage::BEGUN => stage::HELD,
+            stage::ASKED => stage::DROPPED,
+            _ => return,
+        };
+        stage.store(left, Ordering::Relaxed);
+        if left == stage::HELD {
+            state.held += 1;
+            inner.go_on(&mut state);
+        }
     }
 }
 
@@ -167,16 +231,17 @@ impl Workers {
         let signs = Arc::new(Signs {
             inner: self.inner.clone(),
             last_ms: AtomicU64::new(WAITS),
-            given_up: AtomicBool::new(false),
+            stage: AtomicU8::new(stage::ASKED),
         });
         let its = signs.clone();
         let job = move || {
-            if its.given_up.load(Ordering::Relaxed) {
+            if !its.begin() {
                 return;
             }
-            its.last_ms.store(its.inner.now_ms(), Ordering::Relaxed);
+            let at = At(&its);
             let result = work(&its);
             its.inner.answered();
+            drop(at);
             tell(result);
         };
         self.inner.put(Box::new(job))?;
@@ -256,11 +321,22 @@ impl Inner {
         }
     }
 
-    fn answered(&self) {
+    fn answered(self: &Arc<Self>) {
         self.answered_ms.store(self.now_ms(), Ordering::Relaxed);
-        if let Some(silent) = self.state.lock().silent.take() {
+        let mut state = self.state.lock();
+        if let Some(silent) = state.silent.take() {
             let (place, secs) = (&self.place, silent.since.elapsed().as_secs());
             tracing::warn!(%place, secs, "a folder answers again");
+            self.go_on(&mut state);
+        }
+    }
+
+    /// The place of a thread that is held is another's, unless nothing at all comes from the folder.
+    fn go_on(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
+        if state.silent.is_none()
+            && let Err(error) = self.wake(state)
+        {
+            tracing::debug!(%error, "nobody takes the place of a thread that is held");
         }
     }
 
@@ -284,7 +360,8 @@ impl Inner {
     /// A look that nobody waits for. What is held ends the silence by itself when it comes back; but it may have been lost.
     fn look_again(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, silent: Silent) {
         let is_time = |looked: Instant| looked.elapsed() >= self.patience;
-        if !silent.looked.is_none_or(is_time) || state.threads - state.idle >= THREADS_MAX {
+        let is_full = state.of_use() - state.idle >= THREADS_MAX;
+        if !silent.looked.is_none_or(is_time) || is_full {
             return;
         }
         let looked = Some(Instant::now());
@@ -301,7 +378,7 @@ impl Inner {
 
     /// Sees that somebody takes what waits.
     fn wake(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) -> Result<(), SourceError> {
-        if state.waiting.len() <= state.idle || state.threads >= THREADS_MAX {
+        if state.waiting.len() <= state.idle || state.of_use() >= THREADS_MAX {
             self.come.notify_one();
             return Ok(());
         }
@@ -468,7 +545,8 @@ mod tests {
         until("it answers again", || !held.is_silent());
         assert_eq!(held.workers.call(|_| Ok(8)).unwrap(), 8);
         assert_eq!(held.entered(), 0, "nobody wants it any more");
-        assert!(held.workers.inner.state.lock().threads <= THREADS_MAX);
+        // And the one that looked.
+        assert!(held.workers.inner.state.lock().threads <= THREADS_MAX + 1);
     }
 
     /// One file that cannot be read is not all of the folder.
@@ -485,6 +563,52 @@ mod tests {
         assert!(!held.workers.is_silent());
         assert!(one.join().unwrap().is_err());
         assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
+    }
+
+    /// Regression: names that held whoever asked for them took all threads, and the whole folder was silent until they came back.
+    #[test]
+    fn threads_that_are_held_leave_others_for_the_rest() {
+        let held = Held::new();
+        let hold = |many: usize| -> Vec<_> {
+            let one = |_| {
+                let (workers, work) = (held.workers.clone(), held.work());
+                std::thread::spawn(move || workers.call(work))
+            };
+            (0..many).map(one).collect()
+        };
+        let first = hold(THREADS_MAX);
+        until("all are held", || {
+            let state = held.workers.inner.state.lock();
+            state.threads == THREADS_MAX && state.idle == 0
+        });
+        for one in first {
+            assert!(one.join().unwrap().is_err());
+        }
+        // The look is held, too: it goes on when somebody comes back.
+        held.workers.inner.state.lock().silent = None;
+        assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
+        assert_eq!(held.workers.inner.state.lock().held, THREADS_MAX);
+        held.let_go();
+        until("all are back", || held.workers.inner.state.lock().held == 0);
+        assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
+    }
+
+    #[test]
+    fn threads_that_are_held_have_a_bound() {
+        let held = Held::new();
+        // Given up at once: what is counted is who is at it still.
+        for _ in 0..HELD_MAX + 2 * THREADS_MAX {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            let work = held.work();
+            runtime.unwrap().block_on(async {
+                let call = held.workers.run(0, work);
+                let _ = tokio::time::timeout(Duration::from_millis(20), call).await;
+            });
+        }
+        let state = held.workers.inner.state.lock();
+        assert!(state.threads <= HELD_MAX + THREADS_MAX, "{}", state.threads);
     }
 
     #[test]

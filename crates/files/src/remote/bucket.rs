@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use object_store::ClientOptions;
 use object_store::RetryConfig;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 
+use crate::folder::Workers;
 use crate::remote::address::checked_endpoint;
 use crate::remote::bounded::Bounded;
 use crate::remote::sifted::Sifted;
@@ -196,6 +198,23 @@ fn half(there: &str, missing: &str) -> String {
     format!("{there} is set in the environment and {missing} is not: set both, or neither")
 }
 
+/// A file's text, if there is such a file. It may be on a file server that does not answer: then whoever asks waits for some seconds, and
+/// those after it do not.
+fn text_of(path: PathBuf) -> Result<Option<String>, String> {
+    static READERS: LazyLock<Workers> = LazyLock::new(|| {
+        let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
+        let look = move || drop(std::fs::metadata(&home));
+        Workers::new("where credentials are kept (~/.aws)", look)
+    });
+    let read = READERS.call(move |_| Ok((std::fs::read_to_string(&path), path)));
+    let (read, path) = read.map_err(|error| error.to_string())?;
+    match read {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
 /// One profile of the files that Amazon's tools share.
 #[derive(Default)]
 struct Profile {
@@ -224,10 +243,8 @@ impl Profile {
             place("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
         ] {
             let Some(path) = path else { continue };
-            match std::fs::read_to_string(&path) {
-                Ok(text) => profile.take(&text),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(format!("{} cannot be read: {error}", path.display())),
+            if let Some(text) = text_of(path)? {
+                profile.take(&text);
             }
         }
         Ok(profile)

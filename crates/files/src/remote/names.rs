@@ -143,7 +143,7 @@ impl Remote {
         self: &Arc<Self>,
         path: &[u8],
         names_max: usize,
-    ) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+    ) -> Result<impl Iterator<Item = (String, Stat)>, SourceError> {
         let path = self.plain(path)?;
         let (me, asked) = (self.clone(), path.clone());
         let most = names_max.min(NAMES_MAX);
@@ -152,8 +152,7 @@ impl Remote {
         if names.is_empty() && self.stat(path.as_bytes())?.kind != Kind::Folder {
             return Err(self.error(&path, Failure::NotFound));
         }
-        let bytes = |(name, stat): (String, Stat)| (name.into_bytes(), stat);
-        Ok(names.into_iter().map(bytes).collect())
+        Ok(names.into_iter())
     }
 
     /// Whether there is anything.

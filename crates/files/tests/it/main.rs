@@ -1,7 +1,8 @@
-//! Sources against servers: real ones, and one that lies.
+//! Sources against servers: real ones, and some that lie or forget.
 
 mod hostile;
 mod lists;
+mod remembered;
 mod servers;
 mod stores;
 mod tls;

@@ -219,7 +219,12 @@ pub enum Refusal {
         "region '{name}' exists already: choose another name, or let it grow with `staves memory grow`"
     )]
     RegionExists { name: String },
-    #[error("region '{name}' cannot get {}: choose a size from 1B to {}", with_unit(*bytes), with_unit(*max))]
+    #[error(
+        "region '{name}' cannot get {}: choose a size from 1B to {}, which is what all regions together may still get; a \
+         pool with more data buckets (the first number of its scheme) may give them more",
+        with_unit(*bytes),
+        with_unit(*max)
+    )]
     BadRegionSize { name: String, bytes: u64, max: u64 },
     #[error(
         "region '{name}' has {} and cannot shrink to {}: make a smaller one and copy what is to stay",
@@ -227,6 +232,19 @@ pub enum Refusal {
         with_unit(*to)
     )]
     RegionShrinks { name: String, from: u64, to: u64 },
+    #[error(
+        "region '{name}' ends at {} and cannot end at {}: choose a size up to {}, which takes all that regions may still \
+         get; or make another region, in a pool with more data buckets (the first number of its scheme)",
+        with_unit(*from),
+        with_unit(*to),
+        with_unit(*max)
+    )]
+    RegionTooLarge {
+        name: String,
+        from: u64,
+        to: u64,
+        max: u64,
+    },
 }
 
 impl Refusal {

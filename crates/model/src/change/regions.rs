@@ -20,8 +20,15 @@ impl ClusterMap {
             return Err(Refusal::RegionExists { name: name.into() });
         }
         let (pool, m) = self.memory_pool(pool)?;
-        let count = groups_for(name, size_bytes, m)?;
-        let stretch = self.add_groups(pool, m, count)?;
+        let max = self.bytes_left_for_regions(m)?;
+        if size_bytes == 0 || size_bytes > max {
+            return Err(Refusal::BadRegionSize {
+                name: name.into(),
+                bytes: size_bytes,
+                max,
+            });
+        }
+        let stretch = self.add_groups(pool, m, size_bytes);
         let region = Region {
             id: RegionId(stretch.first.0),
             name: name.into(),
@@ -49,8 +56,16 @@ impl ClusterMap {
         }
         let mut stretch = None;
         if size_bytes > capacity {
-            let count = groups_for(name, size_bytes - capacity, m)?;
-            stretch = Some(self.add_groups(pool, m, count)?);
+            let max = capacity.saturating_add(self.bytes_left_for_regions(m).unwrap_or(0));
+            if size_bytes > max {
+                return Err(Refusal::RegionTooLarge {
+                    name: name.into(),
+                    from: now,
+                    to: size_bytes,
+                    max,
+                });
+            }
+            stretch = Some(self.add_groups(pool, m, size_bytes - capacity));
         }
         let region = self.regions_of(pool).iter_mut().find(|r| r.name == name);
         let region = region.expect("looked up above");
@@ -113,22 +128,26 @@ impl ClusterMap {
         }
     }
 
-    /// Further groups at the end of a pool. They start at epoch 0, with no members.
-    fn add_groups(&mut self, pool: PoolId, m: u8, count: u32) -> Result<Stretch, Refusal> {
-        if self.groups.len() + count as usize > GROUPS_MAX {
-            return Err(Refusal::TooMany {
-                what: "groups of all pools".into(),
-                max: GROUPS_MAX,
-            });
-        }
+    /// How much all regions together may still get, in whole groups of so many data buckets.
+    fn bytes_left_for_regions(&self, m: u8) -> Result<u64, Refusal> {
+        let too_many = |what: &str, max| Refusal::TooMany {
+            what: what.into(),
+            max,
+        };
+        let of_all = GROUPS_MAX.saturating_sub(self.groups.len());
         let in_regions = self.pools.values().flat_map(|p| p.regions());
         let there: usize = in_regions.map(|region| region.groups().count()).sum();
-        if there + count as usize > REGION_GROUPS_MAX {
-            return Err(Refusal::TooMany {
-                what: "groups of all regions".into(),
-                max: REGION_GROUPS_MAX,
-            });
+        let of_regions = REGION_GROUPS_MAX.saturating_sub(there);
+        match (of_all, of_regions) {
+            (0, _) => Err(too_many("groups of all pools", GROUPS_MAX)),
+            (_, 0) => Err(too_many("groups of all regions", REGION_GROUPS_MAX)),
+            _ => Ok(of_all.min(of_regions) as u64 * stretch_unit(m)),
         }
+    }
+
+    /// Further groups at the end of a pool, for so many bytes. They start at epoch 0, with no members.
+    fn add_groups(&mut self, pool: PoolId, m: u8, bytes: u64) -> Stretch {
+        let count = bytes.div_ceil(stretch_unit(m)) as u32;
         let first = self.next_group;
         self.next_group = GroupId(first.0 + count);
         let revision = self.revision.next();
@@ -139,19 +158,6 @@ impl ClusterMap {
             pool.groups.push(id);
             self.groups.insert(id, group);
         }
-        Ok(stretch)
+        stretch
     }
-}
-
-/// How many groups so many bytes take.
-fn groups_for(name: &str, bytes: u64, m: u8) -> Result<u32, Refusal> {
-    let max = REGION_GROUPS_MAX as u64 * stretch_unit(m);
-    if bytes == 0 || bytes > max {
-        return Err(Refusal::BadRegionSize {
-            name: name.into(),
-            bytes,
-            max,
-        });
-    }
-    Ok(bytes.div_ceil(stretch_unit(m)) as u32)
 }

@@ -647,10 +647,21 @@ mod regions {
                 "{refusal}"
             );
         }
-        assert!(matches!(
-            make(&mut map, "b", 1024 * stretch_unit(1)),
-            Err(Refusal::TooMany { .. })
-        ));
+        // Region 'a' has one of the 1024 groups that regions may have.
+        let refusal = make(&mut map, "b", 1024 * stretch_unit(1)).expect_err("too many");
+        let most = crate::with_unit(1023 * stretch_unit(1));
+        assert!(
+            refusal.to_string().contains(&format!("1B to {most}, ")),
+            "{refusal}"
+        );
+        let refusal = grow(&mut map, "a", 100 << 40).expect_err("too many");
+        let all = crate::with_unit(1024 * stretch_unit(1));
+        let text = refusal.to_string();
+        assert!(
+            text.contains("ends at 1MiB and cannot end at 100TiB"),
+            "{text}"
+        );
+        assert!(text.contains(&format!("up to {all}, ")), "{text}");
         assert!(matches!(
             make(&mut map, "a", 1),
             Err(Refusal::RegionExists { .. })

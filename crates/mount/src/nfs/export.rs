@@ -1,6 +1,6 @@
 //! What is served: paths by their handles, open files and listings, each kept for a while.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use super::recent::Recent;
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
 use crate::files::{FileError, Files, Kind, Stat};
+use crate::listing::Listing as Names;
 
 /// Paths that are found again without listing folders.
 const PATHS_MAX: usize = 1 << 16;
@@ -73,35 +74,42 @@ struct Open<F> {
 #[derive(Debug)]
 pub struct Listing {
     made: Instant,
-    /// Places in the listing, names, and what is known of them. A place is a digest of the name: it stays the same whatever
+    names: Names,
+    /// Places in the listing, and which name is there. A place is a digest of the name: it stays the same whatever
     /// comes and goes around it, and so a listing can be gone on with by any server.
-    pub entries: Vec<(u64, OsString, Stat)>,
+    places: Vec<(u64, usize)>,
 }
 
 /// Places of `.` and `..`.
 pub const DOTS: [u64; 2] = [1, 2];
 
 impl Listing {
-    fn new(names: Vec<(OsString, Stat)>) -> Listing {
-        let place = |name: &OsString| (xxh3_64(name.as_bytes()) >> 1).max(3);
-        let shown = |name: &OsString| name.len() <= NAME_BYTES_MAX;
-        let named = names.into_iter().filter(|(name, _)| shown(name));
-        let mut entries: Vec<_> = named.map(|(name, s)| (place(&name), name, s)).collect();
-        entries.sort_unstable_by(|(a, x, _), (b, y, _)| (a, x).cmp(&(b, y)));
+    fn new(names: Names) -> Listing {
+        let place = |name: &OsStr| (xxh3_64(name.as_bytes()) >> 1).max(3);
+        let shown = |(_, (name, _)): &(usize, (&OsStr, _))| name.len() <= NAME_BYTES_MAX;
+        let named = names.iter().enumerate().filter(shown);
+        let mut places: Vec<_> = named.map(|(at, (name, _))| (place(name), at)).collect();
+        let name = |at: usize| names.get(at).map(|(name, _)| name);
+        places.sort_unstable_by(|(a, x), (b, y)| a.cmp(b).then_with(|| name(*x).cmp(&name(*y))));
         let mut last = DOTS[1];
-        for (place, _, _) in &mut entries {
+        for (place, _) in &mut places {
             // Two names in 2^63 that have the same digest.
             *place = (*place).max(last + 1);
             last = *place;
         }
         let made = Instant::now();
-        Listing { made, entries }
+        Listing {
+            made,
+            names,
+            places,
+        }
     }
 
     /// What comes behind a place.
-    pub fn after(&self, place: u64) -> &[(u64, OsString, Stat)] {
-        let from = self.entries.partition_point(|(at, _, _)| *at <= place);
-        &self.entries[from..]
+    pub fn after(&self, place: u64) -> impl Iterator<Item = (u64, &OsStr, &Stat)> {
+        let from = self.places.partition_point(|(at, _)| *at <= place);
+        let names = self.places[from..].iter();
+        names.filter_map(|(place, at)| self.names.get(*at).map(|(name, stat)| (*place, name, stat)))
     }
 }
 

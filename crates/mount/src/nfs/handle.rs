@@ -12,7 +12,7 @@
 //! on into those whose names fit. Shallow paths are found with a listing for each name. So any server of the same dataset
 //! understands the handles of any other. No secret is in them: who reaches the server may read all of it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -127,10 +127,10 @@ impl Handle {
             Err(FileError::NotFound) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let fit = |(name, stat): &(OsString, Stat)| {
+        let fit = |(name, stat): &(&OsStr, &Stat)| {
             self.fits(level, name) && (last || stat.kind == Kind::Folder)
         };
-        for (name, _) in names.into_iter().filter(fit) {
+        for (name, _) in names.iter().filter(fit) {
             let below = path.join(name);
             let found = self.find_below(dataset, files, below, level + 1, listings_left)?;
             if found.is_some() {

@@ -192,8 +192,8 @@ impl<S: Files> Export<S> {
         ];
         let dots = dots.into_iter().filter(|(at, ..)| *at > place);
         let dots = dots.map(|(at, name, path, stat)| (at, OsStr::new(name), path.to_owned(), stat));
-        let names = listing.after(place).iter();
-        let names = names.map(|(at, name, stat)| (*at, name.as_os_str(), path.join(name), stat));
+        let names = listing.after(place);
+        let names = names.map(|(at, name, stat)| (at, name, path.join(name), stat));
         let mut some = false;
         for (at, name, path, stat) in dots.chain(names) {
             let before = reply.len();

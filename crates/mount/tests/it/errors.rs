@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use staves_mount::Options;
+use staves_mount::{FileError, Files, Folder, FolderFile, Listing, Options, Stat};
 
-use crate::{Fixture, Seen, Watched, errno, noise};
+use crate::{Fixture, Seen, Watched, age, errno, noise, until};
 
 #[test]
 fn whatever_would_change_something_gets_erofs_and_changes_nothing() {
@@ -120,4 +121,112 @@ fn df_shows_what_there_is_and_nothing_free() {
     assert!(shown.f_blocks * shown.f_frsize >= 100_000);
     assert_eq!((shown.f_bfree, shown.f_bavail, shown.f_ffree), (0, 0, 0));
     assert_eq!(shown.f_namemax, 255);
+}
+
+/// A folder all of whose reads are held until they are let go, but for the first half of each file, which is at hand.
+struct Stuck {
+    folder: Folder,
+    held: Arc<AtomicU64>,
+    go: Arc<AtomicBool>,
+}
+
+impl Files for Stuck {
+    type File = FolderFile;
+
+    fn stat(&self, path: &Path) -> Result<Stat, FileError> {
+        self.folder.stat(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
+        self.folder.list(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<FolderFile, FileError> {
+        self.folder.open(path)
+    }
+
+    fn stat_open<'a>(&self, file: &'a FolderFile) -> &'a Stat {
+        self.folder.stat_open(file)
+    }
+
+    fn read(&self, file: &FolderFile, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        let since = Instant::now();
+        while !self.go.load(Ordering::SeqCst) && since.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.folder.read(file, offset, into)
+    }
+
+    fn read_now(&self, file: &FolderFile, offset: u64, into: &mut [u8]) -> bool {
+        let half = self.stat_open(file).size / 2;
+        let is_here = offset + into.len() as u64 <= half;
+        is_here && self.folder.read(file, offset, into) == Ok(into.len())
+    }
+}
+
+/// Regression: reads that waited for a source took all threads that serve the kernel, and what was in memory could not be read.
+#[test]
+fn what_is_at_hand_is_read_while_others_wait_for_what_is_not() {
+    const FILES: u64 = 40;
+    const SIZE: usize = 1 << 20;
+    let (held, go) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let fill = |source: &Path| {
+        for i in 0..FILES {
+            let path = source.join(i.to_string());
+            std::fs::write(&path, noise(i, SIZE)).unwrap();
+            age(&path);
+        }
+    };
+    let wrap = |folder| Stuck {
+        folder,
+        held: held.clone(),
+        go: go.clone(),
+    };
+    let Some(fixture) = Fixture::with(&Options::default(), fill, wrap) else {
+        return;
+    };
+    let files: Vec<File> = (0..FILES)
+        .map(|i| File::open(fixture.at(&i.to_string())).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        // Whatever fails below, nobody waits for ever.
+        let _go = Release(&go);
+        let waiting: Vec<_> = (0..FILES)
+            .map(|i| {
+                let file = &files[i as usize];
+                scope.spawn(move || {
+                    let mut bytes = [0; 4096];
+                    file.read_exact_at(&mut bytes, SIZE as u64 - 4096).unwrap();
+                    assert_eq!(bytes[..], noise(i, SIZE)[SIZE - 4096..]);
+                })
+            })
+            .collect();
+        until("all of them wait", || held.load(Ordering::SeqCst) >= FILES);
+        let (done, read) = std::sync::mpsc::channel();
+        let file = &files[0];
+        scope.spawn(move || {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            let _ = done.send(bytes);
+        });
+        let bytes = read.recv_timeout(Duration::from_secs(30));
+        assert_eq!(bytes.expect("it is at hand")[..], noise(0, SIZE)[..4096]);
+        go.store(true, Ordering::SeqCst);
+        for one in waiting {
+            one.join().unwrap();
+        }
+    });
+}
+
+/// Lets go, however a test ends.
+struct Release<'a>(&'a AtomicBool);
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

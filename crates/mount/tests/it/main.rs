@@ -9,13 +9,14 @@ mod points;
 mod reads;
 mod versions;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use staves_mount::{FileError, Files, Folder, FolderFile, Kind, Mounted, Options, Stat, mount};
+use staves_mount::{
+    FileError, Files, Folder, FolderFile, Kind, Listing, Mounted, Options, Stat, mount,
+};
 use tempfile::TempDir;
 
 /// Whether this machine can mount; a test that cannot says so, or fails where that is asked for.
@@ -150,7 +151,7 @@ impl Files for Watched {
         }
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
         self.folder.list(path)
     }
 

@@ -1,6 +1,5 @@
 //! A source that changes while it is read.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use staves_mount::{FileError, Files, Kind, Options, Stat, Version};
+use staves_mount::{FileError, Files, Kind, Listing, Options, Stat, Version};
 
 use crate::{Fixture, Seen, Watched, age, can_mount, errno, noise, until};
 
@@ -211,8 +210,11 @@ impl Files for Shared {
         }
     }
 
-    fn list(&self, _: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
-        Ok(vec![("file".into(), self.0.seen(Kind::File))])
+    fn list(&self, _: &Path) -> Result<Listing, FileError> {
+        Ok(Listing::from_iter([(
+            "file".into(),
+            self.0.seen(Kind::File),
+        )]))
     }
 
     fn open(&self, path: &Path) -> Result<Stat, FileError> {

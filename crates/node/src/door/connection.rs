@@ -23,12 +23,14 @@ use super::places::{Part, Places};
 use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
 use crate::node::Running;
 use crate::resp::{
-    After, Args, Command, Join, Limits, Name, Ops, Output, Parser, Protocol, Redirect, Session,
-    cross_slot, elsewhere,
+    After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, Protocol, Redirect,
+    Session, Transaction, cross_slot, elsewhere,
 };
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
 const PLACES_MAX: usize = 1024;
+/// Most bytes of those commands, and of answers to them that wait for an earlier one. Beyond, nothing more is read.
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of answers that wait to be written, of one connection. Beyond, nothing more is read.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of values that one command is answered, or those that the largest value alone may have, if that
@@ -40,13 +42,6 @@ pub(super) const READ_BYTES: usize = 16 << 10;
 const TURN_BYTES: usize = 1 << 20;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
-
-/// What a transaction is answered: its beginning, what follows that, and its end.
-const NO_TRANSACTIONS: &str = "ERR unknown command 'MULTI': there are no transactions here; what follows is not done, up to EXEC or DISCARD";
-const NOT_DONE: &str =
-    "ERR not done: it follows a MULTI, which was refused; EXEC or DISCARD ends that";
-const ABORTED: &str =
-    "EXECABORT Transaction discarded: there are no transactions here; nothing was done";
 
 /// One connection: what has been read and not taken apart, and the rest.
 pub(super) struct Connection {
@@ -71,8 +66,7 @@ struct Desk {
     now: Time,
     deadline: Time,
     commands: u64,
-    /// A MULTI was refused: nothing is done up to its EXEC.
-    in_refused_multi: bool,
+    transaction: Transaction,
     /// The connection is to be closed once everything is answered.
     closing: bool,
 }
@@ -84,6 +78,7 @@ impl Connection {
         id: u64,
         addr: String,
         local: String,
+        transaction: Transaction,
     ) -> Connection {
         let host = &running.host;
         let session = Session::new(id, addr, local, host.clock.uptime());
@@ -108,7 +103,7 @@ impl Connection {
                 now: Time::ZERO,
                 deadline: Time::ZERO,
                 commands: 0,
-                in_refused_multi: false,
+                transaction,
                 closing: false,
                 running,
             },
@@ -181,7 +176,11 @@ impl Connection {
                 }
                 Ok(Some(frame)) => {
                     at += frame.used;
+                    let place = desk.places.next();
                     desk.command(Command::of(frame.args, desk.running.value_bytes_max));
+                    if desk.places.next() != place {
+                        desk.places.weigh(frame.used);
+                    }
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -259,6 +258,7 @@ fn give_up(
 impl Desk {
     fn has_room(&self) -> bool {
         self.places.len() < PLACES_MAX
+            && self.places.weight() < WAITING_BYTES_MAX
             && self.output.len() + self.places.held_bytes() < OUTPUT_BYTES_MAX
     }
 
@@ -380,9 +380,23 @@ impl Desk {
     fn command(&mut self, command: Command<'_>) {
         self.commands += 1;
         match command {
-            Command::Data { .. } | Command::KeyCount if self.in_refused_multi => {
-                self.error(NOT_DONE);
+            Command::Transaction(mark) => {
+                let out = self.places.tail(&mut self.output);
+                match self.transaction.step(mark) {
+                    Ok(()) => out.ok(),
+                    Err(text) => out.error(text),
+                }
             }
+            Command::Nothing => self.commands -= 1,
+            Command::Local {
+                name: Name::Reset | Name::Quit,
+                ..
+            } if self.transaction.is_open => {
+                self.transaction = Transaction::default();
+                self.commands -= 1;
+                self.command(command);
+            }
+            _ if self.transaction.is_open => self.error(NOT_DONE),
             Command::Data {
                 ops: Ops::One(op),
                 join,
@@ -401,25 +415,15 @@ impl Desk {
                     ..
                 } = self;
                 let out = places.tail(output);
-                let after = session.answer(name, args, || running.facts(), out);
+                let after = session.answer(name, args, &**running, out);
                 self.closing |= after == After::Close;
-                self.in_refused_multi &= name != Name::Reset;
                 if matches!(name, Name::Client | Name::Hello | Name::Reset) {
                     let client = self.session.client();
                     let mut clients = self.running.door.clients.lock();
                     clients.insert(client.id, client.clone());
                 }
             }
-            Command::Multi => {
-                self.in_refused_multi = true;
-                self.error(NO_TRANSACTIONS);
-            }
-            Command::EndMulti(text) => match std::mem::take(&mut self.in_refused_multi) {
-                true => self.error(ABORTED),
-                false => self.error(&text),
-            },
             Command::Refused(text) => self.error(&text),
-            Command::Nothing => self.commands -= 1,
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::Phase;
 use super::connection::{READ_BYTES, speaks_http};
 use crate::entry::Entry;
-use crate::resp::{Limits, Output, Parser};
+use crate::resp::{Limits, Mark, Output, Parser, Transaction};
 
 /// Answers in one write, so many bytes of them.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
@@ -24,19 +24,20 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 const WRITE: Duration = Duration::from_secs(5);
 
 /// Answers until the node has joined: what is left is the beginning of a command that has not come whole.
-/// `None` if the connection ends here.
+/// `None` if the connection ends here. A transaction that began here ends where its connection goes on.
 pub(super) async fn wait(
     socket: &mut TcpStream,
     entry: &Entry,
     limits: Limits,
     phase: &mut watch::Receiver<Phase>,
-) -> io::Result<Option<BytesMut>> {
+) -> io::Result<Option<(BytesMut, Transaction)>> {
     let mut lobby = Lobby {
         input: BytesMut::new(),
         output: Output::new(),
         parser: Parser::new(limits),
         refusal: format!("LOADING {}", entry.not_yet()),
         closing: false,
+        transaction: Transaction::default(),
     };
     loop {
         let all_answered = lobby.answer();
@@ -56,7 +57,7 @@ pub(super) async fn wait(
             biased;
             joined = phase.wait_for(|p| *p > Phase::Joining) => {
                 // The sender is gone if the node could not start.
-                return Ok(joined.is_ok().then_some(lobby.input));
+                return Ok(joined.is_ok().then_some((lobby.input, lobby.transaction)));
             }
             count = socket.read_buf(&mut lobby.input) => lobby.closing = count? == 0,
         }
@@ -69,6 +70,7 @@ struct Lobby {
     parser: Parser,
     refusal: String,
     closing: bool,
+    transaction: Transaction,
 }
 
 impl Lobby {
@@ -83,8 +85,11 @@ impl Lobby {
                 }
                 Ok(Some(frame)) => {
                     at += frame.used;
-                    if !frame.args.is_empty() {
-                        self.output.error(&self.refusal);
+                    match Mark::of(frame.args).map(|mark| self.transaction.step(mark)) {
+                        Some(Ok(())) => self.output.ok(),
+                        Some(Err(text)) => self.output.error(text),
+                        None if frame.args.is_empty() => {}
+                        None => self.output.error(&self.refusal),
                     }
                 }
                 Ok(None) => all = true,

@@ -30,6 +30,8 @@ struct Place {
     missing: usize,
     /// Until when it may take.
     deadline: Time,
+    /// Bytes that it takes while it waits: what was asked, and what was answered.
+    weight: usize,
     /// The answers to the commands behind it, up to the next place.
     after: Output,
 }
@@ -57,6 +59,8 @@ pub(super) struct Places {
     queue: VecDeque<Place>,
     /// Bytes of answers behind all places but the last.
     behind: usize,
+    /// What all places weigh.
+    weight: usize,
 }
 
 impl Places {
@@ -115,8 +119,22 @@ impl Places {
             parts,
             missing,
             deadline,
+            weight: 0,
             after: Output::new(),
         });
+    }
+
+    /// What the last command that took a place has asked, in bytes.
+    pub(super) fn weigh(&mut self, bytes: usize) {
+        if let Some(place) = self.queue.back_mut() {
+            place.weight += bytes;
+            self.weight += bytes;
+        }
+    }
+
+    /// Bytes of what the commands that wait have asked, and of their answers until now.
+    pub(super) fn weight(&self) -> usize {
+        self.weight
     }
 
     /// What the operations that wait at this node's buckets ask.
@@ -152,8 +170,14 @@ impl Places {
         if let Some(part) = place.parts.get(part)
             && !matches!(part, Part::Answered(_))
         {
+            let bytes = match &answer {
+                Answer::Value(value) => value.len(),
+                _ => 0,
+            };
             *part = Part::Answered(answer);
             place.missing -= 1;
+            place.weight += bytes;
+            self.weight += bytes;
         }
     }
 
@@ -169,6 +193,7 @@ impl Places {
                 break;
             };
             self.first += 1;
+            self.weight -= place.weight;
             match place.parts {
                 Parts::One(Part::Answered(answer)) => {
                     output.join(place.protocol, place.join, &[answer]);
@@ -231,6 +256,26 @@ mod tests {
         assert_eq!(written(&mut output), ":1\r\n:2\r\n:3\r\n:4\r\n");
         assert_eq!((places.len(), places.next()), (0, 2));
         places.settle(0, 0, Answer::Nil);
+    }
+
+    /// Regression: what was asked by commands that waited, and answers behind an earlier one, counted as nothing: a client whose writes
+    /// waited for slow copies took a thousand times its values' size.
+    #[test]
+    fn what_waits_weighs_what_was_asked_and_answered_until_it_leaves() {
+        let (mut places, mut output) = (Places::default(), Output::new());
+        places.weigh(7);
+        assert_eq!(places.weight(), 0, "nothing waits");
+        for bytes in [1000, 50] {
+            places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Away);
+            places.weigh(bytes);
+        }
+        places.settle(1, 0, Answer::Value(vec![0; 300].into()));
+        places.settle(1, 0, Answer::Value(vec![0; 300].into()));
+        places.release(&mut output);
+        assert_eq!(places.weight(), 1350);
+        places.settle(0, 0, Answer::Ok);
+        places.release(&mut output);
+        assert_eq!((places.weight(), places.len()), (0, 0));
     }
 
     #[test]

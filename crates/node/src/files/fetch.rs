@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use staves_files::{FileVersion, Keep, SourceError};
+use staves_files::{FileVersion, Keep, Source, SourceError};
 use staves_store::blocks::PART_BYTES;
 use staves_wire::files::{FileFetch, FileId, FilePut};
 use staves_wire::{ErrorCode, ErrorPacket};
@@ -101,7 +101,7 @@ pub(super) async fn fetch(
         files.rest.read(file, from, len as u64);
         return Ok(Fetched::Bytes(bytes, Keep::Yes));
     }
-    let Some(source) = files.source(pool.id, &ask.dataset) else {
+    let Some(source) = files.source_of(pool.id, &ask.dataset, file) else {
         let why = format!("the source of {} is not for this node", ask.dataset);
         return Ok(Fetched::Not(why));
     };
@@ -125,13 +125,15 @@ pub(super) async fn fetch(
     let (bytes, keep) = match read {
         Ok(read) => read,
         Err(error) => {
-            if let SourceError::Denied { .. } = error {
-                files.refuse(&version.dataset, &source);
+            // What a folder refuses costs little to ask for again.
+            if let (SourceError::Denied { .. }, Source::Remote(_)) = (&error, &source) {
+                files.refused.add(&version.dataset, file);
             }
             log(&error);
             return Ok(Fetched::Not(error.to_string()));
         }
     };
+    files.refused.gave(&version.dataset);
     pool.counts
         .asked_bytes
         .fetch_add(len as u64, Ordering::Relaxed);

@@ -61,7 +61,7 @@ pub(super) async fn lost(
     let Ok(_turn) = tokio::time::timeout_at(deadline.into(), line.turn()).await else {
         return Err(busy());
     };
-    if let Some(source) = files.source(pool.id, &version.dataset) {
+    if let Some(source) = files.source_of(pool.id, &version.dataset, file) {
         let missing = self::missing(pool, file, stretch, parts);
         fetch(
             files,

@@ -273,7 +273,7 @@ async fn call(files: &Files, node: NodeId, ask: &Message) -> Result<Message, Err
 }
 
 /// Runs of parts that are there: from, to.
-fn runs(parts: u32) -> Vec<(usize, usize)> {
+pub(super) fn runs(parts: u32) -> Vec<(usize, usize)> {
     let mut runs = Vec::new();
     let mut from = None;
     for part in 0..=BLOCK_PARTS {

@@ -42,7 +42,7 @@ pub(super) fn answer(
 
 /// A node's id in the form that Redis Cluster's have: 40 hexadecimal digits.
 pub(super) fn node_name(cluster: ClusterId, node: NodeId) -> String {
-    format!("{:016x}{:024x}", cluster.0, node.0)
+    format!("{cluster}{:024x}", node.0)
 }
 
 /// A run of slots that one node serves.

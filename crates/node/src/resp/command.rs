@@ -5,6 +5,7 @@ use staves_wire::cache::{Condition, KEY_BYTES_MAX, Op};
 use super::output::Join;
 use super::parse::{Args, integer};
 use super::table::{Entry, Name, fits, lookup};
+use super::transaction::Mark;
 
 /// The operations of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,11 +45,9 @@ pub enum Command<'a> {
         /// Its arguments; their number fits the command (and the subcommand).
         args: Args<'a>,
     },
-    /// MULTI, which is refused. What a client sends behind it, without waiting for that answer, was meant to be done
-    /// together with the rest or not at all: it MUST be refused as well, up to [`Command::EndMulti`].
-    Multi,
-    /// EXEC or DISCARD, and how it is refused where no MULTI was before.
-    EndMulti(String),
+    /// What begins or ends a transaction, of which nothing is done: see [`Transaction`](super::Transaction). What lies between MUST
+    /// be refused.
+    Transaction(Mark),
     /// Not done, and why: the error as it goes on the wire, behind the `-`.
     Refused(String),
     /// An empty line: no answer.
@@ -62,7 +61,7 @@ impl<'a> Command<'a> {
             return Command::Nothing;
         }
         let Some(entry) = lookup(args.at(0)) else {
-            return unknown_or_transaction(args);
+            return not_here(args);
         };
         if !entry.takes(args.len()) || (entry.name == Name::MSet && args.len().is_multiple_of(2)) {
             return Command::Refused(wrong_arity(entry.text));
@@ -127,7 +126,7 @@ fn data<'a>(name: Name, args: Args<'a>) -> Result<Command<'a>, String> {
                 Join::Plain,
             )
         }
-        Name::Del | Name::Unlink => return Ok(each(args, Join::Sum, |key| Op::Del { key })),
+        Name::Del | Name::Unlink => return Ok(each(args, Join::Deleted, |key| Op::Del { key })),
         Name::Exists => return Ok(each(args, Join::Sum, |key| Op::Exists { key })),
         Name::MGet => return Ok(each(args, Join::Each, |key| Op::Get { key })),
         Name::MSet => {
@@ -264,15 +263,82 @@ fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
-fn unknown_or_transaction(args: Args<'_>) -> Command<'_> {
-    let is = |name: &str| args.at(0).eq_ignore_ascii_case(name.as_bytes());
-    if is("MULTI") {
-        return Command::Multi;
+/// What Redis has and is not here: what to say of it. Some clients send a script again for ever where its command is unknown.
+const NOT_HERE: [(&[&str], &str); 6] = [
+    (
+        &[
+            "EVAL",
+            "EVALSHA",
+            "EVAL_RO",
+            "EVALSHA_RO",
+            "SCRIPT",
+            "FCALL",
+            "FCALL_RO",
+            "FUNCTION",
+        ],
+        "scripts are not supported",
+    ),
+    (
+        &[
+            "EXPIRE",
+            "PEXPIRE",
+            "EXPIREAT",
+            "PEXPIREAT",
+            "EXPIRETIME",
+            "PEXPIRETIME",
+            "PERSIST",
+            "TTL",
+            "PTTL",
+            "SETEX",
+            "PSETEX",
+            "GETEX",
+            "TOUCH",
+        ],
+        "keys do not expire yet: that comes with a later version",
+    ),
+    (
+        &["SCAN", "KEYS", "RANDOMKEY"],
+        "keys cannot be listed yet: that comes with a later version",
+    ),
+    (
+        &["FLUSHALL", "FLUSHDB", "SWAPDB"],
+        "there is no command yet that empties a pool: delete keys by their names, or the pool ('staves pool delete')",
+    ),
+    (
+        &["WATCH", "UNWATCH"],
+        "transactions are not supported: use INCR, APPEND, SET with NX or XX, GETSET or GETDEL, which are atomic",
+    ),
+    (
+        &[
+            "SUBSCRIBE",
+            "UNSUBSCRIBE",
+            "PSUBSCRIBE",
+            "PUNSUBSCRIBE",
+            "SSUBSCRIBE",
+            "SUNSUBSCRIBE",
+            "PUBLISH",
+            "SPUBLISH",
+            "PUBSUB",
+            "MONITOR",
+        ],
+        "publish and subscribe are not supported",
+    ),
+];
+
+fn not_here(args: Args<'_>) -> Command<'_> {
+    if let Some(mark) = Mark::of(args) {
+        return match args.len() {
+            1 => Command::Transaction(mark),
+            _ => Command::Refused(wrong_arity(&shown(args.at(0), 128).to_ascii_lowercase())),
+        };
     }
-    match is("EXEC") || is("DISCARD") {
-        true => Command::EndMulti(unknown(args)),
-        false => Command::Refused(unknown(args)),
-    }
+    let name = args.at(0);
+    let is = |text: &&str| name.eq_ignore_ascii_case(text.as_bytes());
+    let known = NOT_HERE.iter().find(|(names, _)| names.iter().any(is));
+    Command::Refused(match known {
+        Some((_, why)) => format!("ERR '{}': {why}. Nothing was done", shown(name, 128)),
+        None => unknown(args),
+    })
 }
 
 /// Redis 7's words for a command that does not exist, with as much of its arguments as Redis shows.
@@ -373,7 +439,7 @@ mod tests {
             ("DECR k", Op::IncrBy { key: b"k", by: -1 }, Join::Plain),
             ("INCRBY k 7", Op::IncrBy { key: b"k", by: 7 }, Join::Plain),
             ("DECRBY k 7", Op::IncrBy { key: b"k", by: -7 }, Join::Plain),
-            ("DEL k", Op::Del { key: b"k" }, Join::Sum),
+            ("DEL k", Op::Del { key: b"k" }, Join::Deleted),
             ("EXISTS k", Op::Exists { key: b"k" }, Join::Sum),
             ("MGET k", Op::Get { key: b"k" }, Join::Each),
         ];
@@ -398,8 +464,8 @@ mod tests {
                 other => panic!("{text}: {other:?}"),
             })
         };
-        assert_eq!(count("DEL a b c"), (3, Join::Sum));
-        assert_eq!(count("UNLINK a b"), (2, Join::Sum));
+        assert_eq!(count("DEL a b c"), (3, Join::Deleted));
+        assert_eq!(count("UNLINK a b"), (2, Join::Deleted));
         assert_eq!(count("EXISTS a a a"), (3, Join::Sum));
         assert_eq!(count("MGET a b"), (2, Join::Each));
         assert_eq!(count("MSET a 1 b 2"), (2, Join::AllDone));
@@ -451,6 +517,30 @@ mod tests {
             long,
             format!("ERR unknown command '{name}', with args beginning with: '{arg}' ")
         );
+    }
+
+    /// Regression: a client of Java sends a script again, thousands of times a second and without end, where the error begins
+    /// with "ERR unknown command".
+    #[test]
+    fn what_redis_has_and_is_not_here_is_refused_in_words_of_its_own() {
+        for (text, says) in [
+            ("EVAL return 0", "scripts are not supported"),
+            ("evalsha 0123 0", "scripts are not supported"),
+            ("SETEX k 10 v", "do not expire yet"),
+            ("EXPIRE k 10", "do not expire yet"),
+            ("SCAN 0", "cannot be listed yet"),
+            ("FLUSHALL", "staves pool delete"),
+            ("WATCH k", "transactions are not supported"),
+            ("SUBSCRIBE c", "not supported"),
+        ] {
+            let said = refusal(text);
+            assert!(
+                said.contains(says) && said.ends_with("Nothing was done"),
+                "{said}"
+            );
+            assert!(!said.contains("unknown command"), "{said}");
+            assert!(lookup(text.split(' ').next().unwrap().as_bytes()).is_none());
+        }
     }
 
     #[test]

@@ -8,6 +8,30 @@ use staves_model::{ClusterMap, NodeId, Pool};
 use super::redirect::Redirect;
 use crate::cpu::CpuTime;
 
+/// Who knows what the door tells. Each is asked only by the commands that need it: all clients of a node that died greet the
+/// next one at the same time, and what greetings cost must not grow with how many there are.
+pub trait Tells {
+    /// What is known without asking anybody.
+    fn brief(&self) -> Brief;
+    /// The node and the cluster.
+    fn facts(&self) -> Facts;
+    /// Open connections, as far as the driver lists them; the asking one need not be among them. Takes time by their number.
+    fn clients(&self) -> Vec<ClientFacts>;
+}
+
+/// What greetings and clocks need.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Brief {
+    /// What clients are told that ask for another node's key.
+    pub redirect: Redirect,
+    /// The program's version.
+    pub version: &'static str,
+    /// Since the process started.
+    pub uptime: Duration,
+    /// The wall clock, since 1970.
+    pub unix_time: Duration,
+}
+
 /// A snapshot of all that local commands answer from.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -17,22 +41,16 @@ pub struct Facts {
     pub node: NodeId,
     /// The name of the pool that the door serves.
     pub pool: String,
-    /// What clients are told that ask for another node's key.
-    pub redirect: Redirect,
-    /// The program's version.
-    pub version: &'static str,
-    /// Since the process started.
-    pub uptime: Duration,
-    /// The wall clock, since 1970.
-    pub unix_time: Duration,
+    /// What greetings tell, too.
+    pub brief: Brief,
     /// The RESP door's port.
     pub port: u16,
     /// The largest value that the node takes.
     pub value_bytes_max: usize,
     /// Most connections at a time.
     pub clients_max: u32,
-    /// Open connections, as far as the driver lists them; the asking one need not be among them.
-    pub clients: Vec<ClientFacts>,
+    /// Open connections.
+    pub connected: usize,
     /// Connections accepted since the start.
     pub connections_total: u64,
     /// Commands done since the start.

@@ -59,16 +59,16 @@ fn server(facts: &Facts, text: &mut String) {
     lines!(
         text,
         "redis_version" = REDIS_VERSION,
-        "staves_version" = facts.version,
-        "redis_mode" = facts.redirect.mode(),
+        "staves_version" = facts.brief.version,
+        "redis_mode" = facts.brief.redirect.mode(),
         "os" = std::env::consts::OS,
         "arch_bits" = usize::BITS,
         "process_id" = std::process::id(),
         "run_id" = super::cluster::node_name(facts.map.cluster, facts.node),
         "tcp_port" = facts.port,
-        "server_time_usec" = facts.unix_time.as_micros(),
-        "uptime_in_seconds" = facts.uptime.as_secs(),
-        "uptime_in_days" = facts.uptime.as_secs() / 86_400,
+        "server_time_usec" = facts.brief.unix_time.as_micros(),
+        "uptime_in_seconds" = facts.brief.uptime.as_secs(),
+        "uptime_in_days" = facts.brief.uptime.as_secs() / 86_400,
         "config_file" = facts.config_file,
     );
 }
@@ -76,7 +76,7 @@ fn server(facts: &Facts, text: &mut String) {
 fn clients(facts: &Facts, text: &mut String) {
     lines!(
         text,
-        "connected_clients" = facts.clients.len().max(1),
+        "connected_clients" = facts.connected.max(1),
         "maxclients" = facts.clients_max,
         "blocked_clients" = 0,
     );
@@ -130,7 +130,7 @@ fn cpu(facts: &Facts, text: &mut String) {
 fn cluster(facts: &Facts, text: &mut String) {
     lines!(
         text,
-        "cluster_enabled" = u8::from(facts.redirect == Redirect::Moved)
+        "cluster_enabled" = u8::from(facts.brief.redirect == Redirect::Moved)
     );
 }
 
@@ -142,7 +142,7 @@ fn staves(facts: &Facts, text: &mut String) {
     lines!(
         text,
         "node" = facts.node,
-        "cluster" = format_args!("{:016x}", facts.map.cluster.0),
+        "cluster" = facts.map.cluster,
         "map_revision" = facts.map.revision,
         "pool" = facts.pool,
         "scheme" = scheme,
@@ -159,7 +159,7 @@ fn keyspace(facts: &Facts, text: &mut String) {
 /// What CONFIG GET shows: the options of Redis that clients and tools look at, with what holds here.
 pub fn config_options(facts: &Facts) -> Vec<(&'static str, String)> {
     let text = String::from;
-    let cluster = match facts.redirect {
+    let cluster = match facts.brief.redirect {
         Redirect::Forward => "no",
         Redirect::Moved => "yes",
     };

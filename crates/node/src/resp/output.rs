@@ -5,6 +5,7 @@
 //! but stands between such buffers as it is. It is a [`Buf`], so that tokio's `write_buf` sends all of it
 //! in vectored writes.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -31,8 +32,10 @@ pub enum Join {
     Done,
     /// An array of all values (MGET).
     Each,
-    /// The sum of all numbers (DEL, EXISTS).
+    /// The sum of all numbers (EXISTS).
     Sum,
+    /// How many were there and are no more (DEL).
+    Deleted,
     /// OK when all are done (MSET).
     AllDone,
 }
@@ -184,8 +187,8 @@ impl Output {
 
     /// The answer to a command from the answers to its operations, in their order.
     pub fn join(&mut self, protocol: Protocol, join: Join, answers: &[Answer]) {
-        if let Some(Answer::Error(code, text)) = answers.iter().find(|a| is_error(a)) {
-            return self.failure(*code, text);
+        if let Some((code, text)) = failed(join, answers) {
+            return self.failure(code, &text);
         }
         match join {
             Join::Plain => self.answer(protocol, &answers[0]),
@@ -194,7 +197,7 @@ impl Output {
                 self.array(answers.len());
                 answers.iter().for_each(|a| self.answer(protocol, a));
             }
-            Join::Sum => self.integer(answers.iter().map(number).sum()),
+            Join::Sum | Join::Deleted => self.integer(answers.iter().map(number).sum()),
             Join::AllDone => self.ok(),
         }
     }
@@ -249,8 +252,32 @@ impl Output {
     }
 }
 
-fn is_error(answer: &Answer) -> bool {
-    matches!(answer, Answer::Error(..))
+/// The error of a command whose operations did not all succeed. One that says that nothing was done is said only where nothing was:
+/// of a write whose other keys were written, or may have been, it is not known.
+fn failed(join: Join, answers: &[Answer]) -> Option<(ErrorCode, Cow<'_, str>)> {
+    let mut errors = answers.iter().filter_map(|answer| match answer {
+        Answer::Error(code, text) => Some((*code, text)),
+        _ => None,
+    });
+    let (code, text) = errors
+        .clone()
+        .find(|(code, _)| !code.nothing_done())
+        .or_else(|| errors.next())?;
+    let writes = matches!(join, Join::Deleted | Join::AllDone);
+    let failed = errors.count() + 1;
+    Some(
+        match writes && code.nothing_done() && failed < answers.len() {
+            false => (code, text.as_str().into()),
+            true => {
+                let done = answers.len() - failed;
+                let text = format!(
+                    "{done} of {} keys were done, the others not: {text}",
+                    answers.len()
+                );
+                (ErrorCode::Deadline, text.into())
+            }
+        },
+    )
 }
 
 fn number(answer: &Answer) -> i64 {
@@ -268,7 +295,8 @@ pub fn error_word(code: ErrorCode) -> &'static str {
         ErrorCode::Deadline
         | ErrorCode::Unreachable
         | ErrorCode::Forgotten
-        | ErrorCode::AnswerGone => "IOERR",
+        | ErrorCode::AnswerGone
+        | ErrorCode::Internal => "IOERR",
         ErrorCode::OutOfMemory => "OOM",
         ErrorCode::Lost | ErrorCode::NoQuorum => "CLUSTERDOWN",
         ErrorCode::Denied | ErrorCode::WrongCluster => "NOPERM",
@@ -364,6 +392,7 @@ mod tests {
             Join::Done,
             Join::Each,
             Join::Sum,
+            Join::Deleted,
             Join::AllDone,
         ] {
             assert_eq!(
@@ -373,9 +402,34 @@ mod tests {
             );
         }
         assert_eq!(
-            join(Join::Each, &[value("a"), full]),
+            join(Join::Each, &[value("a"), full.clone()]),
             "-OOM pool 'cache' is full\r\n"
         );
+        assert_eq!(
+            join(Join::Sum, &[Answer::Int(1), full.clone()]),
+            join(Join::Plain, &[full])
+        );
+    }
+
+    /// Regression: a write of several keys, one of which was refused, said of all that nothing was done; and so did one whose outcome
+    /// was unknown, if an earlier key was refused.
+    #[test]
+    fn a_write_of_many_keys_that_was_done_in_part_never_says_that_nothing_was_done() {
+        let join = |join, answers: &[Answer]| written(|o| o.join(Protocol::Resp2, join, answers));
+        let full = Answer::error(ErrorCode::OutOfMemory, "full");
+        let late = Answer::error(ErrorCode::Deadline, "late");
+        let none = join(Join::AllDone, &[full.clone(), full.clone()]);
+        assert_eq!(none, "-OOM full\r\n");
+        let part = join(Join::AllDone, &[Answer::Ok, full.clone(), Answer::Ok]);
+        assert_eq!(
+            part,
+            "-IOERR 2 of 3 keys were done, the others not: full\r\n"
+        );
+        let part = join(Join::Deleted, &[full.clone(), Answer::Int(1)]);
+        assert!(part.starts_with("-IOERR 1 of 2"), "{part}");
+        assert_eq!(join(Join::AllDone, &[full, late]), "-IOERR late\r\n");
+        let internal = Answer::error(ErrorCode::Internal, "odd");
+        assert_eq!(join(Join::Plain, &[internal]), "-IOERR odd\r\n");
     }
 
     #[test]

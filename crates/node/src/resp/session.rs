@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cluster;
-use super::facts::{ClientFacts, Facts};
+use super::facts::{Brief, ClientFacts, Tells};
 use super::info;
 use super::output::{Output, Protocol};
 use super::parse::{Args, integer};
@@ -58,29 +58,28 @@ impl Session {
         &self.me
     }
 
-    /// Answers a [`Command::Local`](super::Command::Local). `facts` is asked only by commands that tell
-    /// of the node or the cluster.
+    /// Answers a [`Command::Local`](super::Command::Local).
     pub fn answer(
         &mut self,
         name: Name,
         args: Args<'_>,
-        facts: impl FnOnce() -> Facts,
+        who: &impl Tells,
         out: &mut Output,
     ) -> After {
         match name {
             Name::Ping => ping(args, out),
             Name::Echo => out.bulk(args.at(1)),
-            Name::Hello => self.hello(args, facts, out),
+            Name::Hello => self.hello(args, who.brief(), out),
             Name::Auth => out.error(NO_AUTH),
             Name::Select => select(args, out),
             Name::Asking | Name::ReadOnly | Name::ReadWrite => out.ok(),
             Name::Reset => self.reset(out),
-            Name::Time => time(facts().unix_time, out),
-            Name::Info => out.text(self.protocol, &info::info(args, &facts())),
+            Name::Time => time(who.brief().unix_time, out),
+            Name::Info => out.text(self.protocol, &info::info(args, &who.facts())),
             Name::Command => told::command(args, self.protocol, out),
-            Name::Client => self.client_command(args, facts, out),
-            Name::Config => config(args, self.protocol, facts, out),
-            Name::Cluster => cluster::answer(args, self.protocol, facts, out),
+            Name::Client => self.client_command(args, who, out),
+            Name::Config => config(args, self.protocol, who, out),
+            Name::Cluster => cluster::answer(args, self.protocol, || who.facts(), out),
             Name::Quit => {
                 out.ok();
                 return After::Close;
@@ -92,7 +91,7 @@ impl Session {
     }
 
     /// `HELLO [version [AUTH user password] [SETNAME name]]`: all of it or nothing.
-    fn hello(&mut self, args: Args<'_>, facts: impl FnOnce() -> Facts, out: &mut Output) {
+    fn hello(&mut self, args: Args<'_>, brief: Brief, out: &mut Output) {
         let (protocol, name) = match self.hello_wish(args) {
             Ok(wish) => wish,
             Err(refusal) => return out.error(&refusal),
@@ -101,7 +100,6 @@ impl Session {
         if let Some(name) = name {
             self.me.name = name;
         }
-        let facts = facts();
         out.map(protocol, 7);
         let texts = [("server", "redis"), ("version", info::REDIS_VERSION)];
         for (key, value) in texts {
@@ -112,14 +110,14 @@ impl Session {
         out.integer(i64::from(self.me.protocol));
         out.bulk(b"id");
         out.integer(self.me.id as i64);
-        for (key, value) in [("mode", facts.redirect.mode()), ("role", "master")] {
+        for (key, value) in [("mode", brief.redirect.mode()), ("role", "master")] {
             out.bulk(key.as_bytes());
             out.bulk(value.as_bytes());
         }
         out.bulk(b"modules");
         out.array(1);
         out.map(protocol, 2);
-        for (key, value) in [("name", "staves"), ("ver", facts.version)] {
+        for (key, value) in [("name", "staves"), ("ver", brief.version)] {
             out.bulk(key.as_bytes());
             out.bulk(value.as_bytes());
         }
@@ -163,7 +161,7 @@ impl Session {
         out.simple("RESET");
     }
 
-    fn client_command(&mut self, args: Args<'_>, facts: impl FnOnce() -> Facts, out: &mut Output) {
+    fn client_command(&mut self, args: Args<'_>, who: &impl Tells, out: &mut Output) {
         let protocol = self.protocol;
         match subcommand(args).as_str() {
             "id" => out.integer(self.me.id as i64),
@@ -177,12 +175,12 @@ impl Session {
                 Err(refusal) => out.error(&refusal),
             },
             "setinfo" => self.set_info(args, out),
-            "info" => out.text(protocol, &self.me.line(facts().uptime)),
+            "info" => out.text(protocol, &self.me.line(who.brief().uptime)),
             "list" if args.len() > 2 => out.error("ERR syntax error"),
             "list" => {
-                let facts = facts();
-                let others = facts.clients.iter().filter(|c| c.id != self.me.id);
-                let lines = others.chain([&self.me]).map(|c| c.line(facts.uptime));
+                let (all, uptime) = (who.clients(), who.brief().uptime);
+                let others = all.iter().filter(|c| c.id != self.me.id);
+                let lines = others.chain([&self.me]).map(|c| c.line(uptime));
                 out.text(protocol, &lines.collect::<String>());
             }
             "no-evict" | "no-touch" => match args.at(2).to_ascii_lowercase().as_slice() {
@@ -271,7 +269,7 @@ fn ping(args: Args<'_>, out: &mut Output) {
 fn select(args: Args<'_>, out: &mut Output) {
     match integer(args.at(1)) {
         Some(0) => out.ok(),
-        Some(_) => out.error("ERR DB index is out of range"),
+        Some(_) => out.error("ERR DB index is out of range: there is database 0 and no other; keep applications apart by prefixes of their keys"),
         None => out.error("ERR value is not an integer or out of range"),
     }
 }
@@ -282,10 +280,10 @@ fn time(unix_time: Duration, out: &mut Output) {
     out.bulk(unix_time.subsec_micros().to_string().as_bytes());
 }
 
-fn config(args: Args<'_>, protocol: Protocol, facts: impl FnOnce() -> Facts, out: &mut Output) {
+fn config(args: Args<'_>, protocol: Protocol, who: &impl Tells, out: &mut Output) {
     match subcommand(args).as_str() {
         "get" => {
-            let options = info::config_options(&facts());
+            let options = info::config_options(&who.facts());
             let wanted = |name: &str| {
                 args.iter_from(2).any(|pattern| glob(&pattern.to_ascii_lowercase(), name.as_bytes()))
             };

@@ -11,9 +11,9 @@ use staves_wire::{ErrorCode, Message};
 
 use crate::files::{
     MIB, POOL, dataset, dataset_of, folder, from_source, held, in_memory, keys, let_it_age, metric,
-    pattern, read, town_of, write,
+    pattern, read, town_of, with_files, write,
 };
-use crate::town::{Citizen, Town, eventually};
+use crate::town::{Citizen, Parse, Town, eventually};
 
 /// So many that copies of them all, a bucket a round, take much longer than a test does.
 const BUCKETS: u32 = 2048;
@@ -146,6 +146,63 @@ fn d6_nothing_is_fetched_after_a_drain() {
     assert_eq!(metric(&town, AGAIN), 0);
     assert_eq!(fetched(&town), before.0);
     assert_eq!(in_memory(&town, &file), before.1);
+}
+
+/// What only a node has that stops is copied from its memory before it goes, and not fetched again.
+#[test]
+fn d6_who_stops_has_its_files_copied_first() {
+    let size = 24 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = Town::found_as(3, |_, config| config.stop_ms = "300s".parse_millis());
+    // The cache would be handed over anyhow.
+    let name = "cache".into();
+    town.citizens[0]
+        .propose(&Change::DeletePool { name })
+        .unwrap();
+    let mut town = with_files(town, 64 << 20, 512);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    eventually("all of it is in memory", || {
+        read(&town, &data, "a").unwrap();
+        in_memory(&town, &file) == size as u64
+    });
+    remembered(&town);
+    let lost = alone(&town, &file, &[2]);
+    assert!(lost > 0, "it has something that no other has");
+    town.citizens[2].leave();
+    eventually("all of it is in memory without it", || {
+        in_memory(&town, &file) == size as u64
+    });
+    let again = metric(&town, AGAIN);
+    assert!(again * 2 < lost, "{again} of {lost} were fetched again");
+}
+
+/// Regression: a node that stood still and was taken for dead let go of all that it had of files, and it was fetched again; where the
+/// source was gone, it was lost.
+#[test]
+fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
+    let size = 12 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town_of(3, 64 << 20, BUCKETS);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    eventually("all of it is in memory", || {
+        read(&town, &data, "a").unwrap();
+        in_memory(&town, &file) == size as u64
+    });
+    let lost = alone(&town, &file, &[2]);
+    assert!(lost > 0, "it has something that no other has");
+    std::fs::remove_file(dir.path().join("a")).unwrap();
+    let sleeper = &town.citizens[2];
+    let is_up = || town.citizens[0].map().nodes[&sleeper.id].state == NodeState::Up;
+    sleeper.pause(Duration::from_secs(8));
+    eventually("it is taken for dead", || !is_up());
+    eventually("it is back", is_up);
+    eventually("the others have all of it", || {
+        in_memory(&town, &file) == size as u64 && alone(&town, &file, &[2]) == 0
+    });
 }
 
 /// The source is gone when the node dies: nothing comes of it, and it ends.

@@ -51,7 +51,11 @@ pub fn town(nodes: usize, budget: u64) -> Town {
 }
 
 pub fn town_of(nodes: usize, budget: u64, buckets: u32) -> Town {
-    let town = Town::found(nodes);
+    with_files(Town::found(nodes), budget, buckets)
+}
+
+/// With a pool for them.
+pub fn with_files(town: Town, budget: u64, buckets: u32) -> Town {
     let change = Change::CreatePool {
         name: POOL.into(),
         kind: PoolKind::Files(Holdings::default()),
@@ -596,6 +600,40 @@ fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
     town.citizens.push(other);
 }
 
+/// Regression: who had a dataset open read it from its source for ever once its pool had been deleted and made anew.
+#[test]
+fn a_pool_made_anew_under_its_name_is_found_again() {
+    let size = 3 * MIB;
+    let dir = folder(&[("a", size)]);
+    let town = town(2, 48 << 20);
+    let_it_age();
+    let data = dataset(&town, &dir);
+    let file = data.open(b"a").unwrap();
+    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    let name = POOL.into();
+    let delete = Change::DeletePool { name };
+    town.citizens[0].propose(&delete).unwrap();
+    eventually("it is read from its source", || {
+        let before = data.figures().source_bytes.load(Ordering::Relaxed);
+        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        data.figures().source_bytes.load(Ordering::Relaxed) - before == size as u64
+    });
+    let town = with_files(town, 48 << 20, 64);
+    eventually("the new pool has it", || {
+        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        in_memory(&town, &file) == size as u64
+    });
+    eventually("it is read where it lies", || {
+        let before = data.figures().local_bytes.load(Ordering::Relaxed);
+        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        data.figures().local_bytes.load(Ordering::Relaxed) > before
+    });
+    let map = town.citizens[0].map();
+    let (pool, known) = map.dataset("data").expect("homes know its source");
+    assert_eq!((pool.name.as_str(), pool.id), (POOL, data.pool().0));
+    assert_eq!(known.source, dir.path().to_str().unwrap());
+}
+
 /// Regression: one name that a folder refused, such as a link, kept a home from the whole dataset for ten seconds, and all mounts
 /// read the source themselves.
 #[test]
@@ -629,6 +667,86 @@ fn what_a_folder_refuses_is_one_name_and_not_the_dataset() {
     assert_eq!(fetch(&link), None);
     let bytes = fetch(file.version()).expect("the home reads on");
     assert_eq!(bytes, pattern(0, MIB)[..10]);
+}
+
+/// A web server that gives any file as ten bytes in one version, and refuses those whose name begins with `no`.
+fn half_open_server() -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = |mut stream: std::net::TcpStream| -> std::io::Result<()> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let refuses = String::from_utf8_lossy(&head).contains("/no");
+        let answer: &[u8] = match refuses {
+            true => b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            false => {
+                b"HTTP/1.1 206 Partial Content\r\nETag: \"one\"\r\nContent-Range: bytes 0-9/10\r\n\
+                Last-Modified: Wed, 01 Jan 2020 00:00:00 GMT\r\nContent-Length: 10\r\nConnection: close\r\n\r\n0123456789"
+            }
+        };
+        stream.write_all(answer)
+    };
+    // It ends with the process: nobody waits for it.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    address
+}
+
+/// Regression: one object that a server refused kept a home from the whole dataset for ten seconds.
+#[test]
+fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
+    let town = town(1, 48 << 20);
+    let source = format!("http://{}/data", half_open_server());
+    let change = Change::SetDataset {
+        pool: POOL.into(),
+        name: "web".into(),
+        source,
+    };
+    town.citizens[0].propose(&change).unwrap();
+    let fetch = |path: &str| {
+        let version = staves_client::FileVersion {
+            dataset: "web".into(),
+            path: path.into(),
+            size: 10,
+            version: "\"one\"".into(),
+        };
+        let read = FileRead {
+            pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+            file: version.id(),
+            from: 0,
+            len: 10,
+        };
+        let asked = town.citizens[0].ask(&Message::FileFetch(FileFetch {
+            read,
+            size: version.size,
+            dataset: version.dataset,
+            path: version.path.into(),
+            version: version.version,
+        }));
+        match asked {
+            Message::FileBytes(FileBytes { bytes }) => bytes,
+            other => panic!("{other:?}"),
+        }
+    };
+    for file in 0..20 {
+        assert_eq!(fetch(&format!("no{file}")), None);
+        let bytes = fetch(&format!("a{file}")).expect("the home reads on");
+        assert_eq!(&bytes[..], b"0123456789");
+    }
+    let mut next = 20..;
+    eventually("who is refused all is not sent there again at once", || {
+        let mut files = next.by_ref().take(20);
+        assert!(files.all(|file| fetch(&format!("no{file}")).is_none()));
+        fetch(&format!("a{}", next.start)).is_none()
+    });
 }
 
 /// A pool that is deleted takes no memory any more, though a mount on the machine has it mapped.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use staves_client::{Client, ClientError, ClientOptions, ErrorCode, Region};
+use staves_client::{Client, ClientError, ErrorCode, Region};
 use staves_model::{CHUNK_BYTES, Change, ClusterMap, Medium, NodeId, PoolKind, stretch_unit};
 use staves_wire::Message;
 use staves_wire::admin::NodeTarget;
@@ -15,7 +15,7 @@ const POOL: &str = "memory";
 fn town_with_pool(nodes: usize, scheme: &str) -> (Town, Client) {
     let town = Town::found(nodes);
     make_pool(&town, POOL, scheme, 24 << 20);
-    let client = client(&town);
+    let client = town.native_client();
     (town, client)
 }
 
@@ -32,18 +32,6 @@ fn make_pool(town: &Town, name: &str, scheme: &str, node_budget_bytes: u64) {
         may_start_empty: false,
     };
     town.citizens[0].propose(&change).expect("a pool");
-}
-
-fn client(town: &Town) -> Client {
-    let addresses = town.citizens.iter().map(|c| c.addresses.native.to_string());
-    let addresses: Vec<String> = addresses.collect();
-    let options = ClientOptions {
-        deadline: Duration::from_secs(20),
-        ..ClientOptions::default()
-    };
-    let connecting = Client::connect(&addresses, options);
-    let runtime = town.citizens[0].runtime();
-    runtime.block_on(connecting).expect("a client")
 }
 
 /// Bytes that tell where they come from.
@@ -219,7 +207,7 @@ fn what_is_wrong_with_a_request_is_said() {
 fn a_full_pool_refuses_and_goes_on_with_what_it_holds() {
     let town = Town::found(3);
     make_pool(&town, POOL, "2+1", 2 << 20);
-    let client = client(&town);
+    let client = town.native_client();
     town.citizens[0].runtime().block_on(async {
         let region = client
             .create_region(POOL, "r", 64 << 20)
@@ -631,7 +619,7 @@ fn h6_a_missing_page_does_not_wait_for_the_clock() {
         config.rebuild_pages_max = 0;
     });
     make_pool(&town, POOL, "2+2", 24 << 20);
-    let client = client(&town);
+    let client = town.native_client();
     let runtime = town.citizens[0].runtime().handle().clone();
     let chunks = 32;
     let region = runtime.block_on(async {
@@ -671,7 +659,7 @@ fn h6_a_missing_page_does_not_wait_for_the_clock() {
 #[test]
 fn a_handle_of_a_region_that_is_gone_changes_no_other_of_its_name() {
     let (town, first) = town_with_pool(3, "2+1");
-    let second = client(&town);
+    let second = town.native_client();
     let runtime = town.citizens[0].runtime();
     runtime.block_on(async {
         let old = first.create_region(POOL, "r", 1 << 20).await.expect("made");

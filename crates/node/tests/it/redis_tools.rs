@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use staves_node::resp::{After, COMMANDS, Command, Facts, Limits, Output, Parser, Session};
+use staves_node::resp::{
+    After, Brief, COMMANDS, ClientFacts, Command, Facts, Limits, NOT_DONE, Output, Parser, Session,
+    Tells,
+};
 use staves_wire::cache::{Answer, Condition, Op};
 
 use crate::client::{Client, Reply};
@@ -71,6 +74,23 @@ fn converse(mut stream: TcpStream, id: u64, table: &Table) {
     }
 }
 
+/// Knows nothing of itself.
+struct Nothing;
+
+impl Tells for Nothing {
+    fn brief(&self) -> Brief {
+        Brief::default()
+    }
+
+    fn facts(&self) -> Facts {
+        Facts::default()
+    }
+
+    fn clients(&self) -> Vec<ClientFacts> {
+        Vec::new()
+    }
+}
+
 fn answer(command: Command<'_>, session: &mut Session, table: &Table, out: &mut Output) -> After {
     let mut table = table.lock().expect("not poisoned");
     match command {
@@ -83,9 +103,9 @@ fn answer(command: Command<'_>, session: &mut Session, table: &Table, out: &mut 
             out.join(session.protocol(), join, &answers);
         }
         Command::KeyCount => out.integer(table.len() as i64),
-        Command::Local { name, args } => return session.answer(name, args, Facts::default, out),
-        Command::Refused(text) | Command::EndMulti(text) => out.error(&text),
-        Command::Multi => out.error("ERR unknown command 'MULTI'"),
+        Command::Local { name, args } => return session.answer(name, args, &Nothing, out),
+        Command::Refused(text) => out.error(&text),
+        Command::Transaction(_) => out.error(NOT_DONE),
         Command::Nothing => {}
     }
     After::Open

@@ -1,24 +1,10 @@
 //! The Rust client against real nodes: past a death, with the map that it has and with a new one.
 
-use std::time::Duration;
-
-use staves_client::{Client, ClientOptions};
+use staves_client::Client;
 
 use crate::town::Town;
 
 const KEYS: u32 = 200;
-
-fn client(town: &Town, at: usize) -> Client {
-    let addresses = town.citizens.iter().map(|c| c.addresses.native.to_string());
-    let addresses: Vec<String> = addresses.collect();
-    let options = ClientOptions {
-        deadline: Duration::from_secs(20),
-        ..ClientOptions::default()
-    };
-    let connecting = Client::connect(&addresses, options);
-    let runtime = town.citizens[at].runtime();
-    runtime.block_on(connecting).expect("a client")
-}
 
 fn write_and_read(town: &Town, client: &Client, life: &str) {
     town.citizens[0].runtime().block_on(async {
@@ -36,11 +22,11 @@ fn write_and_read(town: &Town, client: &Client, life: &str) {
 #[test]
 fn the_client_follows_a_death_and_a_new_client_finds_the_cluster_after_it() {
     let mut town = Town::found(3);
-    let before = client(&town, 0);
+    let before = town.native_client();
     write_and_read(&town, &before, "whole");
     town.citizens[2].kill();
     write_and_read(&town, &before, "one dead");
-    let after = client(&town, 0);
+    let after = town.native_client();
     write_and_read(&town, &after, "found");
     town.citizens[0].runtime().block_on(async {
         let map = before.refresh().await.expect("the newest map decodes");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use staves_client::ClientOptions;
 use staves_model::{Change, ClusterMap, MemberSlot, NodeId};
 use staves_net::{Connection, Identity, NetError};
 use staves_node::config::{Config, Endpoint};
@@ -317,6 +318,19 @@ impl Town {
             at.is_some_and(|at| !self.citizens[at].is_dead())
         });
         self.position(NodeId(leader.expect("just seen")))
+    }
+
+    /// A client of the native protocol that knows all nodes, and runs with the first.
+    pub fn native_client(&self) -> staves_client::Client {
+        let addresses = self.citizens.iter().map(|c| c.addresses.native.to_string());
+        let addresses: Vec<String> = addresses.collect();
+        let options = ClientOptions {
+            deadline: Duration::from_secs(20),
+            ..ClientOptions::default()
+        };
+        let connecting = staves_client::Client::connect(&addresses, options);
+        let runtime = self.citizens[0].runtime();
+        runtime.block_on(connecting).expect("a client")
     }
 
     /// The RESP doors of those that live.

@@ -75,6 +75,8 @@ impl Entry {
         self.block.store(key.block, Relaxed);
         self.bytes.store(bytes, Relaxed);
         self.parts.store(0, Relaxed);
+        // A bit of `parts` that flips must not bring back what was here before, with sums that are right.
+        self.sums.iter().for_each(|sum| sum.store(0, Relaxed));
     }
 
     pub(super) fn key(&self) -> BlockKey {

@@ -1,6 +1,5 @@
 //! A source that stops to answer: a folder on a file server that is gone holds whoever asks it.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use staves_mount::{FileError, Files, Folder, FolderFile, Options, Stat};
+use staves_mount::{FileError, Files, Folder, FolderFile, Listing, Options, Stat};
 
 use super::Cluster;
 use super::mount::{Point, bytes, can_mount};
@@ -47,7 +46,7 @@ impl Files for Gated {
         self.0.stat(path)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<(OsString, Stat)>, FileError> {
+    fn list(&self, path: &Path) -> Result<Listing, FileError> {
         self.1.pass();
         self.0.list(path)
     }
@@ -113,8 +112,9 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
     }
     let gate = Arc::new(Gate::default());
     let gated = Gated(Folder::open(&disk).expect("a folder"), gate.clone());
-    // The kernel is to ask each time, as one whose attributes of a file server's files are old.
+    // The kernel is to ask each time, as one whose attributes of a file server's files are old. A dataset's mount would be no source.
     let options = Options {
+        name: disk.display().to_string(),
         lifetime: Duration::ZERO,
         ..Options::default()
     };
@@ -122,15 +122,7 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
     let _opens = Opens(gate.clone());
     std::thread::sleep(Duration::from_millis(2100));
 
-    let pool = [
-        "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
-    ];
-    assert_eq!(cluster.run(0, &pool).code, Some(0));
-    cluster.wait_for("every bucket has a holder", 0, |s| {
-        let pools = s["pools"].as_array().into_iter().flatten();
-        let mut files = pools.filter(|p| p["kind"] == "files");
-        files.any(|p| p["whole"] == p["buckets"])
-    });
+    cluster.files_pool();
     let (from, to) = (source.to_string_lossy(), point.to_string_lossy());
     let mounted = cluster.run(0, &["mount", &from, &to]);
     assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);

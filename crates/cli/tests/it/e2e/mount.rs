@@ -78,18 +78,7 @@ fn d8_a_mounted_folder_is_read_whoever_dies() {
         "{}",
         early.stderr
     );
-    let made = cluster.run(
-        0,
-        &[
-            "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
-        ],
-    );
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
-    cluster.wait_for("every bucket has a holder", 0, |s| {
-        let pools = s["pools"].as_array().into_iter().flatten();
-        let mut files = pools.filter(|p| p["kind"] == "files");
-        files.any(|p| p["whole"] == p["buckets"])
-    });
+    cluster.files_pool();
 
     let mounted = cluster.run(0, &["mount", &from, &to]);
     assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
@@ -189,15 +178,7 @@ fn d8_a_mounted_bucket_is_read_with_the_credentials_of_the_environment() {
     std::fs::create_dir(&point).expect("a folder");
     let to = point.to_string_lossy();
     let to: &str = &to;
-    let pool = [
-        "pool", "create", "files", "--kind", "files", "--memory", "48MiB",
-    ];
-    assert_eq!(cluster.run(0, &pool).code, Some(0));
-    cluster.wait_for("every bucket has a holder", 0, |s| {
-        let pools = s["pools"].as_array().into_iter().flatten();
-        let mut files = pools.filter(|p| p["kind"] == "files");
-        files.any(|p| p["whole"] == p["buckets"])
-    });
+    cluster.files_pool();
     store.make_bucket("lab");
     let whole = bytes(1_500_000);
     store.put_for_owner("lab/hg/chr1.fa", &whole);

@@ -101,6 +101,44 @@ fn a_mount_never_waits_for_itself_and_what_cannot_be_mounted_leaves_nothing() {
     assert_eq!(read, b"acgt");
 }
 
+/// Regression: a mount of Staves was taken for a source, and each read went through two of them.
+#[test]
+fn a_mount_is_no_source_and_the_error_says_what_is() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (genomes, from) = folder(dir.path(), "genomes");
+    std::fs::create_dir(genomes.join("below")).expect("a folder");
+    let (point, to) = folder(dir.path(), "point");
+    let (later, at) = folder(dir.path(), "later");
+    assert_eq!(cluster.run(0, &POOL).code, Some(0));
+    let refused = |args: &[&str]| {
+        let ran = cluster.run(0, args);
+        assert_eq!(ran.code, Some(3), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+        let words = "is no source: it is in a mount of Staves";
+        assert!(ran.stderr.contains(words), "{args:?}: {}", ran.stderr);
+    };
+    let done = |args: &[&str]| {
+        let ran = cluster.run(0, args);
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+    };
+    let _point = Point(point);
+    let _later = Point(later);
+    done(&["mount", &at, &to, "--dataset", "later"]);
+    done(&["unmount", &to]);
+    done(&["mount", &from, &at]);
+    refused(&["mount", &at, &to, "--dataset", "twice"]);
+    refused(&["mount", &format!("{at}/below"), "--nfs", "0"]);
+    refused(&["files", "preload", "later"]);
+    let listed = json(&cluster.run(0, &["files", "list", "-o", "json"]).stdout);
+    let names = listed.as_array().expect("a list").iter();
+    let names: Vec<&Value> = names.map(|known| &known["dataset"]).collect();
+    assert_eq!(names, ["genomes", "later"], "{listed}");
+}
+
 /// Regression: a lock that the shell held was held by the mount from then on.
 #[test]
 fn a_mount_in_the_background_keeps_nothing_of_who_started_it_and_says_what_it_is() {

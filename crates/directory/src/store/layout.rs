@@ -1,0 +1,91 @@
+//! What a map looks like in the file: postcard names no fields, so a program that has others reads nonsense.
+
+use staves_model::{
+    Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberSlot, NewEpoch,
+    NodeId, Pin, PoolKind,
+};
+
+/// FNV-1a, so that no bytes need be kept here.
+fn digest(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// A map with something of everything.
+fn map() -> ClusterMap {
+    let mut map = ClusterMap::default();
+    let mut make = |change: Change| {
+        let made = map.apply(None, &change);
+        assert!(made.is_ok(), "{change:?}: {made:?}");
+    };
+    let cluster = ClusterId(7);
+    make(Change::Bootstrap { cluster });
+    for (name, zone) in [("a", Some("z")), ("b", None)] {
+        make(Change::NodeUp {
+            id: None,
+            name: name.into(),
+            zone: zone.map(str::to_owned),
+            native: format!("{name}:1600"),
+            resp: format!("{name}:6379"),
+            admin: format!("{name}:1680"),
+            memory_bytes: 1 << 30,
+            durable: zone.is_some(),
+        });
+    }
+    let regions = Vec::new();
+    let kinds = [
+        ("cache", PoolKind::Cache, 1),
+        ("memory", PoolKind::Memory { regions }, 0),
+        ("files", PoolKind::Files(Default::default()), 2),
+    ];
+    for (name, kind, buckets) in kinds {
+        make(Change::CreatePool {
+            name: name.into(),
+            kind,
+            scheme: "1+1".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 1 << 24,
+            buckets,
+            may_start_empty: false,
+        });
+    }
+    let (group, epoch) = (GroupId(1), Epoch(1));
+    make(Change::CommitEpochs(vec![NewEpoch {
+        group,
+        epoch,
+        members: vec![Some((NodeId(1), Incarnation(1))), None],
+        kept: vec![None, None],
+        leader: MemberSlot(0),
+        fresh: true,
+    }]));
+    make(Change::Open { group, epoch });
+    make(Change::CreateRegion {
+        pool: "memory".into(),
+        name: "r".into(),
+        size_bytes: 1 << 20,
+    });
+    make(Change::SetDataset {
+        pool: "files".into(),
+        name: "d".into(),
+        source: "/data".into(),
+    });
+    make(Change::PinFiles(vec![Pin {
+        dataset: "d".into(),
+        path: b"p".to_vec(),
+        size: 1,
+        version: "v".into(),
+    }]));
+    map
+}
+
+#[test]
+fn the_stored_map_has_the_layout_of_its_format() {
+    let bytes = postcard::to_stdvec(&map()).expect("it encodes");
+    assert_eq!(super::FORMAT, 1);
+    assert_eq!(
+        (bytes.len(), digest(&bytes)),
+        (214, 0x3b9d_e18f_19c7_00e0),
+        "the layout of a stored map has changed: raise FORMAT, and have files of the former one converted, or refused \
+         with what to do"
+    );
+}

@@ -1,0 +1,238 @@
+//! What pools bear, and what is short, moving, full or lost of them.
+
+use super::*;
+
+#[test]
+fn a_healthy_cluster_says_what_it_bears() {
+    assert_eq!(
+        cluster(5, "1+2").says(),
+        said(
+            State::Healthy,
+            "Healthy: 5 nodes up; every bucket has all its copies; any 2 more nodes may be lost."
+        )
+    );
+    assert_eq!(
+        cluster(5, "1+1").says().1,
+        "Healthy: 5 nodes up; every bucket has all its copies; any 1 more node may be lost."
+    );
+    assert_eq!(
+        cluster(5, "1+0").says().1,
+        "Healthy: 5 nodes up; every bucket has all its copies; no node may be lost."
+    );
+}
+
+#[test]
+fn few_nodes_bear_less_and_the_sentence_says_why() {
+    assert_eq!(
+        cluster(1, "1+2").says(),
+        said(
+            State::Healthy,
+            "Healthy: 1 node up; every bucket has all its copies; no node may be lost \
+             (pool 'cache' asks for 1+2: add nodes)."
+        )
+    );
+    // Two nodes have one voter: the directory is what limits.
+    assert_eq!(
+        cluster(2, "1+1").says().1,
+        "Healthy: 2 nodes up; every bucket has all its copies; no node may be lost \
+         (the directory has 1 voter)."
+    );
+    assert_eq!(
+        cluster(3, "1+2").says().1,
+        "Healthy: 3 nodes up; every bucket has all its copies; any 1 more node may be lost \
+         (the directory has 3 voters)."
+    );
+}
+
+#[test]
+fn a_cluster_that_serves_nothing_is_not_healthy() {
+    let mut three = cluster(3, "1+2");
+    three.map.pools.clear();
+    three.map.groups.clear();
+    let (state, sentence) = three.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains("; there is no pool, so nothing is served: "),
+        "{sentence}"
+    );
+
+    let mut three = cluster(3, "1+2");
+    three
+        .map
+        .nodes
+        .values_mut()
+        .for_each(|node| node.draining = true);
+    let (state, sentence) = three.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains("; no node may hold buckets: "),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_pool_that_is_full_somewhere_is_told() {
+    let three = cluster(3, "1+2");
+    let says = |of_pool: u64, of_node: u64| {
+        let facts = |node: u64| NodeFacts {
+            node,
+            used_bytes: of_node,
+            budget_bytes: 1 << 30,
+            pools: vec![PoolFacts {
+                pool: "cache".into(),
+                used_bytes: of_pool,
+                budget_bytes: 1 << 29,
+            }],
+            ..NodeFacts::default()
+        };
+        let facts = [facts(1), facts(3)];
+        let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), facts);
+        (report.state, report.sentence)
+    };
+    let extent = EXTENT_BYTES as u64;
+    assert_eq!(says((1 << 29) - extent, 1 << 29).0, State::Healthy);
+    // By its own budget, or because others have the node's memory.
+    for full in [
+        says((1 << 29) - extent + 1, 1 << 29),
+        says(1 << 20, 1 << 30),
+    ] {
+        assert_eq!(full.0, State::Critical);
+        assert!(full.1.starts_with("Critical: 3 nodes up; "), "{}", full.1);
+        assert!(
+            full.1
+                .contains("; pool 'cache' has used up its memory on n1 and n3 ("),
+            "{}",
+            full.1
+        );
+    }
+}
+
+#[test]
+fn copies_that_have_no_node_to_go_to_are_told_so() {
+    let mut three = cluster(3, "1+2");
+    three.down(3);
+    three.taken_over(3);
+    assert_eq!(
+        three.says(),
+        said(
+            State::Degraded,
+            "Degraded: 2 nodes up, n3 down; 8 of 8 buckets of pool 'cache' short of complete copies; \
+             nothing to rebuild on until there is 1 node more; 1 of the directory's 3 voters down; no \
+             node may be lost (the directory has 3 voters)."
+        )
+    );
+}
+
+/// With m > 1 what is lost is rebuilt beside other members, parity after a while: until then it is not said that nodes are
+/// missing.
+#[test]
+fn parity_that_waits_for_calm_is_told_so() {
+    let mut six = cluster(6, "4+2");
+    for node in [5, 6] {
+        six.down(node);
+        six.taken_over(node);
+    }
+    let sentence = six.says().1;
+    assert!(
+        sentence.contains("once their groups have been calm for 5 s"),
+        "{sentence}"
+    );
+    assert!(!sentence.contains("nothing to rebuild on"), "{sentence}");
+    // Two nodes hold four members at most.
+    let mut two = cluster(6, "2+4");
+    for node in 3..=6 {
+        two.down(node);
+        two.taken_over(node);
+    }
+    let sentence = two.says().1;
+    assert!(sentence.contains("nothing to rebuild on"), "{sentence}");
+}
+
+#[test]
+fn buckets_in_motion_are_told() {
+    let mut five = cluster(5, "1+2");
+    for group in five.groups().take(3) {
+        group.epoch = Epoch(2);
+        group.open = false;
+    }
+    let (state, sentence) = five.says();
+    assert_eq!(state, State::Degraded);
+    assert!(
+        sentence.contains("; 3 of 8 buckets of pool 'cache' moving on to new members; any 2 more")
+    );
+}
+
+/// A node that holds two members of a group takes both with it, and that is counted and told.
+#[test]
+fn two_members_on_one_node_are_told() {
+    let mut six = cluster(6, "4+2");
+    assert!(!six.says().1.contains("two members"));
+    six.down(6);
+    for group in six.groups() {
+        for x in group.members.iter_mut().flatten() {
+            if x.node == NodeId(6) {
+                (x.node, x.incarnation) = (NodeId(1).shadow(), Incarnation(1));
+            }
+        }
+        group.last_open.members = group.members.clone();
+    }
+    let report = six.report();
+    assert_eq!((report.pools[0].doubled, report.pools[0].whole), (8, 8));
+    assert_eq!(report.pools[0].tolerates, Some(1), "n1 takes two of two");
+    let says =
+        "8 of 8 buckets of pool 'cache' with two members on one node, until another node comes";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    let of = |id: u64| {
+        let node = report.nodes.iter().find(|node| node.id == id);
+        node.map(|node| node.primaries + node.copies)
+    };
+    assert_eq!((of(1), of(2), of(6)), (Some(16), Some(8), Some(0)));
+}
+
+#[test]
+fn a_new_pool_has_not_begun() {
+    let mut five = cluster(5, "1+2");
+    for group in five.groups() {
+        group.epoch = Epoch(0);
+        group.open = false;
+        group.members.clear();
+        group.last_open = LastOpen::default();
+    }
+    let report = five.report();
+    assert_eq!(report.state, State::Degraded);
+    assert!(
+        report
+            .sentence
+            .contains("8 of 8 buckets of pool 'cache' not begun yet")
+    );
+    assert_eq!(report.tolerates, Some(0));
+}
+
+#[test]
+fn what_is_lost_is_said_plainly() {
+    let mut five = cluster(5, "1+0");
+    five.down(2);
+    for group in five
+        .groups()
+        .filter(|g| g.members[0].is_some_and(|m| m.node == NodeId(2)))
+    {
+        group.lost = true;
+    }
+    let report = five.report();
+    assert_eq!((report.state, report.tolerates), (State::Critical, None));
+    assert_eq!(
+        report.sentence,
+        "Critical: 4 nodes up, n2 down; 2 of 8 buckets of pool 'cache' lost more members than 1+0 bears \
+         and start empty; 1 of the directory's 5 voters down; no further loss is borne."
+    );
+    five.map
+        .pools
+        .get_mut(&PoolId(1))
+        .expect("the pool")
+        .may_start_empty = false;
+    assert!(
+        five.says()
+            .1
+            .contains("bears and wait for the return of a node that holds their data;")
+    );
+}
