@@ -199,8 +199,10 @@ fn what_does_not_go_at_once_is_asked_for_again() {
 fn a_deadline_grows_with_the_bytes_that_have_come() {
     run(async {
         let cluster = Cluster::start(1).await;
-        let mut options = ClientOptions::default();
-        options.deadline = Duration::from_secs(2);
+        let mut options = ClientOptions {
+            deadline: Duration::from_secs(2),
+            ..ClientOptions::default()
+        };
         options.router.backoff_min = Duration::from_millis(200);
         let client = cluster.client_with(options).await;
         {
