@@ -156,6 +156,13 @@ impl Bucket {
         self.kv.payload()
     }
 
+    /// Bytes of a key's value, as far as this member knows; 0 if it has none.
+    pub fn value_bytes(&self, key: &[u8]) -> usize {
+        let pages = self.member.pages().filter(|_| self.indexed.is_some());
+        let found = pages.and_then(|pages| self.kv.find(pages, Tag::of(key), key));
+        found.map_or(0, |found| found.value.len())
+    }
+
     /// Counters.
     pub fn stats(&self) -> Stats {
         self.stats

@@ -43,14 +43,18 @@ pub(crate) fn pool_of(map: &ClusterMap, pool: &PoolRef) -> Result<PoolId, Client
     })
 }
 
+/// Who is not to be asked.
+#[derive(Debug, Default)]
+pub(crate) struct Avoid {
+    /// Nodes that did not answer us.
+    pub(crate) nodes: BTreeSet<NodeId>,
+    /// The node that asks, if it is one: it has nobody to pass on to that it would not ask itself.
+    pub(crate) me: Option<NodeId>,
+}
+
 /// The node of the slot's data bucket; where that is to be avoided (it did not answer us), the next
 /// node that is up, which passes the operations on (row D1).
-pub(crate) fn target(
-    map: &ClusterMap,
-    pool: PoolId,
-    slot: HashSlot,
-    avoid: &BTreeSet<NodeId>,
-) -> Target {
+pub(crate) fn target(map: &ClusterMap, pool: PoolId, slot: HashSlot, avoid: &Avoid) -> Target {
     let Some(group) = map.group_of(pool, slot) else {
         return Target::Wait;
     };
@@ -62,14 +66,14 @@ pub(crate) fn data_bucket(
     map: &ClusterMap,
     group: &Group,
     slot: MemberSlot,
-    avoid: &BTreeSet<NodeId>,
+    avoid: &Avoid,
 ) -> Target {
     if group.lost {
         return Target::Lost;
     }
     match owner(map, group, slot) {
         None => Target::Wait,
-        Some(node) if !avoid.contains(&node) => Target::Node(node),
+        Some(node) if !avoid.nodes.contains(&node) => Target::Node(node),
         Some(node) => next_up(map, node, avoid).map_or(Target::Wait, Target::Node),
     }
 }
@@ -84,8 +88,9 @@ fn owner(map: &ClusterMap, group: &Group, slot: MemberSlot) -> Option<NodeId> {
 }
 
 /// The first node after this one, in the circle of ids, that is up and not to be avoided.
-pub(crate) fn next_up(map: &ClusterMap, after: NodeId, avoid: &BTreeSet<NodeId>) -> Option<NodeId> {
-    let able = |node: &&Node| node.state == NodeState::Up && !avoid.contains(&node.id);
+fn next_up(map: &ClusterMap, after: NodeId, avoid: &Avoid) -> Option<NodeId> {
+    let avoided = |id: NodeId| avoid.nodes.contains(&id) || avoid.me == Some(id);
+    let able = |node: &&Node| node.state == NodeState::Up && !avoided(node.id);
     let beyond = map.nodes.range(NodeId(after.0 + 1)..).map(|(_, node)| node);
     let before = map.nodes.range(..after).map(|(_, node)| node);
     beyond.chain(before).find(able).map(|node| node.id)
@@ -127,4 +132,39 @@ pub(crate) fn with_moved(map: &ClusterMap, moved: &[Arc<Group>]) -> Option<Arc<C
             .map(|group| (group.id, Group::clone(group))),
     );
     Some(Arc::new(map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::Incarnation;
+
+    /// With two nodes the detour is the asker itself, which would ask itself until it is over.
+    #[test]
+    fn nobody_takes_the_detour_over_himself() {
+        let node = |id| Node {
+            id: NodeId(id),
+            incarnation: Incarnation(id),
+            name: String::new(),
+            zone: None,
+            native: String::new(),
+            resp: String::new(),
+            admin: String::new(),
+            memory_bytes: 0,
+            durable: true,
+            state: NodeState::Up,
+            draining: false,
+        };
+        let mut map = ClusterMap::default();
+        map.nodes = [1, 2].map(|id| (NodeId(id), node(id))).into();
+        let avoid = |me| Avoid {
+            nodes: BTreeSet::from([NodeId(1)]),
+            me,
+        };
+        assert_eq!(next_up(&map, NodeId(1), &avoid(None)), Some(NodeId(2)));
+        let by_two = avoid(Some(NodeId(2)));
+        assert_eq!(next_up(&map, NodeId(1), &by_two), None);
+        map.nodes.insert(NodeId(3), node(3));
+        assert_eq!(next_up(&map, NodeId(1), &by_two), Some(NodeId(3)));
+    }
 }

@@ -3,7 +3,7 @@
 
 mod memory;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use staves_wire::{ErrorCode, Message};
 use tokio::task::JoinSet;
 
 use crate::error::ClientError;
-use crate::numbers::Numbers;
+use crate::numbers::{Numbers, Windows};
 use crate::options::RouterOptions;
-use crate::route::{Target, newest, pool_of, target, with_moved};
+use crate::route::{Avoid, Target, newest, pool_of, target, with_moved};
 
 /// How many times the writes of one turn are given higher numbers.
 const REDRAWS_MAX: u32 = 4;
@@ -28,6 +28,11 @@ const AVOIDED: Duration = Duration::from_millis(100);
 /// What carries a router's requests: a client's own connections, or a node's links (and, for the node
 /// itself, its own buckets).
 pub trait Transport: Send + Sync + 'static {
+    /// The node that asks, if it is one: no request takes the detour over itself.
+    fn me(&self) -> Option<NodeId> {
+        None
+    }
+
     /// Asks one node.
     fn call(
         &self,
@@ -83,11 +88,18 @@ struct Todo {
     /// It was sent, and may have been done.
     tried: bool,
     op: CacheOp,
+    /// Where its number counts, if it is a write of our own.
+    windows: Windows,
     /// Why it has no answer yet.
     trouble: Option<(ErrorCode, String)>,
 }
 
 impl Todo {
+    /// It found a bound reached, and was not done.
+    fn found_busy(&self) -> bool {
+        matches!(self.trouble, Some((ErrorCode::Busy, _)))
+    }
+
     /// A write that cannot have been done under its number yet.
     fn is_new(&self) -> bool {
         self.op.number > 0 && !self.tried
@@ -188,7 +200,8 @@ impl<T: Transport> Router<T> {
     ) -> Result<Vec<Answer>, ClientError> {
         let count = ops.len();
         let slots: Vec<HashSlot> = ops.iter().map(|op| op.as_op().slot()).collect();
-        let writes = ops.iter().filter(|op| op.as_op().is_write()).count() as u64;
+        let windows = self.windows(pool, &ops, &slots);
+        let writes = windows.iter().copied().filter(|w| *w != Windows::NONE);
         let taken = self.inner.numbers.take(writes);
         let Ok(taken) = tokio::time::timeout_at(deadline.into(), taken).await else {
             let text = "too many writes are waiting for their answers already";
@@ -196,16 +209,16 @@ impl<T: Transport> Router<T> {
         };
         let mut numbers = taken.iter();
         let todo = ops.into_iter().enumerate().map(|(index, op)| {
-            let (slot, write) = (slots[index], op.as_op().is_write());
-            let number = if write {
-                numbers.next().unwrap_or(0)
-            } else {
-                0
+            let (slot, windows) = (slots[index], windows[index]);
+            let number = match windows {
+                Windows::NONE => 0,
+                _ => numbers.next().unwrap_or(0),
             };
             Todo {
                 index,
                 tried: false,
                 op: CacheOp { number, slot, op },
+                windows,
                 trouble: None,
             }
         });
@@ -223,14 +236,15 @@ impl<T: Transport> Router<T> {
         for redraw in 0.. {
             turn.run().await?;
             turn.give_up_overtaken(&slots);
-            let again = turn.too_low.len() as u64;
-            if again == 0 || redraw == REDRAWS_MAX || Instant::now() >= deadline {
+            let again = !turn.too_low.is_empty();
+            if !again || redraw == REDRAWS_MAX || Instant::now() >= deadline {
                 break;
             }
             self.inner.numbers.draw_above(turn.draw_above);
             // Whatever had the numbers so far has its answer, or was not done.
             drop(taken);
-            let more = self.inner.numbers.take(again);
+            let more = turn.too_low.iter().map(|todo| todo.windows);
+            let more = self.inner.numbers.take(more);
             let Ok(more) = tokio::time::timeout_at(deadline.into(), more).await else {
                 break;
             };
@@ -238,6 +252,19 @@ impl<T: Transport> Router<T> {
             turn.number_again(taken.iter());
         }
         Ok(turn.finish())
+    }
+
+    /// In which windows the number of each operation counts: none, if it is no write.
+    fn windows(&self, pool: &PoolRef, ops: &[OwnedOp], slots: &[HashSlot]) -> Vec<Windows> {
+        let map = self.map();
+        let pool = pool_of(&map, pool).ok();
+        let of = |(op, slot): (&OwnedOp, &HashSlot)| match op.as_op().is_write() {
+            false => Windows::NONE,
+            true => pool
+                .and_then(|pool| map.group_of(pool, *slot))
+                .map_or(Windows::ALL, |group| Windows::of(group.id)),
+        };
+        ops.iter().zip(slots).map(of).collect()
     }
 
     /// Passes another client's request on to the nodes that answer for it: once, with the client's own
@@ -263,7 +290,7 @@ impl<T: Transport> Router<T> {
         let head = Head {
             pool,
             client: request.client,
-            floor: request.floor,
+            floor: Some(request.floor),
             retry: request.retry,
             forwarded: true,
         };
@@ -273,10 +300,11 @@ impl<T: Transport> Router<T> {
                 index,
                 tried: false,
                 op,
+                windows: Windows::NONE,
                 trouble: None,
             })
             .collect();
-        let (batches, rest) = plan(&map, pool, todo, &BTreeSet::new());
+        let (batches, rest) = plan(&map, pool, todo, &Avoid::default());
         for (todo, answer) in rest {
             answers[todo.index] = Some(answer);
         }
@@ -348,7 +376,11 @@ impl<T: Transport> Router<T> {
             revision: map.revision,
             pool: PoolRef::Id(head.pool),
             client: head.client,
-            floor: head.floor,
+            floor: head.floor.unwrap_or_else(|| {
+                let windows = todo.iter().map(|todo| todo.windows);
+                let windows = windows.fold(Windows::NONE, Windows::and);
+                self.inner.numbers.floor(windows)
+            }),
             retry: head.retry || todo.iter().any(|todo| todo.tried),
             forwarded: head.forwarded,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
@@ -394,14 +426,17 @@ impl<T: Transport> Router<T> {
         }
     }
 
-    fn avoided(&self) -> BTreeSet<NodeId> {
+    fn avoided(&self) -> Avoid {
         let mut avoid = self.inner.avoid.lock();
         if avoid.is_empty() {
-            return BTreeSet::new();
+            return Avoid::default();
         }
         let now = Instant::now();
         avoid.retain(|_, until| *until > now);
-        avoid.keys().copied().collect()
+        Avoid {
+            nodes: avoid.keys().copied().collect(),
+            me: self.inner.transport.me(),
+        }
     }
 
     /// Learns what an answer says about the map (row D1: the same mistake is not made twice).
@@ -427,7 +462,8 @@ impl<T: Transport> Router<T> {
 struct Head {
     pool: PoolId,
     client: ClientId,
-    floor: u64,
+    /// As another client said it; our own is that of the windows that a batch's writes count in.
+    floor: Option<u64>,
     retry: bool,
     forwarded: bool,
 }
@@ -452,6 +488,7 @@ impl<T: Transport> Turn<'_, T> {
         let mut wait = options.backoff_min;
         loop {
             let map = self.router.map();
+            let before = self.todo.len();
             match pool_of(&map, self.pool) {
                 Ok(pool) => self.attempt(&map, pool).await,
                 // Perhaps it was just made; look once at a newer map.
@@ -463,8 +500,13 @@ impl<T: Transport> Turn<'_, T> {
             if self.todo.is_empty() || Instant::now() + wait >= self.deadline {
                 return Ok(());
             }
-            self.look_for_newer(&map).await;
-            self.looked = true;
+            if self.todo.len() < before && self.todo.iter().all(Todo::found_busy) {
+                // As much was done as goes at once: no newer map is wanted, nor a longer wait.
+                wait = options.backoff_min;
+            } else {
+                self.look_for_newer(&map).await;
+                self.looked = true;
+            }
             if Arc::ptr_eq(&map, &self.router.map()) {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(options.backoff_max);
@@ -493,7 +535,7 @@ impl<T: Transport> Turn<'_, T> {
         let head = Head {
             pool,
             client: numbers.client(),
-            floor: numbers.floor(),
+            floor: None,
             retry: false,
             forwarded: false,
         };
@@ -518,6 +560,9 @@ impl<T: Transport> Turn<'_, T> {
                 Ok(answers) => {
                     self.router.hear(map, &answers);
                     self.draw_above = self.draw_above.max(answers.draw_above);
+                    // What is many bytes takes its time, and what comes behind it has to wait for it.
+                    let bytes: usize = answers.answers.iter().map(value_bytes).sum();
+                    self.deadline += Duration::from_micros(bytes as u64 / 8);
                     let says_how_far = answers.draw_above > 0;
                     for (todo, answer) in outcome.todo.into_iter().zip(answers.answers) {
                         if says_how_far && todo.is_new() && is_forgotten(&answer) {
@@ -536,6 +581,11 @@ impl<T: Transport> Turn<'_, T> {
         let code = forward_code(error);
         for mut todo in todo {
             todo.tried |= !error.nothing_done();
+            let code = match code {
+                // Of others in its batch, too: a read is asked again.
+                ErrorCode::AnswerGone if todo.op.number == 0 => ErrorCode::Unreachable,
+                code => code,
+            };
             self.settle(todo, Answer::error(code, error.to_string()));
         }
     }
@@ -621,7 +671,7 @@ fn plan(
     map: &ClusterMap,
     pool: PoolId,
     todo: Vec<Todo>,
-    avoid: &BTreeSet<NodeId>,
+    avoid: &Avoid,
 ) -> (BTreeMap<NodeId, Vec<Todo>>, Vec<(Todo, Answer)>) {
     let mut batches: BTreeMap<NodeId, Vec<Todo>> = BTreeMap::new();
     let mut rest = Vec::new();
@@ -677,6 +727,8 @@ fn cannot_be_asked(error: &NetError) -> bool {
     match error {
         NetError::Refused { packet, .. } => packet.code == ErrorCode::Stopping,
         NetError::TooLarge { .. } | NetError::Unexpected { .. } => false,
+        // It is late, but well: whoever else is asked would ask it, too.
+        NetError::Deadline { heard, .. } => !heard,
         _ => true,
     }
 }
@@ -687,6 +739,13 @@ fn forward_code(error: &NetError) -> ErrorCode {
         code if error.nothing_done() == code.nothing_done() => code,
         _ if error.nothing_done() => ErrorCode::NotServing,
         _ => ErrorCode::Unreachable,
+    }
+}
+
+fn value_bytes(answer: &Answer) -> usize {
+    match answer {
+        Answer::Value(value) => value.len(),
+        _ => 0,
     }
 }
 

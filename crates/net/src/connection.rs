@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use staves_model::Time;
 use staves_wire::directory::Sign;
-use staves_wire::frame::{Decoder, Envelope, Incoming, Raw, VERSION_MAX, VERSION_MIN};
+use staves_wire::frame::{
+    Decoder, Envelope, Incoming, MESSAGE_BYTES_MAX, Raw, VERSION_MAX, VERSION_MIN,
+};
 use staves_wire::hello::{Ping, Welcome};
-use staves_wire::{ErrorPacket, Kind, Message, Opcode};
+use staves_wire::{ErrorCode, ErrorPacket, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -25,6 +28,11 @@ use crate::queue::GroupQueue;
 
 /// What a read asks for at least.
 pub(crate) const READ_BYTES: usize = 16 << 10;
+
+/// What an answer is given for each MiB that comes before it, or of it: 8 MiB/s.
+const MIB: Duration = Duration::from_millis(125);
+/// A large answer of which nothing has come for so long is not on its way any more.
+const STALLED: Duration = Duration::from_secs(1);
 
 type Answer = Result<Message, NetError>;
 
@@ -47,6 +55,67 @@ struct Shared {
     ended: Notify,
     /// While it is not: where to write.
     socket: Mutex<Option<Arc<OwnedWriteHalf>>>,
+    heard: Heard,
+}
+
+/// What has come from the other side.
+struct Heard {
+    began: Instant,
+    /// Bytes.
+    all: AtomicU64,
+    /// Those of answers that are long on their way, and when the last of them came: milliseconds since it began.
+    large: AtomicU64,
+    large_ms: AtomicU64,
+    /// One more than had come when a word was last asked for.
+    asked_at: AtomicU64,
+}
+
+impl Heard {
+    fn new() -> Heard {
+        Heard {
+            began: Instant::now(),
+            all: AtomicU64::new(0),
+            large: AtomicU64::new(0),
+            large_ms: AtomicU64::new(0),
+            asked_at: AtomicU64::new(0),
+        }
+    }
+
+    /// So many bytes have come.
+    fn add(&self, bytes: usize, of_large: bool) {
+        self.all.fetch_add(bytes as u64, Ordering::Relaxed);
+        if of_large {
+            let ms = self.began.elapsed().as_millis() as u64;
+            self.large_ms.store(ms, Ordering::Relaxed);
+            self.large.fetch_add(bytes as u64, Ordering::Release);
+        }
+    }
+
+    /// Whether to ask for a word: not if one has come since `mark`, nor twice in one silence.
+    fn is_to_ask(&self, (all, _): (u64, u64)) -> bool {
+        let at = all + 1;
+        self.mark().0 == all && self.asked_at.swap(at, Ordering::Relaxed) != at
+    }
+
+    /// How much has come by now: all, and of large answers.
+    fn mark(&self) -> (u64, u64) {
+        (
+            self.all.load(Ordering::Relaxed),
+            self.large.load(Ordering::Acquire),
+        )
+    }
+
+    /// Until when an answer is waited for that was to be here by the deadline: it may be that which is
+    /// coming, or wait behind it.
+    fn grown(&self, deadline: Instant, (_, large): (u64, u64)) -> Instant {
+        let came = self.large.load(Ordering::Acquire) - large;
+        if came == 0 {
+            return deadline;
+        }
+        let mibs = came.min(MESSAGE_BYTES_MAX as u64) as f64 / f64::from(1 << 20);
+        let last = Duration::from_millis(self.large_ms.load(Ordering::Relaxed));
+        (deadline + MIB.mul_f64(mibs)).min(self.began + last + STALLED)
+    }
 }
 
 #[derive(Default)]
@@ -116,6 +185,7 @@ impl Connection {
             closing: Notify::new(),
             ended: Notify::new(),
             socket: Mutex::default(),
+            heard: Heard::new(),
         });
         tokio::spawn(run(
             shared.clone(),
@@ -171,13 +241,14 @@ impl Connection {
         self.shared.closing.notify_one();
     }
 
-    /// Asks, and waits for the answer until the deadline, which travels with the request.
+    /// Asks, and waits for the answer until the deadline, which travels with the request. How large the
+    /// answer to a cache request is nobody knows who asks: that is waited for longer while it comes.
     pub async fn call(&self, request: &Message, deadline: Instant) -> Result<Message, NetError> {
         let shared = &*self.shared;
         let started = Instant::now();
         let opcode = request.opcode();
         debug_assert_eq!(opcode.kind(), Kind::Request, "only requests are answered");
-        let mut sent = false;
+        let sent = OnceLock::new();
         let work = async {
             let _permit = shared.in_flight.acquire().await;
             shared.outbox.wait_for_room().await;
@@ -190,18 +261,37 @@ impl Connection {
                 answer: false,
                 deadline_ms: millis(left).max(1),
             };
+            let _ = sent.set(shared.heard.mark());
             shared.send(envelope, request)?;
-            sent = true;
             answer.await.unwrap_or_else(|_| Err(shared.closed_error()))
         };
-        match tokio::time::timeout_at(deadline.into(), work).await {
-            Ok(answer) => answer,
-            Err(_) => Err(NetError::Deadline {
-                addr: shared.addr.clone(),
-                what: opcode.word(),
-                waited_ms: started.elapsed().as_millis() as u64,
-                sent,
-            }),
+        tokio::pin!(work);
+        let half = deadline.saturating_duration_since(started) / 2;
+        if let Ok(answer) = tokio::time::timeout_at((started + half).into(), &mut work).await {
+            return answer;
+        }
+        if sent.get().is_some_and(|then| shared.heard.is_to_ask(*then)) {
+            // So that it is known by the deadline whether the other side lives.
+            shared.ping();
+        }
+        let mut until = deadline;
+        loop {
+            if let Ok(answer) = tokio::time::timeout_at(until.into(), &mut work).await {
+                return answer;
+            }
+            let then = sent.get().filter(|_| opcode == Opcode::Cache);
+            until = then.map_or(deadline, |then| shared.heard.grown(deadline, *then));
+            if until <= Instant::now() {
+                return Err(NetError::Deadline {
+                    addr: shared.addr.clone(),
+                    what: opcode.word(),
+                    waited_ms: started.elapsed().as_millis() as u64,
+                    sent: sent.get().is_some(),
+                    heard: sent
+                        .get()
+                        .is_some_and(|then| shared.heard.mark().0 > then.0),
+                });
+            }
         }
     }
 }
@@ -244,11 +334,15 @@ impl Shared {
             Incoming::Message(raw) => raw,
             Incoming::TooLarge { header, bytes_max } => {
                 if let Some((opcode, tell)) = self.waiting.lock().requests.remove(&header.request) {
-                    let _ = tell.send(Err(NetError::TooLarge {
+                    // Whoever answers has done what was asked.
+                    let what = opcode.word();
+                    let text = format!(
+                        "it was done, but the answer to {what} has more than {bytes_max} bytes"
+                    );
+                    let _ = tell.send(Err(NetError::Refused {
                         addr: self.addr.clone(),
-                        what: opcode.word(),
-                        bytes: bytes_max + 1,
-                        bytes_max,
+                        what,
+                        packet: ErrorPacket::new(ErrorCode::AnswerGone, text),
                     }));
                 }
                 return Ok(());
@@ -414,6 +508,7 @@ async fn read(
             Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Reset)),
             Ok(Ok(bytes)) => {
                 silent = false;
+                shared.heard.add(bytes, decoder.within_large());
                 turn.took(bytes).await;
             }
             Ok(Err(error)) => {

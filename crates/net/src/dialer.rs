@@ -71,6 +71,7 @@ impl Dialer {
                 what: request.opcode().word(),
                 waited_ms: begun.elapsed().as_millis() as u64,
                 sent: false,
+                heard: false,
             })
         })
     }

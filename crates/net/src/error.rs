@@ -82,6 +82,8 @@ pub enum NetError {
         waited_ms: u64,
         /// Whether it had been sent at all.
         sent: bool,
+        /// Whether the other side said anything after that, so that it is late and not silent.
+        heard: bool,
     },
     /// The other side answered with an error packet.
     #[error("{addr} refused {what}: {packet}")]
@@ -135,6 +137,7 @@ impl NetError {
             NetError::Deadline {
                 waited_ms,
                 sent: true,
+                heard: false,
                 ..
             } => Some(Sign::Silent(u32::try_from(*waited_ms).unwrap_or(u32::MAX))),
             NetError::Hello { code: None, .. } => Some(Sign::Reset),

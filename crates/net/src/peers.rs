@@ -217,6 +217,7 @@ impl Peers {
                 what: request.opcode().word(),
                 waited_ms: started.elapsed().as_millis() as u64,
                 sent: false,
+                heard: false,
             }),
         }
     }

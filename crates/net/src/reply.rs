@@ -143,13 +143,14 @@ impl Reply {
             .outbox
             .put(envelope, answer, staves_wire::frame::MESSAGE_BYTES_MAX);
         if let Err(NotPut::TooLarge(bytes)) = put {
+            // What was asked for has been done by now: "too large" would say that it was not.
             let text = format!(
-                "the answer to {} has {bytes} bytes, more than a message may have",
+                "it was done, but the answer to {} has {bytes} bytes, more than a message may have",
                 self.what
             );
             let _ = self.outbox.put(
                 envelope,
-                &Message::error(ErrorCode::TooLarge, text),
+                &Message::error(ErrorCode::AnswerGone, text),
                 usize::MAX,
             );
         }

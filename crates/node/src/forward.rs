@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use staves_client::{Router, Transport};
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClusterMap, Node};
+use staves_model::{ClusterMap, Node, NodeId};
 use staves_net::NetError;
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest};
 use staves_wire::directory::Evidence;
@@ -42,6 +42,10 @@ impl Ways {
 }
 
 impl Transport for Ways {
+    fn me(&self) -> Option<NodeId> {
+        Some(self.host.life.node)
+    }
+
     async fn call(
         &self,
         node: &Node,

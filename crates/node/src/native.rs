@@ -9,6 +9,7 @@ mod batch;
 mod files;
 mod group;
 mod memory;
+mod sides;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -62,7 +62,7 @@ codes! {
     Forgotten = 14, "forgotten";
     /// The node is on its way out. Nothing was done: ask another.
     Stopping = 15, "stopping";
-    /// The write was done by its first try, whose answer was too large to be kept for a retry.
+    /// The request was done, but its answer is gone: too large to be kept for a retry, or to be sent.
     AnswerGone = 16, "answer-gone";
     /// The pool's budget is used up. Nothing was changed anywhere.
     OutOfMemory = 20, "out-of-memory";

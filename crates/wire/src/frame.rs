@@ -327,6 +327,13 @@ impl Decoder {
             .map_or(HEADER_BYTES, |header| header.body_len as usize)
     }
 
+    /// Whether what comes next is of a message that takes long, as far as can be seen: one that has begun
+    /// and not ended.
+    pub fn within_large(&self) -> bool {
+        const LARGE: u32 = 64 << 10;
+        !self.unfinished.is_empty() || self.header.is_some_and(|header| header.body_len > LARGE)
+    }
+
     /// Takes the next message off the front of `buffer`; `None` when more bytes are needed.
     pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, FrameError> {
         loop {

@@ -1,7 +1,7 @@
 //! Operations on the bytes of data buckets: routed as those on keys are, but each for itself. They keep no
 //! order among each other, so those for one bucket go out at once, and each is asked again alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use staves_wire::{ErrorCode, Message};
 use tokio::task::JoinSet;
 
 use super::{REDRAWS_MAX, Router, Transport, forward_code, is_forgotten, unless_tried};
-use crate::route::{Target, data_bucket};
+use crate::numbers::Windows;
+use crate::route::{Avoid, Target, data_bucket};
 
 /// An operation that has no answer yet.
 struct Todo {
@@ -26,11 +27,22 @@ struct Todo {
     trouble: Option<(ErrorCode, String)>,
 }
 
+impl Todo {
+    /// Where its number counts.
+    fn windows(&self) -> Windows {
+        match self.op.number {
+            0 => Windows::NONE,
+            _ => Windows::of(self.op.group),
+        }
+    }
+}
+
 /// What all batches of a round say alike.
 #[derive(Clone, Copy)]
 struct Head {
     client: ClientId,
-    floor: u64,
+    /// As another client said it; our own is that of the windows that a batch's writes count in.
+    floor: Option<u64>,
     retry: bool,
     forwarded: bool,
 }
@@ -76,7 +88,8 @@ impl<T: Transport> Router<T> {
     ) -> Vec<Answer> {
         let count = ops.len();
         let writes = ops.iter().filter(|(_, _, action)| action.is_write());
-        let taken = self.inner.numbers.take(writes.count() as u64);
+        let writes = writes.map(|(group, _, _)| Windows::of(*group));
+        let taken = self.inner.numbers.take(writes);
         let Ok(taken) = tokio::time::timeout_at(deadline.into(), taken).await else {
             let text = "too many writes are waiting for their answers already";
             return vec![Answer::error(ErrorCode::Busy, text); count];
@@ -114,14 +127,15 @@ impl<T: Transport> Router<T> {
         let mut taken = taken;
         for redraw in 0.. {
             turn.run().await;
-            let again = turn.too_low.len() as u64;
-            if again == 0 || redraw == REDRAWS_MAX || Instant::now() >= deadline {
+            let again = !turn.too_low.is_empty();
+            if !again || redraw == REDRAWS_MAX || Instant::now() >= deadline {
                 break;
             }
             self.inner.numbers.draw_above(turn.draw_above);
             // Whatever had the numbers so far has its answer, or was not done.
             drop(taken);
-            let more = self.inner.numbers.take(again);
+            let more = turn.too_low.iter().map(Todo::windows);
+            let more = self.inner.numbers.take(more);
             let Ok(more) = tokio::time::timeout_at(deadline.into(), more).await else {
                 break;
             };
@@ -139,7 +153,7 @@ impl<T: Transport> Router<T> {
         let map = self.map();
         let head = Head {
             client: request.client,
-            floor: request.floor,
+            floor: Some(request.floor),
             retry: request.retry,
             forwarded: true,
         };
@@ -149,7 +163,7 @@ impl<T: Transport> Router<T> {
             op,
             trouble: None,
         });
-        let (batches, rest) = plan(&map, todo.collect(), &BTreeSet::new());
+        let (batches, rest) = plan(&map, todo.collect(), &Avoid::default());
         for (todo, answer) in rest {
             answers[todo.index] = Some(answer);
         }
@@ -219,7 +233,11 @@ impl<T: Transport> Router<T> {
         let request = Message::Memory(MemoryRequest {
             revision: map.revision,
             client: head.client,
-            floor: head.floor,
+            floor: head.floor.unwrap_or_else(|| {
+                let windows = todo.iter().map(Todo::windows);
+                let windows = windows.fold(Windows::NONE, Windows::and);
+                self.inner.numbers.floor(windows)
+            }),
             retry: head.retry || todo.iter().any(|todo| todo.tried),
             forwarded: head.forwarded,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
@@ -299,7 +317,7 @@ impl<T: Transport> Turn<'_, T> {
         let numbers = &self.router.inner.numbers;
         let head = Head {
             client: numbers.client(),
-            floor: numbers.floor(),
+            floor: None,
             retry: false,
             forwarded: false,
         };
@@ -411,7 +429,7 @@ fn answered(answer: Option<Answer>) -> Answer {
 fn plan(
     map: &ClusterMap,
     todo: Vec<Todo>,
-    avoid: &BTreeSet<NodeId>,
+    avoid: &Avoid,
 ) -> (BTreeMap<NodeId, Vec<Todo>>, Vec<(Todo, Answer)>) {
     let mut batches: BTreeMap<NodeId, Vec<Todo>> = BTreeMap::new();
     let mut rest = Vec::new();

@@ -2,6 +2,7 @@
 //! map that the test changes as it likes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use staves_wire::directory::{Evidence, MapAnswer};
 use staves_wire::files::FileBytes;
 use staves_wire::group::GroupEnvelope;
 use staves_wire::{ErrorCode, Message};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 pub const CLUSTER: ClusterId = ClusterId(0xCAFE);
 pub const GROUPS: u32 = 8;
@@ -47,6 +50,8 @@ pub struct World {
     /// Whether nodes pass on what is not theirs.
     pub forwarding: bool,
     pub floors: Vec<(u64, u64)>,
+    /// Nodes do no more operations of a batch than this.
+    pub answers_max: Option<usize>,
     /// Slots whose bucket has forgotten clients with numbers up to this.
     pub marks: BTreeMap<HashSlot, u64>,
     /// What nodes say who are asked for bytes of files, and how often they were.
@@ -122,6 +127,7 @@ impl Cluster {
             moods: BTreeMap::new(),
             forwarding: false,
             floors: Vec::new(),
+            answers_max: None,
             marks: BTreeMap::new(),
             files: None,
             files_asked: 0,
@@ -210,6 +216,46 @@ impl Cluster {
     }
 }
 
+/// A way to an address that can be cut without either end noticing. It lasts as long as the test.
+pub struct Relay {
+    pub addr: String,
+    cut: Arc<AtomicBool>,
+}
+
+impl Relay {
+    pub async fn to(addr: String) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let here = listener.local_addr().expect("its address").to_string();
+        let cut = Arc::new(AtomicBool::new(false));
+        let is_cut = cut.clone();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let far = TcpStream::connect(&addr).await.expect("the server");
+                let (near, far) = (near.into_split(), far.into_split());
+                for (mut from, mut into) in [(near.0, far.1), (far.0, near.1)] {
+                    let is_cut = is_cut.clone();
+                    tokio::spawn(async move {
+                        let mut bytes = vec![0; 65536];
+                        while let Ok(n @ 1..) = from.read(&mut bytes).await {
+                            if is_cut.load(Ordering::Relaxed) {
+                                std::future::pending::<()>().await;
+                            }
+                            if into.write_all(&bytes[..n]).await.is_err() {
+                                return;
+                            }
+                        }
+                    });
+                }
+            }
+        });
+        Relay { addr: here, cut }
+    }
+
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Relaxed);
+    }
+}
+
 fn node(id: u64, addr: &str) -> Node {
     Node {
         id: NodeId(id),
@@ -287,6 +333,10 @@ impl Script {
         let mut moved = BTreeSet::new();
         let mut answers = Vec::new();
         for op in &request.ops {
+            if world.answers_max.is_some_and(|max| answers.len() >= max) {
+                answers.push(Answer::error(ErrorCode::Busy, "no more at once"));
+                continue;
+            }
             let group = world.map.group_of(PoolId(1), op.slot).expect("a group");
             let mine = group.open
                 && group

@@ -91,7 +91,14 @@ fn d1_a_silent_node_costs_one_wait_and_not_one_for_each_request() {
         options.router.try_max = Duration::from_millis(400);
         let client = cluster.client_with(options).await;
         let owner = cluster.world.lock().owner(b"k");
-        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        let relay = Relay::to(cluster.addr(owner.0)).await;
+        cluster.world.lock().change(|map| {
+            let node = map.nodes.get_mut(&owner).expect("the owner");
+            node.native = relay.addr.clone();
+        });
+        client.refresh().await.expect("the map");
+        client.put("k", "before").await.expect("put");
+        relay.cut();
         cluster.world.lock().forwarding = true;
         let started = Instant::now();
         for i in 0..20 {
@@ -114,6 +121,101 @@ fn d1_a_silent_node_costs_one_wait_and_not_one_for_each_request() {
                 .count(),
             1
         );
+    });
+}
+
+/// A slow operation says nothing of its node, which is asked on: for it, and for all others.
+#[test]
+fn d1_a_node_that_answers_late_is_not_passed_over() {
+    run(async {
+        let cluster = Cluster::start(3).await;
+        let mut options = ClientOptions::default();
+        options.router.try_max = Duration::from_secs(2);
+        options.deadline = Duration::from_secs(20);
+        let client = cluster.client_with(options).await;
+        client.put("k", "before").await.expect("put");
+        let owner = cluster.world.lock().owner(b"k");
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        cluster.world.lock().forwarding = true;
+        let asking = {
+            let client = client.clone();
+            tokio::spawn(async move { client.put("k", "v").await })
+        };
+        until(|| cluster.world.lock().asked.len() >= 3).await;
+        cluster.world.lock().moods.clear();
+        asking.await.expect("no panic").expect("it answers at last");
+        let world = cluster.world.lock();
+        assert!(world.asked.iter().all(|(node, ..)| *node == owner));
+        assert!(world.evidence.is_empty(), "{:?}", world.evidence);
+    });
+}
+
+/// One write that stands still holds up no other bucket's.
+#[test]
+fn d1_a_slow_write_does_not_stop_those_of_other_buckets() {
+    run(async {
+        let cluster = Cluster::start(2).await;
+        let mut options = ClientOptions::default();
+        options.router.window = 8;
+        options.deadline = Duration::from_secs(20);
+        let client = cluster.client_with(options).await;
+        let owner = cluster.world.lock().owner(b"k");
+        cluster.world.lock().moods.insert(owner, Mood::Mute);
+        let stuck = {
+            let client = client.clone();
+            tokio::spawn(async move { client.put("k", "v").await })
+        };
+        until(|| !cluster.world.lock().asked.is_empty()).await;
+        let others = (0..).map(|i| format!("other-{i}"));
+        let others = others.filter(|key| cluster.world.lock().owner(key.as_bytes()) != owner);
+        let others: Vec<String> = others.take(100).collect();
+        for key in others {
+            client.put(key, "v").await.expect("nothing is in its way");
+        }
+        assert!(!stuck.is_finished(), "it stood still all the while");
+        cluster.world.lock().moods.clear();
+        stuck.await.expect("no panic").expect("put");
+    });
+}
+
+/// What is left for want of room for its answer is asked for at once, until all is there.
+#[test]
+fn what_does_not_go_at_once_is_asked_for_again() {
+    run(async {
+        let cluster = Cluster::start(1).await;
+        let client = cluster.client().await;
+        cluster.world.lock().answers_max = Some(3);
+        let ops = (0..20).map(|_| incr("n")).collect();
+        let answers = client.execute(ops).await.expect("answered");
+        assert!(answers.into_iter().eq((1..=20).map(Answer::Int)));
+        let world = cluster.world.lock();
+        let counts: Vec<usize> = world.asked.iter().map(|(_, count, _)| *count).collect();
+        assert_eq!(counts, [20, 17, 14, 11, 8, 5, 2]);
+    });
+}
+
+/// Many bytes, a few at a time, take longer than one operation may.
+#[test]
+fn a_deadline_grows_with_the_bytes_that_have_come() {
+    run(async {
+        let cluster = Cluster::start(1).await;
+        let mut options = ClientOptions {
+            deadline: Duration::from_secs(2),
+            ..ClientOptions::default()
+        };
+        options.router.backoff_min = Duration::from_millis(200);
+        let client = cluster.client_with(options).await;
+        {
+            let mut world = cluster.world.lock();
+            world.values.insert("big".into(), vec![7; 4 << 20].into());
+            world.answers_max = Some(1);
+        }
+        let started = Instant::now();
+        let ops = (0..14).map(|_| get("big")).collect();
+        let answers = client.execute(ops).await.expect("answered");
+        let whole = |a: &Answer| matches!(a, Answer::Value(value) if value.len() == 4 << 20);
+        assert!(answers.iter().all(whole), "none was given up");
+        assert!(started.elapsed() > Duration::from_secs(2), "too fast");
     });
 }
 

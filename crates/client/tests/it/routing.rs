@@ -192,7 +192,7 @@ fn numbers_stay_within_the_window_and_the_floor_follows() {
             tasks.spawn(async move {
                 for i in 0..20 {
                     let sets = (0..20)
-                        .map(|j| set(&format!("{task}-{i}-{j}"), "v"))
+                        .map(|j| set(&format!("{{one}}{task}-{i}-{j}"), "v"))
                         .collect();
                     let answers = client.execute(sets).await.expect("answered");
                     assert!(answers.iter().all(|answer| *answer == Answer::Ok));

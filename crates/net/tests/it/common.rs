@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use staves_model::{ClusterId, Incarnation, NodeId};
+use staves_model::{ClientId, ClusterId, Incarnation, NodeId};
 use staves_net::{Connection, Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 use staves_wire::admin::StatusAnswer;
+use staves_wire::cache::{CacheRequest, PoolRef};
 use staves_wire::directory::GetMap;
 use staves_wire::group::GroupEnvelope;
 use staves_wire::{ErrorCode, Message};
@@ -17,6 +18,7 @@ pub const CLUSTER: ClusterId = ClusterId(0xC1);
 /// Answers:
 /// `GetMap` with `wait_ms` n: a status of that many bytes, in turn; n = 1: keeps the reply;
 /// n = 2: drops the reply; n = 3: answers all that it kept, the last first, then this.
+/// `Cache` of client n: a status of that many bytes.
 #[derive(Clone, Default)]
 pub struct Script {
     pub kept: Arc<Mutex<Vec<Reply>>>,
@@ -38,6 +40,19 @@ pub fn ask(n: u32) -> Message {
     })
 }
 
+/// A cache request that is answered by so many bytes.
+pub fn ask_cache(len: u64) -> Message {
+    Message::Cache(CacheRequest {
+        revision: Default::default(),
+        pool: PoolRef::Name("cache".to_owned()),
+        client: ClientId(len),
+        floor: 1,
+        retry: false,
+        forwarded: false,
+        ops: Vec::new(),
+    })
+}
+
 pub const KEEP: u32 = 1;
 pub const DROP: u32 = 2;
 pub const RELEASE: u32 = 3;
@@ -51,6 +66,7 @@ impl Handler for Script {
     fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
         let n = match request {
             Message::GetMap(GetMap { wait_ms, .. }) => wait_ms,
+            Message::Cache(request) => return reply.send(&status(request.client.0 as usize)),
             Message::Propose(propose) => return reply.send(&status(propose.change.len())),
             _ => return reply.error(ErrorCode::Unsupported, "not in the script"),
         };
@@ -129,12 +145,13 @@ pub async fn until(mut so: impl FnMut() -> bool) {
 pub struct Relay {
     pub addr: String,
     frozen: Arc<std::sync::atomic::AtomicBool>,
+    pause_ms: Arc<std::sync::atomic::AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Relay {
     pub async fn start(to: String) -> Relay {
-        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -142,6 +159,8 @@ impl Relay {
         let addr = listener.local_addr().expect("its address").to_string();
         let frozen = Arc::new(AtomicBool::new(false));
         let cut = frozen.clone();
+        let pause_ms = Arc::new(AtomicU64::new(0));
+        let slow = pause_ms.clone();
         let task = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let far = tokio::net::TcpStream::connect(&to)
@@ -150,7 +169,7 @@ impl Relay {
                 let (near_read, near_write) = near.into_split();
                 let (far_read, far_write) = far.into_split();
                 for (mut from, mut into) in [(near_read, far_write), (far_read, near_write)] {
-                    let cut = cut.clone();
+                    let (cut, slow) = (cut.clone(), slow.clone());
                     tokio::spawn(async move {
                         let mut bytes = vec![0; 65536];
                         loop {
@@ -160,6 +179,10 @@ impl Relay {
                             while cut.load(Ordering::Relaxed) {
                                 tokio::time::sleep(Duration::from_millis(5)).await;
                             }
+                            let pause = slow.load(Ordering::Relaxed);
+                            if pause > 0 {
+                                tokio::time::sleep(Duration::from_millis(pause)).await;
+                            }
                             if into.write_all(&bytes[..n]).await.is_err() {
                                 return;
                             }
@@ -168,7 +191,18 @@ impl Relay {
                 }
             }
         });
-        Relay { addr, frozen, task }
+        Relay {
+            addr,
+            frozen,
+            pause_ms,
+            task,
+        }
+    }
+
+    /// Rests so long for each 64 KiB.
+    pub fn slow_down(&self, pause_ms: u64) {
+        self.pause_ms
+            .store(pause_ms, std::sync::atomic::Ordering::Relaxed);
     }
 
     pub fn freeze(&self) {

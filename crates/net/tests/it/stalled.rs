@@ -58,7 +58,7 @@ impl Stalled {
         (stalled, client.await.expect("no panic"))
     }
 
-    /// The next frame.
+    /// The next frame, but for questions whether we live.
     async fn frame(&mut self) -> (Header, Bytes) {
         loop {
             if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
@@ -66,6 +66,9 @@ impl Stalled {
                 let end = HEADER_BYTES + header.body_len as usize;
                 if self.buffer.len() >= end {
                     let frame = self.buffer.split_to(end).freeze();
+                    if header.opcode == Opcode::Ping as u8 {
+                        continue;
+                    }
                     return (header, frame.slice(HEADER_BYTES..));
                 }
             }

@@ -33,6 +33,9 @@ const PLACES_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of answers that wait to be written, of one connection. Beyond, nothing more is read.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of values that one command is answered, or those that the largest value alone may have, if that
+/// is more (and one value beyond). They all lie in memory at once.
+const VALUES_BYTES_MAX: usize = 64 << 20;
 /// Room for one read.
 pub(super) const READ_BYTES: usize = 16 << 10;
 /// Most bytes read before others have a turn: what they ask for takes as long as copying it does.
@@ -476,19 +479,37 @@ impl Desk {
         let place = self.places.next();
         let mut parts = Vec::with_capacity(ops.len());
         let mut elsewhere = Vec::new();
+        let mut left = Left::default();
+        let mut value_bytes = 0;
+        let value_bytes_max = VALUES_BYTES_MAX.max(self.running.value_bytes_max);
         for (index, op) in ops.iter().enumerate() {
-            let tried = try_here(
-                &self.routes,
-                &self.detour,
-                &self.mailbox,
-                &mut self.touched,
-                (self.now, self.deadline),
-                (place, index as u32),
-                op,
-                |answer| answer.to_owned(),
-            );
+            if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
+                parts.push(Part::Answered(too_much(value_bytes_max)));
+                continue;
+            }
+            let bucket = match left.0.is_empty() {
+                true => None, // as nearly always
+                false => self.bucket_of(op),
+            };
+            let tried = left.try_unless_gone(bucket, || {
+                try_here(
+                    &self.routes,
+                    &self.detour,
+                    &self.mailbox,
+                    &mut self.touched,
+                    (self.now, self.deadline),
+                    (place, index as u32),
+                    op,
+                    |answer| answer.to_owned(),
+                )
+            });
             parts.push(match tried {
-                Tried::Given(answer) => Part::Answered(answer),
+                Tried::Given(answer) => {
+                    if let Answer::Value(value) = &answer {
+                        value_bytes += value.len();
+                    }
+                    Part::Answered(answer)
+                }
                 Tried::Waits => Part::Waits(op.to_owned()),
                 // All are of one slot where clients are redirected: if the first is, none was done.
                 Tried::Elsewhere(_) if index == 0 && self.sent_elsewhere(op) => return,
@@ -601,7 +622,38 @@ impl Desk {
     }
 }
 
+fn too_much(bytes_max: usize) -> Answer {
+    let text = format!(
+        "the values together have more than {} MiB: ask for fewer keys with one command",
+        bytes_max >> 20
+    );
+    Answer::error(ErrorCode::TooLarge, text)
+}
+
+/// Buckets to which operations of a command go by another way. A bucket may come to this node meanwhile: those
+/// behind go the same way all the same, or they would be done before them.
+#[derive(Default)]
+struct Left(BTreeSet<u32>);
+
+impl Left {
+    fn try_unless_gone<R>(
+        &mut self,
+        bucket: Option<u32>,
+        try_here: impl FnOnce() -> Tried<R>,
+    ) -> Tried<R> {
+        if let Some(bucket) = bucket.filter(|bucket| self.0.contains(bucket)) {
+            return Tried::Elsewhere(bucket);
+        }
+        let tried = try_here();
+        if let Tried::Elsewhere(bucket) = &tried {
+            self.0.insert(*bucket);
+        }
+        tried
+    }
+}
+
 /// What became of an operation that was tried at this node's own bucket.
+#[derive(Debug, PartialEq)]
 enum Tried<R> {
     Given(R),
     Waits,
@@ -685,6 +737,20 @@ mod tests {
     use super::*;
     use staves_model::ClientId;
     use staves_wire::cache::OwnedOp;
+
+    /// Regression: of MSET k 1 k 2, which came while the bucket did, the first was done after the second.
+    #[test]
+    fn operations_of_a_command_keep_their_order_while_their_bucket_comes() {
+        let mut left = Left::default();
+        let away = || Tried::<u8>::Elsewhere(3);
+        assert_eq!(left.try_unless_gone(Some(3), away), Tried::Elsewhere(3));
+        let comes = Tried::<u8>::Given;
+        assert_eq!(
+            left.try_unless_gone(Some(3), || comes(3)),
+            Tried::Elsewhere(3)
+        );
+        assert_eq!(left.try_unless_gone(Some(4), || comes(4)), Tried::Given(4));
+    }
 
     /// A connection ends while one interrupted write lies in its mailbox and another waits to set out.
     #[test]

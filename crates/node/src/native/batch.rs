@@ -9,14 +9,20 @@ use parking_lot::Mutex;
 use staves_cache::Refused;
 use staves_model::{ClusterMap, Group, GroupId, HashSlot, NodeId, PoolId, Revision, Time};
 use staves_net::Reply;
-use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, PoolRef};
+use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, Op, PoolRef};
 use staves_wire::group::RequestId;
 use staves_wire::memory::MemoryAnswers;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
 use super::ahead;
-use crate::host::{Cell, Host, Naming, Routes, Submitted, Waiter};
+use super::sides::{Side, Sides};
+use crate::host::bucket::Bucket;
+use crate::host::{Cell, Host, Naming, Routes, State as CellState, Submitted, Waiter};
+
+/// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
+/// lie in memory at once, here and at the asker, and are one message.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Who gets a batch's answers.
 pub(crate) enum Asker {
@@ -250,7 +256,8 @@ pub(crate) fn serve(
         now: host.clock.now(),
         deadline: host.clock.at(deadline),
         clock: ahead::micros_since_1970(),
-        refused: BTreeMap::new(),
+        sides: Sides::default(),
+        answer_bytes: 0,
         touched: Vec::new(),
     };
     let mut elsewhere = Vec::new();
@@ -262,19 +269,15 @@ pub(crate) fn serve(
         }
         let bucket = pool.bucket_of(op.slot);
         let cell = &pool.cells[bucket as usize];
-        if hand.is_here(&routes, cell) {
-            hand.submit(bucket, cell, index, op);
-        } else if pass_on {
-            elsewhere.push(index);
-        } else {
-            let refused = Refused::NotServing;
-            batch.put(
-                index,
-                Answer::error(
-                    refused.code(),
-                    format!("node {}: {refused}", host.life.node),
-                ),
-            );
+        match hand.side(&routes, bucket, cell) {
+            Side::Here => hand.submit(bucket, cell, index, op),
+            Side::Refused(refused) => drop(batch.put(index, batch.refuse(refused))),
+            Side::Elsewhere if pass_on => elsewhere.push(index),
+            Side::Elsewhere => {
+                let refused = Refused::NotServing;
+                let text = format!("node {}: {refused}", host.life.node);
+                batch.put(index, Answer::error(refused.code(), text));
+            }
         }
     }
     let now = hand.now;
@@ -371,13 +374,20 @@ struct Hand<'a> {
     deadline: Time,
     /// Microseconds since 1970.
     clock: u64,
-    /// Buckets that refused an operation: the asker will ask again for it, and for all after it, in
-    /// their order.
-    refused: BTreeMap<u32, Refused>,
+    sides: Sides,
+    /// Of the answers so far, those included that are still to come.
+    answer_bytes: usize,
     touched: Vec<Arc<Cell>>,
 }
 
 impl Hand<'_> {
+    fn side(&mut self, routes: &Routes, bucket: u32, cell: &Cell) -> Side {
+        let mut sides = std::mem::take(&mut self.sides);
+        let side = sides.of(bucket, || self.is_here(routes, cell));
+        self.sides = sides;
+        side
+    }
+
     /// Whether the bucket is this node's to answer for, by what it does or by what the map says.
     fn is_here(&self, routes: &Routes, cell: &Cell) -> bool {
         let me: NodeId = self.host.life.node;
@@ -391,8 +401,10 @@ impl Hand<'_> {
 
     fn submit(&mut self, bucket: u32, cell: &Arc<Cell>, index: usize, op: &CacheOp) {
         let batch = self.batch;
-        if let Some(refused) = self.refused.get(&bucket) {
-            batch.put(index, batch.refuse(*refused));
+        if self.answer_bytes >= ANSWER_BYTES_MAX {
+            self.sides.refuse(bucket, Refused::Busy);
+            let text = "it was not done: the answers before it are as many bytes as go at once";
+            batch.put(index, Answer::error(ErrorCode::Busy, text));
             return;
         }
         let named = op.number > 0 && self.head.client.0 > 0;
@@ -407,6 +419,7 @@ impl Hand<'_> {
         let mut wants_flush = false;
         let submitted = {
             let mut state = cell.lock();
+            self.answer_bytes += old_value_bytes(&state, &op.op.as_op());
             if let Naming::Given {
                 request: Some(request),
                 ..
@@ -435,13 +448,32 @@ impl Hand<'_> {
             self.touched.push(cell.clone());
         }
         match submitted {
-            Submitted::Given(answer) => drop(batch.put(index, answer)),
+            Submitted::Given(answer) => {
+                if let (Answer::Value(value), Op::Get { .. }) = (&answer, op.op.as_op()) {
+                    self.answer_bytes += value.len();
+                }
+                batch.put(index, answer);
+            }
             Submitted::Waits => {}
             Submitted::Refused(refused) => {
-                self.refused.insert(bucket, refused);
+                self.sides.refuse(bucket, refused);
                 batch.put(index, Answer::error(refused.code(), refused.to_string()));
             }
         }
+    }
+}
+
+/// Bytes of the old value that a write is to answer.
+fn old_value_bytes(state: &CellState, op: &Op<'_>) -> usize {
+    match (op, &state.bucket) {
+        (
+            Op::GetDel { key }
+            | Op::Set {
+                key, get_old: true, ..
+            },
+            Some(Bucket::Cache(bucket)),
+        ) => bucket.value_bytes(key),
+        _ => 0,
     }
 }
 

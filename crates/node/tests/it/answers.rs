@@ -1,0 +1,110 @@
+//! Answers that are many bytes: no more of them are made at once than one message, or one command, may have.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use staves_model::{ClientId, ClusterId, Revision};
+use staves_net::{Connection, Identity};
+use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::{ErrorCode, Message};
+
+use crate::client::Reply;
+use crate::town::{Citizen, Parse, config, eventually};
+
+const BIG: usize = 6 << 20;
+
+fn ready() -> Citizen {
+    let mut config = config(None, &[]);
+    config.memory = "256MiB".parse_size();
+    config.value_bytes_max = "16MiB".parse_size();
+    let node = Citizen::start(config);
+    eventually("it serves", || {
+        node.client().ask("SET ready 1") == Reply::Ok
+    });
+    node
+}
+
+fn put(node: &Citizen, key: &str, bytes: usize) {
+    let value = vec![b'v'; bytes];
+    let set: [&[u8]; 3] = [b"SET", key.as_bytes(), &value];
+    assert_eq!(node.client().ask_args(&set), Reply::Ok);
+}
+
+/// A batch of one operation for each of five keys.
+fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
+    let ops = (0..5).map(|i| {
+        let op = op(format!("big-{i}").into());
+        CacheOp {
+            number: if write { 1 + i } else { 0 },
+            slot: op.as_op().slot(),
+            op,
+        }
+    });
+    let request = Message::Cache(CacheRequest {
+        revision: Revision(0),
+        pool: PoolRef::Name("cache".into()),
+        client: ClientId(0),
+        floor: 1,
+        retry: false,
+        forwarded: false,
+        ops: ops.collect(),
+    });
+    node.runtime().block_on(async {
+        let identity = Identity::client(ClusterId(0));
+        let options = staves_net::Options::default();
+        let addr = node.addresses.native.to_string();
+        let connection = Connection::open(&addr, &identity, &options).await;
+        let connection = connection.expect("the native door takes connections");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        match connection.call(&request, deadline).await {
+            Ok(Message::CacheAnswers(answers)) => answers.answers,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+/// How many were done; the others say that they were not.
+fn done(answers: &[Answer]) -> usize {
+    let done = |answer: &&Answer| match answer {
+        Answer::Value(value) => {
+            assert_eq!(value.len(), BIG);
+            true
+        }
+        Answer::Error(ErrorCode::Busy, _) => false,
+        other => panic!("{other:?}"),
+    };
+    let count = answers.iter().take_while(done).count();
+    assert_eq!(
+        answers.iter().filter(done).count(),
+        count,
+        "none is done after one that is not"
+    );
+    count
+}
+
+#[test]
+fn a_batch_is_answered_by_so_many_bytes_and_what_is_left_was_not_done() {
+    let node = ready();
+    (0..5).for_each(|i| put(&node, &format!("big-{i}"), BIG));
+    let got = batch(&node, false, |key| OwnedOp::Get { key });
+    assert_eq!(done(&got), 3, "16 MiB are reached with the third");
+    // Nor are old values taken away of which the answer has no room.
+    let taken = batch(&node, true, |key| OwnedOp::GetDel { key });
+    assert_eq!(done(&taken), 3);
+    let left = node.client().ask("EXISTS big-0 big-1 big-2 big-3 big-4");
+    assert_eq!(left, Reply::Int(2));
+}
+
+#[test]
+fn one_command_is_answered_by_so_many_bytes() {
+    let node = ready();
+    put(&node, "k", 16 << 20);
+    let mget = |count: usize| node.client().ask(&format!("MGET{}", " k".repeat(count)));
+    match mget(4) {
+        Reply::Array(values) => assert_eq!(values.len(), 4),
+        other => panic!("{other:?}"),
+    }
+    let refused = mget(5);
+    let text = refused.is_error().expect("too much");
+    assert!(text.contains("fewer keys"), "{text}");
+}
