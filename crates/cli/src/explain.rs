@@ -234,7 +234,7 @@ fn of_wire(code: ErrorCode) -> Text {
             "Read the key, and decide whether to write again.",
         ),
         ErrorCode::AnswerGone => (
-            "The write was done, and its answer is gone: a value too large to be kept for a retry.",
+            "It was done, and its answer is gone: a value too large to be kept for a retry, or to be sent.",
             "The first try's answer was lost with its connection or its node; values above 4 KiB are not kept.",
             "Do not write again. The old value that it asked for cannot be had any more.",
         ),

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use staves_directory::{DirectoryError, Left};
+use staves_directory::{DirectoryError, Left, Proposal};
+use staves_model::{Change, Epoch, Medium, NodeId, PoolKind};
 
 use crate::town::{Citizen, PATIENCE, Town, eventually, leader, others};
 
@@ -153,6 +154,68 @@ async fn a_leader_in_the_minority_commits_nothing_and_grants_no_lease() {
     let newest = rest[0].map().revision;
     eventually("the old leader follows", || old.map().revision >= newest).await;
     for c in &citizens {
+        town.kill(c).await;
+    }
+}
+
+/// Regression: a leader let one node stop and ended; the next knew nothing of it and let the only other copy stop as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_told_to_stop_is_known_to_the_next_leader() {
+    let town = Town::new();
+    let citizens = town.found(5).await;
+    let lead = the_leader(&citizens).await;
+    let patience = Duration::from_secs(20);
+    let propose = async |change: Change| {
+        let proposal = Proposal::unconditional(change);
+        lead.directory
+            .propose(proposal, patience)
+            .await
+            .expect("it is made");
+    };
+    // A pool whose only bucket is not at the leader.
+    let mut pair = Vec::new();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        propose(Change::CreatePool {
+            name: name.into(),
+            kind: PoolKind::Cache,
+            scheme: "1+1".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 1 << 20,
+            buckets: 1,
+            may_start_empty: false,
+        })
+        .await;
+        let group = || {
+            let map = lead.map();
+            let pool = map.pool_named(name)?;
+            let group = map.groups.get(&pool.groups[0])?.clone();
+            (group.epoch > Epoch(0)).then_some(group)
+        };
+        eventually("it is placed", || group().is_some()).await;
+        let group = group().expect("placed");
+        let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.node).collect();
+        if nodes.contains(&lead.id()) {
+            propose(Change::DeletePool { name: name.into() }).await;
+            continue;
+        }
+        let (group, epoch) = (group.id, group.epoch);
+        propose(Change::Open { group, epoch }).await;
+        pair = nodes;
+        break;
+    }
+    let [one, two] = pair[..] else {
+        panic!("all of them are at the leader: {pair:?}");
+    };
+    let citizen = |id: NodeId| citizens.iter().find(|c| c.id() == id).expect("it lives");
+    let told = citizen(one).directory.may_stop(patience).await;
+    assert_eq!(told.expect("a leader says"), None);
+    town.kill(&lead).await;
+    let rest = others(&citizens, &lead);
+    commits_again(&rest).await;
+    let told = citizen(two).directory.may_stop(patience).await;
+    let why = told.expect("the next leader says").expect("it is the last");
+    assert!(why.contains("--force"), "{why}");
+    for c in &rest {
         town.kill(c).await;
     }
 }
