@@ -20,7 +20,7 @@
 
 pub(crate) mod damage;
 #[cfg(test)]
-mod layout;
+mod tests;
 mod log;
 mod writer;
 

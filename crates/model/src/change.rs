@@ -389,5 +389,3 @@ fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod twice;

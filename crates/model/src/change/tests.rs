@@ -1,5 +1,7 @@
 //! Every rule of the map refuses what breaks it, and then nothing has changed.
 
+mod twice;
+
 use super::*;
 use crate::testing::*;
 

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::mem::discriminant;
 
-use super::*;
+use super::super::*;
 use crate::files::Holdings;
 use crate::testing::*;
 
