@@ -19,9 +19,9 @@
 //! A node without a data folder runs the same code on redb's memory backend.
 
 pub(crate) mod damage;
+mod log;
 #[cfg(test)]
 mod tests;
-mod log;
 mod writer;
 
 use std::collections::BTreeMap;
