@@ -37,7 +37,8 @@ impl ClusterMap {
             let now = bears(&goes);
             let gone = |n: NodeId| n == node || goes(n);
             match bears(&gone) {
-                None if now.is_some() => after.broken.push(group.id),
+                // Those that go are there still, and may stay: what they hold is lost by nobody's stop but the last one's.
+                None if bears(&|_| false).is_some() => after.broken.push(group.id),
                 Some(0) if now > Some(0) => after.bare.push(group.id),
                 _ => {}
             }
@@ -217,6 +218,18 @@ mod tests {
         map.apply(None, &node_down(&map.clone(), 2)).expect("up");
         let lost = map.after_stop(NodeId(3), nobody);
         assert_eq!(lost, AfterStop::default(), "nothing more can be lost");
+    }
+
+    /// Regression: where more had been told to stop, or were silent, than a group bears, it passed for lost, and the rest was let go.
+    #[test]
+    fn those_that_are_to_go_are_not_gone_yet() {
+        let mut map = map();
+        let two = map.after_stop(NodeId(1), |n| n != NodeId(4));
+        assert_eq!(two.broken, [GroupId(1)]);
+        // One was told, and another died.
+        map.apply(None, &node_down(&map.clone(), 3)).expect("up");
+        let after = map.after_stop(NodeId(2), |n| n == NodeId(1));
+        assert_eq!(after.broken, [GroupId(1)]);
     }
 
     /// Regression: two nodes were stopped at once, or one beside another that drained. Nothing was lost, and nobody was

@@ -267,7 +267,10 @@ fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Rep
 /// Why this node must not stop now, if what it holds would be lost. Without a leader of the directory nobody
 /// knows who else stops, and the map may be an old one: then only a node that holds nothing may go.
 async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
-    if !running.host.holds_anything() {
+    let map = running.directory.map().borrow().clone();
+    let me = running.host.life.node;
+    // A member of a region may be listed and not be here yet: the leader knows what that means.
+    if !running.host.holds_anything() && !is_of_a_region(&map, me) {
         return None;
     }
     match running.directory.may_stop(patience.mul_f32(0.7)).await {
@@ -278,6 +281,15 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
             unjudged(&map, running.host.life.node)
         }
     }
+}
+
+/// Whether the map names the node in a group of a region.
+fn is_of_a_region(map: &ClusterMap, me: NodeId) -> bool {
+    let of_a_region = |group: &staves_model::Group| {
+        let pool = map.pools.get(&group.pool);
+        group.names(me) && pool.is_some_and(|pool| matches!(pool.kind, PoolKind::Memory { .. }))
+    };
+    map.groups.values().any(of_a_region)
 }
 
 /// Why a node must not stop of which no leader says that it may.

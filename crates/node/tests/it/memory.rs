@@ -502,7 +502,8 @@ fn a_stop_that_would_lose_a_region_is_refused() {
     let region = runtime.block_on(client.create_region(POOL, "r", stretch_unit(2)));
     region.expect("a region");
     eventually("the region is whole", || {
-        bears(&town.citizens[0].map()) == Some(1)
+        // Each of them knows.
+        town.citizens.iter().all(|c| bears(&c.map()) == Some(1))
     });
     // Through any node. These do not stop, but nobody knows that: they were told that they may.
     let stop = |node: usize| {
