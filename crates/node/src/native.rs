@@ -278,7 +278,7 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
         Err(error) => {
             tracing::warn!(%error, "asked to stop, and no leader says whether it may");
             let map = running.directory.map().borrow().clone();
-            unjudged(&map, running.host.life.node)
+            unjudged(&map, me)
         }
     }
 }
