@@ -6,6 +6,7 @@ use crate::{File, Finding, Tree};
 /// Whether all of a file is test code.
 pub fn is_test_file(path: &str) -> bool {
     path.contains("/tests/")
+        || path.starts_with("crates/testkit/")
         || path.contains("/examples/")
         || path.contains("/benches/")
         || path.starts_with("fuzz/")

@@ -1,6 +1,7 @@
 //! Row X7: `staves bench cache` against real servers.
 
 use serde_json::Value;
+use staves_testkit::free_port;
 
 use super::*;
 
@@ -137,15 +138,10 @@ fn start(program: &str, args: &[&str], port: u16) -> Server {
     server
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
-}
-
 #[test]
 fn the_bench_measures_redis_and_memcached_too() {
     let lists = ["--mix", "50:50", "--batch", "1,30", "--pipeline", "1,8"];
-    if have("redis-server", &["--version"]) {
+    if runs("redis-server", &["--version"]) {
         let port = free_port();
         let args = [
             "--bind",
@@ -169,7 +165,7 @@ fn the_bench_measures_redis_and_memcached_too() {
             check(&report, i);
         }
     }
-    if have("memcached", &["--version"]) {
+    if runs("memcached", &["--version"]) {
         let port = free_port();
         let args = [
             "-l",
