@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use staves_node::config::nearest;
-use staves_node::resp::error_word;
+use staves_resp::error_word;
 use staves_wire::ErrorCode;
 
 use crate::args::Format;

@@ -122,8 +122,8 @@ fn replication(_: &Facts, text: &mut String) {
 fn cpu(facts: &Facts, text: &mut String) {
     lines!(
         text,
-        "used_cpu_sys" = format_args!("{:.6}", facts.cpu.system.as_secs_f64()),
-        "used_cpu_user" = format_args!("{:.6}", facts.cpu.user.as_secs_f64()),
+        "used_cpu_sys" = format_args!("{:.6}", facts.cpu_system.as_secs_f64()),
+        "used_cpu_user" = format_args!("{:.6}", facts.cpu_user.as_secs_f64()),
     );
 }
 

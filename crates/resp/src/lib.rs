@@ -33,6 +33,7 @@ mod info;
 mod output;
 mod parse;
 mod redirect;
+mod reply_queue;
 mod session;
 mod table;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use facts::{Brief, ClientFacts, Facts, Tells};
 pub use output::{Join, Output, Protocol, error_word};
 pub use parse::{Args, Frame, Limits, Parser, ProtocolError};
 pub use redirect::{Redirect, cross_slot, elsewhere};
+pub use reply_queue::{PartialReply, ReplyQueue};
 pub use session::{After, Session};
 pub use table::{COMMANDS, Entry, Name, Part, Subcommand};
 pub use transaction::{Mark, NOT_DONE, Transaction};

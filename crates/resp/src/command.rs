@@ -366,7 +366,7 @@ fn shown(bytes: &[u8], max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp::parse::{Limits, Parser};
+    use crate::parse::{Limits, Parser};
 
     const VALUE_MAX: usize = 1 << 20;
 

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use staves_model::Time;
 use staves_wire::cache::{Answer, OwnedOp};
 
-use crate::resp::{Join, Output, Protocol};
+use crate::output::{Join, Output, Protocol};
 
 /// One operation of a command.
 #[derive(Debug)]
-pub(super) enum Part {
+pub enum PartialReply {
     /// Answered.
     Answered(Answer),
     /// Not yet; what to ask, should it have to be asked elsewhere.
@@ -31,19 +31,19 @@ struct Place {
     /// Until when it may take.
     deadline: Time,
     /// Bytes that it takes while it waits: what was asked, and what was answered.
-    weight: usize,
+    charged_bytes: usize,
     /// The answers to the commands behind it, up to the next place.
     after: Output,
 }
 
 #[derive(Debug)]
 enum Parts {
-    One(Part),
-    Many(Vec<Part>),
+    One(PartialReply),
+    Many(Vec<PartialReply>),
 }
 
 impl Parts {
-    fn get(&mut self, part: u32) -> Option<&mut Part> {
+    fn get(&mut self, part: u32) -> Option<&mut PartialReply> {
         match self {
             Parts::One(one) => (part == 0).then_some(one),
             Parts::Many(many) => many.get_mut(part as usize),
@@ -53,31 +53,31 @@ impl Parts {
 
 /// All places of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub struct ReplyQueue {
     /// The number of the front place.
     first: u64,
     queue: VecDeque<Place>,
     /// Bytes of answers behind all places but the last.
     behind: usize,
-    /// What all places weigh.
-    weight: usize,
+    /// What all places charge_bytes.
+    charged_bytes: usize,
 }
 
-impl Places {
+impl ReplyQueue {
     /// How many commands wait.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.queue.len()
     }
 
     /// The number that the next place will have.
     #[inline]
-    pub(super) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.first + self.queue.len() as u64
     }
 
     /// Where the next answer goes.
     #[inline]
-    pub(super) fn tail<'a>(&'a mut self, output: &'a mut Output) -> &'a mut Output {
+    pub fn tail<'a>(&'a mut self, output: &'a mut Output) -> &'a mut Output {
         match self.queue.back_mut() {
             Some(place) => &mut place.after,
             None => output,
@@ -85,21 +85,21 @@ impl Places {
     }
 
     /// A place for a command of one operation.
-    pub(super) fn push_one(&mut self, join: Join, protocol: Protocol, deadline: Time, part: Part) {
+    pub fn push_one(&mut self, join: Join, protocol: Protocol, deadline: Time, part: PartialReply) {
         self.push(join, protocol, deadline, Parts::One(part), 1);
     }
 
     /// A place for a command of several operations, some of which may be answered already.
-    pub(super) fn push_many(
+    pub fn push_many(
         &mut self,
         join: Join,
         protocol: Protocol,
         deadline: Time,
-        parts: Vec<Part>,
+        parts: Vec<PartialReply>,
     ) {
         let missing = parts
             .iter()
-            .filter(|p| !matches!(p, Part::Answered(_)))
+            .filter(|p| !matches!(p, PartialReply::Answered(_)))
             .count();
         self.push(join, protocol, deadline, Parts::Many(parts), missing);
     }
@@ -119,42 +119,42 @@ impl Places {
             parts,
             missing,
             deadline,
-            weight: 0,
+            charged_bytes: 0,
             after: Output::new(),
         });
     }
 
     /// What the last command that took a place has asked, in bytes.
-    pub(super) fn weigh(&mut self, bytes: usize) {
+    pub fn charge_bytes(&mut self, bytes: usize) {
         if let Some(place) = self.queue.back_mut() {
-            place.weight += bytes;
-            self.weight += bytes;
+            place.charged_bytes += bytes;
+            self.charged_bytes += bytes;
         }
     }
 
     /// Bytes of what the commands that wait have asked, and of their answers until now.
-    pub(super) fn weight(&self) -> usize {
-        self.weight
+    pub fn charged_bytes(&self) -> usize {
+        self.charged_bytes
     }
 
     /// What the operations that wait at this node's buckets ask.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &OwnedOp> {
+    pub fn waiting(&self) -> impl Iterator<Item = &OwnedOp> {
         let parts = self.queue.iter().flat_map(|place| match &place.parts {
             Parts::One(one) => std::slice::from_ref(one),
             Parts::Many(many) => &many[..],
         });
         parts.filter_map(|part| match part {
-            Part::Waits(op) => Some(op),
+            PartialReply::Waits(op) => Some(op),
             _ => None,
         })
     }
 
     /// What an operation that waits asks, for whoever asks it elsewhere, and until when it may take.
-    pub(super) fn send_away(&mut self, place: u64, part: u32) -> Option<(OwnedOp, Time)> {
+    pub fn send_away(&mut self, place: u64, part: u32) -> Option<(OwnedOp, Time)> {
         let place = self.place(place)?;
         let part = place.parts.get(part)?;
-        match std::mem::replace(part, Part::Away) {
-            Part::Waits(op) => Some((op, place.deadline)),
+        match std::mem::replace(part, PartialReply::Away) {
+            PartialReply::Waits(op) => Some((op, place.deadline)),
             other => {
                 *part = other;
                 None
@@ -163,21 +163,21 @@ impl Places {
     }
 
     /// An operation's answer.
-    pub(super) fn settle(&mut self, place: u64, part: u32, answer: Answer) {
+    pub fn settle(&mut self, place: u64, part: u32, answer: Answer) {
         let Some(place) = self.place(place) else {
             return;
         };
         if let Some(part) = place.parts.get(part)
-            && !matches!(part, Part::Answered(_))
+            && !matches!(part, PartialReply::Answered(_))
         {
             let bytes = match &answer {
                 Answer::Value(value) => value.len(),
                 _ => 0,
             };
-            *part = Part::Answered(answer);
+            *part = PartialReply::Answered(answer);
             place.missing -= 1;
-            place.weight += bytes;
-            self.weight += bytes;
+            place.charged_bytes += bytes;
+            self.charged_bytes += bytes;
         }
     }
 
@@ -187,21 +187,21 @@ impl Places {
     }
 
     /// Moves the answers that are next to the output.
-    pub(super) fn release(&mut self, output: &mut Output) {
+    pub fn release(&mut self, output: &mut Output) {
         while self.queue.front().is_some_and(|place| place.missing == 0) {
             let Some(mut place) = self.queue.pop_front() else {
                 break;
             };
             self.first += 1;
-            self.weight -= place.weight;
+            self.charged_bytes -= place.charged_bytes;
             match place.parts {
-                Parts::One(Part::Answered(answer)) => {
+                Parts::One(PartialReply::Answered(answer)) => {
                     output.join(place.protocol, place.join, &[answer]);
                 }
                 Parts::One(_) => {}
                 Parts::Many(parts) => {
                     let answers = parts.into_iter().filter_map(|part| match part {
-                        Part::Answered(answer) => Some(answer),
+                        PartialReply::Answered(answer) => Some(answer),
                         _ => None,
                     });
                     let answers: Vec<Answer> = answers.collect();
@@ -218,7 +218,7 @@ impl Places {
     }
 
     /// Bytes of answers that wait behind places.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.behind + self.queue.back().map_or(0, |last| last.after.len())
     }
 }
@@ -235,12 +235,12 @@ mod tests {
 
     #[test]
     fn answers_leave_in_the_order_of_the_commands() {
-        let (mut places, mut output) = (Places::default(), Output::new());
+        let (mut places, mut output) = (ReplyQueue::default(), Output::new());
         places.tail(&mut output).ok();
         assert_eq!(places.next(), 0);
-        places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Away);
+        places.push_one(Join::Plain, Protocol::Resp2, Time(5), PartialReply::Away);
         places.tail(&mut output).integer(2);
-        let parts = vec![Part::Answered(Answer::Int(1)), Part::Away];
+        let parts = vec![PartialReply::Answered(Answer::Int(1)), PartialReply::Away];
         places.push_many(Join::Sum, Protocol::Resp2, Time(5), parts);
         places.tail(&mut output).integer(4);
         places.release(&mut output);
@@ -262,31 +262,31 @@ mod tests {
     /// waited for slow copies took a thousand times its values' size.
     #[test]
     fn what_waits_weighs_what_was_asked_and_answered_until_it_leaves() {
-        let (mut places, mut output) = (Places::default(), Output::new());
-        places.weigh(7);
-        assert_eq!(places.weight(), 0, "nothing waits");
+        let (mut places, mut output) = (ReplyQueue::default(), Output::new());
+        places.charge_bytes(7);
+        assert_eq!(places.charged_bytes(), 0, "nothing waits");
         for bytes in [1000, 50] {
-            places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Away);
-            places.weigh(bytes);
+            places.push_one(Join::Plain, Protocol::Resp2, Time(5), PartialReply::Away);
+            places.charge_bytes(bytes);
         }
         places.settle(1, 0, Answer::Value(vec![0; 300].into()));
         places.settle(1, 0, Answer::Value(vec![0; 300].into()));
         places.release(&mut output);
-        assert_eq!(places.weight(), 1350);
+        assert_eq!(places.charged_bytes(), 1350);
         places.settle(0, 0, Answer::Ok);
         places.release(&mut output);
-        assert_eq!((places.weight(), places.len()), (0, 0));
+        assert_eq!((places.charged_bytes(), places.len()), (0, 0));
     }
 
     #[test]
     fn what_waits_can_be_asked_elsewhere_once() {
-        let mut places = Places::default();
+        let mut places = ReplyQueue::default();
         let op = OwnedOp::Get { key: "k".into() };
         places.push_one(
             Join::Plain,
             Protocol::Resp2,
             Time(5),
-            Part::Waits(op.clone()),
+            PartialReply::Waits(op.clone()),
         );
         assert_eq!(places.send_away(0, 0), Some((op, Time(5))));
         assert_eq!(places.send_away(0, 0), None);

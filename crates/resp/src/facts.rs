@@ -6,7 +6,6 @@ use std::time::Duration;
 use staves_model::{ClusterMap, NodeId, Pool};
 
 use super::redirect::Redirect;
-use crate::cpu::CpuTime;
 
 /// Who knows what the door tells. Each is asked only by the commands that need it: all clients of a node that died greet the
 /// next one at the same time, and what greetings cost must not grow with how many there are.
@@ -65,8 +64,10 @@ pub struct Facts {
     pub used_bytes: u64,
     /// What the pool may use of this node.
     pub budget_bytes: u64,
-    /// Processor time that the process has used.
-    pub cpu: CpuTime,
+    /// The processor time of the process in the program.
+    pub cpu_user: Duration,
+    /// The processor time of the process in the kernel.
+    pub cpu_system: Duration,
     /// Whether this node leads the directory.
     pub leads_directory: bool,
     /// Whether no leader of the directory that a majority follows has lately answered this node.

@@ -11,7 +11,6 @@ use staves_model::{
 };
 
 use super::*;
-use crate::cpu::CpuTime;
 
 fn node(id: u64) -> Node {
     Node {
@@ -93,10 +92,8 @@ fn facts() -> Facts {
         clients_max: 10_000,
         value_bytes_max: 512 << 20,
         keys: 5,
-        cpu: CpuTime {
-            user: Duration::from_millis(1500),
-            system: Duration::from_millis(250),
-        },
+        cpu_user: Duration::from_millis(1500),
+        cpu_system: Duration::from_millis(250),
         ..Facts::default()
     }
 }

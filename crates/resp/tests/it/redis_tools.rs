@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command as Process;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use staves_node::resp::{
+use staves_resp::{
     After, Brief, COMMANDS, ClientFacts, Command, Facts, Limits, NOT_DONE, Output, Parser, Session,
     Tells,
 };
@@ -295,9 +295,12 @@ impl Redis {
 
     fn client(&self) -> Client {
         let addr = ([127, 0, 0, 1], self.port).into();
-        crate::town::eventually("redis-server answers", || {
-            Client::try_connect(addr).is_ok_and(|mut c| c.try_ask("PING").is_ok())
-        });
+        let until = Instant::now() + Duration::from_secs(30);
+        let answers = || Client::try_connect(addr).is_ok_and(|mut c| c.try_ask("PING").is_ok());
+        while !answers() {
+            assert!(Instant::now() < until, "redis-server does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Client::connect(addr)
     }
 }
