@@ -26,6 +26,7 @@
 //! **Not here.** Sockets, waiting, routing, the values themselves. Transactions, scripts, blocking
 //! commands, publish and subscribe, expiry: their commands do not exist yet.
 
+pub mod client;
 mod cluster;
 mod command;
 mod facts;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use super::work::Job;
-use crate::output::number;
+use staves_cli_common::output::number;
 
 /// A line on the terminal that is written over; nothing where stderr is no terminal.
 pub struct Progress {

@@ -26,9 +26,9 @@ use tokio::runtime::Runtime;
 use self::busy::Watch;
 use self::reads::{Figures, Places, Reads};
 use super::memory::fill;
-use crate::args::Args;
-use crate::demo::nodes::Nodes;
-use crate::output::{self, bytes, count, number, table};
+use staves_cli_common::nodes::Nodes;
+use staves_cli_common::options::GlobalOptions;
+use staves_cli_common::output::{self, bytes, count, number, table};
 
 /// How long the cluster may take for anything: to start, to notice a death, to rebuild.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -128,7 +128,7 @@ struct Row {
     y: f64,
 }
 
-pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
+pub fn run(global: &GlobalOptions, bench: &RecoveryBench) -> anyhow::Result<()> {
     let Scheme { m, k } = bench.scheme;
     ensure!(
         m > 1,
@@ -185,7 +185,7 @@ pub fn run(args: &Args, bench: &RecoveryBench) -> anyhow::Result<()> {
         report.demands = town.demand(bench.demand)?;
     }
     report.rows = rows(&report.recoveries);
-    output::answer(args.output, &report, Report::table)?;
+    output::answer(global.output, &report, Report::table)?;
     let beside = report.recoveries.iter().filter_map(|r| r.reads.as_ref());
     let reads = beside.chain(report.demands.iter().map(|d| &d.reads));
     let failed: u64 = reads.map(|reads| reads.errors).sum();

@@ -17,7 +17,7 @@ use staves_client::{Client, ClientOptions, Dataset};
 use tokio::runtime::Runtime;
 
 use self::mounted::Mounted;
-use crate::mount::Served;
+use staves_cli_common::served::Served;
 
 /// The dataset's name, and that of the pool.
 pub const NAME: &str = "demo-files";

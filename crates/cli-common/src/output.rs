@@ -6,7 +6,7 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use crate::args::Format;
+use crate::options::Format;
 
 /// Writes to stdout. A reader that has gone (`staves status | head -1`) is no error; a full disk is.
 pub fn print(text: &str) -> anyhow::Result<()> {

@@ -8,6 +8,9 @@ use staves_client::Figures;
 
 use crate::output::bytes;
 
+/// What the process that serves the mount says once it does.
+pub const SERVING: &str = "serving";
+
 /// Bytes by where they came from. What is fetched ahead of a reader counts as it comes, read or not, and again where
 /// it is then read from memory on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

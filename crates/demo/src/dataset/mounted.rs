@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::NAME;
-use crate::mount::{SERVING, Served};
+use staves_cli_common::served::{SERVING, Served};
 
 /// How long it may take to mount, and to end.
 const PATIENCE: Duration = Duration::from_secs(15);

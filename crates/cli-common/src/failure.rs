@@ -7,7 +7,7 @@ use staves_node::StartError;
 use staves_node::config::{ConfigError, Origin};
 use staves_wire::ErrorCode;
 
-use crate::explain::{Code, Own};
+use crate::codes::{Code, Own, exit_code};
 
 /// A failure with a code of its own. Any other error is `failed`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,29 +62,6 @@ pub fn with_code(code: Code, text: String) -> anyhow::Error {
 /// An error of the network as a failure of the command.
 pub fn from_net(error: NetError) -> anyhow::Error {
     Failure::Wire(error.code(), error.to_string()).into()
-}
-
-/// The exit code that goes with a code.
-pub fn exit_code(code: Code) -> u8 {
-    match code {
-        Code::Own(Own::Usage) => 2,
-        Code::Wire(ErrorCode::NotFound) => 3,
-        // Nobody answered for it.
-        Code::Wire(
-            ErrorCode::Deadline
-            | ErrorCode::Unreachable
-            | ErrorCode::NoQuorum
-            | ErrorCode::NotLeader
-            | ErrorCode::NotServing
-            | ErrorCode::Busy
-            | ErrorCode::Stopping,
-        ) => 4,
-        Code::Own(Own::Degraded) => 5,
-        Code::Own(Own::Critical) => 6,
-        // As shells say it of what SIGINT ended.
-        Code::Own(Own::Interrupted) => 130,
-        Code::Wire(_) | Code::Own(_) | Code::Redis(_) => 1,
-    }
 }
 
 /// The code of an error, wherever in its chain the reason stands.

@@ -55,10 +55,10 @@ use tally::{Kind, Tally};
 use work::Job;
 use workers::{Target, Workers};
 
-use crate::args::{Args, Format};
-use crate::cluster::Cluster;
-use crate::failure::Failure;
-use crate::output::{self, bytes, count, number};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::output::{self, bytes, count, number};
 use staves_wire::ErrorCode;
 
 /// Most bytes that one connection has under way while keys are set for the first time.
@@ -70,16 +70,17 @@ const FILL_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// How often a run is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
+/// Does what a `bench` command asks for.
+pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
     let cache = match command {
         Bench::Cache(cache) => cache,
-        Bench::Memory(bench) => return memory::run(args, bench),
-        Bench::Erasure(bench) => return erasure::run(args, bench),
-        Bench::Recovery(bench) => return recovery::run(args, bench),
+        Bench::Memory(bench) => return memory::run(global, bench),
+        Bench::Erasure(bench) => return erasure::run(global, bench),
+        Bench::Recovery(bench) => return recovery::run(global, bench),
     };
     let plans = cache.plans()?;
-    let deadline = args.deadline.duration();
-    let (target, cpu) = find_servers(args, cache)?;
+    let deadline = global.deadline.duration();
+    let (target, cpu) = find_servers(global, cache)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -88,7 +89,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let mut desk = Desk {
             cache,
-            out: args.output,
+            out: global.output,
             target,
             cpu,
             deadline,
@@ -111,7 +112,7 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
         report.interrupted = desk.interrupted;
         // What was measured is told, whatever ended it.
         if outcome.is_ok() || !report.runs.is_empty() {
-            output::answer(args.output, &report, Report::table)?;
+            output::answer(global.output, &report, Report::table)?;
         }
         outcome?;
         cleared?;
@@ -123,17 +124,17 @@ pub fn run(args: &Args, command: &Bench) -> anyhow::Result<()> {
 }
 
 /// Whom to load, and whom to ask about processor time.
-fn find_servers(args: &Args, cache: &CacheBench) -> anyhow::Result<(Target, ServerCpu)> {
-    let timeout = args.deadline.duration();
+fn find_servers(global: &GlobalOptions, cache: &CacheBench) -> anyhow::Result<(Target, ServerCpu)> {
+    let timeout = global.deadline.duration();
     let given: Vec<String> = cache.server.iter().map(ToString::to_string).collect();
     let resp = if cache.server.is_empty() && cache.protocol != Protocol::Memcached {
-        doors(args)?
+        doors(global)?
     } else {
         given.clone()
     };
     let target = match cache.protocol {
         Protocol::Native => Target::Native {
-            addresses: args.cluster.iter().map(ToString::to_string).collect(),
+            addresses: global.cluster.iter().map(ToString::to_string).collect(),
             pool: cache.pool.clone().unwrap_or_else(|| "cache".to_owned()),
         },
         Protocol::Resp => Target::Stream {
@@ -160,8 +161,8 @@ fn find_servers(args: &Args, cache: &CacheBench) -> anyhow::Result<(Target, Serv
 }
 
 /// The RESP doors of the cluster's nodes.
-fn doors(args: &Args) -> anyhow::Result<Vec<String>> {
-    let map = Cluster::connect(&args.cluster, args.deadline.duration())?.map()?;
+fn doors(global: &GlobalOptions) -> anyhow::Result<Vec<String>> {
+    let map = Cluster::connect(&global.cluster, global.deadline.duration())?.map()?;
     let up = map
         .nodes
         .values()

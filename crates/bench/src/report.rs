@@ -9,7 +9,7 @@ use super::args::Plan;
 use super::draw::Draw;
 use super::histogram::Histogram;
 use super::tally::{Side, Tally};
-use crate::output::{count, number, or_dash, table};
+use staves_cli_common::output::{count, number, or_dash, table};
 
 /// Everything: one entry of `runs` for each combination that was measured.
 #[derive(Serialize, Debug)]

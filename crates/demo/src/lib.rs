@@ -11,14 +11,12 @@
 //!
 //! At last a dataset is read through a mount, a node is killed, and all of it is read again.
 //!
-//! **Layout.** `nodes`: the processes. `load`: the writers and the check. `region`: the same for memory. `dataset`: the
-//! same for files. `resp`: the client that writers use. `story`: what happened when.
+//! **Layout.** `load`: the writers and the check. `region`: the same for memory. `dataset`: the same for files. `story`: what
+//! happened when. The nodes' processes and the client that writers use are shared with other commands.
 
 mod dataset;
 mod load;
-pub mod nodes;
 mod region;
-pub mod resp;
 mod story;
 
 use std::sync::Arc;
@@ -29,12 +27,33 @@ use anyhow::{Context, anyhow, bail};
 use staves_model::{Change, Holdings, Medium, NodeId, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
-use crate::args::{Demo, Format};
-use crate::output::{self, bytes, count, number};
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, count, number};
 
 use load::Load;
-use nodes::Nodes;
+use staves_cli_common::nodes::Nodes;
 use story::{Act, FilesAct, Round, Story};
+
+// No doc comment: clap would print it.
+#[allow(missing_docs)]
+#[derive(clap::Args, Debug)]
+pub struct Demo {
+    /// How many nodes
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=15))]
+    pub nodes: u32,
+
+    /// End when it is shown, instead of leaving the cluster running
+    #[arg(long)]
+    pub once: bool,
+
+    /// Use the ports from here on (three for each node) instead of free ones
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
+    pub base_port: Option<u16>,
+
+    /// Keep the nodes' folders and logs, and say where
+    #[arg(long)]
+    pub keep: bool,
+}
 
 /// How long the load runs before the first node is killed, and between rounds.
 const WARM_UP: Duration = Duration::from_secs(2);
@@ -58,6 +77,7 @@ const NODES_FOR_MEMORY: usize = 6;
 const FILES_BUDGET: u64 = 32 << 20;
 const FILES_BUCKETS: u32 = 64;
 
+/// Runs the demo.
 pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
     let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;

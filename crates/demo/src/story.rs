@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::dataset::Seen;
 use super::load::{Checked, Written};
 use super::region::Done;
-use crate::args::Format;
-use crate::mount::Served;
-use crate::output::{self, table};
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, table};
+use staves_cli_common::served::Served;
 
 /// One node killed.
 #[derive(Clone, Copy, Serialize)]

@@ -25,7 +25,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::explain::Code;
+use crate::codes::Code;
 use crate::failure::{self, Failure, from_net};
 
 /// How often a proposal follows a hint to the leader.

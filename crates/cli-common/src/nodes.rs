@@ -243,6 +243,7 @@ impl Nodes {
         )
     }
 
+    /// The native address of a node.
     pub fn native(&self, at: usize) -> String {
         format!("{HOST}:{}", self.processes[at].native)
     }

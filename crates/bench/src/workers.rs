@@ -18,7 +18,7 @@ use super::pace::Window;
 use super::tally::Tally;
 use super::work::{Job, Lane, Shared};
 use super::{native, stream};
-use crate::failure::Failure;
+use staves_cli_common::failure::Failure;
 use staves_wire::ErrorCode;
 
 /// Who is loaded.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use staves_node::cpu::CpuTime;
 
-use crate::demo::resp::{Reply, Resp};
-use crate::explain::Own;
-use crate::failure::Failure;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_resp::client::{Reply, Resp};
 
 /// Most lines of an answer to `stats`.
 const LINES_MAX: usize = 1000;

@@ -8,8 +8,8 @@ use staves_erasure::Kernel;
 use staves_model::Scheme;
 use staves_node::config::{Millis, Size};
 
-use crate::args::{Args, Format};
-use crate::output::{self, bytes};
+use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::output::{self, bytes};
 
 #[derive(clap::Args, Debug)]
 pub struct ErasureBench {
@@ -48,7 +48,7 @@ pub struct ErasureBench {
     pub round: Millis,
 }
 
-pub fn run(args: &Args, bench: &ErasureBench) -> anyhow::Result<()> {
+pub fn run(global: &GlobalOptions, bench: &ErasureBench) -> anyhow::Result<()> {
     let shape = |s: &Scheme| (usize::from(s.m), usize::from(s.k));
     let plan = Plan {
         kernel: bench.kernel.unwrap_or_else(Kernel::best),
@@ -63,7 +63,7 @@ pub fn run(args: &Args, bench: &ErasureBench) -> anyhow::Result<()> {
     }
     // Programs have nothing to read on stderr but an error.
     let tell = |what: &str| {
-        if args.output == Format::Table {
+        if global.output == Format::Table {
             eprintln!("{what}");
         }
     };
@@ -74,5 +74,5 @@ pub fn run(args: &Args, bench: &ErasureBench) -> anyhow::Result<()> {
         ));
     }
     let report = measure(&plan, &[], tell)?;
-    output::answer(args.output, &report, Report::to_string)
+    output::answer(global.output, &report, Report::to_string)
 }

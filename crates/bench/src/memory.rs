@@ -14,10 +14,10 @@ use staves_wire::ErrorCode;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::histogram::Histogram;
-use crate::args::{Args, Format};
-use crate::cluster::Cluster;
-use crate::memory::{Session, check_pool, failed};
-use crate::output::{self, bytes, number, or_dash, table};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::output::{self, bytes, number, or_dash, table};
+use staves_cli_common::session::{Session, check_pool, failed};
 
 /// Bytes of one write while the region is filled.
 const FILL_BYTES: u64 = 8 << 20;
@@ -123,9 +123,9 @@ struct Seen {
     error: Option<String>,
 }
 
-pub fn run(args: &Args, bench: &MemoryBench) -> anyhow::Result<()> {
+pub fn run(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
     let Some(block) = bench.blocks.iter().find(|b| b.0 == 0 || b.0 > bench.size.0) else {
-        return measure(args, bench);
+        return measure(global, bench);
     };
     bail!(
         "a block of {} does not fit a region of {}",
@@ -134,27 +134,27 @@ pub fn run(args: &Args, bench: &MemoryBench) -> anyhow::Result<()> {
     )
 }
 
-fn measure(args: &Args, bench: &MemoryBench) -> anyhow::Result<()> {
-    let session = Session::open(args)?;
+fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
+    let session = Session::open(global)?;
     check_pool(&session, &bench.pool)?;
     let name = format!("bench-{:08x}", rand::random::<u32>());
-    clean_up_on_ctrl_c(args, &name)?;
+    clean_up_on_ctrl_c(global, &name)?;
     let make = session
         .client
         .create_region(&bench.pool, &name, bench.size.0);
     let region = session.runtime.block_on(make).map_err(failed)?;
-    let outcome = runs(args, bench, &session, &region);
+    let outcome = runs(global, bench, &session, &region);
     let deleted = session.runtime.block_on(region.delete());
     let report = outcome?;
-    output::answer(args.output, &report, Report::table)?;
+    output::answer(global.output, &report, Report::table)?;
     deleted
         .map_err(failed)
         .with_context(|| format!("region '{name}' is left behind"))
 }
 
 /// From now on Ctrl-C (and SIGTERM) deletes the region before it ends the program.
-fn clean_up_on_ctrl_c(args: &Args, name: &str) -> anyhow::Result<()> {
-    let session = Session::open(args)?;
+fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> {
+    let session = Session::open(global)?;
     let name = name.to_owned();
     let mut signals = session.runtime.block_on(async {
         let interrupt = signal(SignalKind::interrupt())?;
@@ -183,14 +183,14 @@ fn clean_up_on_ctrl_c(args: &Args, name: &str) -> anyhow::Result<()> {
 }
 
 fn runs(
-    args: &Args,
+    global: &GlobalOptions,
     bench: &MemoryBench,
     session: &Session,
     region: &Region,
 ) -> anyhow::Result<Report> {
     let stat = session.runtime.block_on(region.stat()).map_err(failed)?;
     // Programs have nothing to read on stderr but an error.
-    if args.output == Format::Table {
+    if global.output == Format::Table {
         eprintln!("writing {} once", bytes(bench.size.0));
     }
     let begun = Instant::now();
@@ -199,7 +199,7 @@ fn runs(
         .block_on(fill(region, bench.size.0))
         .map_err(failed)?;
     let fill_seconds = begun.elapsed().as_secs_f64();
-    let all = |of: fn(&NodeFacts) -> u64| sum(args, of);
+    let all = |of: fn(&NodeFacts) -> u64| sum(global, of);
     let resident_bytes = all(|facts| facts.resident_bytes);
     let mut report = Report {
         pool: stat.pool,
@@ -226,7 +226,7 @@ fn runs(
                 let sent = || all(|facts| facts.sent_bytes);
                 let before = sent();
                 let ours = staves_net::sent_bytes();
-                let mut run = one(args, bench.threads, region.name(), plan)?;
+                let mut run = one(global, bench.threads, region.name(), plan)?;
                 // What was sent in the warm-up counts, and so do its operations.
                 let span = (plan.until - plan.from) + bench.warm_up.duration();
                 let done = run.operations_per_second * span.as_secs_f64();
@@ -242,8 +242,8 @@ fn runs(
 }
 
 /// A figure of all nodes that are up, together; `None` if one does not say.
-fn sum(args: &Args, of: fn(&NodeFacts) -> u64) -> Option<u64> {
-    let cluster = Cluster::connect(&args.cluster, args.deadline.duration()).ok()?;
+fn sum(global: &GlobalOptions, of: fn(&NodeFacts) -> u64) -> Option<u64> {
+    let cluster = Cluster::connect(&global.cluster, global.deadline.duration()).ok()?;
     let report = cluster.status().ok()?;
     let up = report.nodes.iter().filter(|node| node.up);
     up.map(|node| node.facts.as_ref().map(of)).sum()
@@ -263,12 +263,12 @@ pub async fn fill(region: &Region, size: u64) -> Result<(), ClientError> {
     Ok(())
 }
 
-fn one(args: &Args, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Run> {
+fn one(global: &GlobalOptions, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Run> {
     let threads = threads.min(plan.callers);
     let share = |thread: u32| plan.callers / threads + u32::from(thread < plan.callers % threads);
     let mut seen = Seen::default();
     let parts: Vec<anyhow::Result<Seen>> = std::thread::scope(|scope| {
-        let spawn = |thread| scope.spawn(move || callers(args, region, plan, share(thread)));
+        let spawn = |thread| scope.spawn(move || callers(global, region, plan, share(thread)));
         let spawned: Vec<_> = (0..threads).map(spawn).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread
@@ -307,7 +307,7 @@ fn one(args: &Args, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Ru
         errors: seen.errors,
         error: seen.error,
     };
-    if args.output == Format::Table {
+    if global.output == Format::Table {
         let rate = number(run.operations_per_second.round() as u64);
         eprintln!(
             "{} {} % reads, {} callers: {rate} operations/s",
@@ -320,8 +320,8 @@ fn one(args: &Args, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Ru
 }
 
 /// One thread's callers, with a client of their own.
-fn callers(args: &Args, region: &str, plan: Plan, count: u32) -> anyhow::Result<Seen> {
-    let session = Session::open(args)?;
+fn callers(global: &GlobalOptions, region: &str, plan: Plan, count: u32) -> anyhow::Result<Seen> {
+    let session = Session::open(global)?;
     let region = session
         .runtime
         .block_on(session.client.region(region))

@@ -15,7 +15,7 @@ use anyhow::{anyhow, bail};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::resp::{Reply, Resp};
+use staves_resp::client::{Reply, Resp};
 
 /// How long a writer waits for one answer before it tries another node.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -9,15 +9,17 @@ use staves_wire::cache::VALUE_BYTES_MAX;
 
 use super::dialect::KEYS_MAX;
 use super::draw::Draw;
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output::{bytes, count};
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::output::{bytes, count};
 
 /// Most runs of one command.
 const RUNS_MAX: usize = 1000;
 /// Most bytes of keys and values that all connections of a run may have under way.
 const FLIGHT_BYTES_MAX: u64 = 2 << 30;
 
+// No doc comment: clap would print it.
+#[allow(missing_docs)]
 #[derive(Subcommand, Debug)]
 pub enum Bench {
     /// Load a cache and measure it: this one, redis-server or memcached

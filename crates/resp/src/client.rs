@@ -1,6 +1,4 @@
-//! The smallest client of Redis's protocol that the demo can do with: blocking, one connection.
-//!
-//! The chaos runs do with it too, and take this file as it is: the program is no library to link.
+//! A small client of Redis's protocol: blocking, one connection.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
