@@ -56,7 +56,7 @@ impl Folder {
         self.plain.place()
     }
 
-    /// Whether it is there.
+    /// Checks that the folder is there.
     pub async fn check(&self) -> Result<(), SourceError> {
         let plain = self.plain.clone();
         self.workers.run(0, move |_| plain.check()).await
@@ -73,7 +73,7 @@ impl Folder {
         self.believe(path, said, self.workers.is_silent())
     }
 
-    /// What was said of a path, or, of a folder that is silent, what it said lately.
+    /// The answer about a path or, of a folder that is silent, its last cached answer.
     fn believe(
         &self,
         path: &[u8],

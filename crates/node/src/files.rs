@@ -66,7 +66,7 @@ const _: () = assert!(STRETCH_BYTES == FILE_BYTES_MAX as u64);
 pub(crate) struct Files {
     life: Life,
     peers: Peers,
-    /// What buckets have; files have what they leave.
+    /// The arena of buckets; files have the memory that those leave.
     arena: Arc<Arena>,
     began: Instant,
     map: RwLock<Arc<ClusterMap>>,
@@ -101,7 +101,7 @@ impl Files {
         }
     }
 
-    /// What drives it, until the tasks are aborted.
+    /// The tasks that drive it, until they are aborted.
     pub(crate) fn drivers(
         files: Arc<Files>,
         directory: Directory,
@@ -185,15 +185,15 @@ impl Files {
         }
     }
 
-    /// What all files pools may have.
+    /// The bytes that all files pools may have.
     fn beside_buckets(&self) -> u64 {
         let taken = self.arena.extents() - self.arena.free_extents();
         let taken = u64::from(taken) * EXTENT_BYTES as u64;
         self.room.for_blocks().saturating_sub(taken)
     }
 
-    /// What a new pool may have until [`Files::fit`] comes to it, which may take a while where much memory goes back: what these
-    /// pools neither use nor may use, nor those that are gone use still.
+    /// The bytes that a new pool may have until [`Files::fit`] comes to it, which may take a while where much memory goes back: the bytes that
+    /// no pool uses or may use, those that are gone included.
     fn certainly_free(&self, pools: &BTreeMap<PoolId, Arc<FilesPool>>) -> u64 {
         let given = pools.values().map(|p| p.budget_bytes().max(p.used_bytes()));
         let gone = self.gone.lock();
@@ -220,7 +220,7 @@ impl Files {
         self.pools.read().values().cloned().collect()
     }
 
-    /// What is being fetched again because a node is gone.
+    /// The progress of recovery after the end of a node.
     pub(crate) fn fetching_again(&self) -> Option<AgainFacts> {
         self.again.now()
     }
@@ -232,7 +232,7 @@ impl Files {
         all.take(pins::LACKING_MAX).collect()
     }
 
-    /// How many lost nodes it has seen to so.
+    /// The number of lost nodes that were recovered from.
     pub(crate) fn losses(&self) -> u64 {
         self.again.ended()
     }

@@ -1,4 +1,4 @@
-//! What holds whoever asks for it: a dead file server that is mounted somewhere below a folder, say, while all the rest of the folder
+//! Names that hold every thread that asks for them: a dead file server that is mounted somewhere below a folder, say, while the rest of the folder
 //! answers. Each such name may hold the threads that were at it when it began to, and no more: or all would be gone after a while.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::source::SourceError;
 /// Bytes on a slow line may take as long: see `folder/workers.rs`.
 const READ: Duration = Duration::from_secs(30);
 
-/// What is asked of a name.
+/// A question about a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
     Stat,
@@ -20,7 +20,7 @@ pub enum Asked {
     Read,
 }
 
-/// What is being asked: as many as there are threads.
+/// The questions under way: as many as there are threads.
 #[derive(Clone, Debug, Default)]
 pub struct Held(Arc<Mutex<Vec<Entry>>>);
 

@@ -1,4 +1,4 @@
-//! What a folder said of names lately, for as long as it says nothing: what is in memory of a file can be opened and read while the
+//! The cache of a folder's answers about names, for the time that it is silent: files in memory can be opened and read while the
 //! file server is away for a moment.
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ impl Lately {
         all.insert(path.to_owned(), (Instant::now(), stat.clone()));
     }
 
-    /// What it said last, if that was lately.
+    /// The last answer for a path, unless it is too old.
     pub fn of(&self, path: &[u8]) -> Option<Stat> {
         let all = self.0.lock();
         let (said, stat) = all.get(path)?;

@@ -1,4 +1,4 @@
-//! What is asked of the file system that a folder is on. Every call may hold its thread for as long as the file system likes.
+//! A folder of this machine. Every call may hold its thread for as long as the file system likes.
 //!
 //! The folder is where its path leads: something may be mounted there later, or anew. Whether the path still leads to what is
 //! open is looked at once a second, if anybody asks for anything.
@@ -23,7 +23,7 @@ use crate::version::FileVersion;
 const OPEN_MAX: usize = 256;
 /// A file that changed this lately may change again within the grain of its times.
 const FRESH: Duration = Duration::from_secs(2);
-/// How often it is looked whether the path still leads to the folder that is open.
+/// The interval between two checks that the path still leads to the folder that is open.
 const LOOK: Duration = Duration::from_secs(1);
 /// Folders of which it is remembered whether everybody may enter them; when there are more, all are forgotten.
 const WAYS_MAX: usize = 4096;
@@ -43,13 +43,13 @@ pub struct Plain {
     ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
 }
 
-/// What the folder's path led to.
+/// The target of the folder's path.
 #[derive(Clone, Debug)]
 struct Root {
     folder: Arc<OwnedFd>,
     /// Its device and inode.
     is: (u64, u64),
-    /// When its path was looked at last.
+    /// The time of the last check of the path.
     looked: Instant,
 }
 
@@ -75,7 +75,7 @@ impl Plain {
         &self.place
     }
 
-    /// Whether it is there.
+    /// Checks that the folder is there.
     pub fn check(&self) -> Result<(), SourceError> {
         self.root().map(drop)
     }
@@ -270,8 +270,8 @@ impl Plain {
         })
     }
 
-    /// Whether everybody may enter the folders that lead to a file, below the dataset's own: that one was made known to all by
-    /// whoever mounted it.
+    /// True if everybody may enter the folders that lead to a file, below the dataset's own: that one was made public by
+    /// mounting it.
     fn way_is_for_all(&self, path: &[u8]) -> Result<bool, SourceError> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in slashes {
@@ -451,7 +451,7 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// Why there is no folder to read.
+/// The error for a place without a readable folder.
 pub fn no_folder(place: &str, errno: Errno) -> SourceError {
     let reason = match errno {
         Errno::NOENT => "there is no such folder",

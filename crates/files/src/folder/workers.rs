@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::source::SourceError;
 
-/// How long a call may give no sign of life.
+/// The longest time without a sign of life from a call.
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// A read may take longer, by its bytes: many at a time on a slow line.
 const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
@@ -31,7 +31,7 @@ const THREADS_MAX: usize = 32;
 const HELD_MAX: usize = 128;
 /// Calls that wait for a thread.
 const WAITING_MAX: usize = 1024;
-/// How long a thread with nothing to do stays.
+/// The time that an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The threads of one folder. Clones are the same ones.
@@ -42,11 +42,11 @@ pub struct Workers {
 
 struct Inner {
     place: String,
-    /// What is done to see whether a silent folder answers again.
+    /// The probe of a silent folder.
     look: Box<dyn Fn() + Send + Sync>,
     patience: Duration,
     began: Instant,
-    /// When anything came from the folder last, in milliseconds since then.
+    /// The time of the folder's last answer, in milliseconds since the field below.
     answered_ms: AtomicU64,
     state: Mutex<State>,
     come: Condvar,
@@ -76,7 +76,7 @@ struct Silent {
     looked: Option<Instant>,
 }
 
-/// What a call that goes on gives.
+/// The signs of life of a call.
 pub struct Signs {
     inner: Arc<Inner>,
     /// The last sign, or when it began, in milliseconds as in [`Inner::answered_ms`]; [`WAITS`] if it has not.
@@ -86,7 +86,7 @@ pub struct Signs {
 
 const WAITS: u64 = u64::MAX;
 
-/// Where a call is. It changes under the lock of [`State`] where threads that are held are counted.
+/// The stages of a call. They change under the lock of [`State`] where threads that are held are counted.
 mod stage {
     pub const ASKED: u8 = 0;
     pub const BEGUN: u8 = 1;
@@ -107,7 +107,7 @@ impl Signs {
 }
 
 impl Signs {
-    /// Whether anybody still wants it.
+    /// Begins the call; false if nobody wants it any more.
     fn begin(&self) -> bool {
         self.last_ms.store(self.inner.now_ms(), Ordering::Relaxed);
         let (asked, begun) = (stage::ASKED, stage::BEGUN);
@@ -183,7 +183,7 @@ impl Workers {
         }
     }
 
-    /// Whether nothing at all comes from the folder.
+    /// True if the folder answers nothing at all.
     pub fn is_silent(&self) -> bool {
         self.inner.state.lock().silent.is_some()
     }
@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(2);
-    /// Whatever a busy machine does to a short wait.
+    /// A bound that outlasts the delays of a busy machine.
     const BOUND: Duration = Duration::from_secs(60);
 
     /// A file system that holds whoever asks it, until it is let go.

@@ -32,9 +32,9 @@ use crate::status::AgainFacts;
 const LOSSES_MAX: usize = 16;
 /// Stretches that are asked for at a time.
 const AT_ONCE: usize = 4;
-/// How long a home may take for one.
+/// The bound on one request to a home.
 const ASK: Duration = Duration::from_secs(15);
-/// How long one is tried for, while its home is busy, or there is none yet.
+/// The time for tries of one stretch, while its home is busy, or there is none yet.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -44,14 +44,14 @@ const VAIN_MAX: usize = 64;
 /// By version and stretch: a bit for each part.
 pub(super) type Parts = BTreeMap<(FileId, u32), u128>;
 
-/// What a node had whose life is over.
+/// The blocks of a node whose life is over.
 pub(super) struct Loss {
     pub(super) pool: PoolId,
     pub(super) node: NodeId,
     pub(super) parts: Parts,
 }
 
-/// What is to be fetched again, and how far that is.
+/// The blocks to fetch again, and the progress.
 #[derive(Default)]
 pub(super) struct Again {
     waiting: Mutex<VecDeque<Loss>>,
@@ -83,12 +83,12 @@ impl Again {
         self.more.notify_one();
     }
 
-    /// How many losses were seen to.
+    /// The number of losses that were recovered from.
     pub(super) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// What is being fetched again now.
+    /// The progress of the recovery under way.
     pub(super) fn now(&self) -> Option<AgainFacts> {
         let now = self.now.lock();
         now.as_ref().map(|now| AgainFacts {
@@ -197,10 +197,10 @@ struct Tries<'a> {
     files: &'a Arc<Files>,
     pool: PoolId,
     tasks: JoinSet<Tried>,
-    /// What homes have not.
+    /// The parts that homes lack.
     missing: Parts,
     got_bytes: u64,
-    /// How many in a row brought nothing.
+    /// The number of fruitless answers in a row.
     vain: usize,
 }
 
@@ -208,7 +208,7 @@ struct Tries<'a> {
 struct Tried {
     at: (FileId, u32),
     parts: u128,
-    /// Whether they were to be fetched, or only asked after.
+    /// True if they were to be fetched, false if only asked after.
     fetched: bool,
     /// Those that its home has not; `None`: nobody says.
     missing: Option<u128>,

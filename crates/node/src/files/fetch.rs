@@ -35,7 +35,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Flights {
-    /// How many readers wait.
+    /// The number of readers that wait.
     pub(super) fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
     }
@@ -76,7 +76,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What came of a fetch.
+/// The result of a fetch.
 pub(super) enum Fetched {
     /// The bytes, and whether they may be kept.
     Bytes(Bytes, Keep),

@@ -21,16 +21,16 @@ use staves_wire::{ErrorCode, ErrorPacket};
 use super::again::{Loss, Parts};
 use super::{Files, FilesPool};
 
-/// How often the node before is asked.
+/// The interval between two questions to the node before.
 const ROUND: Duration = Duration::from_secs(1);
 /// Pages that are asked for in a round: more of the list waits for the next one.
 const PAGES_MAX: usize = 16;
-/// How long it may take to answer.
+/// The bound on its answer.
 const ASK: Duration = Duration::from_secs(2);
 /// One block is remembered for so many bytes of this node's own budget: some 40 bytes each, one percent of it.
 const BYTES_PER_BLOCK: u64 = 4096;
 
-/// What is remembered of one life of a node, in one pool.
+/// The record of one life of a node, in one pool.
 struct List {
     node: NodeId,
     incarnation: Incarnation,
@@ -183,7 +183,7 @@ fn before(map: &ClusterMap, me: NodeId) -> Option<(NodeId, Incarnation)> {
     Some((node.id, node.incarnation))
 }
 
-/// What a node's neighbour is told.
+/// The changes that a node's neighbour is sent.
 pub(super) fn changes(
     files: &Files,
     pool: &FilesPool,

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use super::fetch::{hold, log};
 use super::{Files, FilesPool, STRETCH_BYTES};
 
-/// What is fetched, at most, for each byte that is asked for.
+/// The most bytes that are fetched for each byte that is asked for.
 pub(super) const AMPLIFICATION: u64 = 4;
 /// Most that an account holds: reads long ago are no reason to fetch without end now.
 const CREDIT_MAX: u64 = 4 << 20;
@@ -41,9 +41,9 @@ const READERS_MAX: usize = 8;
 /// Parts that somebody has read in order before the rest of a block is fetched for him: 128 KiB. Who reads 64 KiB and jumps (tools
 /// that fetch regions of a genome do) is not charged for what he will not read.
 const RUN_MIN: u32 = (128 << 10) / PART_BYTES as u32;
-/// What has waited so long is not wanted any more.
+/// A readahead that waited so long is dropped.
 const AGE_MAX: Duration = Duration::from_secs(2);
-/// How long a source may take for a rest.
+/// The bound on a source's answer for a readahead.
 const FETCH: Duration = Duration::from_secs(10);
 
 /// A block whose rest may be fetched.
@@ -75,7 +75,7 @@ impl Wanted {
     }
 }
 
-/// What a node knows of rests.
+/// The readahead of a node.
 #[derive(Default)]
 pub(super) struct Rest {
     state: Mutex<State>,
@@ -107,7 +107,7 @@ impl Account {
         self.pay_in((asked * AMPLIFICATION).saturating_sub(fetched));
     }
 
-    /// Whether so many bytes may be fetched ahead; then they are paid for.
+    /// Takes credit for so many bytes of readahead; false if there is not enough.
     fn take(&mut self, bytes: u64) -> bool {
         let left = self.credit.checked_sub(bytes);
         self.credit = left.unwrap_or(self.credit);
@@ -261,8 +261,8 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     }
 }
 
-/// Whether whoever missed these bytes seems to go on: [`RUN_MIN`] parts up to their end are there or were asked for
-/// just now. The block of their end, if so and if it has a rest.
+    /// The block of the read's end, if it has a rest and its reader seems to go on: [`RUN_MIN`] parts up to there
+    /// are in memory or were asked for just now.
 pub(super) fn goes_on(
     pool: &FilesPool,
     file: FileId,
@@ -285,7 +285,7 @@ pub(super) fn goes_on(
     (run >= RUN_MIN && !whole).then_some(block)
 }
 
-/// How many parts without a gap end with `last`, one part of a block, given those that are there of it and of the block before.
+/// The number of parts without a gap that end with `last`, one part of a block, given those that are there of it and of the block before.
 fn run_up_to(before: u32, there: u32, last: u32) -> u32 {
     let both = u64::from(there) << 32 | u64::from(before);
     let above = 31 - last.trailing_zeros();
