@@ -6,7 +6,7 @@
 //!
 //! **Bounds.** A request is tried [three times](PAUSES), a server that says nothing for 5 s is not waited for, and all of it
 //! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes of a source are under way in a process. What is known of a name is
-//! believed for [`BELIEVED`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
+//! believed for [`STAT_TTL`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
 //!
 //! `remote/address.rs`: what an address says. `remote/bounded.rs`: how much a list may take. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
 //! cannot list it. `remote/failure.rs`: errors. `remote/sifted.rs`: keys that no path can have.
@@ -44,7 +44,7 @@ use crate::version::FileVersion;
 /// Requests for bytes of one source that a process has under way.
 const AT_ONCE: usize = 32;
 /// The lifetime of a cached answer about a name.
-const BELIEVED: Duration = Duration::from_secs(5);
+const STAT_TTL: Duration = Duration::from_secs(5);
 /// The pauses before each further try.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 /// The bound on a connection attempt.

@@ -222,7 +222,7 @@ impl Source {
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.read_for(file, from, len, Whom::Own).await
+        self.read_for(file, from, len, Reader::ThisProcess).await
     }
 
     /// The same for whoever asks this process: what not everybody may read is refused before it is read.
@@ -232,7 +232,7 @@ impl Source {
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.read_for(file, from, len, Whom::Others).await
+        self.read_for(file, from, len, Reader::AnyClient).await
     }
 
     async fn read_for(
@@ -240,10 +240,10 @@ impl Source {
         file: &FileVersion,
         from: u64,
         len: usize,
-        whom: Whom,
+        reader: Reader,
     ) -> Result<(Bytes, Keep), SourceError> {
         match self {
-            Source::Folder(folder) => folder.read(file, from, len, whom).await,
+            Source::Folder(folder) => folder.read(file, from, len, reader).await,
             Source::Remote(remote) => remote.read(file, from, len).await,
         }
     }
@@ -251,9 +251,9 @@ impl Source {
 
 /// The recipient of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whom {
+pub enum Reader {
     /// The user of this process.
-    Own,
+    ThisProcess,
     /// Anybody.
-    Others,
+    AnyClient,
 }

@@ -16,7 +16,7 @@ use super::address::{self, Address, Server};
 use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
-use super::{BELIEVED, Remote, TOTAL};
+use super::{Remote, STAT_TTL, TOTAL};
 use crate::driver;
 use crate::folder::Workers;
 use crate::source::{Kind, SourceError, Stat};
@@ -102,13 +102,13 @@ impl Names {
     fn known(&self, path: &str) -> Option<Option<Stat>> {
         let known = self.known.lock();
         let (since, stat) = known.get(path)?;
-        (since.elapsed() < BELIEVED).then(|| stat.clone())
+        (since.elapsed() < STAT_TTL).then(|| stat.clone())
     }
 
     fn remember(&self, path: &str, stat: Option<Stat>) {
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, (since, _)| since.elapsed() < BELIEVED);
+            known.retain(|_, (since, _)| since.elapsed() < STAT_TTL);
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
@@ -537,7 +537,7 @@ async fn manifest_here(path: &str, workers: &Workers) -> Result<String, Failure>
 }
 
 fn is_new(since: Instant) -> bool {
-    since.elapsed() < BELIEVED
+    since.elapsed() < STAT_TTL
 }
 
 fn claimed(claim: Claim) -> Stat {

@@ -31,7 +31,7 @@ impl Files {
         let bytes = pool.get(ask.file, ask.from, ask.len as usize, self.moment());
         if bytes.is_some() {
             pool.counts.hits.fetch_add(1, Ordering::Relaxed);
-            self.rest.read(ask.file, ask.from, ask.len.into());
+            self.readahead.read(ask.file, ask.from, ask.len.into());
         }
         Ok(FileBytes { bytes })
     }

@@ -2,7 +2,7 @@
 //!
 //! Each node asks the one before it, in the circle of the ids of those that are up, which of its blocks changed since it
 //! asked last: all of them at first, page by page, and then few. When the map says that this life of that node is
-//! over, what it had goes to `files/again.rs`. Nobody has to be told that anybody remembers; two that die
+//! over, what it had goes to `files/recovery.rs`. Nobody has to be told that anybody remembers; two that die
 //! together take with them what they remembered, and what they had is fetched when it is asked for.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use staves_wire::files::{
 };
 use staves_wire::{ErrorCode, ErrorPacket};
 
-use super::again::{Loss, Parts};
+use super::recovery::{Loss, Parts};
 use super::{Files, FilesPool};
 
 /// The interval between two questions to the node before.
@@ -143,7 +143,7 @@ async fn look(files: &Files, pool: &FilesPool, lists: &mut BTreeMap<PoolId, List
     if let Some(list) = lists.get(&pool.id)
         && !map.is_up(list.node, list.incarnation)
     {
-        files.again.lost(Loss {
+        files.recovery.lost(Loss {
             pool: pool.id,
             node: list.node,
             parts: list.parts(),

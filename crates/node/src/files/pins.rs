@@ -15,7 +15,7 @@ use staves_wire::files::{FileFetch, FileId, FileRead};
 
 use super::fetch::{self, Fetched};
 use super::helpers::{self, Helped};
-use super::rest::all_parts;
+use super::readahead::all_parts;
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 use crate::status::LackFacts;
 

@@ -1,7 +1,7 @@
 //! Gives back what this node still has of files, when it was taken for dead and is not.
 //!
 //! A node that stood still for a moment loses all its buckets, and others take them with nothing in them. Whoever remembers what it had
-//! has that fetched again from the source (`files/again.rs`), as far as that is there. But it is still here: so before it is let go
+//! has that fetched again from the source (`files/recovery.rs`), as far as that is there. But it is still here: so before it is let go
 //! of, each bucket's new home is asked what it has not, and is brought that.
 //!
 //! **Bounds.** A few blocks at a time, and no longer than [`PATIENCE`]; what is left then goes. Meanwhile its memory is evicted as any.

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 /// After so many stretches in a row of which nothing came, the rest is given up.
-const VAIN_MAX: usize = 64;
+const FRUITLESS_MAX: usize = 64;
 
 /// By version and stretch: a bit for each part.
 pub(super) type Parts = BTreeMap<(FileId, u32), u128>;
@@ -53,7 +53,7 @@ pub(super) struct Loss {
 
 /// The blocks to fetch again, and the progress.
 #[derive(Default)]
-pub(super) struct Again {
+pub(super) struct LossRecovery {
     waiting: Mutex<VecDeque<Loss>>,
     more: Notify,
     now: Mutex<Option<Arc<Progress>>>,
@@ -67,7 +67,7 @@ struct Progress {
     done_bytes: AtomicU64,
 }
 
-impl Again {
+impl LossRecovery {
     /// A node is gone.
     pub(super) fn lost(&self, loss: Loss) {
         if loss.parts.is_empty() {
@@ -102,18 +102,18 @@ impl Again {
 /// Fetches what was lost, until the task is aborted.
 pub(super) async fn run(files: Arc<Files>) {
     loop {
-        let next = files.again.waiting.lock().pop_front();
+        let next = files.recovery.waiting.lock().pop_front();
         match next {
             Some(loss) => {
-                see_to(&files, loss).await;
-                files.again.ended.fetch_add(1, Ordering::Relaxed);
+                refetch(&files, loss).await;
+                files.recovery.ended.fetch_add(1, Ordering::Relaxed);
             }
-            None => files.again.more.notified().await,
+            None => files.recovery.more.notified().await,
         }
     }
 }
 
-async fn see_to(files: &Arc<Files>, loss: Loss) {
+async fn refetch(files: &Arc<Files>, loss: Loss) {
     let Loss { pool, node, parts } = loss;
     let began = Instant::now();
     let mut tries = Tries::new(files, pool);
@@ -136,9 +136,9 @@ async fn see_to(files: &Arc<Files>, loss: Loss) {
         bytes,
         done_bytes: AtomicU64::new(0),
     });
-    *files.again.now.lock() = Some(progress.clone());
+    *files.recovery.now.lock() = Some(progress.clone());
     fetch(files, pool, missing, &progress).await;
-    *files.again.now.lock() = None;
+    *files.recovery.now.lock() = None;
     let done_bytes = progress.done_bytes.load(Ordering::Relaxed);
     tracing::info!(
         %pool, lost = %node, bytes, done_bytes, ms = began.elapsed().as_millis() as u64,
@@ -160,7 +160,7 @@ async fn fetch(files: &Arc<Files>, pool: PoolId, mut missing: Parts, progress: &
             continue;
         };
         // What this one's homes do not reach says nothing of the next.
-        tries.vain = 0;
+        tries.fruitless = 0;
         let mut names = Names::walk(source, dataset.name.clone(), wanted.clone());
         while let Some((file, version)) = names.next().await {
             let of_file = missing.range((file, 0)..=(file, u32::MAX));
@@ -201,7 +201,7 @@ struct Tries<'a> {
     missing: Parts,
     got_bytes: u64,
     /// The number of fruitless answers in a row.
-    vain: usize,
+    fruitless: usize,
 }
 
 /// One stretch.
@@ -222,12 +222,12 @@ impl<'a> Tries<'a> {
             tasks: JoinSet::new(),
             missing: Parts::new(),
             got_bytes: 0,
-            vain: 0,
+            fruitless: 0,
         }
     }
 
     fn is_vain(&self) -> bool {
-        self.vain >= VAIN_MAX
+        self.fruitless >= FRUITLESS_MAX
     }
 
     /// Asks for a stretch, once there is a place for it: for what its home has not, or, with a version, to fetch that.
@@ -274,8 +274,8 @@ impl<'a> Tries<'a> {
         if missing != 0 {
             self.missing.insert(tried.at, missing);
         }
-        let vain = tried.missing.is_none() || tried.fetched && missing == tried.parts;
-        self.vain = if vain { self.vain + 1 } else { 0 };
+        let fruitless = tried.missing.is_none() || tried.fetched && missing == tried.parts;
+        self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
         true
     }
 }

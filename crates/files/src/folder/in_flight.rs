@@ -12,64 +12,69 @@ use crate::source::SourceError;
 /// Bytes on a slow line may take as long: see `folder/workers.rs`.
 const READ: Duration = Duration::from_secs(30);
 
-/// A question about a name.
+/// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum Operation {
     Stat,
     List,
     Read,
 }
 
-/// The questions under way: as many as there are threads.
+/// The calls under way: as many as there are threads.
 #[derive(Clone, Debug, Default)]
-pub struct Held(Arc<Mutex<Vec<Entry>>>);
+pub struct InFlight(Arc<Mutex<Vec<Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    asked: Asked,
+    operation: Operation,
     path: Vec<u8>,
     since: Instant,
 }
 
-/// One thread is at it, until this is dropped.
+/// The entry of one thread's call, until this is dropped.
 #[derive(Debug)]
-pub struct At {
-    held: Held,
+pub struct InFlightGuard {
+    in_flight: InFlight,
     number: u64,
 }
 
-impl Held {
-    /// Somebody begins to ask.
-    pub fn enter(&self, asked: Asked, path: &[u8]) -> At {
+impl InFlight {
+    /// Records that a thread begins this call.
+    pub fn enter(&self, operation: Operation, path: &[u8]) -> InFlightGuard {
         let mut all = self.0.lock();
         let number = all.last().map_or(0, |last| last.number + 1);
         all.push(Entry {
             number,
-            asked,
+            operation,
             path: path.to_owned(),
             since: Instant::now(),
         });
-        At {
-            held: self.clone(),
+        InFlightGuard {
+            in_flight: self.clone(),
             number,
         }
     }
 
-    /// Refuses what holds somebody for long already, and what lies below that.
-    pub fn refuse(&self, place: &str, asked: Asked, path: &[u8]) -> Result<(), SourceError> {
+    /// Rejects a name that holds a thread for long already, and names below it.
+    pub fn refuse(
+        &self,
+        place: &str,
+        operation: Operation,
+        path: &[u8],
+    ) -> Result<(), SourceError> {
         let all = self.0.lock();
         let late = all.iter().filter(|entry| {
-            let most = match entry.asked {
-                Asked::Read => READ,
-                Asked::Stat | Asked::List => SILENCE,
+            let most = match entry.operation {
+                Operation::Read => READ,
+                Operation::Stat | Operation::List => SILENCE,
             };
             entry.since.elapsed() >= most
         });
         let mut of_this = late.filter(|entry| match path.strip_prefix(&*entry.path) {
             // A list of the folder may be held by one name in it.
-            Some([]) => entry.asked == asked,
-            Some([b'/', ..]) => !entry.path.is_empty() && entry.asked != Asked::List,
+            Some([]) => entry.operation == operation,
+            Some([b'/', ..]) => !entry.path.is_empty() && entry.operation != Operation::List,
             _ => false,
         });
         let Some(entry) = of_this.next() else {
@@ -82,17 +87,17 @@ impl Held {
         Err(SourceError::Unreachable {
             place: name,
             reason: format!(
-                "whoever asked for it has had no answer for {} s: see whether something is mounted there whose server is gone",
+                "whoever operation for it has had no answer for {} s: see whether something is mounted there whose server is gone",
                 entry.since.elapsed().as_secs()
             ),
         })
     }
 }
 
-impl At {
-    /// It goes on.
+impl InFlightGuard {
+    /// Records a sign of life.
     pub fn goes_on(&self) {
-        let mut all = self.held.0.lock();
+        let mut all = self.in_flight.0.lock();
         let own = all.iter_mut().find(|entry| entry.number == self.number);
         if let Some(own) = own {
             own.since = Instant::now();
@@ -100,9 +105,9 @@ impl At {
     }
 }
 
-impl Drop for At {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        let mut all = self.held.0.lock();
+        let mut all = self.in_flight.0.lock();
         all.retain(|entry| entry.number != self.number);
     }
 }
@@ -113,26 +118,28 @@ mod tests {
 
     #[test]
     fn what_holds_somebody_is_refused_to_the_next_and_nothing_else_is() {
-        let held = Held::default();
+        let in_flight = InFlight::default();
         let at = [
-            held.enter(Asked::Stat, b"old"),
-            held.enter(Asked::List, b""),
-            held.enter(Asked::Read, b"a/f"),
+            in_flight.enter(Operation::Stat, b"old"),
+            in_flight.enter(Operation::List, b""),
+            in_flight.enter(Operation::Read, b"a/f"),
         ];
-        let refused = |asked, path: &[u8]| held.refuse("/srv", asked, path).is_err();
-        assert!(!refused(Asked::Stat, b"old"), "it may be slow");
-        for entry in held.0.lock().iter_mut() {
+        let refused = |operation, path: &[u8]| in_flight.refuse("/srv", operation, path).is_err();
+        assert!(!refused(Operation::Stat, b"old"), "it may be slow");
+        for entry in in_flight.0.lock().iter_mut() {
             entry.since -= READ;
         }
-        assert!(refused(Asked::Stat, b"old") && refused(Asked::Stat, b"old/x"));
-        assert!(refused(Asked::List, b"") && refused(Asked::Read, b"a/f"));
-        assert!(!refused(Asked::Stat, b"") && !refused(Asked::Stat, b"older"));
-        assert!(!refused(Asked::Stat, b"a/f") && !refused(Asked::List, b"a"));
-        let said = held.refuse("/srv", Asked::Stat, b"old/x").unwrap_err();
+        assert!(refused(Operation::Stat, b"old") && refused(Operation::Stat, b"old/x"));
+        assert!(refused(Operation::List, b"") && refused(Operation::Read, b"a/f"));
+        assert!(!refused(Operation::Stat, b"") && !refused(Operation::Stat, b"older"));
+        assert!(!refused(Operation::Stat, b"a/f") && !refused(Operation::List, b"a"));
+        let said = in_flight
+            .refuse("/srv", Operation::Stat, b"old/x")
+            .unwrap_err();
         assert!(said.to_string().contains("/srv/old"), "{said}");
         at[1].goes_on();
-        assert!(!refused(Asked::List, b""), "a long list is no dead one");
+        assert!(!refused(Operation::List, b""), "a long list is no dead one");
         drop(at);
-        assert!(!refused(Asked::Stat, b"old") && held.0.lock().is_empty());
+        assert!(!refused(Operation::Stat, b"old") && in_flight.0.lock().is_empty());
     }
 }

@@ -8,25 +8,25 @@ use parking_lot::Mutex;
 
 use crate::source::Stat;
 
-/// For how long it is believed, where nobody can be asked: so long a file server may take to start again.
-const BELIEVED: Duration = Duration::from_secs(300);
-/// Names that are remembered.
+/// The lifetime of an entry while the folder is silent: a file server may take so long to restart.
+const STAT_TTL: Duration = Duration::from_secs(300);
+/// The most names in the cache.
 const REMEMBERED_MAX: usize = 1 << 14;
 
-/// Names, and when each was asked for.
+/// The attributes of names, and the time of each answer.
 #[derive(Debug, Default)]
-pub struct Lately(Mutex<HashMap<Vec<u8>, (Instant, Stat)>>);
+pub struct StatCache(Mutex<HashMap<Vec<u8>, (Instant, Stat)>>);
 
-impl Lately {
-    /// The folder said this; `None`: that there is no such name, or nothing that can be shown.
-    pub fn said(&self, path: &[u8], stat: Option<&Stat>) {
+impl StatCache {
+    /// Records the folder's answer; `None`: there is no such name, or nothing that can be shown.
+    pub fn insert(&self, path: &[u8], stat: Option<&Stat>) {
         let mut all = self.0.lock();
         let Some(stat) = stat else {
             all.remove(path);
             return;
         };
         if all.len() >= REMEMBERED_MAX && !all.contains_key(path) {
-            all.retain(|_, (said, _)| said.elapsed() < BELIEVED);
+            all.retain(|_, (at, _)| at.elapsed() < STAT_TTL);
             if all.len() >= REMEMBERED_MAX {
                 all.clear();
             }
@@ -35,9 +35,9 @@ impl Lately {
     }
 
     /// The last answer for a path, unless it is too old.
-    pub fn of(&self, path: &[u8]) -> Option<Stat> {
+    pub fn get(&self, path: &[u8]) -> Option<Stat> {
         let all = self.0.lock();
-        let (said, stat) = all.get(path)?;
-        (said.elapsed() < BELIEVED).then(|| stat.clone())
+        let (at, stat) = all.get(path)?;
+        (at.elapsed() < STAT_TTL).then(|| stat.clone())
     }
 }
