@@ -319,7 +319,12 @@ mod tests {
             return map;
         }
         let (group, epoch) = (GroupId(1), Epoch(1));
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let new = NewEpoch {
             group,
             epoch,
@@ -418,7 +423,12 @@ mod tests {
             size_bytes: 256 * MIB,
         };
         map.apply(None, &grown).expect("sound");
-        let life = |n: u64| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n: u64| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let new = [(1, [1, 2, 4]), (2, [4, 1, 3])].map(|(group, nodes)| NewEpoch {
             group: GroupId(group),
             epoch: Epoch(1),

@@ -202,7 +202,12 @@ pub(super) mod tests {
         };
         map.apply(None, &region).expect("new");
         let group = *map.groups.keys().next().expect("one");
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let epoch = Epoch(1);
         let new = NewEpoch {
             group,
@@ -295,7 +300,12 @@ pub(super) mod tests {
         let mut map = map(4);
         map.apply(None, &cache("cache")).expect("new");
         let group = *map.groups.keys().last().expect("the cache's");
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let epoch = Epoch(1);
         let new = NewEpoch {
             group,

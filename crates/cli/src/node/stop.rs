@@ -1,6 +1,6 @@
 //! Whether what a node holds can be made anew once it has stopped.
 
-use staves_model::{ClusterMap, Group, Member, MemberSlot, Node, NodeId, NodeState, whole_buckets};
+use staves_model::{ClusterMap, Group, MemberSlot, Node, NodeId, NodeState, whole_buckets};
 use staves_node::status::StatusReport;
 
 use super::drain::told_of_stuck;
