@@ -4,11 +4,34 @@ use serde::Serialize;
 use staves_model::{ClusterMap, GroupId, NodeId};
 use staves_node::group_state::{GroupState, StreamState};
 
-use crate::args::{Format, Group};
-use crate::cluster::Cluster;
-use crate::failure::Failure;
-use crate::output::{self, or_dash, properties, table};
 use crate::status::find_pool;
+use clap::Subcommand;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, or_dash, properties, table};
+
+#[derive(Subcommand, Debug)]
+pub enum Group {
+    /// All groups
+    List {
+        /// Of this pool only
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// One group and its members
+    Show {
+        /// Its number, as 'staves group list' shows it
+        #[arg(value_parser = group_number)]
+        group: u32,
+    },
+}
+
+fn group_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        "groups have numbers; 'staves group list' shows those there are, and 'staves memory show NAME' those of a region".to_owned()
+    })
+}
 
 /// One group, as it is told.
 #[derive(Serialize)]
@@ -88,7 +111,7 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
             (_, false, 0) => "starting",
             (_, false, _) => "changing",
         },
-        tolerates: group.tolerates(|node, incarnation| map.is_up(node, incarnation)),
+        tolerates: group.tolerates(|id| map.runs(id)),
         members: group
             .listed()
             .map(|(slot, member)| Member {
@@ -100,19 +123,19 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                     (true, _) => "data",
                     (false, _) => "parity",
                 },
-                node: member.node.home().0,
+                node: member.id.node.0,
                 name: map
                     .node_of(member)
                     .map_or("?".into(), |node| node.name.clone()),
                 beside: {
                     let same = |(s, x): &(_, &staves_model::Member)| {
-                        *s != slot && x.node.home() == member.node.home()
+                        *s != slot && x.id.node == member.id.node
                     };
                     group.listed().find(same).map(|(slot, _)| slot.0)
                 },
-                up: map.is_up(member.node, member.incarnation),
+                up: map.runs(member.id),
                 // What a node that is down had is not there.
-                complete: member.complete && map.is_up(member.node, member.incarnation),
+                complete: member.complete && map.runs(member.id),
                 says: None,
             })
             .collect(),

@@ -3,10 +3,10 @@
 use staves_model::{ClusterMap, Group, Node, NodeId, NodeState, Pool};
 use staves_node::status::{StatusReport, drain_waits_for};
 
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output::{bytes, count};
 use crate::room::Room;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::output::{bytes, count};
 
 /// Refuses a drain that could never end, or after which the nodes that are left could not hold the data. A warning
 /// if buckets fit nowhere as things are.
@@ -66,7 +66,7 @@ pub fn room_elsewhere(map: &ClusterMap, report: &StatusReport, node: &Node) -> O
     let mut gone = map.clone();
     gone.nodes.get_mut(&node.id)?.draining = true;
     map.pools.values().find_map(|pool| {
-        let in_group = |group: &Group, id: NodeId| group.listed().any(|(_, x)| x.node.home() == id);
+        let in_group = |group: &Group, id: NodeId| group.listed().any(|(_, x)| x.id.node == id);
         let groups = pool.groups.iter().filter_map(|id| map.groups.get(id));
         let held: Vec<&Group> = groups.filter(|group| in_group(group, node.id)).collect();
         let pools = &row.facts.as_ref()?.pools;
@@ -202,7 +202,12 @@ pub(super) mod tests {
         };
         map.apply(None, &region).expect("new");
         let group = *map.groups.keys().next().expect("one");
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let epoch = Epoch(1);
         let new = NewEpoch {
             group,
@@ -295,7 +300,12 @@ pub(super) mod tests {
         let mut map = map(4);
         map.apply(None, &cache("cache")).expect("new");
         let group = *map.groups.keys().last().expect("the cache's");
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let epoch = Epoch(1);
         let new = NewEpoch {
             group,

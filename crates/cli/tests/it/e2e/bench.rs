@@ -65,6 +65,7 @@ fn bench(args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).expect("JSON on stdout")
 }
 
+/// Row X7: sizes, mixes and batches, against a real cluster.
 #[test]
 fn the_bench_measures_a_cluster_over_both_protocols() {
     let cluster = Cluster::start(2);

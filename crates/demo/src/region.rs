@@ -1,0 +1,342 @@
+//! The demo's second act: a region of erasure-coded memory, read and written while two nodes die at once.
+//!
+//! Each page holds numbers that follow from its place and its version, so that a page can be checked by
+//! itself: it is as its newest acknowledged version, or as a later one whose fate is unknown because its
+//! write ended in an error. Each worker has pages of its own and one operation under way.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use bytes::{BufMut, Bytes, BytesMut};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::Serialize;
+use staves_client::{Client, ClientOptions, Region};
+use tokio::runtime::Runtime;
+
+/// The region's name.
+pub const NAME: &str = "demo";
+/// The region's pages.
+pub const PAGES: u32 = 8192;
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// Workers on it.
+const WORKERS: u32 = 2;
+/// Pages of one write while it is filled.
+const RUN: u32 = 32;
+/// Rest after a failure.
+const REST: Duration = Duration::from_millis(5);
+/// Wrong pages that are told one by one.
+const EXAMPLES: usize = 5;
+
+/// What was done, and what was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Done {
+    /// Reads that were answered; each was checked.
+    pub reads: u64,
+    /// Writes that were acknowledged.
+    pub writes: u64,
+    /// Operations that ended in an error, and were tried again or left open.
+    pub errors: u64,
+    /// Pages that did not hold what they must, at any time.
+    pub wrong: u64,
+    /// The first of them.
+    #[serde(skip)]
+    pub examples: Vec<String>,
+}
+
+struct Shared {
+    doors: Vec<String>,
+    stop: AtomicBool,
+    filled: AtomicU64,
+    longest_wait_us: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn failed(&self, what: &str, at: u64, error: &impl std::fmt::Display) {
+        let told = format!("{what} at {at}: {error}");
+        *self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(told);
+    }
+}
+
+/// Workers on the region.
+pub struct Load {
+    shared: Arc<Shared>,
+    runtime: Runtime,
+    client: Client,
+    region: Region,
+    workers: Vec<JoinHandle<anyhow::Result<Done>>>,
+}
+
+impl Load {
+    /// Makes the region in the pool, and starts workers that fill it and then read and write it.
+    pub fn start(doors: Vec<String>, pool: &str) -> anyhow::Result<Load> {
+        let (runtime, client) = connect(&doors)?;
+        let size = u64::from(PAGES) * PAGE_BYTES as u64;
+        let region = runtime.block_on(client.create_region(pool, NAME, size));
+        let region = region.context("cannot make the region")?;
+        let shared = Arc::new(Shared {
+            doors,
+            stop: AtomicBool::new(false),
+            filled: AtomicU64::new(0),
+            longest_wait_us: AtomicU64::new(0),
+            last_error: Mutex::new(None),
+        });
+        let start = |number| {
+            let shared = shared.clone();
+            std::thread::spawn(move || Worker::new(number, shared)?.run())
+        };
+        Ok(Load {
+            runtime,
+            client,
+            region,
+            workers: (0..WORKERS).map(start).collect(),
+            shared: shared.clone(),
+        })
+    }
+
+    /// Pages that have been written at least once.
+    pub fn filled(&self) -> u64 {
+        self.shared.filled.load(Ordering::SeqCst)
+    }
+
+    /// The last operation that failed, and why.
+    pub fn last_error(&self) -> Option<String> {
+        let last = self.shared.last_error.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The longest wait counts from here.
+    pub fn begin_round(&self) {
+        self.shared.longest_wait_us.store(0, Ordering::SeqCst);
+    }
+
+    /// The longest that an operation took since the round began, tries that failed included.
+    pub fn longest_wait(&self) -> Duration {
+        Duration::from_micros(self.shared.longest_wait_us.load(Ordering::SeqCst))
+    }
+
+    /// Whether a worker has ended though nobody told it to.
+    pub fn is_broken(&self) -> bool {
+        self.workers.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Nodes that hold data buckets of the region, by the newest map.
+    pub fn data_nodes(&self) -> anyhow::Result<BTreeSet<u64>> {
+        let stat = self.runtime.block_on(self.region.stat())?;
+        let map = self.client.map();
+        let groups = stat.groups.iter().filter_map(|id| map.groups.get(id));
+        let members = groups.flat_map(|g| g.members.iter().take(g.m.into()).flatten());
+        Ok(members.map(|member| member.id.node.0).collect())
+    }
+
+    /// Ends the load: each worker reads all its pages once more.
+    pub fn stop(self) -> anyhow::Result<Done> {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let mut all = Done::default();
+        for worker in self.workers {
+            let done = worker.join().map_err(|_| anyhow!("a worker panicked"))??;
+            all.reads += done.reads;
+            all.writes += done.writes;
+            all.errors += done.errors;
+            all.wrong += done.wrong;
+            all.examples.extend(done.examples);
+        }
+        all.examples.truncate(EXAMPLES);
+        Ok(all)
+    }
+}
+
+fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the program's runtime")?;
+    let client = runtime.block_on(Client::connect(doors, ClientOptions::default()));
+    Ok((runtime, client.context("cannot reach the cluster")?))
+}
+
+/// What a page may hold: versions of it, from 1; 0 is what was never written.
+#[derive(Clone, Copy, Default)]
+struct Page {
+    acknowledged: u64,
+    newest: u64,
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    runtime: Runtime,
+    region: Region,
+    first: u32,
+    pages: Vec<Page>,
+    rng: SmallRng,
+    done: Done,
+}
+
+impl Worker {
+    fn new(number: u32, shared: Arc<Shared>) -> anyhow::Result<Worker> {
+        let (runtime, client) = connect(&shared.doors)?;
+        let region = runtime.block_on(client.region(NAME));
+        let each = PAGES / WORKERS;
+        Ok(Worker {
+            shared,
+            region: region.context("cannot open the region")?,
+            runtime,
+            first: number * each,
+            pages: vec![Page::default(); each as usize],
+            rng: SmallRng::seed_from_u64(number.into()),
+            done: Done::default(),
+        })
+    }
+
+    fn run(mut self) -> anyhow::Result<Done> {
+        let all = self.pages.len() as u32;
+        for at in (0..all).step_by(RUN as usize) {
+            let count = RUN.min(all - at);
+            while !self.write(at, count) && !self.stopped() {
+                std::thread::sleep(REST);
+            }
+            let filled = u64::from(count);
+            self.shared.filled.fetch_add(filled, Ordering::SeqCst);
+        }
+        while !self.stopped() {
+            let at = self.rng.random_range(0..all);
+            let began = Instant::now();
+            // The same page until it is answered: that is how long somebody waits for it.
+            while !self.once(at) && !self.stopped() {
+                std::thread::sleep(REST);
+            }
+            let waited = began.elapsed().as_micros() as u64;
+            self.shared
+                .longest_wait_us
+                .fetch_max(waited, Ordering::SeqCst);
+        }
+        for at in 0..all {
+            let until = Instant::now() + super::PATIENCE;
+            while !self.read(at) {
+                anyhow::ensure!(Instant::now() < until, "page {at} cannot be read");
+                std::thread::sleep(REST);
+            }
+        }
+        Ok(self.done)
+    }
+
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::SeqCst)
+    }
+
+    fn once(&mut self, at: u32) -> bool {
+        match self.rng.random_bool(0.5) {
+            true => self.read(at),
+            false => self.write(at, 1),
+        }
+    }
+
+    fn offset(&self, at: u32) -> u64 {
+        u64::from(self.first + at) * PAGE_BYTES as u64
+    }
+
+    fn write(&mut self, at: u32, count: u32) -> bool {
+        let mut bytes = BytesMut::with_capacity(count as usize * PAGE_BYTES);
+        for at in at..at + count {
+            let page = &mut self.pages[at as usize];
+            page.newest += 1;
+            put_page(&mut bytes, self.first + at, page.newest);
+        }
+        let offset = self.offset(at);
+        let done = self
+            .runtime
+            .block_on(self.region.write(offset, bytes.freeze()));
+        match done {
+            Ok(()) => {
+                for page in &mut self.pages[at as usize..][..count as usize] {
+                    page.acknowledged = page.newest;
+                }
+                self.done.writes += 1;
+            }
+            Err(ref error) => {
+                self.shared.failed("write", offset, error);
+                self.done.errors += 1;
+            }
+        }
+        done.is_ok()
+    }
+
+    fn read(&mut self, at: u32) -> bool {
+        let read = self.region.read(self.offset(at), PAGE_BYTES as u64);
+        match self.runtime.block_on(read) {
+            Ok(bytes) => {
+                self.check(at, &bytes);
+                self.done.reads += 1;
+                true
+            }
+            Err(error) => {
+                self.shared.failed("read", self.offset(at), &error);
+                self.done.errors += 1;
+                false
+            }
+        }
+    }
+
+    fn check(&mut self, at: u32, bytes: &Bytes) {
+        let (page, number) = (&mut self.pages[at as usize], self.first + at);
+        let version = bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let mut whole = BytesMut::with_capacity(PAGE_BYTES);
+        match version {
+            0 => whole.put_bytes(0, PAGE_BYTES),
+            version => put_page(&mut whole, number, version),
+        }
+        let known = (page.acknowledged..=page.newest).contains(&version);
+        if known && whole == *bytes {
+            // Once read, it is never lost.
+            page.acknowledged = version;
+            return;
+        }
+        self.done.wrong += 1;
+        if self.done.examples.len() < EXAMPLES {
+            let state = if whole == *bytes { "whole" } else { "torn" };
+            self.done.examples.push(format!(
+                "page {number} holds version {version} ({state}); acknowledged was {}, written up to {}",
+                page.acknowledged, page.newest
+            ));
+        }
+    }
+}
+
+/// The bytes of a page's version: the version, then numbers that follow from it and from the page.
+fn put_page(out: &mut BytesMut, page: u32, version: u64) {
+    out.put_u64_le(version);
+    let mut word = version.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(page);
+    for _ in 1..PAGE_BYTES / 8 {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        out.put_u64_le(word | 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_differ_by_place_and_by_version() {
+        let page = |page, version| {
+            let mut bytes = BytesMut::new();
+            put_page(&mut bytes, page, version);
+            bytes.freeze()
+        };
+        assert_eq!(page(7, 1).len(), PAGE_BYTES);
+        assert_eq!(page(7, 1), page(7, 1));
+        assert_ne!(page(7, 1)[8..], page(8, 1)[8..]);
+        assert_ne!(page(7, 1)[8..], page(7, 2)[8..]);
+    }
+}
