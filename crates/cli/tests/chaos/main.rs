@@ -32,7 +32,10 @@ fn told(seed: u64) -> Told {
 }
 
 fn passes(name: &str) {
-    assert!(catalogue::TESTED.contains(&name), "{name} runs twice in .ci/run");
+    assert!(
+        catalogue::TESTED.contains(&name),
+        "{name} runs twice in .ci/run"
+    );
     let Some(_turn) = turn() else {
         return;
     };
