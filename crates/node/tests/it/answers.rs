@@ -8,30 +8,31 @@ use staves_net::{Connection, Identity};
 use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
 use staves_wire::{ErrorCode, Message};
 
-use crate::client::Reply;
-use crate::town::{Citizen, Parse, config, eventually};
+use staves_testkit::cluster::{Parse, TestNode, config};
+use staves_testkit::resp::Reply;
+use staves_testkit::wait_until;
 
 const BIG: usize = 6 << 20;
 
-fn ready() -> Citizen {
+fn ready() -> TestNode {
     let mut config = config(None, &[]);
     config.memory = "256MiB".parse_size();
     config.value_bytes_max = "16MiB".parse_size();
-    let node = Citizen::start(config);
-    eventually("it serves", || {
+    let node = TestNode::start(config);
+    wait_until("it serves", || {
         node.client().ask("SET ready 1") == Reply::Ok
     });
     node
 }
 
-fn put(node: &Citizen, key: &str, bytes: usize) {
+fn put(node: &TestNode, key: &str, bytes: usize) {
     let value = vec![b'v'; bytes];
     let set: [&[u8]; 3] = [b"SET", key.as_bytes(), &value];
     assert_eq!(node.client().ask_args(&set), Reply::Ok);
 }
 
 /// A batch of one operation for each of five keys.
-fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
+fn batch(node: &TestNode, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
     let ops = (0..5).map(|i| {
         let op = op(format!("big-{i}").into());
         CacheOp {
