@@ -9,9 +9,11 @@ use parking_lot::{Mutex, MutexGuard};
 use staves_cache::{AnswerRef, Ask, BucketEffects, Refused};
 use staves_group::Event;
 use staves_model::{GroupId, MemberSlot, Time};
-use staves_wire::cache::{Answer, Op};
+use staves_wire::ErrorCode;
+use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
-use staves_wire::memory::MemoryOp;
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, Operation};
 
 use super::Host;
 use super::bucket::Bucket;
@@ -240,41 +242,109 @@ impl State {
         }
     }
 
-    /// Whether requests for this data bucket of a memory pool are for this node.
+    /// Whether requests for this data bucket are for this node.
     pub(crate) fn answers_for(&self, slot: MemberSlot) -> bool {
         match &self.bucket {
             Some(Bucket::Memory(bucket)) => bucket.answers_for(slot),
-            _ => false,
+            Some(Bucket::Cache(_)) => self.answers(),
+            None => false,
         }
     }
 
-    /// Whether submits have left something to be said to other nodes: flush the cell after the batch.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
+    /// Tries an operation in its service's own encoding; and the bytes that its answer takes, as far as they
+    /// are known. `wants_flush` as in [`State::submit`].
+    pub(crate) fn submit_body(
+        &mut self,
+        now: Time,
+        naming: Naming,
+        deadline: Time,
+        op: &Operation,
+        waiter: impl FnOnce(Option<RequestId>) -> Waiter,
+        wants_flush: &mut bool,
+    ) -> (Submitted<Answer>, usize) {
+        let malformed = |text: String| {
+            let answer = Answer::error(ErrorCode::Malformed, text);
+            (Submitted::Given(answer), 0)
+        };
+        match &self.bucket {
+            None => (Submitted::Refused(Refused::NotServing), 0),
+            Some(Bucket::Cache(bucket)) => {
+                let to = op.to;
+                let op = match Op::from_body(&op.body) {
+                    Ok(op) if Address::Slot(op.slot()) == to => op,
+                    Ok(_) => return malformed(format!("the key's hash slot is not {to}")),
+                    Err(error) => return malformed(error.to_string()),
+                };
+                let old_value_bytes = match op {
+                    Op::GetDel { key }
+                    | Op::Set {
+                        key, get_old: true, ..
+                    } => bucket.value_bytes(key),
+                    _ => 0,
+                };
+                let give = |answer: AnswerRef<'_>| answer.to_owned();
+                let submitted = self.submit(now, naming, deadline, &op, give, waiter, wants_flush);
+                let bytes = match (&submitted, &self.bucket, op) {
+                    (Submitted::Given(answer), ..) => answer.value_bytes(),
+                    (Submitted::Waits, Some(Bucket::Cache(bucket)), Op::Get { key }) => {
+                        bucket.value_bytes(key)
+                    }
+                    _ => old_value_bytes,
+                };
+                (submitted, bytes)
+            }
+            Some(Bucket::Memory(_)) => {
+                let action = match (Action::from_body(&op.body), op.to) {
+                    (Ok(action), Address::Bucket(..)) => action,
+                    (Ok(_), to) => return malformed(format!("a region's bytes are not in {to}")),
+                    (Err(error), _) => return malformed(error.to_string()),
+                };
+                let bytes = match action {
+                    Action::Read { len, .. } => len as usize,
+                    _ => 0,
+                };
+                let Naming::Given { request, .. } = naming else {
+                    return (Submitted::Refused(Refused::NotServing), 0);
+                };
+                let was_dirty = self.dirty;
+                let slot = op.to.slot();
+                let waiter = || waiter(None);
+                let answer = self.submit_memory(now, request, deadline, slot, &action, waiter);
+                *wants_flush |= self.dirty && !was_dirty;
+                match answer {
+                    Some(answer) => {
+                        let bytes = answer.value_bytes();
+                        (Submitted::Given(answer), bytes)
+                    }
+                    None => (Submitted::Waits, bytes),
+                }
+            }
+        }
     }
 
-    /// Tries an operation on a memory pool's bucket. `None`: the waiter will be told. Writes want a flush
+    /// Tries an operation on a memory pool's bucket. `None`: the waiter gets the answer. Writes want a flush
     /// after the batch, and so does a read that asks other nodes for pages.
-    pub(crate) fn submit_memory(
+    fn submit_memory(
         &mut self,
         now: Time,
         request: Option<RequestId>,
         deadline: Time,
-        op: &MemoryOp,
+        slot: MemberSlot,
+        action: &Action,
         waiter: impl FnOnce() -> Waiter,
     ) -> Option<Answer> {
         let Some(Bucket::Memory(bucket)) = &mut self.bucket else {
             let refused = Refused::NotServing;
             return Some(Answer::error(refused.code(), refused.to_string()));
         };
-        self.dirty |= op.action.is_write();
+        self.dirty |= action.is_write();
         let ask = staves_memory::Ask {
             token: self.waiting.next_token(),
             request,
             deadline,
         };
         let (effects, mut answers) = (&mut self.out.effects, staves_memory::Answers::new());
-        let answer = bucket.submit(now, ask, op.slot, &op.action, effects, &mut answers);
+        let answer = bucket.submit(now, ask, slot, action, effects, &mut answers);
         self.dirty |= !effects.sends.is_empty();
         let answer = answer.or_else(|| answers.pop().map(|(_, answer)| answer));
         if answer.is_none() {
