@@ -17,7 +17,10 @@ use crate::error::ClientError;
 use crate::numbers::Numbers;
 use crate::options::RouterOptions;
 use crate::route::{Avoid, newest, pool_of, with_moved};
-use crate::turn::{Batch, Event, Failure, Next, ServiceOp, Todo, Turn, answered, plan, try_max};
+use crate::turn::{
+    CallFailure, NodeBatch, RouterTurn, ServiceOp, Todo, TurnEvent, TurnStep, answered, plan,
+    try_max,
+};
 
 /// A node that could not be asked is passed over for this long.
 const AVOIDED: Duration = Duration::from_millis(100);
@@ -82,7 +85,7 @@ struct Inner<T> {
 }
 
 /// The outcome of a batch, by its node.
-type Outcome = (NodeId, Result<ServiceAnswers, Failure>);
+type NodeOutcome = (NodeId, Result<ServiceAnswers, CallFailure>);
 
 impl<T: Transport> Router<T> {
     /// A router for one life of a client: `client` must never have been used before.
@@ -183,37 +186,37 @@ impl<T: Transport> Router<T> {
         };
         let of = (service, pool.clone(), numbers.client());
         let (options, until) = (inner.options.clone(), self.time(deadline));
-        let mut turn = Turn::new(of, options, ops, taken.iter(), until);
+        let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until);
         let mut taken = Some(taken);
-        let mut next = turn.step(self.now(), Event::Go(map, self.avoided()));
+        let mut next = turn.step(self.now(), TurnEvent::Go(map, self.avoided()));
         loop {
             let event = match next {
-                Next::Send(batches) => {
+                TurnStep::Send(batches) => {
                     next = self.round(&mut turn, batches).await;
                     continue;
                 }
-                Next::Look(known, until) => {
+                TurnStep::Look(known, until) => {
                     self.look_for_newer(&known, self.instant(until)).await;
                     self.go()
                 }
-                Next::Rest(time) => {
+                TurnStep::Rest(time) => {
                     if !time.is_zero() {
                         tokio::time::sleep(time).await;
                     }
                     self.go()
                 }
-                Next::Renumber(above, writes) => {
+                TurnStep::Renumber(above, writes) => {
                     numbers.draw_above(above);
                     // Each operation under the numbers so far has its answer, or was not done.
                     drop(taken.take());
                     let more = numbers.take(writes.into_iter());
                     let until = self.instant(turn.deadline());
                     taken = tokio::time::timeout_at(until.into(), more).await.ok();
-                    Event::Numbered(taken.as_ref().and_then(|taken| taken.iter().next()))
+                    TurnEvent::Numbered(taken.as_ref().and_then(|taken| taken.iter().next()))
                 }
-                Next::Done(answers) => return answers,
+                TurnStep::Done(answers) => return answers,
                 // A round hands over every outcome, unless a task of it ended early.
-                Next::Await => {
+                TurnStep::Await => {
                     let text = "a task of the router ended early";
                     return Ok(vec![Answer::error(ErrorCode::Internal, text); count]);
                 }
@@ -222,8 +225,8 @@ impl<T: Transport> Router<T> {
         }
     }
 
-    fn go(&self) -> Event {
-        Event::Go(self.map(), self.avoided())
+    fn go(&self) -> TurnEvent {
+        TurnEvent::Go(self.map(), self.avoided())
     }
 
     fn now(&self) -> Time {
@@ -248,7 +251,7 @@ impl<T: Transport> Router<T> {
     }
 
     /// Sends every batch, and hands over the outcomes as they come.
-    async fn round(&self, turn: &mut Turn, mut batches: Vec<Batch>) -> Next {
+    async fn round(&self, turn: &mut RouterTurn, mut batches: Vec<NodeBatch>) -> TurnStep {
         let map = self.map();
         // One needs no task: the common case.
         let last = batches.pop();
@@ -257,18 +260,18 @@ impl<T: Transport> Router<T> {
             let (router, map) = (self.clone(), map.clone());
             tasks.spawn(async move { router.send(map, batch).await });
         }
-        let mut next = Next::Await;
+        let mut next = TurnStep::Await;
         if let Some(batch) = last {
             let (node, result) = self.send(map, batch).await;
-            next = turn.step(self.now(), Event::Answered(node, result));
+            next = turn.step(self.now(), TurnEvent::Answered(node, result));
         }
         while let Some(Ok((node, result))) = tasks.join_next().await {
-            next = turn.step(self.now(), Event::Answered(node, result));
+            next = turn.step(self.now(), TurnEvent::Answered(node, result));
         }
         next
     }
 
-    async fn send(&self, map: Arc<ClusterMap>, batch: Batch) -> Outcome {
+    async fn send(&self, map: Arc<ClusterMap>, batch: NodeBatch) -> NodeOutcome {
         let node = batch.node;
         let floor = self.inner.numbers.floor(batch.windows);
         let request = ServiceRequest {
@@ -371,7 +374,7 @@ impl<T: Transport> Router<T> {
         request: &ServiceRequest,
         batches: BTreeMap<NodeId, Vec<Todo>>,
         deadline: Instant,
-    ) -> Vec<(Vec<usize>, Result<ServiceAnswers, Failure>)> {
+    ) -> Vec<(Vec<usize>, Result<ServiceAnswers, CallFailure>)> {
         let mut tasks = JoinSet::new();
         let mut outcomes = Vec::new();
         let last = batches.len().saturating_sub(1);
@@ -467,7 +470,7 @@ fn cannot_be_asked(error: &NetError) -> bool {
 }
 
 /// A failed call as the operation's user sees it: as sure as it is that nothing was done.
-fn failure(error: &NetError) -> Failure {
+fn failure(error: &NetError) -> CallFailure {
     let nothing_done = error.nothing_done();
     let code = match error.code() {
         code if nothing_done == code.nothing_done() => code,
@@ -475,7 +478,7 @@ fn failure(error: &NetError) -> Failure {
         _ => ErrorCode::Unreachable,
     };
     let text = error.to_string();
-    Failure {
+    CallFailure {
         code,
         text,
         nothing_done,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use staves_model::{ClientId, ClusterMap, Group, NodeId, PoolId, ServiceId, Time};
 use staves_wire::ErrorCode;
-use staves_wire::service::{Address, Answer, Body, Operation, PoolRef};
+use staves_wire::service::{Address, Answer, Body, NumberedOp, PoolRef};
 use staves_wire::service::{ServiceAnswers, ServiceRequest};
 
 use crate::error::ClientError;
@@ -51,7 +51,7 @@ impl ServiceOp {
 #[derive(Debug)]
 pub(crate) struct Todo {
     pub(crate) index: usize,
-    pub(crate) op: Operation,
+    pub(crate) op: NumberedOp,
     /// Bytes that go one way or the other.
     weight: usize,
     /// The windows that its number counts in, if it is a write of our own.
@@ -64,7 +64,7 @@ pub(crate) struct Todo {
 
 impl Todo {
     /// An operation of another client, which is passed on.
-    pub(crate) fn forwarded(index: usize, op: Operation) -> Todo {
+    pub(crate) fn forwarded(index: usize, op: NumberedOp) -> Todo {
         Todo {
             index,
             weight: op.body.bytes(),
@@ -93,7 +93,7 @@ impl Todo {
 
 /// A request for one node.
 #[derive(Debug)]
-pub struct Batch {
+pub struct NodeBatch {
     /// The node.
     pub node: NodeId,
     /// The request. The driver fills in its floor: that of `windows`.
@@ -106,7 +106,7 @@ pub struct Batch {
 
 /// The reason why a batch has no answers.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct CallFailure {
     /// As sure as it is that nothing was done.
     pub code: ErrorCode,
     /// For people.
@@ -117,20 +117,20 @@ pub struct Failure {
 
 /// What a turn is given.
 #[derive(Debug)]
-pub enum Event {
+pub enum TurnEvent {
     /// The newest map, and the nodes that are passed over: the turn may go on.
     Go(Arc<ClusterMap>, Avoid),
     /// The outcome of the batch for this node.
-    Answered(NodeId, Result<ServiceAnswers, Failure>),
+    Answered(NodeId, Result<ServiceAnswers, CallFailure>),
     /// The first of the numbers asked for; `None` if they cannot be had in time.
     Numbered(Option<u64>),
 }
 
 /// What a turn wants next.
 #[derive(Debug)]
-pub enum Next {
+pub enum TurnStep {
     /// Each of these batches sent, and its outcome. Batches may go side by side.
-    Send(Vec<Batch>),
+    Send(Vec<NodeBatch>),
     /// The outcomes of the other batches.
     Await,
     /// A map newer than this one by the deadline if it can be had, and in any case to go on.
@@ -146,7 +146,7 @@ pub enum Next {
 
 /// The operations that go out at once, until each has its answer or the deadline has passed.
 #[derive(Debug)]
-pub struct Turn {
+pub struct RouterTurn {
     service: ServiceId,
     pool: PoolRef,
     client: ClientId,
@@ -173,7 +173,7 @@ pub struct Turn {
     redraws: u32,
 }
 
-impl Turn {
+impl RouterTurn {
     /// A turn of operations, in order. `numbers` are those of the writes among them.
     pub fn new(
         (service, pool, client): (ServiceId, PoolRef, ClientId),
@@ -181,7 +181,7 @@ impl Turn {
         ops: Vec<(ServiceOp, Windows)>,
         mut numbers: impl Iterator<Item = u64>,
         deadline: Time,
-    ) -> Turn {
+    ) -> RouterTurn {
         let addresses = ops.iter().map(|(op, _)| op.to).collect();
         let answers = vec![None; ops.len()];
         let todo = ops.into_iter().enumerate().map(|(index, (op, windows))| {
@@ -192,7 +192,7 @@ impl Turn {
             Todo {
                 index,
                 weight: op.weight(),
-                op: Operation {
+                op: NumberedOp {
                     number,
                     to: op.to,
                     body: op.body,
@@ -202,7 +202,7 @@ impl Turn {
                 trouble: None,
             }
         });
-        Turn {
+        RouterTurn {
             service,
             pool,
             client,
@@ -229,32 +229,32 @@ impl Turn {
         self.deadline
     }
 
-    /// Takes an event. The first is [`Event::Go`].
-    pub fn step(&mut self, now: Time, event: Event) -> Next {
+    /// Takes an event. The first is [`TurnEvent::Go`].
+    pub fn step(&mut self, now: Time, event: TurnEvent) -> TurnStep {
         match event {
-            Event::Go(map, avoid) => self.go(now, map, avoid),
-            Event::Answered(node, result) => {
+            TurnEvent::Go(map, avoid) => self.go(now, map, avoid),
+            TurnEvent::Answered(node, result) => {
                 if let Some(todo) = self.in_flight.remove(&node) {
                     self.answered(todo, result);
                 }
                 match self.in_flight.is_empty() {
                     true => self.end_round(now),
-                    false => Next::Await,
+                    false => TurnStep::Await,
                 }
             }
-            Event::Numbered(None) => self.finish(),
-            Event::Numbered(Some(first)) => {
+            TurnEvent::Numbered(None) => self.finish(),
+            TurnEvent::Numbered(Some(first)) => {
                 for (mut todo, number) in self.too_low.drain(..).zip(first..) {
                     todo.op.number = number;
                     self.todo.push(todo);
                 }
                 self.wait = self.options.backoff_min;
-                Next::Rest(Duration::ZERO)
+                TurnStep::Rest(Duration::ZERO)
             }
         }
     }
 
-    fn go(&mut self, now: Time, map: Arc<ClusterMap>, avoid: Avoid) -> Next {
+    fn go(&mut self, now: Time, map: Arc<ClusterMap>, avoid: Avoid) -> TurnStep {
         if std::mem::take(&mut self.looking) {
             if Arc::ptr_eq(&map, &self.map) {
                 return self.rest();
@@ -271,7 +271,7 @@ impl Turn {
             Ok(pool) => pool,
             // Perhaps it was just made: a newer map may have it.
             Err(_) if !self.looked => return self.end_round(now),
-            Err(error) => return Next::Done(Err(error)),
+            Err(error) => return TurnStep::Done(Err(error)),
         };
         let avoid = match self.ask_all {
             true => Avoid::default(),
@@ -295,10 +295,10 @@ impl Turn {
         let batch = |(node, todo): (&NodeId, &Vec<Todo>)| self.batch(now, pool, *node, todo);
         let sent = batches.iter().map(batch).collect();
         self.in_flight = batches;
-        Next::Send(sent)
+        TurnStep::Send(sent)
     }
 
-    fn batch(&self, now: Time, pool: PoolId, node: NodeId, todo: &[Todo]) -> Batch {
+    fn batch(&self, now: Time, pool: PoolId, node: NodeId, todo: &[Todo]) -> NodeBatch {
         let windows = todo.iter().map(|todo| todo.windows);
         let request = ServiceRequest {
             revision: self.map.revision,
@@ -310,7 +310,7 @@ impl Turn {
             forwarded: false,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
         };
-        Batch {
+        NodeBatch {
             node,
             request,
             windows: windows.fold(Windows::NONE, Windows::and),
@@ -318,7 +318,7 @@ impl Turn {
         }
     }
 
-    fn answered(&mut self, todo: Vec<Todo>, result: Result<ServiceAnswers, Failure>) {
+    fn answered(&mut self, todo: Vec<Todo>, result: Result<ServiceAnswers, CallFailure>) {
         match result {
             Ok(theirs) => {
                 self.draw_above = self.draw_above.max(theirs.draw_above);
@@ -365,7 +365,7 @@ impl Turn {
         }
     }
 
-    fn end_round(&mut self, now: Time) -> Next {
+    fn end_round(&mut self, now: Time) -> TurnStep {
         // A try that begins with next to no time left would only make it uncertain whether
         // anything was done.
         if self.todo.is_empty() || now + self.wait >= self.deadline {
@@ -378,24 +378,24 @@ impl Turn {
             return self.rest();
         }
         (self.looking, self.looked) = (true, true);
-        Next::Look(self.map.clone(), self.deadline)
+        TurnStep::Look(self.map.clone(), self.deadline)
     }
 
-    fn rest(&mut self) -> Next {
+    fn rest(&mut self) -> TurnStep {
         let wait = self.wait;
         self.wait = (wait * 2).min(self.options.backoff_max);
-        Next::Rest(wait)
+        TurnStep::Rest(wait)
     }
 
     /// All operations have been answered or given up, but those whose numbers were too low.
-    fn end(&mut self) -> Next {
+    fn end(&mut self) -> TurnStep {
         self.give_up_overtaken();
         if self.too_low.is_empty() || self.redraws == REDRAWS_MAX || !self.todo.is_empty() {
             return self.finish();
         }
         self.redraws += 1;
         let windows = self.too_low.iter().map(|todo| todo.windows);
-        Next::Renumber(self.draw_above, windows.collect())
+        TurnStep::Renumber(self.draw_above, windows.collect())
     }
 
     /// A write is not done after one that was sent behind it, to the same hash slot, and has its answer.
@@ -417,7 +417,7 @@ impl Turn {
     }
 
     /// Time is up: an operation without an answer gets one that gives the reason.
-    fn finish(&mut self) -> Next {
+    fn finish(&mut self) -> TurnStep {
         for todo in self.too_low.drain(..) {
             let text = "it was not done: the bucket has forgotten clients with higher numbers than it had, \
                         and there was no time to ask again with another";
@@ -444,7 +444,7 @@ impl Turn {
             self.answers[todo.index] = Some(answer);
         }
         let answers = std::mem::take(&mut self.answers);
-        Next::Done(Ok(answers.into_iter().map(answered).collect()))
+        TurnStep::Done(Ok(answers.into_iter().map(answered).collect()))
     }
 }
 
@@ -461,10 +461,10 @@ pub(crate) fn try_max(options: &RouterOptions, todo: &[Todo]) -> Duration {
 }
 
 /// Operations by node, and the answers of those that go nowhere.
-pub(crate) type Plan = (BTreeMap<NodeId, Vec<Todo>>, Vec<(Todo, Answer)>);
+pub(crate) type RoutePlan = (BTreeMap<NodeId, Vec<Todo>>, Vec<(Todo, Answer)>);
 
 /// The nodes that operations go to by a map.
-pub(crate) fn plan(map: &ClusterMap, pool: PoolId, todo: Vec<Todo>, avoid: &Avoid) -> Plan {
+pub(crate) fn plan(map: &ClusterMap, pool: PoolId, todo: Vec<Todo>, avoid: &Avoid) -> RoutePlan {
     let mut batches: BTreeMap<NodeId, Vec<Todo>> = BTreeMap::new();
     let mut rest = Vec::new();
     for todo in todo {

@@ -551,7 +551,7 @@ mod tests {
     use staves_model::{ClientId, GroupId, HashSlot, MemberSlot, PoolId, Revision, ServiceId};
     use staves_wire::files::{FileBytes, FileId, FilePut};
     use staves_wire::service::{
-        Address, Answer, Body, Operation, PoolRef, ServiceAnswers, ServiceRequest,
+        Address, Answer, Body, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest,
     };
     use std::io::Read;
     use tokio::net::{TcpListener, TcpStream};
@@ -578,7 +578,7 @@ mod tests {
             floor: 1,
             retry: false,
             forwarded: false,
-            ops: vec![Operation {
+            ops: vec![NumberedOp {
                 number: 1,
                 to,
                 body,

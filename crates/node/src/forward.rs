@@ -8,7 +8,7 @@ use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, Node, NodeId};
 use staves_net::NetError;
 use staves_wire::directory::Evidence;
-use staves_wire::service::{Answer, Operation, ServiceAnswers, ServiceRequest};
+use staves_wire::service::{Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
 
@@ -104,7 +104,7 @@ pub(crate) async fn resume(
 ) -> Vec<Answer> {
     let ops = std::mem::take(&mut request.ops);
     let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
-    let mut todo: Vec<(usize, Operation)> = ops.into_iter().enumerate().collect();
+    let mut todo: Vec<(usize, NumberedOp)> = ops.into_iter().enumerate().collect();
     request.retry = true;
     let router = host.router();
     loop {

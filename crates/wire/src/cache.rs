@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use staves_model::{HashSlot, hash_slot};
 
 use crate::codec::{DecodeError, wire_struct};
-use crate::service::{Address, Body, Operation};
+use crate::service::{Address, Body, NumberedOp};
 pub use crate::service::{Answer, OPS_MAX, PoolRef};
 
 /// Most bytes of a key.
@@ -304,9 +304,9 @@ impl OwnedOp {
     }
 
     /// As one operation of a batch, under this number.
-    pub fn numbered(self, number: u64) -> Operation {
+    pub fn numbered(self, number: u64) -> NumberedOp {
         let (to, body) = self.into_body(&mut BytesMut::new());
-        Operation { number, to, body }
+        NumberedOp { number, to, body }
     }
 }
 

@@ -84,7 +84,7 @@ impl Body {
 
 /// One operation of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Operation {
+pub struct NumberedOp {
     /// The client's number for it, from 1, the same in each retry (`RequestId::number`); 0 for a read.
     pub number: u64,
     /// The data bucket.
@@ -108,15 +108,15 @@ pub struct ServiceRequest {
     pub floor: u64,
     /// An earlier try may have taken effect.
     pub retry: bool,
-    /// A node passed it on for a client: it is not passed on again, but past a split.
+    /// A node passed it on for a client: it is not passed on again.
     pub forwarded: bool,
     /// The operations.
-    pub ops: Vec<Operation>,
+    pub ops: Vec<NumberedOp>,
 }
 
 impl ServiceRequest {
     /// The same request with these operations instead.
-    pub fn with_ops(&self, ops: Vec<Operation>) -> ServiceRequest {
+    pub fn with_ops(&self, ops: Vec<NumberedOp>) -> ServiceRequest {
         let pool = self.pool.clone();
         ServiceRequest { pool, ops, ..*self }
     }
@@ -195,7 +195,7 @@ wire_enum!(Address { 0 => Slot(slot), 1 => Bucket(group, slot) });
 wire_enum!(Answer { 0 => Nil, 1 => Ok, 2 => Int(number), 3 => Value(value), 4 => Error(code, text) });
 
 wire_struct!(Body { head, payload });
-wire_struct!(Operation { number, to, body });
+wire_struct!(NumberedOp { number, to, body });
 
 /// A list of at most [`OPS_MAX`]: an item is far larger in memory than the least that it takes on
 /// the wire, so a hostile batch is refused by its count.

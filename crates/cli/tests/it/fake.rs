@@ -18,7 +18,7 @@ use staves_wire::cache::{CacheStatsAnswer, Op};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
 use staves_wire::files::{CHECKED_ALL, FileChange, FileChangesAnswer, FileKey};
 use staves_wire::group::GroupEnvelope;
-use staves_wire::service::{Answer, Operation, ServiceAnswers, ServiceRequest};
+use staves_wire::service::{Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 
@@ -320,7 +320,7 @@ fn cache(state: &mut State, request: ServiceRequest) -> Message {
     );
     let refused = state.not_serving > 0;
     state.not_serving = state.not_serving.saturating_sub(1);
-    let operation = |op: &Operation| Op::from_body(&op.body).expect("an operation").to_owned();
+    let operation = |op: &NumberedOp| Op::from_body(&op.body).expect("an operation").to_owned();
     let answers = request.ops.iter().map(|op| match operation(op) {
         _ if refused => Answer::error(ErrorCode::NotServing, "bucket 0 has no primary right now"),
         OwnedOp::Get { key } => state

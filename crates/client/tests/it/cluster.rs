@@ -17,7 +17,7 @@ use staves_wire::cache::{CacheStatsAnswer, Op, OwnedOp};
 use staves_wire::directory::{Evidence, MapAnswer};
 use staves_wire::files::FileBytes;
 use staves_wire::group::GroupEnvelope;
-use staves_wire::service::{Address, Answer, Operation, ServiceAnswers, ServiceRequest};
+use staves_wire::service::{Address, Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -377,14 +377,14 @@ impl Script {
     }
 }
 
-fn hash_slot_of(op: &Operation) -> HashSlot {
+fn hash_slot_of(op: &NumberedOp) -> HashSlot {
     match op.to {
         Address::Slot(slot) => slot,
         other => panic!("{other}"),
     }
 }
 
-fn apply(world: &mut World, request: &ServiceRequest, op: &Operation) -> Answer {
+fn apply(world: &mut World, request: &ServiceRequest, op: &NumberedOp) -> Answer {
     let name = (request.client, op.number);
     if op.number > 0 {
         world.floors.push((op.number, request.floor));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use staves_client::{Client, ClientError, ClientOptions};
 use staves_model::{ClientId, GroupId, NodeId, ServiceId, hash_slot};
 use staves_wire::ErrorCode;
-use staves_wire::service::{Answer, Operation, PoolRef, ServiceRequest};
+use staves_wire::service::{Answer, NumberedOp, PoolRef, ServiceRequest};
 
 use crate::cluster::*;
 
@@ -243,7 +243,7 @@ fn forwarding_keeps_the_clients_own_numbers_and_goes_once() {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
         let ops = (0..30).map(|i| set(&format!("key-{i}"), "v").numbered(100 + i));
-        let ops: Vec<Operation> = ops.collect();
+        let ops: Vec<NumberedOp> = ops.collect();
         let request = ServiceRequest {
             revision: Default::default(),
             service: ServiceId::CACHE,

@@ -16,7 +16,7 @@ use staves_model::{ClientId, PoolId, ServiceId, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
-use staves_wire::service::{Address, Answer, Operation, PoolRef, ServiceRequest};
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 
 use super::mailbox::{Letter, Mailbox};
 use crate::forward::resume;
@@ -244,7 +244,7 @@ async fn take_up(
     let mut wanted = Vec::new();
     for (home, op, request) in ops {
         homes.push((home, request));
-        wanted.push(Operation {
+        wanted.push(NumberedOp {
             number: request.number,
             to: op.to,
             body: op.body,

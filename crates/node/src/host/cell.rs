@@ -13,7 +13,7 @@ use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
 use staves_wire::memory::Action;
-use staves_wire::service::{Address, Answer, Operation};
+use staves_wire::service::{Address, Answer, NumberedOp};
 
 use super::Host;
 use super::bucket::Bucket;
@@ -258,7 +258,7 @@ impl State {
         now: Time,
         naming: Naming,
         deadline: Time,
-        op: &Operation,
+        op: &NumberedOp,
         waiter: impl FnOnce(Option<RequestId>) -> Waiter,
         wants_flush: &mut bool,
     ) -> (Submitted<Answer>, usize) {

@@ -10,7 +10,7 @@ use staves_cache::Refused;
 use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
 use staves_net::Reply;
 use staves_wire::group::RequestId;
-use staves_wire::service::{Address, Answer, Operation, PoolRef, ServiceAnswers, ServiceRequest};
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
@@ -358,7 +358,7 @@ struct Hand<'a> {
 impl Hand<'_> {
     /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
     /// now or later.
-    fn submit(&mut self, routes: &Routes, cell: &Arc<Cell>, index: usize, op: &Operation) -> Side {
+    fn submit(&mut self, routes: &Routes, cell: &Arc<Cell>, index: usize, op: &NumberedOp) -> Side {
         let (host, ordered, slot) = (self.host, op.to.keeps_order(), op.to.slot());
         let mut state = cell.lock();
         let is_here = || state.answers_for(slot) || host.is_to_answer(routes, cell, slot, &state);
@@ -402,7 +402,7 @@ impl Hand<'_> {
         &mut self,
         state: &mut CellState,
         index: usize,
-        op: &Operation,
+        op: &NumberedOp,
         wants_flush: &mut bool,
     ) -> Submitted<Answer> {
         let (batch, request) = (self.batch, self.request);

@@ -9,7 +9,7 @@ use staves_wire::cache::Op;
 use staves_wire::directory::MapAnswer;
 use staves_wire::frame::{Decoder, FrameError, HEADER_BYTES, Incoming, Limits};
 use staves_wire::memory::Action;
-use staves_wire::service::{Body, Operation};
+use staves_wire::service::{Body, NumberedOp};
 use staves_wire::{DecodeError, Message, Opcode};
 
 use crate::golden::{all, encoded};
@@ -45,7 +45,7 @@ fn a_body_that_is_no_operation_is_refused() {
         let Message::Service(request) = message else {
             continue;
         };
-        for Operation { body, .. } in request.ops {
+        for NumberedOp { body, .. } in request.ops {
             let decode = |body: &Body| match request.service {
                 ServiceId::CACHE => Op::from_body(body).map(drop),
                 _ => Action::from_body(body).map(drop),

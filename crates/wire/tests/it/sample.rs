@@ -25,7 +25,7 @@ use staves_wire::group::{
 };
 use staves_wire::hello::{Hello, Ping, Pong, Role, Welcome};
 use staves_wire::memory::Action;
-use staves_wire::service::{Address, Answer, Operation, PoolRef, ServiceAnswers, ServiceRequest};
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
 
 /// SplitMix64: small, and ours, so that no update of a crate changes golden bytes.
@@ -511,7 +511,7 @@ fn service(rng: &mut Rng, kind: u64) -> ServiceRequest {
     }
 }
 
-fn cache_op(rng: &mut Rng, kind: u64) -> Operation {
+fn cache_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let key = rng.bytes(20);
     let conditions = [Condition::Always, Condition::IfAbsent, Condition::IfPresent];
     let op = match kind {
@@ -535,13 +535,13 @@ fn cache_op(rng: &mut Rng, kind: u64) -> Operation {
         6 => OwnedOp::StrLen { key },
         _ => OwnedOp::GetDel { key },
     };
-    Operation {
+    NumberedOp {
         to: Address::Slot(rng.hash_slot()),
         ..op.numbered(rng.next())
     }
 }
 
-fn memory_op(rng: &mut Rng, kind: u64) -> Operation {
+fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let offset = rng.next();
     let action = match kind {
         0 => Action::Read {
@@ -562,7 +562,7 @@ fn memory_op(rng: &mut Rng, kind: u64) -> Operation {
             by: rng.next(),
         },
     };
-    Operation {
+    NumberedOp {
         number: rng.next(),
         to: Address::Bucket(GroupId(rng.u32()), rng.slot()),
         body: action.into_body(&mut BytesMut::new()),

@@ -15,7 +15,7 @@ use staves_wire::files::{
     FileRead, FileUse,
 };
 use staves_wire::memory::Action;
-use staves_wire::service::{Address, Body, Operation, PoolRef, ServiceRequest};
+use staves_wire::service::{Address, Body, NumberedOp, PoolRef, ServiceRequest};
 
 use super::{NOBODY, NUMBERS, Served};
 use crate::files::POOL;
@@ -65,7 +65,7 @@ pub fn cache(served: &Served) -> Vec<Message> {
     let mut all = Vec::new();
     for pool in &pools {
         for number in NUMBERS {
-            let op = |op: &OwnedOp| Operation {
+            let op = |op: &OwnedOp| NumberedOp {
                 to: Address::Slot(HashSlot(16_383)),
                 ..op.clone().numbered(number)
             };
@@ -119,7 +119,7 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
                     },
                 ];
                 let number = offset | 1;
-                ops.extend(actions.map(|action| Operation {
+                ops.extend(actions.map(|action| NumberedOp {
                     number,
                     to: Address::Bucket(*group, slot),
                     body: action.into_body(&mut BytesMut::new()),
@@ -135,16 +135,16 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
     let odd = [&[][..], &[99], &[0; 9], &[1; 9], &[2; 30]].map(body);
     let slots = [0, 7, 16_383].map(|slot| Address::Slot(HashSlot(slot)));
     let some = groups.iter().map(|g| Address::Bucket(*g, MemberSlot(0)));
-    let odd: Vec<Operation> = (slots.into_iter().chain(some))
+    let odd: Vec<NumberedOp> = (slots.into_iter().chain(some))
         .flat_map(|to| {
-            odd.clone().map(|body| Operation {
+            odd.clone().map(|body| NumberedOp {
                 number: 1,
                 to,
                 body,
             })
         })
         .collect();
-    let request = |(service, pool): (u8, u32), forwarded, ops: &[Operation]| {
+    let request = |(service, pool): (u8, u32), forwarded, ops: &[NumberedOp]| {
         Message::Service(ServiceRequest {
             revision: Revision(u64::MAX),
             service: ServiceId(service),
