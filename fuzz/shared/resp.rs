@@ -1,7 +1,7 @@
 //! What must hold of the parser of Redis's protocol, whatever comes.
 
 use bytes::Buf;
-use staves_node::resp::{Command, Limits, Output, Parser, ProtocolError};
+use staves_resp::{Command, Limits, Output, Parser, ProtocolError};
 
 /// Small, so that they are met.
 const LIMITS: Limits = Limits {
