@@ -1,11 +1,11 @@
 //! The rest of a block behind a miss: what a reader who goes on will ask for next, fetched while nobody waits for it.
 //!
 //! **Path of the data.** A miss is fetched from the source as it was asked for, in whole parts, and then told here
-//! ([`Rest::missed`]). If the reader seems to go on in order, the block waits in a short line; a worker fetches what is
-//! missing of it and keeps it. A read of what was fetched so is told as well ([`Rest::read`]): it paid.
+//! ([`BlockReadahead::missed`]). If the reader seems to go on in order, the block waits in a short line; a worker fetches what is
+//! missing of it and keeps it. A read of what was fetched so is told as well ([`BlockReadahead::read`]): it paid.
 //!
 //! **Promise.** Of no file more than [`AMPLIFICATION`] times what was asked for is fetched, as far as that is ours to
-//! decide: parts are whole. So each file has an account. A miss pays in what it may cost and takes out what it did; only what is
+//! decide: parts are whole. So each file has an budget. A miss pays in what it may cost and takes out what it did; only what is
 //! left is spent on rests. One who jumps about at random never has much; one who goes through the file pays
 //! with every read of what was fetched ahead of it, and soon gets each block whole.
 
@@ -24,11 +24,11 @@ use tokio::sync::Notify;
 use super::fetch::{hold, log};
 use super::{Files, FilesPool, STRETCH_BYTES};
 
-/// What is fetched, at most, for each byte that is asked for.
+/// The most bytes that are fetched for each byte that is asked for.
 pub(super) const AMPLIFICATION: u64 = 4;
-/// Most that an account holds: reads long ago are no reason to fetch without end now.
+/// Most that an budget holds: reads long ago are no reason to fetch without end now.
 const CREDIT_MAX: u64 = 4 << 20;
-/// Files with an account; when there are more, one is forgotten and begins anew.
+/// Files with an budget; when there are more, one is forgotten and begins anew.
 const FILES_MAX: usize = 256;
 /// Blocks of a file of which it is known what was fetched ahead; the oldest is forgotten.
 const AHEAD_MAX: usize = 64;
@@ -41,13 +41,13 @@ const READERS_MAX: usize = 8;
 /// Parts that somebody has read in order before the rest of a block is fetched for him: 128 KiB. Who reads 64 KiB and jumps (tools
 /// that fetch regions of a genome do) is not charged for what he will not read.
 const RUN_MIN: u32 = (128 << 10) / PART_BYTES as u32;
-/// What has waited so long is not wanted any more.
+/// A readahead that waited so long is dropped.
 const AGE_MAX: Duration = Duration::from_secs(2);
-/// How long a source may take for a rest.
+/// The bound on a source's answer for a readahead.
 const FETCH: Duration = Duration::from_secs(10);
 
 /// A block whose rest may be fetched.
-pub(super) struct Wanted {
+pub(super) struct ReadaheadRequest {
     pool: PoolId,
     block: u32,
     version: FileVersion,
@@ -56,15 +56,15 @@ pub(super) struct Wanted {
     since: Instant,
 }
 
-impl Wanted {
+impl ReadaheadRequest {
     pub(super) fn new(
         pool: PoolId,
         block: u32,
         version: FileVersion,
         file: FileId,
         source: Source,
-    ) -> Wanted {
-        Wanted {
+    ) -> ReadaheadRequest {
+        ReadaheadRequest {
             pool,
             block,
             version,
@@ -75,39 +75,39 @@ impl Wanted {
     }
 }
 
-/// What a node knows of rests.
+/// The readahead of a node.
 #[derive(Default)]
-pub(super) struct Rest {
+pub(super) struct BlockReadahead {
     state: Mutex<State>,
     more: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    accounts: BTreeMap<FileId, Account>,
-    waiting: VecDeque<Wanted>,
+    budgets: BTreeMap<FileId, ReadaheadBudget>,
+    waiting: VecDeque<ReadaheadRequest>,
 }
 
 /// One file's.
 #[derive(Default)]
-struct Account {
+struct ReadaheadBudget {
     /// Bytes that may be fetched ahead.
     credit: u64,
     /// By block: parts that were fetched ahead and not read yet.
     ahead: VecDeque<(u32, u32)>,
 }
 
-impl Account {
-    fn pay_in(&mut self, bytes: u64) {
+impl ReadaheadBudget {
+    fn credit(&mut self, bytes: u64) {
         self.credit = (self.credit + bytes).min(CREDIT_MAX);
     }
 
     /// Readers asked for so many bytes that were not there, and so many were fetched for them.
     fn missed(&mut self, asked: u64, fetched: u64) {
-        self.pay_in((asked * AMPLIFICATION).saturating_sub(fetched));
+        self.credit((asked * AMPLIFICATION).saturating_sub(fetched));
     }
 
-    /// Whether so many bytes may be fetched ahead; then they are paid for.
+    /// Takes credit for so many bytes of readahead; false if there is not enough.
     fn take(&mut self, bytes: u64) -> bool {
         let left = self.credit.checked_sub(bytes);
         self.credit = left.unwrap_or(self.credit);
@@ -130,28 +130,34 @@ impl Account {
             *left &= !parts;
         }
         self.ahead.retain(|(_, left)| *left != 0);
-        self.pay_in(bytes.min(u64::from(paid) * PART_BYTES as u64) * AMPLIFICATION);
+        self.credit(bytes.min(u64::from(paid) * PART_BYTES as u64) * AMPLIFICATION);
     }
 }
 
 impl State {
-    fn account(&mut self, file: FileId) -> &mut Account {
-        if self.accounts.len() >= FILES_MAX && !self.accounts.contains_key(&file) {
-            self.accounts.pop_first(); // digests: as good as by lot
+    fn budget(&mut self, file: FileId) -> &mut ReadaheadBudget {
+        if self.budgets.len() >= FILES_MAX && !self.budgets.contains_key(&file) {
+            self.budgets.pop_first(); // digests: as good as by lot
         }
-        self.accounts.entry(file).or_default()
+        self.budgets.entry(file).or_default()
     }
 }
 
-impl Rest {
+impl BlockReadahead {
     /// A miss was fetched. If its reader seems to go on in order, the rest of its last block is `wanted`.
-    pub(super) fn missed(&self, file: FileId, asked: u64, fetched: u64, wanted: Option<Wanted>) {
+    pub(super) fn missed(
+        &self,
+        file: FileId,
+        asked: u64,
+        fetched: u64,
+        wanted: Option<ReadaheadRequest>,
+    ) {
         let mut state = self.state.lock();
-        state.account(file).missed(asked, fetched);
+        state.budget(file).missed(asked, fetched);
         let Some(wanted) = wanted else {
             return;
         };
-        let is = |w: &Wanted| w.file == file && w.block == wanted.block;
+        let is = |w: &ReadaheadRequest| w.file == file && w.block == wanted.block;
         if state.waiting.iter().any(is) {
             return;
         }
@@ -166,19 +172,19 @@ impl Rest {
     /// Bytes were read from memory, all within one stretch.
     pub(super) fn read(&self, file: FileId, from: u64, len: u64) {
         let mut state = self.state.lock();
-        let Some(account) = state.accounts.get_mut(&file) else {
+        let Some(budget) = state.budgets.get_mut(&file) else {
             return;
         };
-        if account.ahead.is_empty() {
+        if budget.ahead.is_empty() {
             return;
         }
         for (block, parts) in parts_of(from, len) {
-            account.read(block, parts, len);
+            budget.read(block, parts, len);
         }
     }
 
     /// The newest that waits, and is not too old.
-    fn next(&self) -> Option<Wanted> {
+    fn next(&self) -> Option<ReadaheadRequest> {
         let mut state = self.state.lock();
         state.waiting.retain(|w| w.since.elapsed() < AGE_MAX);
         state.waiting.pop_back()
@@ -187,7 +193,7 @@ impl Rest {
     /// The file has another version by now.
     fn forget(&self, file: FileId) {
         let mut state = self.state.lock();
-        state.accounts.remove(&file);
+        state.budgets.remove(&file);
         state.waiting.retain(|w| w.file != file);
     }
 }
@@ -199,9 +205,9 @@ pub(super) async fn run(files: Arc<Files>) {
         while tasks.len() >= AT_ONCE {
             tasks.join_next().await;
         }
-        let Some(wanted) = files.rest.next() else {
+        let Some(wanted) = files.readahead.next() else {
             tokio::select! {
-                () = files.rest.more.notified() => {}
+                () = files.readahead.more.notified() => {}
                 Some(_) = tasks.join_next() => {}
             }
             continue;
@@ -214,7 +220,7 @@ pub(super) async fn run(files: Arc<Files>) {
 }
 
 /// From the first part that is missing to the last: one read of the source.
-async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
+async fn fetch(files: &Files, pool: &FilesPool, wanted: ReadaheadRequest) {
     let room = files.room.spare_flight(BLOCK_BYTES as u32);
     if room.is_none() || pool.flights.readers() > READERS_MAX {
         return;
@@ -235,7 +241,7 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     let end = BLOCK_PARTS.min(32 - missing.leading_zeros() as usize);
     let from = start + (first * PART_BYTES) as u64;
     let len = ((end * PART_BYTES) as u64).min(block_bytes) - (first * PART_BYTES) as u64;
-    if !files.rest.state.lock().account(file).take(len) {
+    if !files.readahead.state.lock().budget(file).take(len) {
         return;
     }
     let read = wanted
@@ -245,7 +251,7 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
         Ok(Ok(read)) => read,
         Ok(Err(error)) => {
             log(&error);
-            return files.rest.forget(file);
+            return files.readahead.forget(file);
         }
         Err(_) => return,
     };
@@ -254,15 +260,15 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: Wanted) {
     counts.ahead_bytes.fetch_add(len, Ordering::Relaxed);
     counts.fetches.fetch_add(1, Ordering::Relaxed);
     if keep == Keep::Yes {
-        let mut state = files.rest.state.lock();
-        state.account(file).fetched_ahead(wanted.block, missing);
+        let mut state = files.readahead.state.lock();
+        state.budget(file).fetched_ahead(wanted.block, missing);
         drop(state);
         hold(files, pool, file, size, from, &bytes);
     }
 }
 
-/// Whether whoever missed these bytes seems to go on: [`RUN_MIN`] parts up to their end are there or were asked for
-/// just now. The block of their end, if so and if it has a rest.
+/// The block of the read's end, if it has a rest and its reader seems to go on: [`RUN_MIN`] parts up to there
+/// are in memory or were asked for just now.
 pub(super) fn goes_on(
     pool: &FilesPool,
     file: FileId,
@@ -285,7 +291,7 @@ pub(super) fn goes_on(
     (run >= RUN_MIN && !whole).then_some(block)
 }
 
-/// How many parts without a gap end with `last`, one part of a block, given those that are there of it and of the block before.
+/// The number of parts without a gap that end with `last`, one part of a block, given those that are there of it and of the block before.
 fn run_up_to(before: u32, there: u32, last: u32) -> u32 {
     let both = u64::from(there) << 32 | u64::from(before);
     let above = 31 - last.trailing_zeros();
@@ -356,7 +362,7 @@ mod tests {
     /// may be.
     #[test]
     fn who_goes_on_gets_whole_blocks() {
-        let (step, mut account) = (8192, Account::default());
+        let (step, mut budget) = (8192, ReadaheadBudget::default());
         let (mut asked, mut fetched, mut whole) = (0, 0, 0);
         for block in 0..40 {
             let mut there = 0u32;
@@ -364,17 +370,17 @@ mod tests {
                 asked += step;
                 let (_, parts) = parts_of(at, step).next().unwrap();
                 if there & parts == parts {
-                    account.read(block, parts, step);
+                    budget.read(block, parts, step);
                     continue;
                 }
                 fetched += PART;
                 there |= parts;
-                account.missed(step, PART);
+                budget.missed(step, PART);
                 let rest = !there;
                 let bytes = u64::from(rest.count_ones()) * PART;
-                if account.take(bytes) {
+                if budget.take(bytes) {
                     fetched += bytes;
-                    account.fetched_ahead(block, rest);
+                    budget.fetched_ahead(block, rest);
                     whole += u64::from(at == 0);
                     there = u32::MAX;
                 }
@@ -387,29 +393,26 @@ mod tests {
     /// Reads that find what was asked for by others earn nothing; nor do those that find the same twice.
     #[test]
     fn only_what_was_fetched_ahead_pays_and_once() {
-        let mut account = Account::default();
-        account.read(7, u32::MAX, BLOCK);
-        assert_eq!(account.credit, 0);
-        account.fetched_ahead(7, 0b110);
-        account.read(7, 0b011, 2 * PART);
-        account.read(7, 0b011, 2 * PART);
-        assert_eq!(account.credit, PART * AMPLIFICATION);
-        assert!(!account.take(PART * AMPLIFICATION + 1) && account.take(PART));
-        account.fetched_ahead(8, 0b11);
-        account.credit = 0;
-        account.read(8, 0b11, 100);
+        let mut budget = ReadaheadBudget::default();
+        budget.read(7, u32::MAX, BLOCK);
+        assert_eq!(budget.credit, 0);
+        budget.fetched_ahead(7, 0b110);
+        budget.read(7, 0b011, 2 * PART);
+        budget.read(7, 0b011, 2 * PART);
+        assert_eq!(budget.credit, PART * AMPLIFICATION);
+        assert!(!budget.take(PART * AMPLIFICATION + 1) && budget.take(PART));
+        budget.fetched_ahead(8, 0b11);
+        budget.credit = 0;
+        budget.read(8, 0b11, 100);
         assert_eq!(
-            account.credit,
+            budget.credit,
             100 * AMPLIFICATION,
             "a few bytes of two parts"
         );
         for block in 0..1000 {
-            account.fetched_ahead(block, 1);
-            account.missed(1 << 20, 1);
+            budget.fetched_ahead(block, 1);
+            budget.missed(1 << 20, 1);
         }
-        assert_eq!(
-            (account.ahead.len(), account.credit),
-            (AHEAD_MAX, CREDIT_MAX)
-        );
+        assert_eq!((budget.ahead.len(), budget.credit), (AHEAD_MAX, CREDIT_MAX));
     }
 }

@@ -32,28 +32,28 @@ use crate::status::AgainFacts;
 const LOSSES_MAX: usize = 16;
 /// Stretches that are asked for at a time.
 const AT_ONCE: usize = 4;
-/// How long a home may take for one.
+/// The bound on one request to a home.
 const ASK: Duration = Duration::from_secs(15);
-/// How long one is tried for, while its home is busy, or there is none yet.
+/// The time for tries of one stretch, while its home is busy, or there is none yet.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 /// After so many stretches in a row of which nothing came, the rest is given up.
-const VAIN_MAX: usize = 64;
+const FRUITLESS_MAX: usize = 64;
 
 /// By version and stretch: a bit for each part.
 pub(super) type Parts = BTreeMap<(FileId, u32), u128>;
 
-/// What a node had whose life is over.
+/// The blocks of a node whose life is over.
 pub(super) struct Loss {
     pub(super) pool: PoolId,
     pub(super) node: NodeId,
     pub(super) parts: Parts,
 }
 
-/// What is to be fetched again, and how far that is.
+/// The blocks to fetch again, and the progress.
 #[derive(Default)]
-pub(super) struct Again {
+pub(super) struct LossRecovery {
     waiting: Mutex<VecDeque<Loss>>,
     more: Notify,
     now: Mutex<Option<Arc<Progress>>>,
@@ -67,7 +67,7 @@ struct Progress {
     done_bytes: AtomicU64,
 }
 
-impl Again {
+impl LossRecovery {
     /// A node is gone.
     pub(super) fn lost(&self, loss: Loss) {
         if loss.parts.is_empty() {
@@ -83,12 +83,12 @@ impl Again {
         self.more.notify_one();
     }
 
-    /// How many losses were seen to.
+    /// The number of losses that were recovered from.
     pub(super) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// What is being fetched again now.
+    /// The progress of the recovery under way.
     pub(super) fn now(&self) -> Option<AgainFacts> {
         let now = self.now.lock();
         now.as_ref().map(|now| AgainFacts {
@@ -102,18 +102,18 @@ impl Again {
 /// Fetches what was lost, until the task is aborted.
 pub(super) async fn run(files: Arc<Files>) {
     loop {
-        let next = files.again.waiting.lock().pop_front();
+        let next = files.recovery.waiting.lock().pop_front();
         match next {
             Some(loss) => {
-                see_to(&files, loss).await;
-                files.again.ended.fetch_add(1, Ordering::Relaxed);
+                refetch(&files, loss).await;
+                files.recovery.ended.fetch_add(1, Ordering::Relaxed);
             }
-            None => files.again.more.notified().await,
+            None => files.recovery.more.notified().await,
         }
     }
 }
 
-async fn see_to(files: &Arc<Files>, loss: Loss) {
+async fn refetch(files: &Arc<Files>, loss: Loss) {
     let Loss { pool, node, parts } = loss;
     let began = Instant::now();
     let mut tries = Tries::new(files, pool);
@@ -136,9 +136,9 @@ async fn see_to(files: &Arc<Files>, loss: Loss) {
         bytes,
         done_bytes: AtomicU64::new(0),
     });
-    *files.again.now.lock() = Some(progress.clone());
+    *files.recovery.now.lock() = Some(progress.clone());
     fetch(files, pool, missing, &progress).await;
-    *files.again.now.lock() = None;
+    *files.recovery.now.lock() = None;
     let done_bytes = progress.done_bytes.load(Ordering::Relaxed);
     tracing::info!(
         %pool, lost = %node, bytes, done_bytes, ms = began.elapsed().as_millis() as u64,
@@ -160,7 +160,7 @@ async fn fetch(files: &Arc<Files>, pool: PoolId, mut missing: Parts, progress: &
             continue;
         };
         // What this one's homes do not reach says nothing of the next.
-        tries.vain = 0;
+        tries.fruitless = 0;
         let mut names = Names::walk(source, dataset.name.clone(), wanted.clone());
         while let Some((file, version)) = names.next().await {
             let of_file = missing.range((file, 0)..=(file, u32::MAX));
@@ -197,18 +197,18 @@ struct Tries<'a> {
     files: &'a Arc<Files>,
     pool: PoolId,
     tasks: JoinSet<Tried>,
-    /// What homes have not.
+    /// The parts that homes lack.
     missing: Parts,
     got_bytes: u64,
-    /// How many in a row brought nothing.
-    vain: usize,
+    /// The number of fruitless answers in a row.
+    fruitless: usize,
 }
 
 /// One stretch.
 struct Tried {
     at: (FileId, u32),
     parts: u128,
-    /// Whether they were to be fetched, or only asked after.
+    /// True if they were to be fetched, false if only asked after.
     fetched: bool,
     /// Those that its home has not; `None`: nobody says.
     missing: Option<u128>,
@@ -222,12 +222,12 @@ impl<'a> Tries<'a> {
             tasks: JoinSet::new(),
             missing: Parts::new(),
             got_bytes: 0,
-            vain: 0,
+            fruitless: 0,
         }
     }
 
     fn is_vain(&self) -> bool {
-        self.vain >= VAIN_MAX
+        self.fruitless >= FRUITLESS_MAX
     }
 
     /// Asks for a stretch, once there is a place for it: for what its home has not, or, with a version, to fetch that.
@@ -274,8 +274,8 @@ impl<'a> Tries<'a> {
         if missing != 0 {
             self.missing.insert(tried.at, missing);
         }
-        let vain = tried.missing.is_none() || tried.fetched && missing == tried.parts;
-        self.vain = if vain { self.vain + 1 } else { 0 };
+        let fruitless = tried.missing.is_none() || tried.fetched && missing == tried.parts;
+        self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
         true
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of the file system that a folder is on. Every call may hold its thread for as long as the file system likes.
+//! A folder of this machine. Every call may hold its thread for as long as the file system likes.
 //!
 //! The folder is where its path leads: something may be mounted there later, or anew. Whether the path still leads to what is
 //! open is looked at once a second, if anybody asks for anything.
@@ -16,14 +16,14 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 use rustix::io::Errno;
 
 use crate::crossing;
-use crate::source::{Keep, Kind, SourceError, Stat, Whom};
+use crate::source::{Keep, Kind, Reader, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Files that are kept open.
 const OPEN_MAX: usize = 256;
 /// A file that changed this lately may change again within the grain of its times.
 const FRESH: Duration = Duration::from_secs(2);
-/// How often it is looked whether the path still leads to the folder that is open.
+/// The interval between two checks that the path still leads to the folder that is open.
 const LOOK: Duration = Duration::from_secs(1);
 /// Folders of which it is remembered whether everybody may enter them; when there are more, all are forgotten.
 const WAYS_MAX: usize = 4096;
@@ -35,7 +35,7 @@ const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLIN
 
 /// A folder of this machine.
 #[derive(Debug)]
-pub struct Plain {
+pub struct LocalFolder {
     place: String,
     root: Mutex<Option<Root>>,
     open: Mutex<Open>,
@@ -43,13 +43,13 @@ pub struct Plain {
     ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
 }
 
-/// What the folder's path led to.
+/// The target of the folder's path.
 #[derive(Clone, Debug)]
 struct Root {
     folder: Arc<OwnedFd>,
     /// Its device and inode.
     is: (u64, u64),
-    /// When its path was looked at last.
+    /// The time of the last check of the path.
     looked: Instant,
 }
 
@@ -59,10 +59,10 @@ struct Open {
     turn: u64,
 }
 
-impl Plain {
+impl LocalFolder {
     /// Looks at nothing yet.
-    pub fn new(place: &str) -> Plain {
-        Plain {
+    pub fn new(place: &str) -> LocalFolder {
+        LocalFolder {
             place: place.to_owned(),
             root: Mutex::default(),
             open: Mutex::default(),
@@ -75,7 +75,7 @@ impl Plain {
         &self.place
     }
 
-    /// Whether it is there.
+    /// Checks that the folder is there.
     pub fn check(&self) -> Result<(), SourceError> {
         self.root().map(drop)
     }
@@ -239,7 +239,7 @@ impl Plain {
         file: &FileVersion,
         from: u64,
         len: usize,
-        whom: Whom,
+        reader: Reader,
     ) -> Result<(Bytes, Keep), SourceError> {
         let changed = || SourceError::Changed {
             path: text(&file.path),
@@ -252,7 +252,7 @@ impl Plain {
         }
         let (open, seen) = self.file(file)?;
         let for_all = is_for_all(&seen) && self.way_is_for_all(&file.path)?;
-        if whom == Whom::Others && !for_all {
+        if reader == Reader::AnyClient && !for_all {
             return Err(SourceError::Private {
                 path: text(&file.path),
             });
@@ -270,8 +270,8 @@ impl Plain {
         })
     }
 
-    /// Whether everybody may enter the folders that lead to a file, below the dataset's own: that one was made known to all by
-    /// whoever mounted it.
+    /// True if everybody may enter the folders that lead to a file, below the dataset's own: that one was made public by
+    /// mounting it.
     fn way_is_for_all(&self, path: &[u8]) -> Result<bool, SourceError> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in slashes {
@@ -451,7 +451,7 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// Why there is no folder to read.
+/// The error for a place without a readable folder.
 pub fn no_folder(place: &str, errno: Errno) -> SourceError {
     let reason = match errno {
         Errno::NOENT => "there is no such folder",
@@ -508,7 +508,7 @@ mod tests {
 
     use super::*;
 
-    fn at(folder: &Plain, path: &[u8]) -> FileVersion {
+    fn at(folder: &LocalFolder, path: &[u8]) -> FileVersion {
         let stat = folder.stat(path).unwrap();
         let Kind::File { version, .. } = stat.kind else {
             panic!("{stat:?}")
@@ -531,7 +531,7 @@ mod tests {
             .unwrap();
     }
 
-    fn list(folder: &Plain, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+    fn list(folder: &LocalFolder, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
         let mut all = Vec::new();
         let each = |name: &[u8], stat| all.push((name.to_vec(), stat));
         folder.list(path, || (), 9, each).map(|()| all)
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn as_many_names_are_listed_as_may_be_and_no_more() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         for at in 0..9 {
             std::fs::write(dir.path().join(at.to_string()), b"").unwrap();
         }
@@ -559,7 +559,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         std::fs::write(dir.path().join("sub/x"), b"").unwrap();
         symlink("sub/x", dir.path().join("link")).unwrap();
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         let mut all = list(&folder, b"").unwrap();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         let names: Vec<&[u8]> = all.iter().map(|(name, _)| &name[..]).collect();
@@ -567,9 +567,19 @@ mod tests {
         assert_eq!(all[0].1.kind, Kind::Link(b"sub/x".to_vec()));
         assert_eq!((all[1].1.size, all[2].1.kind.clone()), (5, Kind::Folder));
         let file = at(&folder, b"odd \xff name");
-        assert_eq!(&folder.read(&file, 1, 3, Whom::Own).unwrap().0[..], b"ell");
-        assert!(folder.read(&file, 3, 3, Whom::Own).is_err(), "past its end");
-        assert!(folder.read(&file, u64::MAX, 3, Whom::Own).is_err());
+        assert_eq!(
+            &folder.read(&file, 1, 3, Reader::ThisProcess).unwrap().0[..],
+            b"ell"
+        );
+        assert!(
+            folder.read(&file, 3, 3, Reader::ThisProcess).is_err(),
+            "past its end"
+        );
+        assert!(
+            folder
+                .read(&file, u64::MAX, 3, Reader::ThisProcess)
+                .is_err()
+        );
         assert_eq!(list(&folder, b"sub").unwrap().len(), 1);
         assert!(matches!(
             folder.stat(b"none"),
@@ -585,7 +595,7 @@ mod tests {
     fn what_is_no_folder_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for place in [file.path().to_str().unwrap(), "/nowhere/at/all"] {
-            let error = Plain::new(place).check().unwrap_err().to_string();
+            let error = LocalFolder::new(place).check().unwrap_err().to_string();
             assert!(
                 error.contains(place) && error.contains("no such folder"),
                 "{error}"
@@ -601,7 +611,7 @@ mod tests {
         std::fs::write(dir.path().join("secret"), b"secret").unwrap();
         symlink("../secret", inside.join("out")).unwrap();
         symlink("/etc/passwd", inside.join("far")).unwrap();
-        let folder = Plain::new(inside.to_str().unwrap());
+        let folder = LocalFolder::new(inside.to_str().unwrap());
         for path in [
             &b"../secret"[..],
             b"/etc/passwd",
@@ -615,7 +625,7 @@ mod tests {
                 size: 6,
                 version: String::new(),
             };
-            let read = folder.read(&file, 0, 1, Whom::Own);
+            let read = folder.read(&file, 0, 1, Reader::ThisProcess);
             let refused = matches!(
                 read,
                 Err(SourceError::Denied { .. } | SourceError::NotFound { .. })
@@ -632,28 +642,34 @@ mod tests {
         let path = dir.path().join("f");
         std::fs::write(&path, b"one").unwrap();
         age(&path);
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         let one = at(&folder, b"f");
-        assert!(folder.read(&one, 0, 3, Whom::Own).is_ok());
+        assert!(folder.read(&one, 0, 3, Reader::ThisProcess).is_ok());
         // The same size, in place, its time put back: the time of change tells.
         std::fs::write(&path, b"two").unwrap();
         age(&path);
         assert!(matches!(
-            folder.read(&one, 0, 3, Whom::Own),
+            folder.read(&one, 0, 3, Reader::ThisProcess),
             Err(SourceError::Changed { .. })
         ));
         let two = at(&folder, b"f");
         assert_ne!(one.id(), two.id());
-        assert_eq!(&folder.read(&two, 0, 3, Whom::Own).unwrap().0[..], b"two");
+        assert_eq!(
+            &folder.read(&two, 0, 3, Reader::ThisProcess).unwrap().0[..],
+            b"two"
+        );
         // Another file under the name: whoever has the old one open may go on, and its bytes are its own.
         std::fs::write(dir.path().join("g"), b"six").unwrap();
         std::fs::rename(dir.path().join("g"), &path).unwrap();
-        match folder.read(&two, 0, 3, Whom::Own) {
+        match folder.read(&two, 0, 3, Reader::ThisProcess) {
             Ok((bytes, _)) => assert_eq!(&bytes[..], b"two"),
             Err(error) => assert!(matches!(error, SourceError::Changed { .. }), "{error}"),
         }
         assert_eq!(
-            &folder.read(&at(&folder, b"f"), 0, 3, Whom::Own).unwrap().0[..],
+            &folder
+                .read(&at(&folder, b"f"), 0, 3, Reader::ThisProcess)
+                .unwrap()
+                .0[..],
             b"six"
         );
         std::fs::remove_file(&path).unwrap();
@@ -664,9 +680,9 @@ mod tests {
     fn what_changed_just_now_is_not_to_be_kept() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), b"one").unwrap();
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         let file = at(&folder, b"f");
-        let (bytes, keep) = folder.read(&file, 0, 3, Whom::Own).unwrap();
+        let (bytes, keep) = folder.read(&file, 0, 3, Reader::ThisProcess).unwrap();
         assert_eq!((&bytes[..], keep), (&b"one"[..], Keep::NotYet));
         // Where its own time of change is set to does not matter.
         let ahead = SystemTime::now() + Duration::from_secs(1 << 20);
@@ -678,11 +694,17 @@ mod tests {
             .unwrap();
         std::thread::sleep(FRESH + Duration::from_millis(100));
         let file = at(&folder, b"f");
-        assert_eq!(folder.read(&file, 0, 3, Whom::Own).unwrap().1, Keep::Yes);
+        assert_eq!(
+            folder.read(&file, 0, 3, Reader::ThisProcess).unwrap().1,
+            Keep::Yes
+        );
         let owners = std::fs::Permissions::from_mode(0o640);
         std::fs::set_permissions(dir.path().join("f"), owners).unwrap();
         let file = at(&folder, b"f");
-        assert_eq!(folder.read(&file, 0, 3, Whom::Own).unwrap().1, Keep::Never);
+        assert_eq!(
+            folder.read(&file, 0, 3, Reader::ThisProcess).unwrap().1,
+            Keep::Never
+        );
     }
 
     #[test]
@@ -691,11 +713,11 @@ mod tests {
         for i in 0..OPEN_MAX + 20 {
             std::fs::write(dir.path().join(i.to_string()), i.to_string()).unwrap();
         }
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         for i in 0..OPEN_MAX + 20 {
             let file = at(&folder, i.to_string().as_bytes());
             let bytes = folder
-                .read(&file, 0, file.size as usize, Whom::Own)
+                .read(&file, 0, file.size as usize, Reader::ThisProcess)
                 .unwrap()
                 .0;
             assert_eq!(bytes, i.to_string());
@@ -708,12 +730,15 @@ mod tests {
     fn the_folder_is_where_its_path_leads_now() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("data");
-        let folder = Plain::new(place.to_str().unwrap());
+        let folder = LocalFolder::new(place.to_str().unwrap());
         assert!(folder.check().is_err(), "it is not there yet");
         std::fs::create_dir(&place).unwrap();
         std::fs::write(place.join("f"), b"one").unwrap();
         let one = at(&folder, b"f");
-        assert_eq!(&folder.read(&one, 0, 3, Whom::Own).unwrap().0[..], b"one");
+        assert_eq!(
+            &folder.read(&one, 0, 3, Reader::ThisProcess).unwrap().0[..],
+            b"one"
+        );
         std::fs::rename(&place, dir.path().join("former")).unwrap();
         assert!(folder.stat(b"f").is_ok(), "nothing else is there");
         std::fs::create_dir(&place).unwrap();
@@ -721,13 +746,16 @@ mod tests {
         std::thread::sleep(LOOK + Duration::from_millis(100));
         // Whoever only reads sees it as well, and nothing of the former one stays open.
         assert!(matches!(
-            folder.read(&one, 0, 3, Whom::Own),
+            folder.read(&one, 0, 3, Reader::ThisProcess),
             Err(SourceError::NotFound { .. })
         ));
         assert!(folder.open.lock().files.is_empty());
         assert_eq!(list(&folder, b"").unwrap()[0].0, b"g");
         assert_eq!(
-            &folder.read(&at(&folder, b"g"), 0, 3, Whom::Own).unwrap().0[..],
+            &folder
+                .read(&at(&folder, b"g"), 0, 3, Reader::ThisProcess)
+                .unwrap()
+                .0[..],
             b"six"
         );
     }
@@ -746,14 +774,14 @@ mod tests {
         let path = dir.path().join("f");
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         let file = at(&folder, b"f");
         let before = read_bytes();
-        let read = folder.read(&file, 0, 1 << 20, Whom::Others);
+        let read = folder.read(&file, 0, 1 << 20, Reader::AnyClient);
         assert!(matches!(read, Err(SourceError::Private { .. })), "{read:?}");
         assert!(read_bytes() - before < 1 << 19);
         let before = read_bytes();
-        assert!(folder.read(&file, 0, 1 << 20, Whom::Own).is_ok());
+        assert!(folder.read(&file, 0, 1 << 20, Reader::ThisProcess).is_ok());
         assert!(read_bytes() - before >= 1 << 20, "it can be told");
     }
 
@@ -766,22 +794,22 @@ mod tests {
         let sub = dir.path().join("a/b");
         std::fs::create_dir_all(&sub).unwrap();
         std::fs::write(sub.join("f"), b"text").unwrap();
-        let folder = Plain::new(dir.path().to_str().unwrap());
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
         let file = at(&folder, b"a/b/f");
-        let kept = |whom| folder.read(&file, 0, 4, whom).map(|(_, keep)| keep);
-        assert_ne!(kept(Whom::Others).unwrap(), Keep::Never);
+        let kept = |reader| folder.read(&file, 0, 4, reader).map(|(_, keep)| keep);
+        assert_ne!(kept(Reader::AnyClient).unwrap(), Keep::Never);
         for private in ["a", "a/b"] {
             let private = dir.path().join(private);
             std::fs::set_permissions(&private, mode(0o750)).unwrap();
             folder.ways.lock().clear(); // as after a second
             assert!(matches!(
-                kept(Whom::Others),
+                kept(Reader::AnyClient),
                 Err(SourceError::Private { .. })
             ));
-            assert_eq!(kept(Whom::Own).unwrap(), Keep::Never);
+            assert_eq!(kept(Reader::ThisProcess).unwrap(), Keep::Never);
             std::fs::set_permissions(&private, mode(0o755)).unwrap();
             folder.ways.lock().clear();
-            assert_ne!(kept(Whom::Others).unwrap(), Keep::Never);
+            assert_ne!(kept(Reader::AnyClient).unwrap(), Keep::Never);
         }
         std::os::unix::fs::symlink("a/b", dir.path().join("link")).unwrap();
         let by_link = FileVersion {
@@ -792,7 +820,7 @@ mod tests {
             folder.stat(b"link/f").is_err(),
             "a link is shown, never followed"
         );
-        let read = folder.read(&by_link, 0, 4, Whom::Others);
+        let read = folder.read(&by_link, 0, 4, Reader::AnyClient);
         assert!(read.is_err(), "{read:?}");
         assert!(folder.stat(b"a").unwrap().for_all && folder.stat(b"").unwrap().for_all);
         std::fs::set_permissions(dir.path().join("a"), mode(0o711)).unwrap();
