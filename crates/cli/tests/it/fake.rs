@@ -14,7 +14,7 @@ use staves_node::status::{
     AgainFacts, DirectoryFacts, LackFacts, NodeFacts, PoolFacts, StatusReport,
 };
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
-use staves_wire::cache::{CacheStatsAnswer, Op};
+use staves_wire::cache::{CacheStatsAnswer, Op, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
 use staves_wire::files::{CHECKED_ALL, FileChange, FileChangesAnswer, FileKey};
 use staves_wire::group::GroupEnvelope;
