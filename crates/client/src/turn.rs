@@ -663,8 +663,8 @@ mod tests {
         let next = turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
         assert!(matches!(next, TurnStep::Look(known, _) if Arc::ptr_eq(&known, &old)));
         let mut newer = map();
-        let group = newer.groups.get_mut(&GroupId(0)).expect("there");
-        group.members = newer.groups[&GroupId(1)].members.clone();
+        let members = newer.groups[&GroupId(1)].members.clone();
+        newer.groups.get_mut(&GroupId(0)).expect("there").members = members;
         let batches = sent(turn.step(Time::ZERO + MILLI, go(&Arc::new(newer))));
         assert_eq!(batches[0].node, NodeId(2));
         let request = &batches[0].request;
