@@ -513,8 +513,8 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use staves_model::{
-        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberSlot, Node,
-        NodeState, Pool, PoolKind, Revision,
+        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberId, MemberSlot,
+        Node, NodeState, Pool, PoolKind, Revision,
     };
 
     const MILLI: Duration = Duration::from_millis(1);
@@ -544,8 +544,10 @@ mod tests {
             open: true,
             leader: MemberSlot(0),
             members: vec![Some(Member {
-                node: NodeId(u64::from(bucket) + 1),
-                incarnation: Incarnation(u64::from(bucket) + 1),
+                id: MemberId::new(
+                    NodeId(u64::from(bucket) + 1),
+                    Incarnation(u64::from(bucket) + 1),
+                ),
                 complete: true,
             })],
             kept: vec![None],
