@@ -264,7 +264,7 @@ impl World {
         let (id, incarnation) = (n.id, n.incarnation);
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
         let member = Member::new(options, group, id, incarnation, arena, budget);
-        n.member = Some(Seat::new(member, service, id, incarnation));
+        n.member = Some(Seat::new(member, service));
     }
 
     /// A member's options in this world.

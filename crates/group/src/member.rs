@@ -322,6 +322,11 @@ impl Member {
         self.state.as_ref().map(|s| s.slot)
     }
 
+    /// The member slot that an entry of the map gives it.
+    pub fn slot_in(&self, group: &Group) -> Option<MemberSlot> {
+        group.slot_of(self.me, self.incarnation)
+    }
+
     /// Its epoch; 0 if it is no member.
     pub fn epoch(&self) -> Epoch {
         self.state.as_ref().map_or(Epoch(0), |s| s.epoch)
@@ -764,7 +769,7 @@ impl Member {
         {
             self.leading = None;
         }
-        if group.slot_of(self.me, self.incarnation).is_none() {
+        if self.slot_in(&group).is_none() {
             self.drop_state(&group);
             return;
         }

@@ -82,7 +82,7 @@ pub(crate) struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) cache: staves_cache::Options,
-    pub(crate) memory: staves_memory::Options,
+    pub(crate) memory: staves_service::Limits,
     pub(crate) group: staves_group::Options,
     /// The pool that the RESP door serves.
     pub(crate) pool: String,
@@ -374,17 +374,17 @@ impl Host {
         let mut bucket = match &pool.kind {
             PoolKind::Cache => {
                 let options = self.options.cache.clone();
-                Bucket::Cache(staves_cache::Bucket::new(options, member, me, incarnation))
+                Bucket::Cache(staves_cache::Cache::bucket(options, member))
             }
             PoolKind::Memory { .. } => {
                 let options = self.options.memory.clone();
-                Bucket::Memory(staves_memory::Bucket::new(options, member, me, incarnation))
+                Bucket::Memory(staves_memory::Memory::bucket(options, member))
             }
             PoolKind::Files(_) => return None, // it has no groups
         };
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let epoch = Epoch(0);
-        let mut nothing = staves_cache::BucketEffects::default();
+        let mut nothing = staves_service::BucketEffects::default();
         bucket.step(now, Event::Heard { epoch, clock }, &mut nothing);
         Some(bucket)
     }

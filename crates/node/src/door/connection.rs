@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
-use staves_cache::{AnswerRef, Refused};
 use staves_model::Time;
+use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, Op};
 use staves_wire::group::RequestId;

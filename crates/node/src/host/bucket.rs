@@ -1,9 +1,9 @@
 //! A bucket of either service, as the driver sees it.
 
-use staves_cache::BucketEffects;
 use staves_group::{Event, Member};
-use staves_memory::Answers;
+use staves_memory::Memory;
 use staves_model::Time;
+use staves_service::BucketEffects;
 
 /// One bucket: the pool's kind says which.
 #[allow(clippy::large_enum_variant)] // each lies once in a cell, which lies on the heap
@@ -49,21 +49,14 @@ impl Bucket {
     pub(crate) fn has_work(&self) -> bool {
         match self {
             Bucket::Cache(bucket) => bucket.has_work(),
-            // All that waits there waits for others.
-            Bucket::Memory(_) => false,
+            Bucket::Memory(bucket) => bucket.has_work(),
         }
     }
 
     pub(crate) fn step(&mut self, now: Time, event: Event, out: &mut BucketEffects) {
         match self {
             Bucket::Cache(bucket) => bucket.step(now, event, out),
-            Bucket::Memory(bucket) => {
-                let mut answers = Answers::new();
-                bucket.step(now, event, &mut out.effects, &mut answers);
-                let answers = answers.into_iter();
-                out.answers
-                    .extend(answers.map(|(token, answer)| (token, Ok(answer))));
-            }
+            Bucket::Memory(bucket) => bucket.step(now, event, out),
         }
     }
 
@@ -71,27 +64,27 @@ impl Bucket {
     pub(crate) fn flush(&mut self, now: Time, out: &mut BucketEffects) {
         match self {
             Bucket::Cache(bucket) => bucket.flush(now, out),
-            Bucket::Memory(bucket) => bucket.flush(now, &mut out.effects),
+            Bucket::Memory(bucket) => bucket.flush(now, out),
         }
     }
 
     pub(crate) fn counts(&self) -> Counts {
         match self {
             Bucket::Cache(bucket) => {
-                let stats = bucket.stats();
+                let (cache, stats) = (bucket.service(), bucket.service().stats());
                 Counts {
                     reads: stats.reads,
                     hits: stats.hits,
                     writes: stats.writes,
-                    keys: bucket.count(),
-                    live_bytes: bucket.bytes(),
+                    keys: cache.count(),
+                    live_bytes: cache.bytes(),
                     ..Counts::default()
                 }
             }
             Bucket::Memory(bucket) => Counts {
-                region_reads: bucket.stats().reads,
-                region_writes: bucket.stats().writes,
-                region_bytes: bucket.written_bytes(),
+                region_reads: bucket.service().stats().reads,
+                region_writes: bucket.service().stats().writes,
+                region_bytes: Memory::written_bytes(bucket.member()),
                 ..Counts::default()
             },
         }

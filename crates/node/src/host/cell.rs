@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use staves_cache::{AnswerRef, Ask, BucketEffects, Refused};
 use staves_group::Event;
 use staves_model::{GroupId, MemberSlot, Time};
+use staves_service::{AnswerRef, Ask, BucketEffects, Refused, Service};
 use staves_wire::cache::{Answer, Op};
 use staves_wire::group::{GroupEnvelope, RequestId};
 use staves_wire::memory::MemoryOp;
@@ -60,10 +60,7 @@ pub(crate) enum Naming {
     /// By the bucket's lane, if it may have to be asked again.
     Lane,
     /// As its client named it.
-    Given {
-        request: Option<RequestId>,
-        retry: bool,
-    },
+    Given(Option<RequestId>),
 }
 
 /// What became of a request.
@@ -194,11 +191,11 @@ impl State {
         };
         let replicated = *parity && op.is_write();
         let from_lane = matches!(naming, Naming::Lane);
-        let (request, retry) = match naming {
-            Naming::Given { request, retry } => (request, retry),
-            Naming::Lane if !replicated => (None, false),
+        let request = match naming {
+            Naming::Given(request) => request,
+            Naming::Lane if !replicated => None,
             Naming::Lane => match lane.take(now, bucket.member().forgotten()) {
-                Some(request) => (Some(request), false),
+                Some(request) => Some(request),
                 None => return Submitted::Refused(Refused::Busy),
             },
         };
@@ -208,35 +205,30 @@ impl State {
         }
         let ask = Ask {
             token: waiting.next_token(),
+            slot: MemberSlot(0),
             request,
-            retry,
             deadline,
         };
         let own = request.filter(|_| from_lane);
-        if let Some(given) = bucket.submit_with(now, ask, op, out, give) {
-            if let Some(request) = own {
-                lane.answered(&request);
-            }
-            return Submitted::Given(given);
+        let result = bucket.submit_with(now, ask, *op, out, give);
+        if let (Some(request), Ok(Some(_)) | Err(_)) = (own, &result) {
+            lane.answered(&request);
         }
-        match out.answers.pop() {
-            None => {
+        match result {
+            Ok(Some(given)) => Submitted::Given(given),
+            Ok(None) => {
                 waiting.insert(waiter(own));
                 Submitted::Waits
             }
-            Some((_, result)) => {
-                if let Some(request) = own {
-                    lane.answered(&request);
-                }
-                match result {
-                    Err(refused) => Submitted::Refused(refused),
-                    // No bucket does this today: an answer that comes at once comes lent.
-                    Ok(answer) => {
-                        drop(waiter(None).tell(Ok(answer)));
-                        Submitted::Waits
-                    }
-                }
-            }
+            Err(refused) => Submitted::Refused(refused),
+        }
+    }
+
+    /// Bytes of the old value that a write is to answer.
+    pub(crate) fn answer_bytes(&self, op: &Op<'_>) -> usize {
+        match &self.bucket {
+            Some(Bucket::Cache(bucket)) => bucket.service().answer_bytes(bucket.member(), *op),
+            _ => 0,
         }
     }
 
@@ -268,19 +260,22 @@ impl State {
             return Some(Answer::error(refused.code(), refused.to_string()));
         };
         self.dirty |= op.action.is_write();
-        let ask = staves_memory::Ask {
+        let ask = Ask {
             token: self.waiting.next_token(),
+            slot: op.slot,
             request,
             deadline,
         };
-        let (effects, mut answers) = (&mut self.out.effects, staves_memory::Answers::new());
-        let answer = bucket.submit(now, ask, op.slot, &op.action, effects, &mut answers);
-        self.dirty |= !effects.sends.is_empty();
-        let answer = answer.or_else(|| answers.pop().map(|(_, answer)| answer));
-        if answer.is_none() {
-            self.waiting.insert(waiter());
+        let result = bucket.submit(now, ask, &op.action, &mut self.out);
+        self.dirty |= !self.out.effects.sends.is_empty();
+        match result {
+            Ok(None) => {
+                self.waiting.insert(waiter());
+                None
+            }
+            Ok(answer) => answer,
+            Err(refused) => Some(Answer::error(refused.code(), refused.to_string())),
         }
-        answer
     }
 
     /// Does what the bucket wants done: messages to itself first, until there are none.

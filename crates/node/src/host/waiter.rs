@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use staves_cache::Refused;
+use staves_service::Refused;
 use staves_wire::cache::Answer;
 use staves_wire::group::RequestId;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use staves_cache::Refused;
 use staves_model::{ClusterMap, Group, GroupId, HashSlot, NodeId, PoolId, Revision, Time};
 use staves_net::Reply;
+use staves_service::Refused;
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, Op, PoolRef};
 use staves_wire::group::RequestId;
 use staves_wire::memory::MemoryAnswers;
@@ -17,8 +17,7 @@ use tokio::sync::oneshot;
 
 use super::ahead;
 use super::sides::{Side, Sides};
-use crate::host::bucket::Bucket;
-use crate::host::{Cell, Host, Naming, Routes, State as CellState, Submitted, Waiter};
+use crate::host::{Cell, Host, Naming, Routes, Submitted, Waiter};
 
 /// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
 /// lie in memory at once, here and at the asker, and are one message.
@@ -408,22 +407,16 @@ impl Hand<'_> {
             return;
         }
         let named = op.number > 0 && self.head.client.0 > 0;
-        let naming = Naming::Given {
-            request: named.then_some(RequestId {
-                client: self.head.client,
-                number: op.number,
-                floor: self.head.floor,
-            }),
-            retry: self.head.retry,
-        };
+        let request = named.then_some(RequestId {
+            client: self.head.client,
+            number: op.number,
+            floor: self.head.floor,
+        });
         let mut wants_flush = false;
         let submitted = {
             let mut state = cell.lock();
-            self.answer_bytes += old_value_bytes(&state, &op.op.as_op());
-            if let Naming::Given {
-                request: Some(request),
-                ..
-            } = &naming
+            self.answer_bytes += state.answer_bytes(&op.op.as_op());
+            if let Some(request) = &request
                 && let Some(answer) = ahead::refuse(&state, request, self.head.retry, self.clock)
             {
                 Submitted::Given(answer)
@@ -432,7 +425,7 @@ impl Hand<'_> {
             } else {
                 state.submit(
                     self.now,
-                    naming,
+                    Naming::Given(request),
                     self.deadline,
                     &op.op.as_op(),
                     |answer| answer.to_owned(),
@@ -460,20 +453,6 @@ impl Hand<'_> {
                 batch.put(index, Answer::error(refused.code(), refused.to_string()));
             }
         }
-    }
-}
-
-/// Bytes of the old value that a write is to answer.
-fn old_value_bytes(state: &CellState, op: &Op<'_>) -> usize {
-    match (op, &state.bucket) {
-        (
-            Op::GetDel { key }
-            | Op::Set {
-                key, get_old: true, ..
-            },
-            Some(Bucket::Cache(bucket)),
-        ) => bucket.value_bytes(key),
-        _ => 0,
     }
 }
 

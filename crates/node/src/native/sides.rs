@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use staves_cache::Refused;
+use staves_service::Refused;
 
 /// Where a bucket's operations go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
