@@ -47,7 +47,7 @@ pub use files::{
 };
 pub use ids::{
     ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,
-    RegionId, Revision,
+    RegionId, Revision, ServiceId,
 };
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::Leases;

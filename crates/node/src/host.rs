@@ -27,13 +27,13 @@ use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, Epoch, Group, GroupId, HashSlot, NodeId, NodeState, Pool, PoolId,
-    PoolKind, Time,
+    ClientId, ClusterMap, Epoch, Group, GroupId, HashSlot, MemberSlot, NodeId, NodeState, Pool,
+    PoolId, PoolKind, ServiceId, Time,
 };
 use staves_net::Peers;
 use staves_store::{Arena, Budget, EXTENT_BYTES};
-use staves_wire::cache::PoolRef;
 use staves_wire::group::{GroupEnvelope, GroupMessage};
+use staves_wire::service::PoolRef;
 use tokio::sync::Notify;
 
 use self::bucket::Bucket;
@@ -150,14 +150,16 @@ impl Routes {
         self.cells.values().flat_map(Places::all)
     }
 
-    /// A key-value pool by id or name.
-    pub(crate) fn pool(&self, pool: &PoolRef) -> Option<&PoolRoutes> {
+    /// A service's pool by id or name.
+    pub(crate) fn pool(&self, service: ServiceId, pool: &PoolRef) -> Option<&PoolRoutes> {
         let id = match pool {
             PoolRef::Id(id) => *id,
             PoolRef::Name(name) => self.map.pool_named(name)?.id,
         };
-        let pool = self.map.pools.get(&id).filter(|pool| pool.is_cache())?;
-        self.pools.get(&pool.id)
+        let kind = &self.map.pools.get(&id)?.kind;
+        self.pools
+            .get(&id)
+            .filter(|_| kind.service() == Some(service))
     }
 }
 
@@ -350,6 +352,20 @@ impl Host {
             false => self.life.node,
             true => self.life.node.shadow(),
         }
+    }
+
+    /// The map gives a cell's bucket this data slot, of which the bucket may not know yet.
+    pub(crate) fn is_to_answer(
+        &self,
+        routes: &Routes,
+        cell: &Cell,
+        slot: MemberSlot,
+        state: &State,
+    ) -> bool {
+        let group = routes.map.groups.get(&cell.group);
+        let member = group.and_then(|group| group.member(slot));
+        let (id, life) = (self.id_of(cell), self.life.incarnation);
+        member.is_some_and(|member| member.is(id, life)) && state.bucket.is_some()
     }
 
     /// Makes the cell's bucket, unless it has one.

@@ -1,6 +1,6 @@
 //! Every rule finds what it is there for.
 
-use staves_tidy::{File, Tree, docs, ratchet, rust, trailing_blanks};
+use staves_tidy::{File, Tree, docs, ratchet, rust, trailing_blanks, words};
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let files = files.iter().map(|(path, text)| File {
@@ -108,4 +108,37 @@ fn a_count_that_rises_is_told_with_its_place() {
         "{}",
         risen[0]
     );
+}
+
+#[test]
+fn comments_that_open_with_a_question_word_are_found() {
+    let code = "//! Who reads this.\n//! What else.\n\n/// A room. Which is large.\n/// Where it goes on.\n\
+                struct A;\n    /// **Whether** it is so.\n    b: bool,\n// Why not\n/// Whenever\n/// How\n";
+    let file = File {
+        path: "a.rs".to_owned(),
+        text: code.to_owned(),
+    };
+    let lines: Vec<_> = words::question_openings(&file)
+        .iter()
+        .map(|f| f.0)
+        .collect();
+    assert_eq!(lines, [0, 6]);
+}
+
+#[test]
+fn the_third_type_of_one_name_is_found() {
+    let one = (
+        "crates/a/src/a.rs",
+        "pub struct Room;\nenum Two {\n}\n    struct Room;\n",
+    );
+    let two = (
+        "crates/b/src/b.rs",
+        "pub(crate) enum Room {\n}\ntrait Two: Send {\n}\n",
+    );
+    let three = ("crates/c/src/c.rs", "type Room = u8;\n");
+    let test = ("crates/c/tests/it/c.rs", "struct Two;\n");
+    let tree = tree(&[one, two, three, test]);
+    let names = words::overused_names(&tree);
+    assert_eq!(names.keys().collect::<Vec<_>>(), [&"Room"]);
+    assert_eq!(words::excess(&names), 1);
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use staves_model::{ClientId, HashSlot, PoolId, Revision};
+use staves_model::{ClientId, PoolId, Revision, ServiceId};
 use staves_net::{Connection, Identity, Options};
-use staves_wire::cache::{CacheOp, CacheRequest, Condition, OwnedOp, PoolRef};
+use staves_wire::cache::{Condition, OwnedOp};
 use staves_wire::frame::{self, Envelope, FRAME_BODY_MAX, HEADER_BYTES, Header, Limits};
 use staves_wire::hello::Welcome;
+use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{Message, Opcode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -86,18 +87,15 @@ fn set(bytes: usize) -> Message {
         condition: Condition::Always,
         get_old: false,
     };
-    Message::Cache(CacheRequest {
+    Message::Service(ServiceRequest {
         revision: Revision(1),
+        service: ServiceId::CACHE,
         pool: PoolRef::Id(PoolId(1)),
         client: ClientId(1),
         floor: 1,
         retry: false,
         forwarded: false,
-        ops: vec![CacheOp {
-            number: 1,
-            slot: HashSlot(0),
-            op,
-        }],
+        ops: vec![op.numbered(1)],
     })
 }
 
@@ -119,7 +117,7 @@ fn a_small_message_overtakes_a_large_one() {
         let large = tokio::spawn(async move { large.call(&set(BULK), within(20_000)).await });
         // The large one is on its way, and the kernel is full of it.
         let (first, _) = stalled.frame().await;
-        assert_eq!(first.opcode, Opcode::Cache as u8);
+        assert_eq!(first.opcode, Opcode::Service as u8);
         tokio::time::sleep(Duration::from_millis(100)).await;
         let small = tokio::spawn(async move { client.call(&ask(1), within(20_000)).await });
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -148,7 +146,7 @@ fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
         let large = client.clone();
         let large = tokio::spawn(async move { large.call(&set(BULK), within(20_000)).await });
         let (first, _) = stalled.frame().await;
-        assert_eq!(first.opcode, Opcode::Cache as u8);
+        assert_eq!(first.opcode, Opcode::Service as u8);
         tokio::time::sleep(Duration::from_millis(100)).await;
         let mut calls = Vec::new();
         for (n, ms) in [(21, 50), (22, 10_000), (23, 50), (24, 20_000)] {
@@ -163,7 +161,7 @@ fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
         let mut sets = std::collections::BTreeSet::from([first.request]);
         while asked.len() < 2 {
             let (header, body) = stalled.frame().await;
-            if header.opcode == Opcode::Cache as u8 {
+            if header.opcode == Opcode::Service as u8 {
                 sets.insert(header.request);
                 continue;
             }

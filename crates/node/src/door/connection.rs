@@ -9,8 +9,9 @@ use bytes::{Buf, BytesMut};
 use staves_model::Time;
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
-use staves_wire::cache::{Answer, Op};
+use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -356,12 +357,7 @@ impl Desk {
             return self.places.settle(place, part, answer);
         }
         let bucket = self.bucket_of(&op.as_op());
-        let wanted = Wanted {
-            bucket: bucket.unwrap_or(0),
-            op,
-            request,
-            deadline,
-        };
+        let wanted = Wanted::new(bucket.unwrap_or(0), &op.as_op(), request, deadline);
         self.detoured(place, part, wanted);
     }
 
@@ -556,12 +552,7 @@ impl Desk {
         if self.mailbox.disturbed() {
             self.take_mail();
         }
-        let wanted = Wanted {
-            bucket,
-            op: op.to_owned(),
-            request: None,
-            deadline: self.deadline,
-        };
+        let wanted = Wanted::new(bucket, op, None, self.deadline);
         self.detoured(place, part, wanted);
     }
 
@@ -779,12 +770,7 @@ mod tests {
             letter(1, Err(Refused::Interrupted), Some(number(12))),
         ];
         for (place, request) in [(2, Some(number(13))), (3, None)] {
-            let wanted = Wanted {
-                bucket: 4,
-                op: op(),
-                request,
-                deadline: Time(5),
-            };
+            let wanted = Wanted::new(4, &op().as_op(), request, Time(5));
             detour.push(place, 0, wanted);
         }
         let mut given_up = Vec::new();

@@ -6,12 +6,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use staves_cache::{AnswerRef, Ask, BucketEffects, Refused};
 use staves_group::Event;
 use staves_model::{GroupId, MemberSlot, Time};
-use staves_service::{AnswerRef, Ask, BucketEffects, Refused, Service};
-use staves_wire::cache::{Answer, Op};
+use staves_wire::ErrorCode;
+use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
-use staves_wire::memory::MemoryOp;
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, NumberedOp};
 
 use super::Host;
 use super::bucket::Bucket;
@@ -60,7 +62,10 @@ pub(crate) enum Naming {
     /// By the bucket's lane, if it may have to be asked again.
     Lane,
     /// As its client named it.
-    Given(Option<RequestId>),
+    Given {
+        request: Option<RequestId>,
+        retry: bool,
+    },
 }
 
 /// What became of a request.
@@ -191,11 +196,11 @@ impl State {
         };
         let replicated = *parity && op.is_write();
         let from_lane = matches!(naming, Naming::Lane);
-        let request = match naming {
-            Naming::Given(request) => request,
-            Naming::Lane if !replicated => None,
+        let (request, retry) = match naming {
+            Naming::Given { request, retry } => (request, retry),
+            Naming::Lane if !replicated => (None, false),
             Naming::Lane => match lane.take(now, bucket.member().forgotten()) {
-                Some(request) => Some(request),
+                Some(request) => (Some(request), false),
                 None => return Submitted::Refused(Refused::Busy),
             },
         };
@@ -205,77 +210,147 @@ impl State {
         }
         let ask = Ask {
             token: waiting.next_token(),
-            slot: MemberSlot(0),
             request,
+            retry,
             deadline,
         };
         let own = request.filter(|_| from_lane);
-        let result = bucket.submit_with(now, ask, *op, out, give);
-        if let (Some(request), Ok(Some(_)) | Err(_)) = (own, &result) {
-            lane.answered(&request);
+        if let Some(given) = bucket.submit_with(now, ask, op, out, give) {
+            if let Some(request) = own {
+                lane.answered(&request);
+            }
+            return Submitted::Given(given);
         }
-        match result {
-            Ok(Some(given)) => Submitted::Given(given),
-            Ok(None) => {
+        match out.answers.pop() {
+            None => {
                 waiting.insert(waiter(own));
                 Submitted::Waits
             }
-            Err(refused) => Submitted::Refused(refused),
+            Some((_, result)) => {
+                if let Some(request) = own {
+                    lane.answered(&request);
+                }
+                match result {
+                    Err(refused) => Submitted::Refused(refused),
+                    // No bucket does this today: an answer that comes at once comes lent.
+                    Ok(answer) => {
+                        drop(waiter(None).tell(Ok(answer)));
+                        Submitted::Waits
+                    }
+                }
+            }
         }
     }
 
-    /// Bytes of the old value that a write is to answer.
-    pub(crate) fn answer_bytes(&self, op: &Op<'_>) -> usize {
-        match &self.bucket {
-            Some(Bucket::Cache(bucket)) => bucket.service().answer_bytes(bucket.member(), *op),
-            _ => 0,
-        }
-    }
-
-    /// Whether requests for this data bucket of a memory pool are for this node.
+    /// Whether requests for this data bucket are for this node.
     pub(crate) fn answers_for(&self, slot: MemberSlot) -> bool {
         match &self.bucket {
             Some(Bucket::Memory(bucket)) => bucket.answers_for(slot),
-            _ => false,
+            Some(Bucket::Cache(_)) => self.answers(),
+            None => false,
         }
     }
 
-    /// Whether submits have left something to be said to other nodes: flush the cell after the batch.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
+    /// Tries an operation in its service's own encoding; and the bytes that its answer takes, as far as they
+    /// are known. `wants_flush` as in [`State::submit`].
+    pub(crate) fn submit_body(
+        &mut self,
+        now: Time,
+        naming: Naming,
+        deadline: Time,
+        op: &NumberedOp,
+        waiter: impl FnOnce(Option<RequestId>) -> Waiter,
+        wants_flush: &mut bool,
+    ) -> (Submitted<Answer>, usize) {
+        let malformed = |text: String| {
+            let answer = Answer::error(ErrorCode::Malformed, text);
+            (Submitted::Given(answer), 0)
+        };
+        match &self.bucket {
+            None => (Submitted::Refused(Refused::NotServing), 0),
+            Some(Bucket::Cache(bucket)) => {
+                let to = op.to;
+                let op = match Op::from_body(&op.body) {
+                    Ok(op) if Address::Slot(op.slot()) == to => op,
+                    Ok(_) => return malformed(format!("the key's hash slot is not {to}")),
+                    Err(error) => return malformed(error.to_string()),
+                };
+                let old_value_bytes = match op {
+                    Op::GetDel { key }
+                    | Op::Set {
+                        key, get_old: true, ..
+                    } => bucket.value_bytes(key),
+                    _ => 0,
+                };
+                let give = |answer: AnswerRef<'_>| answer.to_owned();
+                let submitted = self.submit(now, naming, deadline, &op, give, waiter, wants_flush);
+                let bytes = match (&submitted, &self.bucket, op) {
+                    (Submitted::Given(answer), ..) => answer.value_bytes(),
+                    (Submitted::Waits, Some(Bucket::Cache(bucket)), Op::Get { key }) => {
+                        bucket.value_bytes(key)
+                    }
+                    _ => old_value_bytes,
+                };
+                (submitted, bytes)
+            }
+            Some(Bucket::Memory(_)) => {
+                let action = match (Action::from_body(&op.body), op.to) {
+                    (Ok(action), Address::Bucket(..)) => action,
+                    (Ok(_), to) => return malformed(format!("a region's bytes are not in {to}")),
+                    (Err(error), _) => return malformed(error.to_string()),
+                };
+                let bytes = match action {
+                    Action::Read { len, .. } => len as usize,
+                    _ => 0,
+                };
+                let Naming::Given { request, .. } = naming else {
+                    return (Submitted::Refused(Refused::NotServing), 0);
+                };
+                let was_dirty = self.dirty;
+                let slot = op.to.slot();
+                let waiter = || waiter(None);
+                let answer = self.submit_memory(now, request, deadline, slot, &action, waiter);
+                *wants_flush |= self.dirty && !was_dirty;
+                match answer {
+                    Some(answer) => {
+                        let bytes = answer.value_bytes();
+                        (Submitted::Given(answer), bytes)
+                    }
+                    None => (Submitted::Waits, bytes),
+                }
+            }
+        }
     }
 
-    /// Tries an operation on a memory pool's bucket. `None`: the waiter will be told. Writes want a flush
+    /// Tries an operation on a memory pool's bucket. `None`: the waiter gets the answer. Writes want a flush
     /// after the batch, and so does a read that asks other nodes for pages.
-    pub(crate) fn submit_memory(
+    fn submit_memory(
         &mut self,
         now: Time,
         request: Option<RequestId>,
         deadline: Time,
-        op: &MemoryOp,
+        slot: MemberSlot,
+        action: &Action,
         waiter: impl FnOnce() -> Waiter,
     ) -> Option<Answer> {
         let Some(Bucket::Memory(bucket)) = &mut self.bucket else {
             let refused = Refused::NotServing;
             return Some(Answer::error(refused.code(), refused.to_string()));
         };
-        self.dirty |= op.action.is_write();
-        let ask = Ask {
+        self.dirty |= action.is_write();
+        let ask = staves_memory::Ask {
             token: self.waiting.next_token(),
-            slot: op.slot,
             request,
             deadline,
         };
-        let result = bucket.submit(now, ask, &op.action, &mut self.out);
-        self.dirty |= !self.out.effects.sends.is_empty();
-        match result {
-            Ok(None) => {
-                self.waiting.insert(waiter());
-                None
-            }
-            Ok(answer) => answer,
-            Err(refused) => Some(Answer::error(refused.code(), refused.to_string())),
+        let (effects, mut answers) = (&mut self.out.effects, staves_memory::Answers::new());
+        let answer = bucket.submit(now, ask, slot, action, effects, &mut answers);
+        self.dirty |= !effects.sends.is_empty();
+        let answer = answer.or_else(|| answers.pop().map(|(_, answer)| answer));
+        if answer.is_none() {
+            self.waiting.insert(waiter());
         }
+        answer
     }
 
     /// Does what the bucket wants done: messages to itself first, until there are none.

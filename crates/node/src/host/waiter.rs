@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use staves_service::Refused;
-use staves_wire::cache::Answer;
+use staves_cache::Refused;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
 use crate::door::Mailbox;
 use crate::native::Batch;

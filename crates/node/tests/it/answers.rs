@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use staves_model::{ClientId, ClusterId, Revision};
+use staves_model::{ClientId, ClusterId, Revision, ServiceId};
 use staves_net::{Connection, Identity};
-use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::cache::OwnedOp;
+use staves_wire::service::{Answer, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 use crate::client::Reply;
@@ -34,14 +35,11 @@ fn put(node: &Citizen, key: &str, bytes: usize) {
 fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
     let ops = (0..5).map(|i| {
         let op = op(format!("big-{i}").into());
-        CacheOp {
-            number: if write { 1 + i } else { 0 },
-            slot: op.as_op().slot(),
-            op,
-        }
+        op.numbered(if write { 1 + i } else { 0 })
     });
-    let request = Message::Cache(CacheRequest {
+    let request = Message::Service(ServiceRequest {
         revision: Revision(0),
+        service: ServiceId::CACHE,
         pool: PoolRef::Name("cache".into()),
         client: ClientId(0),
         floor: 1,
@@ -57,7 +55,7 @@ fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answ
         let connection = connection.expect("the native door takes connections");
         let deadline = Instant::now() + Duration::from_secs(20);
         match connection.call(&request, deadline).await {
-            Ok(Message::CacheAnswers(answers)) => answers.answers,
+            Ok(Message::ServiceAnswers(answers)) => answers.answers,
             other => panic!("{other:?}"),
         }
     })
