@@ -6,8 +6,10 @@ use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
 use staves_service::{AnswerRef, Ask, BucketEffects, Outcome, Refused, Service, Shell, Tag};
 use staves_store::Pages;
-use staves_wire::cache::{Answer, Op, OwnedOp};
+use staves_wire::DecodeError;
+use staves_wire::cache::{Op, OwnedOp};
 use staves_wire::group::Delta;
+use staves_wire::service::{Address, Answer, Body};
 
 use crate::command::{self, Verdict};
 use crate::kv::{Kv, Value, record_at};
@@ -75,7 +77,7 @@ impl Cache {
     }
 
     /// Keys, as far as this member knows.
-    pub fn count(&self) -> u64 {
+    pub fn keys(&self) -> u64 {
         self.kv.count()
     }
 
@@ -98,6 +100,19 @@ impl Service for Cache {
     type Op<'a> = Op<'a>;
     type OwnedOp = OwnedOp;
     const FORGOTTEN: &'static str = "ERR outcome unknown: the retry came too late to tell whether the first try took effect; read the key";
+    const MENDABLE: bool = false;
+    const EXISTS_EMPTY: bool = false;
+
+    fn with_body<R>(body: &Body, take: impl FnOnce(Op<'_>) -> R) -> Result<R, DecodeError> {
+        Ok(take(Op::from_body(body)?))
+    }
+
+    fn check_address(op: Op<'_>, to: Address) -> Result<(), String> {
+        match Address::Slot(op.slot()) == to {
+            true => Ok(()),
+            false => Err(format!("the key's hash slot is not {to}")),
+        }
+    }
 
     fn to_owned(op: Op<'_>) -> OwnedOp {
         op.to_owned()
@@ -126,7 +141,8 @@ impl Service for Cache {
     }
 
     fn answer_bytes(&self, member: &Member, op: Op<'_>) -> usize {
-        let (Op::GetDel { key }
+        let (Op::Get { key }
+        | Op::GetDel { key }
         | Op::Set {
             key, get_old: true, ..
         }) = op
@@ -268,6 +284,16 @@ impl Service for Cache {
     fn has_work(&self) -> bool {
         let ready = self.large.as_ref().is_some_and(|large| !large.waits());
         ready || (!self.orphans.is_empty() && !self.orphans_wait)
+    }
+
+    fn count(&self, _member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
+        add("cache_reads", self.stats.reads);
+        add("cache_hits", self.stats.hits);
+        add("cache_writes", self.stats.writes);
+        if serving {
+            add("cache_keys", self.keys());
+            add("cache_live_bytes", self.bytes());
+        }
     }
 
     /// The index agrees with the pages, and every chunk is accounted for.

@@ -3,8 +3,9 @@
 use staves_group::Member;
 use staves_model::Time;
 use staves_service::{Ask, BucketEffects, Limits, Outcome, Service, Shell, Tag};
-use staves_wire::cache::Answer;
+use staves_wire::DecodeError;
 use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, Body};
 
 use crate::{Bucket, chunks, execute};
 
@@ -46,6 +47,19 @@ impl Service for Memory {
     type Op<'a> = &'a Action;
     type OwnedOp = Action;
     const FORGOTTEN: &'static str = "outcome unknown: the retry came too late to tell whether the first try took effect; read the bytes";
+    const MENDABLE: bool = true;
+    const EXISTS_EMPTY: bool = true;
+
+    fn with_body<R>(body: &Body, take: impl FnOnce(&Action) -> R) -> Result<R, DecodeError> {
+        Ok(take(&Action::from_body(body)?))
+    }
+
+    fn check_address(_op: &Action, to: Address) -> Result<(), String> {
+        match to {
+            Address::Bucket(..) => Ok(()),
+            to => Err(format!("a region's bytes are not in {to}")),
+        }
+    }
 
     fn to_owned(op: &Action) -> Action {
         op.clone()
@@ -87,6 +101,14 @@ impl Service for Memory {
         out: &mut BucketEffects,
     ) -> Outcome {
         self.execute_action(shell, now, ask, op, &mut out.effects)
+    }
+
+    fn count(&self, member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
+        add("memory_reads", self.stats.reads);
+        add("memory_writes", self.stats.writes);
+        if serving {
+            add("memory_written_bytes", Memory::written_bytes(member));
+        }
     }
 
     /// The places taken are the first ones, each once.

@@ -1,8 +1,8 @@
 //! Answers: borrowed, in the request table, and refused.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 /// Most bytes of a value that the request table keeps for a retry.
 pub const KEPT_ANSWER_BYTES_MAX: usize = 4096;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Group, MemberSlot, Revision, Time};
-use staves_wire::cache::Answer;
 use staves_wire::group::GroupMessage;
+use staves_wire::service::Answer;
 
 use crate::waiting::{Parked, Queue};
 use crate::{

@@ -22,6 +22,7 @@
 //! `staves-wire`), threads, sockets and clocks (`staves-node`).
 
 mod answer;
+mod any;
 mod bucket;
 mod reservation;
 mod shell;
@@ -34,10 +35,12 @@ use bytes::Bytes;
 use staves_group::{Effects, Member};
 use staves_model::{MemberSlot, Time};
 use staves_store::Pages;
-use staves_wire::cache::Answer;
+use staves_wire::DecodeError;
 use staves_wire::group::{Delta, RequestId};
+use staves_wire::service::{Address, Answer, Body};
 
 pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
+pub use any::AnyBucket;
 pub use bucket::Bucket;
 pub use reservation::Growth;
 pub use shell::{Shell, Stop, weight};
@@ -151,7 +154,21 @@ pub trait Service: Sized + Send + 'static {
     type OwnedOp: Send;
     /// The text that answers a retry which came too late to be recognised.
     const FORGOTTEN: &'static str;
+    /// Whether pages of parity may be replaced under it: it knows nothing of them that is not in them.
+    const MENDABLE: bool;
+    /// Whether a bucket that was never written holds something all the same.
+    const EXISTS_EMPTY: bool;
 
+    /// Decodes an operation, and gives it to `take`.
+    ///
+    /// # Errors
+    /// The body is none of the service's.
+    fn with_body<R>(body: &Body, take: impl FnOnce(Self::Op<'_>) -> R) -> Result<R, DecodeError>;
+    /// Checks that an operation is sent to the right address.
+    ///
+    /// # Errors
+    /// It is not; the text says so.
+    fn check_address(op: Self::Op<'_>, to: Address) -> Result<(), String>;
     /// The owned twin of an operation.
     fn to_owned(op: Self::Op<'_>) -> Self::OwnedOp;
     /// The borrowed twin of an operation.
@@ -166,7 +183,7 @@ pub trait Service: Sized + Send + 'static {
     }
     /// An error answer to an operation that no state of the bucket would allow.
     fn malformed(&self, op: Self::Op<'_>) -> Option<Answer>;
-    /// Bytes of a value that its answer will have beside what it has changed, as far as is known before.
+    /// Bytes of the value that its answer will have, as far as is known before.
     fn answer_bytes(&self, _member: &Member, _op: Self::Op<'_>) -> usize {
         0
     }
@@ -222,16 +239,11 @@ pub trait Service: Sized + Send + 'static {
     fn has_work(&self) -> bool {
         false
     }
+    /// Adds its counters, by names that begin with the service's: what it did since the bucket was made, and what it holds where it
+    /// serves.
+    fn count(&self, member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64));
     /// Checks the service's invariants, for the simulator and tests.
     fn check(&self, member: &Member, serving: bool) -> Result<(), String>;
-}
-
-/// Bytes of an answer's value.
-fn value_bytes(answer: &Answer) -> usize {
-    match answer {
-        Answer::Value(bytes) => bytes.len(),
-        _ => 0,
-    }
 }
 
 /// An answer without bytes of its own in the request table.

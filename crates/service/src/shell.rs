@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use staves_group::{Member, Recall};
 use staves_model::Time;
-use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
 use staves_wire::group::{RequestId, Run};
+use staves_wire::service::Answer;
 
 use crate::answer::{self, Refused};
 use crate::reservation::Reservation;

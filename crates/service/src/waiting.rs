@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashTable;
 use staves_model::Time;
-use staves_wire::cache::Answer;
+use staves_wire::service::Answer;
 
-use crate::{Ask, Service, Tag, value_bytes};
+use crate::{Ask, Service, Tag};
 
 /// The newest write under each tag that is not stable yet. Empty without parity.
 #[derive(Default)]
@@ -93,7 +93,7 @@ impl Waiters {
     /// Adds an answer.
     pub(crate) fn push(&mut self, seq: u64, ask: &Ask, answer: Answer, read: bool) {
         self.arrivals += 1;
-        self.bytes += value_bytes(&answer);
+        self.bytes += answer.value_bytes();
         let deadline = ask.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
         let waiter = Waiter {
@@ -118,7 +118,7 @@ impl Waiters {
                 without_lease.push((place, waiter));
                 continue;
             }
-            self.bytes -= value_bytes(&waiter.answer);
+            self.bytes -= waiter.answer.value_bytes();
             give(waiter.token, waiter.answer);
         }
         self.by_seq.extend(without_lease);
@@ -134,7 +134,7 @@ impl Waiters {
         self.by_seq.retain(|_, w| {
             if w.deadline <= now {
                 expired.push(w.token);
-                *bytes -= value_bytes(&w.answer);
+                *bytes -= w.answer.value_bytes();
             }
             w.deadline > now
         });

@@ -21,7 +21,7 @@ use super::Phase;
 use super::detour::{Detour, Wanted};
 use super::mailbox::{Letter, Mailbox};
 use super::places::{Part, Places};
-use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
+use crate::host::{Cell, Routes, Waiter};
 use crate::node::Running;
 use crate::resp::{
     After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, Protocol, Redirect,
@@ -572,7 +572,7 @@ impl Desk {
         }
         if self.running.redirect == Redirect::Moved {
             let host = &self.running.host;
-            let keys = host.figures_of(self.routes.door).keys;
+            let keys = host.figures_of(self.routes.door).counter("cache_keys");
             return self.places.tail(&mut self.output).integer(keys as i64);
         }
         let place = self.places.next();
@@ -681,7 +681,6 @@ fn try_here<R>(
         }
         state.submit(
             now,
-            Naming::Lane,
             deadline,
             op,
             give,
@@ -698,9 +697,9 @@ fn try_here<R>(
         touched.push(cell.clone());
     }
     match submitted {
-        Submitted::Given(given) => Tried::Given(given),
-        Submitted::Waits => Tried::Waits,
-        Submitted::Refused(_) => Tried::Elsewhere(bucket),
+        Ok(Some(given)) => Tried::Given(given),
+        Ok(None) => Tried::Waits,
+        Err(_) => Tried::Elsewhere(bucket),
     }
 }
 
