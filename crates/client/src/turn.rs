@@ -507,3 +507,288 @@ fn lost(to: Address) -> Answer {
     let text = format!("{lost} is lost: more of its nodes failed than its scheme bears");
     Answer::error(ErrorCode::Lost, text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use staves_model::{
+        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberSlot, Node,
+        NodeState, Pool, PoolKind, Revision,
+    };
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const SLOTS: [HashSlot; 2] = [HashSlot(0), HashSlot(16_383)];
+
+    /// A cache of two buckets, of which node 1 answers for the first and node 2 for the second.
+    fn map() -> ClusterMap {
+        let node = |id| Node {
+            id: NodeId(id),
+            incarnation: Incarnation(id),
+            name: String::new(),
+            zone: None,
+            native: String::new(),
+            resp: String::new(),
+            admin: String::new(),
+            memory_bytes: 0,
+            durable: true,
+            state: NodeState::Up,
+            draining: false,
+        };
+        let group = |bucket: u32| Group {
+            id: GroupId(bucket),
+            pool: PoolId(1),
+            bucket,
+            m: 1,
+            epoch: Epoch(1),
+            open: true,
+            leader: MemberSlot(0),
+            members: vec![Some(Member {
+                node: NodeId(u64::from(bucket) + 1),
+                incarnation: Incarnation(u64::from(bucket) + 1),
+                complete: true,
+            })],
+            kept: vec![None],
+            fresh: false,
+            last_open: LastOpen {
+                epoch: Epoch(1),
+                members: Vec::new(),
+            },
+            lost: false,
+            revision: Revision(1),
+        };
+        let pool = Pool {
+            id: PoolId(1),
+            name: "cache".into(),
+            kind: PoolKind::Cache,
+            scheme: "1+0".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 0,
+            groups: vec![GroupId(0), GroupId(1)],
+            may_start_empty: true,
+        };
+        let mut map = ClusterMap::default();
+        map.revision = Revision(1);
+        map.nodes = [1, 2, 3].map(|id| (NodeId(id), node(id))).into();
+        map.groups = [0, 1].map(|id| (GroupId(id), group(id))).into();
+        map.pools.insert(PoolId(1), pool);
+        map
+    }
+
+    fn turn(ops: &[(HashSlot, bool)]) -> RouterTurn {
+        let ops = ops.iter().map(|(slot, is_write)| {
+            let op = ServiceOp {
+                to: Address::Slot(*slot),
+                body: Body {
+                    head: Bytes::from_static(b"op"),
+                    payload: Bytes::new(),
+                },
+                is_write: *is_write,
+                answer_bytes: 0,
+            };
+            let windows = op.windows(&map(), Some(PoolId(1)));
+            (op, windows)
+        });
+        let of = (ServiceId::CACHE, PoolRef::Name("cache".into()), ClientId(7));
+        let deadline = Time::ZERO + 100 * MILLI;
+        RouterTurn::new(of, RouterOptions::default(), ops.collect(), 10.., deadline)
+    }
+
+    fn go(map: &Arc<ClusterMap>) -> TurnEvent {
+        TurnEvent::Go(map.clone(), Avoid::default())
+    }
+
+    fn sent(next: TurnStep) -> Vec<NodeBatch> {
+        match next {
+            TurnStep::Send(batches) => batches,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answers(next: TurnStep) -> Vec<Answer> {
+        match next {
+            TurnStep::Done(Ok(answers)) => answers,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(node: u64, answers: &[Answer], draw_above: u64) -> TurnEvent {
+        let answers = ServiceAnswers {
+            revision: Revision(1),
+            answers: answers.to_vec(),
+            moved: Vec::new(),
+            draw_above,
+        };
+        TurnEvent::Answered(NodeId(node), Ok(answers))
+    }
+
+    fn error(code: ErrorCode) -> Answer {
+        Answer::error(code, "so it is")
+    }
+
+    fn failed(node: u64, code: ErrorCode) -> TurnEvent {
+        let failure = CallFailure {
+            code,
+            text: "so it is".into(),
+            nothing_done: code.nothing_done(),
+        };
+        TurnEvent::Answered(NodeId(node), Err(failure))
+    }
+
+    #[test]
+    fn each_node_gets_one_batch_and_answers_come_in_the_operations_order() {
+        let (map, now) = (Arc::new(map()), Time::ZERO);
+        let [a, b] = SLOTS;
+        let mut turn = turn(&[(a, true), (b, false), (a, false)]);
+        let batches = sent(turn.step(now, go(&map)));
+        let shape = batches.iter().map(|b| (b.node.0, b.request.ops.len()));
+        assert_eq!(shape.collect::<Vec<_>>(), [(1, 2), (2, 1)]);
+        let numbers = batches[0].request.ops.iter().map(|op| op.number);
+        assert_eq!(numbers.collect::<Vec<_>>(), [10, 0]);
+        assert!(!batches[0].request.retry && batches[0].windows == Windows::of(GroupId(0)));
+        let next = turn.step(now, answer(2, &[Answer::Nil], 0));
+        assert!(matches!(next, TurnStep::Await));
+        // An answer of a node that was not asked changes nothing.
+        let next = turn.step(now, answer(3, &[Answer::Int(5)], 0));
+        assert!(matches!(next, TurnStep::Await));
+        let next = turn.step(now, answer(1, &[Answer::Ok, Answer::Int(1)], 0));
+        assert_eq!(answers(next), [Answer::Ok, Answer::Nil, Answer::Int(1)]);
+    }
+
+    #[test]
+    fn a_write_that_was_interrupted_goes_to_the_new_node_under_its_number() {
+        let old = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], true)]);
+        sent(turn.step(Time::ZERO, go(&old)));
+        let next = turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
+        assert!(matches!(next, TurnStep::Look(known, _) if Arc::ptr_eq(&known, &old)));
+        let mut newer = map();
+        let group = newer.groups.get_mut(&GroupId(0)).expect("there");
+        group.members = newer.groups[&GroupId(1)].members.clone();
+        let batches = sent(turn.step(Time::ZERO + MILLI, go(&Arc::new(newer))));
+        assert_eq!(batches[0].node, NodeId(2));
+        let request = &batches[0].request;
+        assert!(request.retry && request.ops[0].number == 10);
+        // The map's word is no news of a write that was sent before.
+        let next = turn.step(Time::ZERO + MILLI, answer(2, &[error(ErrorCode::Lost)], 0));
+        let answers = answers(next);
+        assert!(matches!(
+            &answers[..],
+            [Answer::Error(ErrorCode::Unreachable, _)]
+        ));
+    }
+
+    #[test]
+    fn waits_grow_while_no_newer_map_comes_and_end_with_the_deadline() {
+        let map = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], true), (SLOTS[0], false)]);
+        let (mut now, mut waits) = (Time::ZERO, Vec::new());
+        let mut next = turn.step(now, go(&map));
+        let answers = loop {
+            next = match next {
+                TurnStep::Send(_) => turn.step(now, failed(1, ErrorCode::Unreachable)),
+                TurnStep::Look(..) => turn.step(now, go(&map)),
+                TurnStep::Rest(wait) => {
+                    waits.push(wait.as_millis());
+                    now = now + wait;
+                    turn.step(now, go(&map))
+                }
+                TurnStep::Done(answers) => break answers.expect("one each"),
+                other => panic!("{other:?}"),
+            };
+        };
+        assert_eq!(waits, [2, 4, 8, 16, 32]);
+        assert!(now < Time::ZERO + 100 * MILLI);
+        let codes = answers.iter().map(|answer| match answer {
+            Answer::Error(code, _) => *code,
+            other => panic!("{other:?}"),
+        });
+        // The write may have been done; of the read it does not matter.
+        let expected = [ErrorCode::Deadline, ErrorCode::NotServing];
+        assert_eq!(codes.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn as_much_as_goes_at_once_is_no_reason_to_look_for_a_map() {
+        let map = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], false); 3]);
+        let busy = error(ErrorCode::Busy);
+        for done in 0..2 {
+            let batches = sent(turn.step(Time::ZERO, go(&map)));
+            let mut some = vec![busy.clone(); batches[0].request.ops.len()];
+            some[0] = Answer::Int(done);
+            let next = turn.step(Time::ZERO, answer(1, &some, 0));
+            assert!(
+                matches!(next, TurnStep::Rest(wait) if wait == 2 * MILLI),
+                "{next:?}"
+            );
+        }
+        sent(turn.step(Time::ZERO, go(&map)));
+        let next = turn.step(Time::ZERO, answer(1, &[Answer::Int(2)], 0));
+        assert_eq!(answers(next), [0, 1, 2].map(Answer::Int));
+    }
+
+    #[test]
+    fn forgotten_writes_are_done_under_higher_numbers_but_not_after_later_ones() {
+        let map = Arc::new(map());
+        let [a, b] = SLOTS;
+        let mut turn = turn(&[(a, true), (b, true), (a, false)]);
+        sent(turn.step(Time::ZERO, go(&map)));
+        let forgotten = error(ErrorCode::Forgotten);
+        turn.step(
+            Time::ZERO,
+            answer(1, &[forgotten.clone(), Answer::Nil], 500),
+        );
+        let next = turn.step(Time::ZERO, answer(2, &[forgotten], 400));
+        // The first of slot `a` was overtaken; slot `b` is free to go again.
+        let TurnStep::Renumber(above, windows) = next else {
+            panic!("{next:?}");
+        };
+        assert_eq!((above, windows), (500, vec![Windows::of(GroupId(1))]));
+        let next = turn.step(Time::ZERO, TurnEvent::Numbered(Some(501)));
+        assert!(matches!(next, TurnStep::Rest(Duration::ZERO)));
+        let batches = sent(turn.step(Time::ZERO, go(&map)));
+        assert_eq!(batches[0].request.ops[0].number, 501);
+        assert!(
+            !batches[0].request.retry,
+            "nothing was done under the other number"
+        );
+        let answers = answers(turn.step(Time::ZERO, answer(2, &[Answer::Ok], 0)));
+        assert!(matches!(
+            &answers[0],
+            Answer::Error(ErrorCode::NotServing, _)
+        ));
+        assert_eq!(answers[1..], [Answer::Ok, Answer::Nil]);
+    }
+
+    #[test]
+    fn a_node_that_is_passed_over_is_asked_once_nobody_else_is_left() {
+        let map = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], false)]);
+        let avoid = || Avoid {
+            nodes: [1, 2, 3].map(NodeId).into(),
+            me: None,
+        };
+        let next = turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid()));
+        assert!(matches!(next, TurnStep::Look(..)));
+        let next = turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid()));
+        assert!(matches!(next, TurnStep::Rest(_)));
+        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(map, avoid())));
+        assert_eq!(batches[0].node, NodeId(1));
+    }
+
+    #[test]
+    fn a_pool_that_is_not_there_is_looked_for_once() {
+        let nothing = Arc::new(ClusterMap::default());
+        let mut turn = turn(&[(SLOTS[0], true)]);
+        let next = turn.step(Time::ZERO, go(&nothing));
+        assert!(matches!(next, TurnStep::Look(..)));
+        let next = turn.step(Time::ZERO, go(&nothing));
+        assert!(matches!(next, TurnStep::Rest(_)));
+        let next = turn.step(Time::ZERO, go(&nothing));
+        assert!(matches!(
+            next,
+            TurnStep::Done(Err(ClientError::NoSuchPool { .. }))
+        ));
+    }
+}

@@ -1,4 +1,4 @@
-//! How a mount is given the memory of a node on its own machine: the node listens on a socket that only this
+//! The hand-over of a node's memory to a mount on its machine: the node listens on a socket that only this
 //! machine has, and passes the descriptor of a pool's blocks, opened for reading only, to processes of its own user or of root.
 //! Nobody owns such a name, so the mount looks as well whose process it is that listens: another user's would give it bytes of his own.
 //!
@@ -20,15 +20,15 @@ use rustix::net::{
 };
 use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 
-/// How long either side is given for each word.
+/// The bound on each message, for either side.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Where a life of a node listens: a name of this machine (of its network namespace), no file.
+/// The socket's name for one life of a node: a name of this machine (of its network namespace), no file.
 fn name(cluster: ClusterId, node: NodeId, incarnation: Incarnation) -> String {
     format!("staves-files-{:016x}-{node}-{incarnation}", cluster.0)
 }
 
-/// Whether the process at the other end is of this one's user, or of root.
+/// True if the process at the other end is of this one's user, or of root.
 fn trusted(stream: &UnixStream) -> io::Result<()> {
     let who = rustix::net::sockopt::socket_peercred(stream)?;
     if who.uid == rustix::process::geteuid() || who.uid.is_root() {
@@ -137,6 +137,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::process::Stdio;
 
+    use staves_testkit::tools;
+
     use super::*;
 
     fn lives(incarnation: u64) -> (ClusterId, NodeId, Incarnation) {
@@ -186,7 +188,7 @@ mod tests {
         assert!(asked(&mut stream).is_err());
     }
 
-    /// Whoever does not open his door holds nobody up: a mount looks at it once a second.
+    /// A node that does not open its door delays nobody: a mount looks at it once a second.
     #[test]
     fn a_full_door_is_none() {
         let (cluster, node, life) = lives(3);
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn a_stranger_who_listens_is_not_believed() {
         if !rustix::process::geteuid().is_root() {
-            return; // it takes root to be somebody else
+            return tools::skip("only root can be another user");
         }
         let (cluster, node, life) = lives(4);
         let stranger = "import socket,sys,os; os.setuid(65534); s=socket.socket(socket.AF_UNIX); \
@@ -215,12 +217,7 @@ mod tests {
         let python = python.args(["-c", stranger, &name(cluster, node, life)]);
         let python = python.stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut process) = python.spawn() else {
-            assert!(
-                std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
-                "no python3"
-            );
-            eprintln!("skipped: there is no python3");
-            return;
+            return tools::missing("there is no python3");
         };
         let said = process.stdout.as_mut().unwrap().read_exact(&mut [0]);
         let refused = attach(cluster, node, life, PoolId(3));
