@@ -192,7 +192,7 @@ impl World {
         let mut first = None;
         for (slot, x) in group.listed() {
             let seat = self
-                .node_of(x.node)
+                .entry_of(x.id)
                 .and_then(|n| self.nodes[n].member.as_ref());
             let Some(bucket) = seat.and_then(Seat::bucket) else {
                 bad.push(format!("slot {slot} has no service"));

@@ -110,7 +110,7 @@ impl Service for Cache {
     fn check_address(op: Op<'_>, to: Address) -> Result<(), String> {
         match Address::Slot(op.slot()) == to {
             true => Ok(()),
-            false => Err(format!("the key's hash slot is not {to}")),
+            false => Err(format!("the key is not in {to}")),
         }
     }
 

@@ -513,8 +513,8 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use staves_model::{
-        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberSlot, Node,
-        NodeState, Pool, PoolKind, Revision,
+        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberId, MemberSlot,
+        Node, NodeState, Pool, PoolKind, Revision,
     };
 
     const MILLI: Duration = Duration::from_millis(1);
@@ -544,8 +544,10 @@ mod tests {
             open: true,
             leader: MemberSlot(0),
             members: vec![Some(Member {
-                node: NodeId(u64::from(bucket) + 1),
-                incarnation: Incarnation(u64::from(bucket) + 1),
+                id: MemberId::new(
+                    NodeId(u64::from(bucket) + 1),
+                    Incarnation(u64::from(bucket) + 1),
+                ),
                 complete: true,
             })],
             kept: vec![None],
@@ -663,8 +665,8 @@ mod tests {
         let next = turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
         assert!(matches!(next, TurnStep::Look(known, _) if Arc::ptr_eq(&known, &old)));
         let mut newer = map();
-        let group = newer.groups.get_mut(&GroupId(0)).expect("there");
-        group.members = newer.groups[&GroupId(1)].members.clone();
+        let members = newer.groups[&GroupId(1)].members.clone();
+        newer.groups.get_mut(&GroupId(0)).expect("there").members = members;
         let batches = sent(turn.step(Time::ZERO + MILLI, go(&Arc::new(newer))));
         assert_eq!(batches[0].node, NodeId(2));
         let request = &batches[0].request;

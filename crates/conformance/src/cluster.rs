@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use staves_group::{DirectoryCall, Event, Member as GroupMember};
 use staves_model::{
-    ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberSlot, NodeId, PAGE_BYTES,
-    PoolId, Revision, Time,
+    ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
+    PAGE_BYTES, PoolId, Revision, Time,
 };
 use staves_service::{Ask, Bucket, BucketEffects, Refused, Service};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
@@ -49,10 +49,13 @@ pub struct TestCluster<S: Service> {
     next_token: u64,
 }
 
+fn id(node: usize) -> MemberId {
+    MemberId::new(NodeId(node as u64), LIFE)
+}
+
 fn member(node: usize, complete: bool) -> Option<Member> {
     Some(Member {
-        node: NodeId(node as u64),
-        incarnation: LIFE,
+        id: id(node),
         complete,
     })
 }
@@ -69,12 +72,11 @@ impl<S: Service> TestCluster<S> {
         let budgets: Vec<_> = (0..nodes).map(|_| Arc::new(Budget::new(extents))).collect();
         let at = |node: usize| {
             let arena = Arena::new(u64::from(extents) * EXTENT_BYTES as u64).expect("memory");
-            let (me, budget) = (NodeId(node as u64), budgets[node].clone());
+            let budget = budgets[node].clone();
             bucket(GroupMember::new(
                 options.clone(),
                 GROUP,
-                me,
-                LIFE,
+                id(node),
                 arena,
                 budget,
             ))
@@ -118,7 +120,7 @@ impl<S: Service> TestCluster<S> {
     /// The node of a data bucket.
     pub fn node_of(&self, slot: u8) -> usize {
         let member = self.group.members[usize::from(slot)].as_ref();
-        member.expect("data slots are never vacant").node.0 as usize
+        member.expect("data slots are never vacant").id.node.0 as usize
     }
 
     /// The first data bucket.
@@ -131,7 +133,7 @@ impl<S: Service> TestCluster<S> {
     /// in their slots where m > 1.
     pub fn change(&mut self, nodes: &[usize]) {
         let old = self.group.last_open.clone();
-        let slot = |node: &usize| old.slot_of(NodeId(*node as u64), LIFE);
+        let slot = |node: &usize| old.slot_of(id(*node));
         let kept: Vec<_> = nodes.iter().map(slot).collect();
         let complete = |kept: &Option<MemberSlot>| {
             let member = kept.and_then(|slot| old.members[slot.index()]);
@@ -259,7 +261,7 @@ impl<S: Service> TestCluster<S> {
                     _ => {}
                 }
             }
-            let (to, from) = (to.0 as usize, envelope.from.0 as usize);
+            let (to, from) = (to.0 as usize, envelope.from.node.0 as usize);
             let parts = matches!(envelope.message, GroupMessage::Parts { .. });
             let lost = self.cut_off.contains(&to) || self.cut_off.contains(&from);
             if !(lost || parts && self.no_parts) {
@@ -367,7 +369,7 @@ impl<S: Service> TestCluster<S> {
     pub fn check_code(&self) {
         let m = usize::from(self.group.m);
         let pages = |slot: usize| {
-            let node = self.group.members[slot].as_ref()?.node.0 as usize;
+            let node = self.group.members[slot].as_ref()?.id.node.0 as usize;
             self.buckets[node].member().pages()
         };
         for parity in m..self.group.members.len() {

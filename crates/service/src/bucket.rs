@@ -324,7 +324,7 @@ impl<S: Service> Bucket<S> {
         };
         if group.id == member.id() && group.revision >= self.newest {
             self.newest = group.revision;
-            let slot = member.slot_in(group);
+            let slot = group.slot_of(member.me());
             self.chosen = slot.filter(|slot| slot.0 < group.m);
         }
     }

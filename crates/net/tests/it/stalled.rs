@@ -9,7 +9,9 @@ use bytes::{Bytes, BytesMut};
 use staves_model::{ClientId, PoolId, Revision, ServiceId};
 use staves_net::{Connection, Identity, Options};
 use staves_wire::cache::{Condition, OwnedOp};
-use staves_wire::frame::{self, Envelope, FRAME_BODY_MAX, HEADER_BYTES, Header, Limits};
+use staves_wire::frame::{
+    self, Envelope, FRAME_BODY_MAX, HEADER_BYTES, Header, Limits, VERSION_MAX,
+};
 use staves_wire::hello::Welcome;
 use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{Message, Opcode};
@@ -46,7 +48,7 @@ impl Stalled {
             cluster: CLUSTER,
             node: who(1).node,
             incarnation: who(1).incarnation,
-            version: 1,
+            version: VERSION_MAX,
             features: 0,
             message_bytes_max: Limits::default().message_bytes_max as u64,
             in_flight_max: 100,
