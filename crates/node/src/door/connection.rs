@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
-use staves_cache::{AnswerRef, Refused};
 use staves_model::Time;
+use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
@@ -20,8 +20,7 @@ use tokio::sync::watch;
 use super::Phase;
 use super::detour::{Detour, Wanted};
 use super::mailbox::{Letter, Mailbox};
-
-use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
+use crate::host::{Cell, Routes, Waiter};
 use crate::node::Running;
 use staves_resp::{
     After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, PartialReply,
@@ -576,7 +575,7 @@ impl Desk {
         }
         if self.running.redirect == Redirect::Moved {
             let host = &self.running.host;
-            let keys = host.figures_of(self.routes.door).keys;
+            let keys = host.figures_of(self.routes.door).counter("cache_keys");
             return self.places.tail(&mut self.output).integer(keys as i64);
         }
         let place = self.places.next();
@@ -685,7 +684,6 @@ fn try_here<R>(
         }
         state.submit(
             now,
-            Naming::Lane,
             deadline,
             op,
             give,
@@ -702,9 +700,9 @@ fn try_here<R>(
         touched.push(cell.clone());
     }
     match submitted {
-        Submitted::Given(given) => Tried::Given(given),
-        Submitted::Waits => Tried::Waits,
-        Submitted::Refused(_) => Tried::Elsewhere(bucket),
+        Ok(Some(given)) => Tried::Given(given),
+        Ok(None) => Tried::Waits,
+        Err(_) => Tried::Elsewhere(bucket),
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use staves_cache::Refused;
 use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
 use staves_net::Reply;
+use staves_service::Refused;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::ahead;
 use super::sides::{Side, Sides};
-use crate::host::{Cell, Host, Naming, PoolRoutes, Routes, State as CellState, Submitted, Waiter};
+use crate::host::{Cell, Host, PoolRoutes, Routes, State as CellState, Waiter};
 
 /// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
 /// lie in memory at once, here and at the asker, and are one message.
@@ -385,9 +385,9 @@ impl Hand<'_> {
             self.touched.push(cell.clone());
         }
         match submitted {
-            Submitted::Given(answer) => drop(self.batch.put(index, answer)),
-            Submitted::Waits => {}
-            Submitted::Refused(refused) => {
+            Ok(Some(answer)) => drop(self.batch.put(index, answer)),
+            Ok(None) => {}
+            Err(refused) => {
                 if ordered {
                     self.sides.refuse(cell.group, refused);
                 }
@@ -404,7 +404,7 @@ impl Hand<'_> {
         index: usize,
         op: &NumberedOp,
         wants_flush: &mut bool,
-    ) -> Submitted<Answer> {
+    ) -> Result<Option<Answer>, Refused> {
         let (batch, request) = (self.batch, self.request);
         let named = op.number > 0 && request.client != ClientId(0);
         let name = named.then_some(RequestId {
@@ -414,23 +414,19 @@ impl Hand<'_> {
         });
         let too_high = name.and_then(|name| ahead::refuse(state, &name, request.retry, self.clock));
         if let Some(answer) = too_high {
-            return Submitted::Given(answer);
+            return Ok(Some(answer));
         }
         // What waits for its bucket's earlier operations is not done before them.
         if op.to.keeps_order() && batch.disturbed.load(Ordering::Acquire) {
-            return Submitted::Refused(Refused::NotServing);
+            return Err(Refused::NotServing);
         }
-        let naming = Naming::Given {
-            request: name,
-            retry: request.retry,
-        };
-        let waiter = |_| Waiter::Batch {
+        let waiter = || Waiter::Batch {
             batch: batch.clone(),
             index: index as u32,
         };
         let (now, deadline) = (self.now, self.deadline);
         let (submitted, answer_bytes) =
-            state.submit_body(now, naming, deadline, op, waiter, wants_flush);
+            state.submit_body(now, name, deadline, op, waiter, wants_flush);
         self.answer_bytes += answer_bytes;
         submitted
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use staves_cache::Refused;
 use staves_model::GroupId;
+use staves_service::Refused;
 
 /// Where a bucket's operations go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
