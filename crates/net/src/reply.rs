@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::outbox::{NotPut, Outbox};
 
-/// What a connection owes: requests begun and not answered.
+/// The debts of a connection: requests begun and not answered.
 pub(crate) struct Owed {
     state: Mutex<OwedState>,
     /// Wakes the reader when something was answered.
@@ -101,12 +101,12 @@ impl Reply {
         }
     }
 
-    /// When the asker stops waiting; `None` if it did not say.
+    /// The time at which the requester stops waiting; `None` without a deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether the asker has stopped waiting.
+    /// True if the requester has stopped waiting.
     pub fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
