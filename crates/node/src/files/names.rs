@@ -36,7 +36,7 @@ impl Names {
     pub(super) fn walk(source: Source, dataset: String, wanted: Arc<BTreeSet<FileId>>) -> Names {
         let (found, taken) = mpsc::channel(FOUND_MAX);
         let looked = Arc::new(AtomicU64::new(0));
-        let walk = Walk {
+        let walk = NameWalk {
             source,
             dataset,
             wanted,
@@ -65,7 +65,7 @@ impl Names {
     }
 }
 
-struct Walk {
+struct NameWalk {
     source: Source,
     dataset: String,
     wanted: Arc<BTreeSet<FileId>>,
@@ -73,7 +73,7 @@ struct Walk {
     looked: Arc<AtomicU64>,
 }
 
-impl Walk {
+impl NameWalk {
     /// False: nobody wants to know any more.
     fn below(&self, folder: Vec<u8>, depth: usize) -> bool {
         let names = match self.source.list_at_most(&folder, NAMES_MAX) {
