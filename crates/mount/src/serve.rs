@@ -167,12 +167,12 @@ impl<S: Files> Serve<S> {
         }
         let stat = match self.files.stat(&known.path) {
             Ok(stat) => stat,
-            // Deleted, and not replaced: who has it open reads on what is in memory.
+            // Deleted, and not replaced: a program that has it open reads on what is in memory.
             Err(FileError::NotFound) => {
                 let open = self.handles.open_of(number.0).ok_or(Errno::ESTALE)?;
                 return Ok(self.files.stat_open(&open.file).clone());
             }
-            // Nobody knows better: who reads to a file's end asks for this before each read, and its bytes may be in memory.
+            // The source is silent: a program that reads to a file's end asks for this before each read, and its bytes may be in memory.
             Err(error @ FileError::TimedOut(_)) => {
                 let errno = self.fail(&known.path, &error);
                 let open = self.handles.open_of(number.0).ok_or(errno)?;

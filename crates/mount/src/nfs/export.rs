@@ -20,7 +20,7 @@ use crate::listing::Listing;
 const PATHS_MAX: usize = 1 << 16;
 /// Files that stay open: NFSv3 has no close.
 const OPEN_MAX: usize = 256;
-/// Listings that are kept for who reads them in pieces.
+/// Listings that are kept for clients that read them in pieces.
 const LISTINGS_MAX: usize = 4;
 /// The lifetime of such a listing.
 const LISTING: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ pub struct Export<S: Files> {
     listings: Mutex<Recent<Arc<Path>, Arc<PlacedListing>>>,
 }
 
-/// A file that was read lately.
+/// A file that was read recently.
 struct Open<F> {
     file: F,
     ahead: Mutex<Ahead>,
@@ -222,7 +222,7 @@ impl<S: Files> Export<S> {
         stat.map_err(|error| self.fail(path, &error))
     }
 
-    /// Refuses what lies in folders, below the one that is served, that not everybody may enter: nobody knows who a client is.
+    /// Refuses paths in folders, below the exported one, that not everybody may enter: a client's identity is unknown.
     fn enter(&self, path: &Path) -> Result<(), Status> {
         let folders = path.ancestors().skip(1);
         for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {

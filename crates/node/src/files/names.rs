@@ -21,7 +21,7 @@ const FOUND_MAX: usize = 16;
 const NAMES_MAX: usize = 100_000;
 /// With no name in such a time the source is taken for gone. A folder's names come all at once.
 const SILENT_MAX: Duration = Duration::from_secs(120);
-/// Longest that names are gone through at all.
+/// The longest pass over the names.
 const WALK_MAX: Duration = Duration::from_secs(1800);
 
 /// A walk; it ends when this is dropped.
@@ -74,7 +74,7 @@ struct NameWalk {
 }
 
 impl NameWalk {
-    /// False: nobody wants to know any more.
+    /// False: the caller is gone.
     fn below(&self, folder: Vec<u8>, depth: usize) -> bool {
         let names = match self.source.list_at_most(&folder, NAMES_MAX) {
             Ok(names) => names,

@@ -95,7 +95,7 @@ struct PinPass {
     /// The next stretch of which file.
     at: (usize, u64),
     stuck: BTreeMap<FileId, Stuck>,
-    /// The node that lately fetched bytes that this one could not.
+    /// The node that fetched last for this one.
     helper: NodeId,
 }
 
