@@ -13,11 +13,13 @@
 //! memory free, and an orphan must be answered for all the same: its blocks are evicted as others are. And a node that evicts last
 //! copies gives up what others hold too.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::files::{HOLDERS_MAX, Holdings};
+use crate::files::{HOLDERS_MAX, Holder, Holdings};
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, NodeState, Pool};
+use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
 /// After this an orphan is taken by whoever sees it, whatever its share.
@@ -93,7 +95,7 @@ impl Capacity {
             pool,
             holdings,
             own,
-            for_anybody: now.since(since) >= ORPHAN_MAX,
+            for_anybody: now.since(since) >= ORPHAN_MAX && !planted(Mutant::OrphanKeptForItsShare),
         };
         look.plan()
     }
@@ -121,7 +123,8 @@ impl Look<'_> {
     /// Others that hold a bucket and mean to go on.
     fn others(&self, bucket: u32) -> usize {
         let own = self.own;
-        let other = |h: &&crate::files::Holder| !h.leaving && !h.is(own.node, own.incarnation);
+        let stays = |h: &Holder| !h.leaving || planted(Mutant::FlaggedTakenAsStaying);
+        let other = |h: &&Holder| stays(h) && !h.is(own.node, own.incarnation);
         self.holdings.holders(bucket).iter().filter(other).count()
     }
 
@@ -169,9 +172,10 @@ impl Look<'_> {
         if short || self.own.evicts_last {
             plan.leave.extend(self.spare());
         }
-        if wanted.is_some() {
+        let may_spread = room && plan.take.is_empty() && plan.leave.is_empty();
+        if wanted.is_some() && !(may_spread && planted(Mutant::SpreadBeforeFlagged)) {
             plan.copy = wanted.filter(|_| room || plan.leave.is_empty());
-        } else if room && plan.take.is_empty() && plan.leave.is_empty() {
+        } else if may_spread {
             plan.copy = self.fewest_holders();
         }
         plan
@@ -181,7 +185,7 @@ impl Look<'_> {
     fn go(&self) -> Plan {
         let (mut leave, mut flag) = (Vec::new(), Vec::new());
         for bucket in self.buckets().filter(|b| self.mine(*b)) {
-            if self.others(bucket) > 0 {
+            if self.others(bucket) > 0 || planted(Mutant::DrainLeavesTheLastCopy) {
                 leave.push(bucket);
             } else if !self.flagged(bucket, true) {
                 flag.push(bucket);
@@ -210,7 +214,10 @@ impl Look<'_> {
         let able = self.map.nodes.values();
         let able = able.filter(|n| n.state == NodeState::Up && !n.draining);
         let lot = |node: &crate::map::Node| {
-            let budget = node.memory_bytes.min(self.pool.node_budget_bytes).max(1);
+            let budget = match planted(Mutant::SharesOfOneSize) {
+                true => 1,
+                false => node.memory_bytes.min(self.pool.node_budget_bytes).max(1),
+            };
             // Of exponential lots with these rates each is the smallest as often as its rate has it.
             -unit(
                 node.id.0,
@@ -230,20 +237,27 @@ impl Look<'_> {
         self.first_of_all(self.buckets().filter(wanted))
     }
 
-    /// Rule 3.
+    /// Rule 3: of the buckets that a holder means to keep.
     fn fewest_holders(&self) -> Option<u32> {
-        let room = 1..HOLDERS_MAX;
-        let able = |b: &u32| self.can_come(*b) && room.contains(&self.holdings.holders(*b).len());
+        let able = |b: &u32| {
+            let has_room = self.holdings.holders(*b).len() < HOLDERS_MAX;
+            self.can_come(*b) && self.others(*b) > 0 && has_room
+        };
         let fewest = self.buckets().filter(able).map(|b| self.others(b)).min()?;
-        let few = |b: &u32| able(b) && self.others(*b) == fewest;
+        let any = planted(Mutant::AnyBucketSpread);
+        let few = |b: &u32| able(b) && (any || self.others(*b) == fewest);
         self.first_of_all(self.buckets().filter(few))
     }
 
-    /// Rule 4: what others hold too, the most copied first.
-    fn spare(&self) -> Option<u32> {
+    /// Rule 4: a bucket that others hold too, the most copied first.
+    fn spare(&self) -> Vec<u32> {
         let spare = |b: &u32| self.mine(*b) && self.others(*b) > 0;
-        let order = |b: &u32| (self.others(*b), self.lot(*b));
-        self.buckets().filter(spare).max_by_key(order)
+        let mut spare: Vec<u32> = self.buckets().filter(spare).collect();
+        spare.sort_by_key(|b| (Reverse(self.others(*b)), Reverse(self.lot(*b))));
+        if !planted(Mutant::AllSparesLeftAtOnce) {
+            spare.truncate(1);
+        }
+        spare
     }
 
     /// In an order of this node's own, so that two nodes seldom want the same.

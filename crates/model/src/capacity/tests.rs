@@ -1,3 +1,5 @@
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::rngs::SmallRng;
