@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::files::{HOLDERS_MAX, Holder, Holdings};
 use crate::ids::{Incarnation, NodeId};
-use crate::map::{ClusterMap, NodeState, Pool};
+use crate::map::{ClusterMap, Pool};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
@@ -211,8 +211,6 @@ impl Look<'_> {
 
     /// Whose share a bucket is: by lot, weighted by what each node may use.
     fn whose(&self, bucket: u32) -> Option<NodeId> {
-        let able = self.map.nodes.values();
-        let able = able.filter(|n| n.state == NodeState::Up && !n.draining);
         let lot = |node: &crate::map::Node| {
             let budget = match planted(Mutant::SharesOfOneSize) {
                 true => 1,
@@ -226,9 +224,8 @@ impl Look<'_> {
             .ln()
                 / budget as f64
         };
-        able.map(|n| (lot(n), n.id))
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, id)| id)
+        let lots = self.map.homes().map(|node| (lot(node), node.id));
+        lots.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
     }
 
     /// Rule 2: the flagged bucket that is most this node's to take.

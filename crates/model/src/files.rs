@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Incarnation, NodeId, Revision};
-use crate::map::{ClusterMap, NodeState, Pool, PoolKind};
+use crate::map::{ClusterMap, Pool, PoolKind};
 
 /// Blocks of a file that lie in one bucket together: 1 MiB, what object stores like to give at once.
 pub const STRETCH_BLOCKS: u32 = 4;
@@ -160,10 +160,9 @@ impl Pool {
 impl ClusterMap {
     /// How much of a pool's memory may be pinned, with the nodes that are up and stay, in bytes.
     pub fn pin_room(&self, pool: &Pool) -> u64 {
-        let stay = self.nodes.values();
-        let stay = stay.filter(|n| n.state == NodeState::Up && !n.draining);
-        // A node may say that it has any amount.
-        let memory = stay
+        // A node may report any amount.
+        let memory = self
+            .homes()
             .map(|n| n.memory_bytes.min(pool.node_budget_bytes))
             .fold(0, u64::saturating_add);
         let most = u128::from(memory) * u128::from(PINNED_PERCENT_MAX) / 100;

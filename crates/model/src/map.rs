@@ -49,6 +49,13 @@ pub struct Node {
     pub draining: bool,
 }
 
+impl Node {
+    /// Whether it may hold buckets: it is up and does not drain.
+    pub fn is_home(&self) -> bool {
+        self.state == NodeState::Up && !self.draining
+    }
+}
+
 /// What a pool's bytes mean.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PoolKind {
@@ -228,6 +235,11 @@ impl Group {
         bucket_slot(self.m, slot)
     }
 
+    /// Whether a member of the newest epoch stands on a node.
+    pub fn lists(&self, node: NodeId) -> bool {
+        self.listed().any(|(_, x)| x.node.home() == node)
+    }
+
     /// All listed members with their slots.
     pub fn listed(&self) -> impl Iterator<Item = (MemberSlot, &Member)> + '_ {
         self.members
@@ -367,6 +379,16 @@ impl ClusterMap {
     /// A pool by name.
     pub fn pool_named(&self, name: &str) -> Option<&Pool> {
         self.pools.values().find(|p| p.name == name)
+    }
+
+    /// The nodes that may hold buckets.
+    pub fn homes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| node.is_home())
+    }
+
+    /// The groups of a pool, in bucket order.
+    pub fn groups_of(&self, pool: &Pool) -> impl Iterator<Item = &Group> {
+        pool.groups.iter().filter_map(|id| self.groups.get(id))
     }
 
     /// A region by name, with its pool.

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use crate::ids::NodeId;
-use crate::map::{ClusterMap, NodeState, Pool};
+use crate::map::{ClusterMap, Pool};
 
 /// Points of the node with the least memory.
 const POINTS_MIN: u64 = 128;
@@ -152,11 +152,7 @@ impl Ring {
 
 /// The nodes that may take buckets, by id.
 fn takers(map: &ClusterMap) -> impl Iterator<Item = RingNode> + '_ {
-    let up = || {
-        map.nodes
-            .values()
-            .filter(|n| n.state == NodeState::Up && !n.draining)
-    };
+    let up = || map.nodes.values().filter(|n| n.is_home());
     let smallest = up().map(|n| n.memory_bytes.max(1)).min().unwrap_or(1);
     up().map(move |n| RingNode {
         id: n.id,
@@ -250,7 +246,7 @@ mod tests {
     #[test]
     fn groups_of_new_regions_move_none_that_are_there() {
         let mut map = cluster(5);
-        map.apply(None, &create_memory_pool("memory", "2+1"))
+        map.apply(None, &create_memory_pool("memory", "2+1", 1 << 29))
             .expect("new");
         let mut before: Vec<Vec<NodeId>> = Vec::new();
         for region in 0..6 {
@@ -361,8 +357,7 @@ mod tests {
             );
         }
         let mut map = cluster_with_pool(3, "1+0", 256);
-        map.apply(None, &node_up_in(None, None, 3 << 30))
-            .expect("new");
+        map.apply(None, &new_node("large", 3 << 30)).expect("new");
         let big = plan(&map).iter().filter(|p| p[0] == NodeId(4)).count();
         assert!(
             (100..=160).contains(&big),
@@ -374,8 +369,7 @@ mod tests {
     fn copies_go_to_distinct_zones_while_there_are_any() {
         let mut map = cluster(0);
         for zone in ["a", "a", "a", "a", "b", "b", "c"] {
-            map.apply(None, &node_up_in(None, Some(zone), 1 << 30))
-                .expect("new");
+            map.apply(None, &node_in_zone(zone, 1 << 30)).expect("new");
         }
         map.apply(None, &create_pool("cache", "1+3", 64, true))
             .expect("new");

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
-use staves_model::{
-    Change, ClusterMap, Holder, Holdings, Incarnation, MemberSlot, NodeId, NodeState,
-};
+use staves_model::{Change, ClusterMap, Holder, Holdings, Incarnation, MemberSlot, NodeId};
 
 use crate::node::Running;
 
@@ -74,8 +72,7 @@ where
 }
 
 fn others_up(map: &ClusterMap, me: NodeId) -> bool {
-    let other = |n: &staves_model::Node| n.state == NodeState::Up && n.id != me && !n.draining;
-    map.nodes.values().any(other)
+    map.homes().any(|home| home.id != me)
 }
 
 /// Whether the map names this life of this node the data bucket of any group that another can serve as well.

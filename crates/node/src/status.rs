@@ -21,13 +21,12 @@ mod waits;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use staves_model::policy::{NodeUsage, Usage, drain_waits_for};
 use staves_model::{
     ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
     whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
-
-pub use self::waits::drain_waits_for;
 
 /// Whether somebody should look.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -288,6 +287,13 @@ pub struct PoolStatus {
     pub tolerates: Option<u32>,
 }
 
+impl PoolStatus {
+    /// Whether its bytes come from their sources again, so that no loss of nodes takes them.
+    pub fn has_sources(&self) -> bool {
+        self.kind == "files"
+    }
+}
+
 /// A bucket that no node holds, and that is not made anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WaitingBucket {
@@ -424,6 +430,22 @@ impl StatusReport {
         nobody.then(|| sentence::no_leader(self))
     }
 
+    /// The memory in use, by the nodes that reported it.
+    pub fn usage(&self) -> Usage {
+        let reported = self.nodes.iter().filter_map(|node| {
+            let facts = node.facts.as_ref()?;
+            let pools = facts.pools.iter();
+            let usage = NodeUsage {
+                used_bytes: facts.used_bytes,
+                pools: pools.map(|of| (of.pool.clone(), of.used_bytes)).collect(),
+            };
+            Some((NodeId(node.id), usage))
+        });
+        Usage {
+            nodes: reported.collect(),
+        }
+    }
+
     /// A node that has answered whoever asked is not silent, whatever others say.
     fn is_silent(&mut self, id: u64, ms: u64) {
         let row = self.nodes.iter_mut().find(|node| node.id == id);
@@ -448,7 +470,7 @@ impl StatusReport {
         let data = self
             .pools
             .iter()
-            .filter(|pool| pool.buckets > 0 && pool.kind != "files")
+            .filter(|pool| pool.buckets > 0 && !pool.has_sources())
             .map(|pool| pool.tolerates)
             .min();
         let nothing = if self.pools.is_empty() { 0 } else { u32::MAX };
@@ -579,7 +601,7 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
         silent: false,
         silent_ms: None,
         depending,
-        waits_for: drain_waits_for(map, node.id),
+        waits_for: drain_waits_for(map, node.id).map(|waits| waits.to_string()),
     }
 }
 
@@ -618,10 +640,9 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     if let Some(holdings) = pool.holdings() {
         return files_status(status, holdings, homes);
     }
-    let groups = || pool.groups.iter().filter_map(|id| map.groups.get(id));
     let mut tolerated: BTreeMap<Condition, Option<u8>> = BTreeMap::new();
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
-    for group in groups() {
+    for group in map.groups_of(pool) {
         let condition = condition(map, group, width);
         status.doubled += u32::from(group.listed().any(|(_, x)| x.node.is_shadow()));
         status.unanswered += u32::from(waits::unanswered(map, group));

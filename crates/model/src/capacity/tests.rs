@@ -8,9 +8,8 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::change::{Change, NewHoldings, Refusal};
 use crate::ids::{PoolId, Revision};
-use crate::map::{Medium, PoolKind};
-use crate::scheme::Scheme;
-use crate::testing::{cluster, node_down, node_up_in};
+use crate::map::PoolKind;
+use crate::testing::{cluster, create_files_pool, new_node, node_down};
 
 const POOL: PoolId = PoolId(1);
 const BUCKETS: u32 = 64;
@@ -45,23 +44,13 @@ impl Town {
             changes: 0,
         };
         budgets.iter().for_each(|budget| town.join(*budget));
-        let pool = Change::CreatePool {
-            name: "files".into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 40,
-            buckets: BUCKETS,
-            may_start_empty: true,
-        };
+        let pool = create_files_pool("files", BUCKETS, 1 << 40);
         town.map.apply(None, &pool).unwrap();
         town
     }
 
     fn join(&mut self, budget: u64) {
-        self.map
-            .apply(None, &node_up_in(None, None, budget))
-            .unwrap();
+        self.map.apply(None, &new_node("new", budget)).unwrap();
         let id = *self.map.nodes.keys().next_back().unwrap();
         let place = Place {
             capacity: Capacity::default(),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use staves_model::Scheme;
+use staves_model::{Scheme, with_unit};
 
 /// A value of the configuration.
 pub trait Setting: Sized {
@@ -80,19 +80,7 @@ impl std::str::FromStr for Size {
 impl fmt::Display for Size {
     /// In the largest binary unit that says it exactly.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [
-            ("TiB", 1u64 << 40),
-            ("GiB", 1 << 30),
-            ("MiB", 1 << 20),
-            ("KiB", 1 << 10),
-        ];
-        match units
-            .into_iter()
-            .find(|(_, unit)| self.0 > 0 && self.0.is_multiple_of(*unit))
-        {
-            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
-            None => write!(f, "{}B", self.0),
-        }
+        f.write_str(&with_unit(self.0))
     }
 }
 

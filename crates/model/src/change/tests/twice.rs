@@ -128,7 +128,7 @@ fn groups_and_nodes(script: &mut Script) {
 }
 
 fn regions(script: &mut Script) {
-    script.make(create_memory_pool("memory", "2+1"));
+    script.make(create_memory_pool("memory", "2+1", 1 << 29));
     let name = || "r".to_owned();
     script.make(Change::CreateRegion {
         pool: "memory".into(),

@@ -119,30 +119,11 @@ fn a_node_that_was_back_for_a_moment_is_waited_for_anew() {
 #[test]
 fn nodes_that_cannot_come_back_are_forgotten() {
     let mut town = settled(3, "1+1", 4);
-    let Change::NodeUp {
-        id,
-        name,
-        zone,
-        native,
-        resp,
-        admin,
-        memory_bytes,
-        ..
-    } = node_up(None)
-    else {
-        unreachable!("it makes that");
-    };
-    let durable = false;
-    town.change(&Change::NodeUp {
-        id,
-        name,
-        zone,
-        native,
-        resp,
-        admin,
-        memory_bytes,
-        durable,
-    });
+    let mut up = node_up(None);
+    if let Change::NodeUp { durable, .. } = &mut up {
+        *durable = false;
+    }
+    town.change(&up);
     town.settle();
     town.change(&node_down(&town.map, 4));
     town.change(&node_down(&town.map, 3));
