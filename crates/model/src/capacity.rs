@@ -3,12 +3,12 @@
 //! Each node looks for itself, at the newest map and at its own memory, and proposes what it alone does. The four
 //! rules, in their order:
 //!
-//! 1. an orphan, a bucket that nobody holds, is taken by whoever has memory free: as many as there are;
+//! 1. an orphan, a bucket without a holder, is taken by any node with free memory: as many as there are;
 //! 2. a bucket flagged need-to-remove is copied from its holder, then taken: one a round;
 //! 3. a bucket with the fewest holders is copied into free memory: one a round;
 //! 4. without free memory, a bucket that others hold too is given up in favour of 1 and 2: one a round.
 //!
-//! **Ours beyond the paper.** Orphans are shared out by budget at first (a start would give all to whoever is
+//! **Beyond the paper.** Orphans are shared out by budget at first (a start would give all to the node that is
 //! fastest), and go to anybody when they stay orphans. Where the dataset is larger than all memory, nobody ever has
 //! memory free, and an orphan must be answered for all the same: its blocks are evicted as others are. And a node that evicts last
 //! copies gives up what others hold too.
@@ -22,33 +22,33 @@ use crate::map::{ClusterMap, Pool};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
-/// After this an orphan is taken by whoever sees it, whatever its share.
+/// The time after which an orphan is taken by any node that sees it, whatever its share.
 pub const ORPHAN_MAX: Duration = Duration::from_secs(1);
-/// How much memory must be free, in buckets of the usual size, before copies are made that nobody needs.
+/// Memory that must be free, in buckets of the usual size, before copies are made that nobody needs.
 const FREE_BUCKETS: u64 = 2;
 
-/// What a node knows of itself.
+/// A node's knowledge of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Own<'a> {
     /// The node.
     pub node: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
-    /// What it may use for the pool, in bytes.
+    /// Bytes that it may use for the pool.
     pub budget_bytes: u64,
     /// Bytes that it uses of each bucket, whether it is listed for it or copies it still.
     pub bucket_bytes: &'a [u64],
-    /// Whether it evicted blocks of which no other node has a copy since it last looked.
+    /// True if it evicted blocks of which no other node has a copy since the last step.
     pub evicts_last: bool,
     /// A bucket that is being copied.
     pub copying: Option<u32>,
     /// Buckets that it gave up and whose blocks are still being let go of: what came in anew would go with them.
     pub going: &'a [u32],
-    /// Whether it is to give up all that it holds.
+    /// True if it is to give up all that it holds.
     pub draining: bool,
 }
 
-/// What a node should do now.
+/// The next actions of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     /// Take these at once: nobody holds them.
@@ -64,13 +64,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         *self == Plan::default()
     }
 }
 
-/// What a node remembers between two looks.
+/// The memory of a node between two steps.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     orphans_since: Option<Time>,
@@ -90,18 +90,18 @@ impl Capacity {
                 now
             }
         };
-        let look = Look {
+        let decision = Decision {
             map,
             pool,
             holdings,
             own,
             for_anybody: now.since(since) >= ORPHAN_MAX && !planted(Mutant::OrphanKeptForItsShare),
         };
-        look.plan()
+        decision.plan()
     }
 }
 
-struct Look<'a> {
+struct Decision<'a> {
     map: &'a ClusterMap,
     pool: &'a Pool,
     holdings: &'a Holdings,
@@ -109,7 +109,7 @@ struct Look<'a> {
     for_anybody: bool,
 }
 
-impl Look<'_> {
+impl Decision<'_> {
     fn buckets(&self) -> impl Iterator<Item = u32> + '_ {
         0..self.holdings.buckets.len() as u32
     }
@@ -128,7 +128,7 @@ impl Look<'_> {
         self.holdings.holders(bucket).iter().filter(other).count()
     }
 
-    /// Whether it can be copied now, and is not here already.
+    /// True if it can be copied now, and is not here already.
     fn can_come(&self, bucket: u32) -> bool {
         !self.mine(bucket) && !self.own.going.contains(&bucket)
     }
@@ -139,7 +139,7 @@ impl Look<'_> {
         holders.any(|h| h.leaving && h.is(own.node, own.incarnation) == mine)
     }
 
-    /// What a bucket takes, by those that this node has; 0 if it has none yet.
+    /// The mean size of the buckets that this node has; 0 if it has none yet.
     fn usual_bytes(&self) -> u64 {
         let held = self.own.bucket_bytes.iter().filter(|bytes| **bytes > 0);
         let (count, sum) = held.fold((0, 0), |(n, sum), bytes| (n + 1, sum + bytes));
@@ -209,7 +209,7 @@ impl Look<'_> {
         orphans.into_iter().filter(mine).collect()
     }
 
-    /// Whose share a bucket is: by lot, weighted by what each node may use.
+    /// The node whose share a bucket is: by lot, weighted by budget.
     fn whose(&self, bucket: u32) -> Option<NodeId> {
         let lot = |node: &crate::map::Node| {
             let budget = match planted(Mutant::SharesOfOneSize) {

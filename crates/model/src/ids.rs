@@ -29,13 +29,13 @@ macro_rules! id {
 ///
 /// The directory hands out small numbers. A member of a group may also stand under the node's
 /// [shadow](NodeId::shadow): the node then holds it beside another one. To the group's members that is a
-/// node like any other; whoever asks whether the process runs, or where it is reached, asks for its
+/// node like any other; questions of whether the process runs, or where it is reached, are about its
 /// [home](NodeId::home).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u64);
 
-/// The bit that tells a node's shadow from the node.
+/// The bit that distinguishes a node's shadow from the node.
 const SHADOW: u64 = 1 << 63;
 
 impl NodeId {
@@ -52,7 +52,7 @@ impl NodeId {
         NodeId(self.0 & !SHADOW)
     }
 
-    /// Whether this is a node's shadow.
+    /// True if this is a node's shadow.
     pub fn is_shadow(self) -> bool {
         self != self.home()
     }
@@ -72,7 +72,7 @@ impl fmt::Display for NodeId {
 }
 
 id!(
-    /// Which life of a node: raised by the directory each time that the node's process starts.
+    /// The life of a node: raised by the directory each time that the node's process starts.
     Incarnation(u64), "i"
 );
 id!(
@@ -104,7 +104,7 @@ id!(
     HashSlot(u16), "h"
 );
 id!(
-    /// Who makes requests: one id per client (or per door of a node) and life of it.
+    /// The sender of requests: one id per client (or per door of a node) and life of it.
     ClientId(u64), "c"
 );
 

@@ -1,4 +1,4 @@
-//! What a Staves cluster is, without any I/O: names, time, schemes, and the cluster map with its rules.
+//! The model of a Staves cluster, without any I/O: names, time, schemes, and the cluster map with its rules.
 //!
 //! **Promises.** [`ClusterMap`] is the one replicated truth. [`ClusterMap::apply`] either makes a
 //! [`Change`] whole or refuses it and changes nothing; it never breaks a rule of DESIGN section 6.

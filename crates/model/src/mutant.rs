@@ -205,7 +205,7 @@ mod planted {
         Ok(Some(*EVERYWHERE.get_or_init(|| mutant)))
     }
 
-    /// Whether this bug is planted on this thread, or in the process.
+    /// True if this bug is planted on this thread, or in the process.
     #[inline]
     pub fn planted(mutant: Mutant) -> bool {
         PLANTED.with(|p| p.get() == Some(mutant)) || EVERYWHERE.get() == Some(&mutant)

@@ -17,7 +17,7 @@ use crate::map::{ClusterMap, Pool};
 
 /// Points of the node with the least memory.
 const POINTS_MIN: u64 = 128;
-/// How many times the points of the smallest node the largest may have.
+/// The most points of a node, as a multiple of the smallest node's.
 const WEIGHT_MAX: u64 = 8;
 
 /// The circle of the nodes that may take buckets: up and not draining.
@@ -33,7 +33,7 @@ pub struct Ring {
 struct RingNode {
     id: NodeId,
     zone: Option<String>,
-    /// How many points it has on the circle.
+    /// The number of its points on the circle.
     weight: u64,
 }
 
@@ -50,7 +50,7 @@ impl Ring {
         Ring { nodes, points }
     }
 
-    /// Whether this still is the circle of that map. Much cheaper than to make it again.
+    /// True if this still is the circle of that map. Much cheaper than to make it again.
     pub fn is_of(&self, map: &ClusterMap) -> bool {
         takers(map).eq(self.nodes.iter().cloned())
     }
@@ -79,7 +79,7 @@ impl Ring {
         first
     }
 
-    /// Where every bucket of a pool belongs: for each, up to m+k nodes, the first being the one that
+    /// The nodes of every bucket of a pool: for each, up to m+k nodes, the first being the one that
     /// should hold the first data bucket. Fewer where nodes are fewer.
     pub fn plan(&self, pool: &Pool) -> Vec<Vec<NodeId>> {
         let buckets = pool.groups.len() as u64;
@@ -167,7 +167,7 @@ pub fn preference(map: &ClusterMap, pool: &Pool, bucket: u32) -> Vec<NodeId> {
     Ring::of(map).preference(pool, bucket)
 }
 
-/// How many buckets each node has, and how many it may have: its share by weight, and a quarter more.
+/// The number of buckets of each node, and its ceiling: its share by weight, and a quarter more.
 struct Loads {
     count: Vec<u64>,
     ceiling: Vec<u64>,
@@ -273,7 +273,7 @@ mod tests {
         );
     }
 
-    /// How many (bucket, node) pairs of `after` are not in `before`.
+    /// The number of (bucket, node) pairs of `after` that are not in `before`.
     fn moved(before: &[Vec<NodeId>], after: &[Vec<NodeId>]) -> usize {
         let pairs = before.iter().zip(after);
         pairs

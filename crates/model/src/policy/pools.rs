@@ -85,7 +85,7 @@ const SCHEME: Scheme = Scheme { m: 1, k: 2 };
 pub enum NoSuchOption {
     /// The buckets of a memory pool come with its regions.
     BucketsOfMemory,
-    /// What a files pool loses comes from its source again.
+    /// A files pool has no redundancy: what it loses comes from its source again.
     SchemeOfFiles,
 }
 

@@ -271,7 +271,7 @@ pub fn not_rebuilt(map: &ClusterMap, usage: &Usage, node: &Node) -> Option<NotRe
     })
 }
 
-/// Whether a node may make a bucket of the group anew: it has no part in the group, or one (m > 1) beside which a data
+/// True if a node may make a bucket of the group anew: it has no part in the group, or one (m > 1) beside which a data
 /// bucket finds its place.
 fn may_rebuild(group: &Group, slot: MemberSlot, home: NodeId) -> bool {
     let parts = group.listed().filter(|(_, x)| x.node.home() == home);
@@ -282,7 +282,7 @@ fn is_coded_data(group: &Group, slot: MemberSlot) -> bool {
     group.m > 1 && group.bucket_slot(slot).0 < group.m
 }
 
-/// Whether the group has no parity bucket to spare, the place of which a data bucket would take.
+/// True if the group has no parity bucket to spare, the place of which a data bucket would take.
 fn is_unanswered(gone: &ClusterMap, group: &Group, slot: MemberSlot) -> bool {
     let up = |x: &Member| gone.is_up(x.node, x.incarnation);
     let whole = whole_buckets(group.m, &group.members, up);

@@ -8,7 +8,7 @@ use staves_model::{Scheme, with_unit};
 
 /// A value of the configuration.
 pub trait Setting: Sized {
-    /// From text without blanks around it. The error says what would have fitted.
+    /// Reads text without blanks around it. The error names what would have fitted.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// As text that the value's key reads as the same value.
@@ -78,7 +78,7 @@ impl std::str::FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// In the largest binary unit that says it exactly.
+    /// Writes the largest binary unit that is exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&with_unit(self.0))
     }
@@ -246,10 +246,10 @@ pub struct Doors {
     pub admin: Endpoint,
 }
 
-/// What others are told, where it differs from what the doors bind to.
+/// The advertised addresses, where they differ from those that the doors bind to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Advertise {
-    /// For every door that says nothing of its own.
+    /// The address of every door without one of its own.
     pub host: Option<String>,
     /// The native protocol.
     pub native: Option<Endpoint>,
@@ -260,7 +260,7 @@ pub struct Advertise {
 }
 
 impl Advertise {
-    /// What is told about doors that are open at `bound`.
+    /// The advertised addresses of doors that are open at `bound`.
     pub fn over(&self, bound: &Doors) -> Result<Doors, String> {
         let told = |own: &Option<Endpoint>, bound: &Endpoint| {
             if let Some(own) = own {

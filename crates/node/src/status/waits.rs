@@ -4,7 +4,7 @@ use staves_model::{ClusterMap, Group, MemberSlot, Pool, whole_buckets};
 
 use super::WaitingBucket;
 
-/// Whether nobody answers for a data bucket of a group that serves, and nobody will until a node has room for it: where
+/// True if no node answers for a data bucket of a group that serves, and none will until a node has room for it: where
 /// there is parity to spare, that gives its place up.
 pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
     let m = usize::from(group.m);
@@ -15,11 +15,11 @@ pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
     group.open && !group.lost && whole == m && vacant()
 }
 
-/// Most waiting buckets of a pool that are told one by one.
+/// Most waiting buckets of a pool that are listed one by one.
 const WAITING_MAX: usize = 64;
 
 /// The buckets of a pool's groups that no node holds, as far as the nodes there are could hold them (m > 1). With
-/// m = 1 a copy that is missing is one less; it is told as such.
+/// m = 1 a copy that is missing is one less; it is reported as such.
 pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
     let mut waiting = Vec::new();
     let groups = map.groups_of(pool);

@@ -82,7 +82,7 @@ fn leaves(node: u64) -> Holder {
 impl Case {
     /// Node 4 has room for ten buckets more than it holds.
     fn new(buckets: impl IntoIterator<Item = Vec<Holder>>) -> Case {
-        let mut map = Town::new(1, &[10_000; 4]).map;
+        let mut map = TestCluster::new(1, &[10_000; 4]).map;
         let pool = map.pools.get_mut(&POOL).unwrap();
         let buckets: Vec<Vec<Holder>> = buckets.into_iter().collect();
         let mut case = Case {

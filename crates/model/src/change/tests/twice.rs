@@ -1,6 +1,6 @@
-//! What comes of a change that is made twice in a row.
+//! Changes that are made twice in a row.
 //!
-//! The directory never makes one again whose outcome it does not know; whoever proposed it may, for he was told so.
+//! The directory never repeats a change whose outcome it does not know; the proposer may, after an error that says so.
 //! Then a change must not do more than it did the first time: it is refused, or finds everything as it wants it.
 
 use std::collections::HashSet;

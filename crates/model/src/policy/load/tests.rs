@@ -3,7 +3,7 @@ use crate::change::Change;
 use crate::policy::testing::{MIB, mem, unborn};
 use crate::testing::{node_down, start, start_group};
 
-/// What each member of group 1 takes, in MiB.
+/// The region, whose members take so many MiB each.
 fn taken<'a>(map: &'a ClusterMap, mib: &[u32]) -> RegionUsage<'a> {
     let of = |(slot, mib): (u8, &u32)| ((GroupId(1), MemberSlot(slot)), mib * 4);
     RegionUsage::new(map, "r", (0..).zip(mib).map(of).collect()).expect("a region")
@@ -62,7 +62,7 @@ fn a_load_that_is_rejected_names_the_node_or_group_without_room() {
     );
 }
 
-/// Regression: a member that did not say what it has was taken for empty, though its node counts it as used.
+/// Regression: a member that did not report was taken for empty, though its node counts it as used.
 #[test]
 fn a_member_that_does_not_answer_rejects_no_load() {
     let map = mem(4);
