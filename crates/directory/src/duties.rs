@@ -266,7 +266,7 @@ mod tests {
         let none = BTreeSet::new();
         let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
         let mut ask = |ms: u64, x: staves_model::Member| {
-            duties.may_stop(at(ms), &map, x.node, x.incarnation, &none)
+            duties.may_stop(at(ms), &map, x.id.node, x.id.incarnation, &none)
         };
         assert_eq!(ask(0, one), Ok(()));
         assert_eq!(ask(1, one), Ok(()), "asked again");
@@ -275,8 +275,8 @@ mod tests {
         assert_eq!(ask(60_000, two), Ok(()), "it did not go");
         // The next leader knows nothing of it, but for what the node says.
         let mut next = Duties::new(2, at(70_000), &map, &Times::default());
-        let told = BTreeSet::from([two.node]);
-        let asks = next.may_stop(at(70_001), &map, one.node, one.incarnation, &told);
+        let told = BTreeSet::from([two.id.node]);
+        let asks = next.may_stop(at(70_001), &map, one.id.node, one.id.incarnation, &told);
         assert!(asks.is_err_and(|why| why.contains("--force")));
         assert!(next.is_young(at(70_001)) && !next.is_young(at(76_000)));
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::policy::{self, StopUnjudged};
-use staves_model::{Change, NodeId};
+use staves_model::{Change, MemberId, NodeId};
 use staves_net::{Connection, Handler, NetError, PeerInfo, Reply};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
 use staves_wire::cache::PoolRef;
@@ -203,7 +203,7 @@ fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
             let Some(held) = map
                 .groups
                 .get(group)
-                .and_then(|g| g.slot_of(node.id, node.incarnation))
+                .and_then(|g| g.slot_of(MemberId::new(node.id, node.incarnation)))
             else {
                 continue;
             };

@@ -148,7 +148,7 @@ impl<'a> RegionUsage<'a> {
         for group in self.groups() {
             for slot in group.parity_slots() {
                 if let Some(member) = group.member(slot) {
-                    free.free(member.node.home(), self.bytes_of(group, slot));
+                    free.free(member.id.node, self.bytes_of(group, slot));
                 }
             }
         }
@@ -166,7 +166,7 @@ impl<'a> RegionUsage<'a> {
                 let then = now.max(then.next_multiple_of(EXTENT_BYTES as u64));
                 largest = largest.max(then);
                 if let Some(member) = group.member(slot) {
-                    *more.entry(member.node.home()).or_default() += then - now;
+                    *more.entry(member.id.node).or_default() += then - now;
                 }
             }
             sizes.push((group, largest));
@@ -229,7 +229,7 @@ impl<'a> RegionUsage<'a> {
                 left,
             };
         }
-        let is_up = |x: &Member| self.map.is_up(x.node, x.incarnation);
+        let is_up = |x: &Member| self.map.runs(x.id);
         let is_vacant = |group: &Group| {
             let here = !group.lost && group.listed().all(|(_, x)| is_up(x));
             here && group.listed().count() < self.pool.scheme.width()
@@ -261,12 +261,12 @@ impl<'a> RegionUsage<'a> {
 
 fn holds_data(group: &Group, node: NodeId) -> bool {
     let data = (0..group.m).filter_map(|slot| group.member(MemberSlot(slot)));
-    data.into_iter().any(|x| x.node.home() == node)
+    data.into_iter().any(|x| x.id.node == node)
 }
 
 fn holds_parity(group: &Group, node: NodeId) -> bool {
     let parity = group.parity_slots().filter_map(|slot| group.member(slot));
-    parity.into_iter().any(|x| x.node.home() == node)
+    parity.into_iter().any(|x| x.id.node == node)
 }
 
 /// Chunks of each data bucket that a load touches.

@@ -38,7 +38,7 @@ impl ClusterMap {
                 continue;
             }
             let bears = |gone: &dyn Fn(NodeId) -> bool| {
-                group.tolerates(|n, life| self.is_up(n, life) && !gone(n.home()))
+                group.tolerates(|id| self.runs(id) && !gone(id.node))
             };
             let now = bears(&goes);
             let gone = |n: NodeId| n == node || goes(n);
@@ -63,7 +63,7 @@ impl ClusterMap {
     /// True if a data bucket of the group would have no node: a lost one is made anew on a node without a part
     /// in the group, beside the one part that a node has, or in place of a parity bucket that the group can spare.
     fn is_mute(&self, group: &Group, gone: &dyn Fn(NodeId) -> bool) -> bool {
-        let there = |x: &Member| self.is_up(x.node, x.incarnation) && !gone(x.node.home());
+        let there = |x: &Member| self.runs(x.id) && !gone(x.id.node);
         let m = usize::from(group.m);
         let whole = whole_buckets(group.m, &group.members, there);
         if m == 1 || whole < m {
@@ -80,7 +80,7 @@ impl ClusterMap {
         let homeless = (0..m).filter(|slot| !answers(*slot)).count();
         let free = |n: &&Node| {
             let home = n.is_home() && !gone(n.id);
-            let parts = group.listed().filter(|(_, x)| x.node.home() == n.id);
+            let parts = group.listed().filter(|(_, x)| x.id.node == n.id);
             home && parts.count() < 2
         };
         homeless > self.nodes.values().filter(free).count() + (whole - m)
@@ -238,7 +238,7 @@ pub fn not_rebuilt(map: &ClusterMap, usage: &Usage, node: &Node) -> Option<NotRe
     map.pools.values().find_map(|pool| {
         let groups = map.groups_of(pool).filter(|group| !group.lost);
         let held = groups.flat_map(|group| {
-            let here = group.listed().filter(|(_, x)| x.node.home() == node.id);
+            let here = group.listed().filter(|(_, x)| x.id.node == node.id);
             here.map(move |(slot, _)| (group, slot))
         });
         let held: Vec<(&Group, MemberSlot)> = held.collect();
@@ -274,7 +274,7 @@ pub fn not_rebuilt(map: &ClusterMap, usage: &Usage, node: &Node) -> Option<NotRe
 /// True if a node may make a bucket of the group anew: it has no part in the group, or one (m > 1) beside which a data
 /// bucket finds its place.
 fn may_rebuild(group: &Group, slot: MemberSlot, home: NodeId) -> bool {
-    let parts = group.listed().filter(|(_, x)| x.node.home() == home);
+    let parts = group.listed().filter(|(_, x)| x.id.node == home);
     parts.count() <= usize::from(is_coded_data(group, slot))
 }
 
@@ -284,7 +284,7 @@ fn is_coded_data(group: &Group, slot: MemberSlot) -> bool {
 
 /// True if the group has no parity bucket to spare, the place of which a data bucket would take.
 fn is_unanswered(gone: &ClusterMap, group: &Group, slot: MemberSlot) -> bool {
-    let up = |x: &Member| gone.is_up(x.node, x.incarnation);
+    let up = |x: &Member| gone.runs(x.id);
     let whole = whole_buckets(group.m, &group.members, up);
     is_coded_data(group, slot) && whole <= usize::from(group.m)
 }

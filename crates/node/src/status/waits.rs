@@ -8,9 +8,7 @@ use super::WaitingBucket;
 /// there is parity to spare, that gives its place up.
 pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
     let m = usize::from(group.m);
-    let whole = whole_buckets(group.m, &group.members, |x| {
-        map.is_up(x.node, x.incarnation)
-    });
+    let whole = whole_buckets(group.m, &group.members, |x| map.runs(x.id));
     let vacant = || group.members.iter().take(m).any(Option::is_none);
     group.open && !group.lost && whole == m && vacant()
 }

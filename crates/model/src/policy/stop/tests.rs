@@ -69,7 +69,7 @@ fn a_stop_that_leaves_nobody_to_answer_counts_those_that_drain_or_stop() {
     let mut map = cluster(3);
     map.apply(None, &create_pool("kept", "2+2", 1, false))
         .expect("new");
-    start(&mut map, &[1, 2, one.shadow().0, two.shadow().0]);
+    start(&mut map, &[1, 2, second(1), second(2)]);
     let borne = map.after_stop(one, |_| false);
     assert_eq!(borne.mute, [], "node 3 takes the bucket");
     assert_eq!(borne.refusal(&map, &map.nodes[&one]), None);
