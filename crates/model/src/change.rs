@@ -359,7 +359,7 @@ impl ClusterMap {
 }
 
 impl Group {
-    /// Whether any life of this node is a member of the newest epoch or of the last open one.
+    /// True if any life of this node is a member of the newest epoch or of the last open one.
     pub fn names(&self, node: NodeId) -> bool {
         self.members
             .iter()

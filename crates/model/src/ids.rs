@@ -117,7 +117,7 @@ impl MemberId {
         (self.node, self.disk)
     }
 
-    /// Whether it is the second member that its node holds.
+    /// True if it is the second member that its node holds.
     pub fn is_second(self) -> bool {
         self.disk == DiskId::SECOND
     }

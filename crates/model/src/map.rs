@@ -198,7 +198,7 @@ impl Group {
         position(&self.members, id)
     }
 
-    /// Whether any life of this disk of this node is a member of the newest epoch or of the last open one.
+    /// True if any life of this disk of this node is a member of the newest epoch or of the last open one.
     pub fn seats(&self, node: NodeId, disk: DiskId) -> bool {
         let all = self.members.iter().chain(&self.last_open.members);
         all.flatten().any(|x| x.id.place() == (node, disk))
@@ -393,14 +393,14 @@ impl ClusterMap {
         self.nodes.get(&x.id.node)
     }
 
-    /// Whether this life of this node is believed to run.
+    /// True if this life of this node is believed to run.
     pub fn is_up(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.nodes
             .get(&node)
             .is_some_and(|n| n.state == NodeState::Up && n.incarnation == incarnation)
     }
 
-    /// Whether the process of a member is believed to run.
+    /// True if the process of a member is believed to run.
     pub fn runs(&self, id: MemberId) -> bool {
         self.is_up(id.node, id.incarnation)
     }

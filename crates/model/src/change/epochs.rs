@@ -267,7 +267,7 @@ pub(crate) fn sources(group: &Group) -> &[Option<Member>] {
     &group.last_open.members
 }
 
-/// Whether a member may not be listed as a joiner: it would wipe what it holds.
+/// True if a member may not be listed as a joiner: it would wipe what it holds.
 pub(crate) fn is_source(group: &Group, id: MemberId) -> bool {
     !planted(Mutant::SourceListedAsJoiner) && sources(group).iter().flatten().any(|x| x.id == id)
 }
