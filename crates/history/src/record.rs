@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::Content;
 use crate::search::{self, Call, Seen, Step, Verdict};
 
-/// The operation.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 #[allow(missing_docs)] // the commands' own names
@@ -31,7 +31,7 @@ pub enum Asked {
     GetDel,
 }
 
-/// The answer.
+/// An answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // the answers' own names
@@ -45,11 +45,11 @@ pub enum Answered {
 /// One operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// The client, which has at most one operation under way.
+    /// The client: one that has at most one operation under way.
     pub process: u32,
     /// On which key.
     pub key: String,
-    /// The operation.
+    /// The request.
     #[serde(flatten)]
     pub asked: Asked,
     /// The time of the request.
@@ -94,7 +94,7 @@ pub enum ReadError {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// The error.
+        /// The fault.
         reason: String,
     },
 }

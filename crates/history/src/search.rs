@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::content::Content;
 
-/// An operation on a key.
+/// A client's request for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the commands' own names
 pub enum Step {
@@ -24,7 +24,7 @@ pub enum Step {
     GetDel,
 }
 
-/// The answer to an operation.
+/// A client's answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)] // the answers' own names
 pub enum Seen {
@@ -98,7 +98,7 @@ pub struct Stuck {
     pub held: Option<Content>,
     /// The one that has no place: its index among the calls that were given.
     pub call: usize,
-    /// The number of all.
+    /// The number of operations.
     pub of: usize,
 }
 
@@ -186,7 +186,7 @@ impl Row {
         rest.map(|at| (at, &self.calls[at].1))
     }
 
-    /// Operations done, without the prefix that is all done.
+    /// The set of done operations, without the long beginning of which all are done.
     fn key(&self) -> (usize, Vec<u64>) {
         let mut words = self.done[(self.low / 64).min(self.done.len())..].to_vec();
         while words.last() == Some(&0) {
@@ -277,7 +277,7 @@ impl Search {
         }
     }
 
-    /// The end of the first operation that is not done.
+    /// The end of the first pending operation.
     fn horizon(&self) -> (u64, usize) {
         let mut first = (u64::MAX, 0);
         for (at, call) in self.ended.to_do() {
@@ -295,7 +295,7 @@ impl Search {
         self.ended.calls.get(self.horizon().1).map_or(0, |c| c.0)
     }
 
-    /// Candidates for the next operation, in the order in which they are tried.
+    /// The possible next operations, in the order in which they are tried.
     fn choices(&self, state: State) -> Vec<Choice> {
         let (horizon, _) = self.horizon();
         let in_time = |(_, call): &(usize, &Call)| call.called <= horizon;
