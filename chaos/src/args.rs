@@ -17,11 +17,7 @@ pub struct Args {
     /// Plants a bug in every node (a name of staves_model::mutant); needs a build with 'mutants'.
     #[arg(long, global = true)]
     pub mutant: Option<String>,
-<<<<<<< HEAD
-    /// The folder for the folders of runs.
-=======
     /// The parent of the folders of runs.
->>>>>>> main
     #[arg(long, global = true, default_value_os_t = std::env::temp_dir())]
     pub folder: PathBuf,
     /// Leave the folders of runs behind that found nothing, too.
@@ -44,11 +40,7 @@ pub enum Command {
     Rest,
     /// All scenarios and random ones, in turn, for so long.
     Long {
-<<<<<<< HEAD
-        /// Minutes in all.
-=======
         /// The minutes.
->>>>>>> main
         #[arg(long, default_value_t = 60)]
         minutes: u64,
     },
@@ -60,11 +52,7 @@ pub enum Command {
     },
     /// From kill -9 to resumed writes, so many times.
     Kills {
-<<<<<<< HEAD
-        /// The count.
-=======
         /// The number of kills.
->>>>>>> main
         #[arg(long, default_value_t = 50)]
         count: u32,
     },

@@ -176,11 +176,7 @@ fn hunt(settings: &RunSettings, wanted: &[String]) -> anyhow::Result<bool> {
     Ok(all_found)
 }
 
-<<<<<<< HEAD
-/// The sum of several runs.
-=======
 /// The totals of several runs.
->>>>>>> main
 struct Batch<'a> {
     args: &'a Args,
     settings: RunSettings,

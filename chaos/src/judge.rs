@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-//! The judgement on a run's history.
-=======
 //! The verdict on a run's history.
->>>>>>> main
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,15 +18,9 @@ const BAD_SHOWN: usize = 10;
 pub struct Stall {
     /// The key.
     pub key: String,
-<<<<<<< HEAD
-    /// Its begin, in nanoseconds of the run.
-    pub from: u64,
-    /// Its length.
-=======
     /// The beginning, in nanoseconds of the run.
     pub from: u64,
     /// The length.
->>>>>>> main
     pub length: Duration,
 }
 
@@ -59,13 +49,8 @@ pub fn worst_stall(records: &[Record], from: u64, to: u64) -> Stall {
     worst
 }
 
-<<<<<<< HEAD
-/// Adds losses beyond the scheme: each key may have become empty, once for each such loss:
-/// that is a deletion that nobody asked for and nobody knows the outcome of. A loss is the time from before
-=======
 /// Allows each key to have become empty once for each time that more was lost than the scheme bears:
 /// a loss is a deletion without a request, of unknown outcome. A loss is the time from before
->>>>>>> main
 /// the first node is killed until the last is dead: what was written in between is lost as well.
 pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Record> {
     let mut first: BTreeMap<String, u64> = BTreeMap::new();
@@ -88,11 +73,7 @@ pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Recor
     records
 }
 
-<<<<<<< HEAD
-/// The check that one order explains each key, in words.
-=======
 /// Searches one order that explains each key; the violations in words.
->>>>>>> main
 pub fn histories(records: &[Record]) -> (Checked, Vec<String>) {
     let checked = record::check(records, STEPS_MAX);
     let mut violations: Vec<String> = checked

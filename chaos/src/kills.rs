@@ -13,11 +13,7 @@ use crate::scenario::{Scenario, parse};
 /// Kills of one cluster, before a new one is made.
 const KILLS_A_RUN: u32 = 10;
 
-<<<<<<< HEAD
-/// The measurement.
-=======
 /// The measurements.
->>>>>>> main
 #[derive(Clone, Debug, Default)]
 pub struct Kills {
     /// For each kill, the longest that a client's next write anywhere took to be answered.
@@ -119,11 +115,7 @@ fn take(kills: &mut Kills, verdict: &Verdict, tell: &mut impl FnMut(String)) -> 
     Ok(())
 }
 
-<<<<<<< HEAD
-/// The time from `at` until the last contended key was written again: the largest, over the keys, of
-=======
 /// The time after `at` until the last of the contended keys was written again: the largest, over the keys, of
->>>>>>> main
 /// the gaps between writes that `at` falls into.
 fn resumed(records: &[Record], at: u64) -> (String, Duration) {
     let mut next: std::collections::BTreeMap<&str, u64> = Default::default();

@@ -15,11 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-<<<<<<< HEAD
-/// The place of clients beside those of nodes.
-=======
 /// The clients' place, beside those of nodes.
->>>>>>> main
 pub const HUB: usize = usize::MAX;
 /// Most nodes of a lab.
 pub const NODES_MAX: usize = 16;
@@ -52,11 +48,7 @@ pub(crate) fn tool(program: &str, args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-<<<<<<< HEAD
-/// The reason that labs cannot be built here.
-=======
 /// The reason that labs cannot be built here; `None` if they can.
->>>>>>> main
 pub fn impossible() -> Option<String> {
     for (program, args, package) in TOOLS {
         if tool(program, args).is_err() {

@@ -19,20 +19,12 @@ use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 use staves_resp::client::{Reply, Resp};
 
-<<<<<<< HEAD
-/// The longest that a client waits for an answer. Nodes answer after 5 s at the latest.
-=======
 /// The time that a client waits for an answer. Nodes answer after 5 s at the latest.
->>>>>>> main
 pub const PATIENCE: Duration = Duration::from_secs(12);
 const CONNECT: Duration = Duration::from_millis(1000);
 /// Operations before a client goes to another node.
 const STAY: u32 = 40;
-<<<<<<< HEAD
-/// The longest that a reader of stale values waits: it soon asks for the next key.
-=======
 /// The time that a reader waits, whose answer would be out of date: it soon asks for the next key.
->>>>>>> main
 const IMPATIENCE: Duration = Duration::from_millis(250);
 /// Rest between two operations.
 const REST: Duration = Duration::from_millis(4);
@@ -41,11 +33,7 @@ const CLIENTS_OF_MEMORY: u32 = 3;
 /// Rest after trouble.
 const PAUSE: Duration = Duration::from_millis(60);
 
-<<<<<<< HEAD
-/// The state shared by all clients and the run.
-=======
 /// The state that all clients and the run share.
->>>>>>> main
 pub struct Shared {
     begun: Instant,
     doors: Mutex<Vec<SocketAddr>>,
@@ -121,11 +109,7 @@ impl Shared {
         lock(&self.records).clone()
     }
 
-<<<<<<< HEAD
-    /// The violations seen by clients: nodes that kept them waiting without an excuse.
-=======
     /// The clients' complaints: nodes that kept them waiting and had no excuse.
->>>>>>> main
     pub fn hangs(&self) -> Vec<String> {
         lock(&self.hangs).clone()
     }
@@ -175,11 +159,7 @@ impl Shared {
 /// The contended keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keys {
-<<<<<<< HEAD
-    /// The count.
-=======
     /// The number of keys.
->>>>>>> main
     pub count: usize,
     /// All are counted and none is ever taken away: whatever is done twice shows for good. Otherwise of
     /// every two, one is a text and one is counted.
@@ -199,11 +179,7 @@ impl Keys {
         }
     }
 
-<<<<<<< HEAD
-    /// An operation for one. The first counted one is never deleted.
-=======
     /// Chooses the request for a key. The first counted one is never taken away.
->>>>>>> main
     fn choose(self, rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
         let dice = rng.random_range(0..100);
         let (counted, forever) = (at % 2 == 1, at == 1);
@@ -442,11 +418,7 @@ fn answered(reply: Reply) -> Answered {
     }
 }
 
-<<<<<<< HEAD
-/// True for errors after which the command was certainly not done.
-=======
 /// True if an error certainly means that the command was not done.
->>>>>>> main
 fn nothing_done(error: &str) -> bool {
     ["TRYAGAIN", "OOM", "CLUSTERDOWN", "MOVED", "LOADING"]
         .iter()

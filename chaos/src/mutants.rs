@@ -65,15 +65,9 @@ pub const HUNTS: [Hunt; 8] = [
 pub struct Hunted {
     /// After how many runs.
     pub runs: u32,
-<<<<<<< HEAD
-    /// The violation that showed the bug.
-    pub found: Option<String>,
-    /// The other violations of the last run.
-=======
     /// The violation that showed the bug; `None` if nothing did.
     pub found: Option<String>,
     /// The other complaints of the last run.
->>>>>>> main
     pub others: Vec<String>,
 }
 

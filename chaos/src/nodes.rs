@@ -18,11 +18,7 @@ use serde_json::Value;
 use crate::lab::{Lab, tool};
 use crate::load::files::block;
 
-<<<<<<< HEAD
-/// The prefix of the folders of runs; the process's id follows.
-=======
 /// The beginning of the names of runs' folders; the process's id follows.
->>>>>>> main
 pub(crate) const FOLDER: &str = "staves-chaos-";
 /// Memory of each node.
 const MEMORY: &str = "192MiB";
@@ -31,21 +27,12 @@ const MEMORY: &str = "192MiB";
 const DISK: &str = "size=12m";
 /// Bits that are flipped at a time, each in another block.
 const FLIPS: usize = 200;
-<<<<<<< HEAD
-/// The name of the memory in which a node keeps blocks of files.
-const BLOCKS: &str = "memfd:staves-blocks";
-/// The longest that a request for status may take.
-const STATUS: Duration = Duration::from_millis(800);
-
-/// The options that nodes are started with.
-=======
 /// The name of the memory that a node keeps blocks of files in.
 const BLOCKS: &str = "memfd:staves-blocks";
 /// The bound on a request to a door for status.
 const STATUS: Duration = Duration::from_millis(800);
 
 /// The setup of the nodes.
->>>>>>> main
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The `staves` program.
@@ -282,11 +269,7 @@ impl Nodes {
         ended
     }
 
-<<<<<<< HEAD
-    /// Panics of nodes' threads since the last call, survived by the process or not.
-=======
     /// The panics of nodes' threads since the last call, whether or not the process outlived them.
->>>>>>> main
     pub fn panics(&mut self) -> anyhow::Result<Vec<(usize, String)>> {
         let mut all = Vec::new();
         for at in 0..self.nodes.len() {
@@ -378,11 +361,7 @@ fn panics_in(text: &str) -> (u64, Vec<String>) {
     (read, panics)
 }
 
-<<<<<<< HEAD
-/// The status of the cluster at a node's HTTP port.
-=======
 /// The status of the cluster by a node's HTTP door.
->>>>>>> main
 pub fn status(address: &str) -> anyhow::Result<Value> {
     let to: SocketAddr = format!("{address}:1680").parse().context("an address")?;
     let mut stream = TcpStream::connect_timeout(&to, STATUS)?;

@@ -23,28 +23,16 @@ use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
 use crate::watch::Watch;
 
-<<<<<<< HEAD
-/// The longest that the cluster may take to be whole again.
-const HEALING: Duration = Duration::from_secs(90);
-/// The same, where a planted bug may be what it takes so long for.
-const HEALING_HUNTED: Duration = Duration::from_secs(20);
-/// The longest that a node may take to stop.
-=======
 /// The bound on the cluster's recovery.
 const HEALING: Duration = Duration::from_secs(90);
 /// The same, where a planted bug may be what it takes so long for.
 const HEALING_HUNTED: Duration = Duration::from_secs(20);
 /// The bound on a node's orderly stop.
->>>>>>> main
 const STOPPING: Duration = Duration::from_secs(25);
 /// The process number of the reader at the end.
 const READER: u32 = 1_000_000;
 
-<<<<<<< HEAD
-/// The settings of a run besides its scenario.
-=======
 /// The options of a run besides its scenario.
->>>>>>> main
 #[derive(Clone, Debug)]
 pub struct RunSettings {
     /// The `staves` program.
@@ -55,30 +43,18 @@ pub struct RunSettings {
     pub mutant: Option<String>,
     /// Words of the violation that is hunted for, any of these: once it is seen, the run need not go on.
     pub wanted: Option<&'static [&'static str]>,
-<<<<<<< HEAD
-    /// The folder for the folders of runs.
-=======
     /// The parent of the folders of runs.
->>>>>>> main
     pub folder: PathBuf,
     /// Leave the folder behind in any case.
     pub keep: bool,
 }
 
-<<<<<<< HEAD
-/// The result of a run.
-=======
 /// The verdict on a run.
->>>>>>> main
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// The scenario's name.
     pub name: String,
-<<<<<<< HEAD
-    /// The violations.
-=======
     /// The violations; nothing if all is well.
->>>>>>> main
     pub violations: Vec<String>,
     /// Operations in the history.
     pub operations: usize,
@@ -94,11 +70,7 @@ pub struct Verdict {
     pub kills: Vec<u64>,
     /// The events, with times.
     pub story: String,
-<<<<<<< HEAD
-    /// The folder of logs and history, if it was kept.
-=======
     /// The folder of logs and history, if they were left behind.
->>>>>>> main
     pub folder: Option<PathBuf>,
     /// The history, as JSON lines, while the folder is there.
     pub history: PathBuf,
@@ -114,11 +86,7 @@ struct Runner<'a> {
     shared: Arc<Shared>,
     watch: Watch,
     rng: SmallRng,
-<<<<<<< HEAD
-    /// The subject of the last step.
-=======
     /// The nodes of the last step.
->>>>>>> main
     last: Vec<usize>,
     /// Nodes that are not meant to run.
     down: BTreeSet<usize>,
@@ -219,11 +187,7 @@ impl Runner<'_> {
         let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
     }
 
-<<<<<<< HEAD
-    /// True once the violation that is hunted for has been seen.
-=======
     /// True if a violation that is hunted for has been seen.
->>>>>>> main
     fn is_found(&self) -> bool {
         self.settings.wanted.is_some_and(|words| {
             let seen = self.watch.violations();
@@ -331,11 +295,7 @@ impl Runner<'_> {
         self.healthy_within(self.healing())
     }
 
-<<<<<<< HEAD
-    /// The longest that all may take to be well again.
-=======
     /// The bound on recovery in this run.
->>>>>>> main
     fn healing(&self) -> Duration {
         match self.settings.wanted {
             Some(_) => HEALING_HUNTED,
@@ -391,11 +351,7 @@ impl Runner<'_> {
         }
     }
 
-<<<<<<< HEAD
-    /// True if the report has a status of this node from its present process.
-=======
     /// True if the report has this node's status from its present process.
->>>>>>> main
     fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
         let native = format!("{}:1600", self.lab.address(at));
         let nodes = said["nodes"].as_array();
@@ -459,11 +415,7 @@ impl Runner<'_> {
         }
     }
 
-<<<<<<< HEAD
-    /// The subject of a step.
-=======
     /// The nodes of a step.
->>>>>>> main
     fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
         let running: Vec<usize> = self.nodes.running();
         let nodes = match who {
@@ -857,11 +809,7 @@ impl Runner<'_> {
     }
 }
 
-<<<<<<< HEAD
-/// True if every bucket has its members and the directory its voters. `status --check` fails for every node
-=======
 /// True if every bucket has its members and the directory its voters. `status --check` misses every node
->>>>>>> main
 /// that is not up; here some stay away on purpose.
 fn is_whole(said: &serde_json::Value) -> bool {
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();

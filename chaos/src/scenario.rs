@@ -22,26 +22,16 @@ use std::time::Duration;
 use crate::lab::NODES_MAX;
 use crate::load::Keys;
 
-<<<<<<< HEAD
-/// The subject of a step.
-=======
 /// The nodes of a step.
->>>>>>> main
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Who {
     /// These, counted from 0.
     Nodes(Vec<usize>),
     /// So many of those that run, by the seed.
     Random(usize),
-<<<<<<< HEAD
-    /// The directory's leader at that time.
-    Leader,
-    /// The subject of the last step.
-=======
     /// The current leader of the directory.
     Leader,
     /// The nodes of the last step.
->>>>>>> main
     Last,
     /// All.
     Every,
@@ -109,11 +99,7 @@ impl Action {
 pub struct Step {
     /// As it was written.
     pub text: String,
-<<<<<<< HEAD
-    /// The wait before it.
-=======
     /// The pause before it.
->>>>>>> main
     pub after: Duration,
     /// The action.
     pub action: Action,
@@ -130,11 +116,7 @@ pub struct Scenario {
     pub nodes: usize,
     /// The pool's scheme.
     pub scheme: String,
-<<<<<<< HEAD
-    /// The number of clients that work on contended keys; by default three more than nodes.
-=======
     /// The clients on contended keys; three more than nodes if the file has no number.
->>>>>>> main
     pub clients: usize,
     /// Such keys.
     pub keys: Keys,
@@ -146,11 +128,7 @@ pub struct Scenario {
     pub clocks_apart: bool,
     /// More is lost than the scheme bears.
     pub losses: bool,
-<<<<<<< HEAD
-    /// The longest that a key may go without an answer.
-=======
     /// The longest time that a key may go without an answer.
->>>>>>> main
     pub stall_max: Duration,
     /// The steps, in order.
     pub steps: Vec<Step>,

@@ -39,20 +39,12 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(to)
 }
 
-<<<<<<< HEAD
-/// True if the second checker is available.
-=======
 /// True if there is one.
->>>>>>> main
 pub fn is_there() -> bool {
     program().is_some()
 }
 
-<<<<<<< HEAD
-/// The verdict on each key that is not fine: "bad" or "unknown".
-=======
 /// The second checker's judgement of each key that is not fine: "bad" or "unknown".
->>>>>>> main
 pub fn judge(history: &Path) -> anyhow::Result<Option<Vec<(String, String)>>> {
     let Some(program) = program() else {
         return Ok(None);
@@ -74,11 +66,7 @@ pub fn judge(history: &Path) -> anyhow::Result<Option<Vec<(String, String)>>> {
     Ok(Some(text.lines().filter_map(pair).collect()))
 }
 
-<<<<<<< HEAD
-/// Disagreements with our own checker. A key that either left undecided is none.
-=======
 /// The disagreements with our own checker. An undecided judgement of either is none.
->>>>>>> main
 pub fn opinion(history: &Path, ours: &Checked) -> anyhow::Result<Vec<String>> {
     let Some(theirs) = judge(history)? else {
         return Ok(Vec::new());

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-//! Checks on the nodes' reports of the directory while things break: terms and revisions never go back, and a
-=======
 //! The nodes' views of the directory while things break: terms and revisions never go back, and a
->>>>>>> main
 //! term has one leader.
 
 use std::collections::BTreeMap;
@@ -17,11 +13,7 @@ use crate::nodes::status;
 
 const REST: Duration = Duration::from_millis(100);
 
-<<<<<<< HEAD
-/// The reports so far.
-=======
 /// The views so far.
->>>>>>> main
 #[derive(Default, Debug)]
 pub struct Seen {
     /// By node: the highest term and revision that it reported.

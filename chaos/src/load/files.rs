@@ -42,11 +42,7 @@ const COMPLAINTS_MAX: u64 = 10;
 /// Most that a file has to be opened anew at the end until it is read whole.
 const TRIES: u32 = 200;
 
-<<<<<<< HEAD
-/// Counts of what readers found, without the violations.
-=======
 /// The readers' counts, but for complaints.
->>>>>>> main
 #[derive(Default)]
 struct Tally {
     /// Reads that were answered, and checked.
@@ -81,11 +77,7 @@ pub struct Files {
     mounts: Vec<Mount>,
 }
 
-<<<<<<< HEAD
-/// The way to read a file.
-=======
 /// The way in which a file is read.
->>>>>>> main
 #[derive(Clone)]
 enum Way {
     /// Through a mount, by its place among them and its folder.
@@ -94,11 +86,7 @@ enum Way {
     Client(Vec<String>),
 }
 
-<<<<<<< HEAD
-/// The reason that something was not read.
-=======
 /// The reason that bytes were not read.
->>>>>>> main
 #[derive(Debug)]
 enum Failed {
     /// Another version is there.

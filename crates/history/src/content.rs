@@ -26,11 +26,7 @@ impl Content {
         Content::of(n.to_string().as_bytes())
     }
 
-<<<<<<< HEAD
-    /// Its length in bytes.
-=======
     /// The number of bytes.
->>>>>>> main
     #[allow(clippy::len_without_is_empty)] // nobody asks
     pub fn len(&self) -> u64 {
         self.len

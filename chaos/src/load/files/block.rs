@@ -2,11 +2,7 @@
 
 /// Bytes of a block.
 pub const BYTES: u64 = 512;
-<<<<<<< HEAD
-/// The prefix of each.
-=======
 /// The first bytes of each.
->>>>>>> main
 pub const MAGIC: [u8; 8] = *b"stvchaos";
 
 /// Appends the block of a file's version at an offset.

@@ -10,11 +10,7 @@ use anyhow::{Context, bail};
 use super::NAME;
 use crate::lab::tool;
 
-<<<<<<< HEAD
-/// The longest that a mount may take.
-=======
 /// The bound on mounting.
->>>>>>> main
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A mount; taken away when dropped.
@@ -87,11 +83,7 @@ impl Mount {
         &self.point
     }
 
-<<<<<<< HEAD
-    /// The last output of its process if that ended by itself; reported once.
-=======
     /// The last words of its process, if it ended by itself; returned once.
->>>>>>> main
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;

@@ -29,19 +29,11 @@ pub struct Source {
 struct Known {
     /// Odd while it is being overwritten; else the double of its version.
     count: AtomicU64,
-<<<<<<< HEAD
-    /// The time of its last change, in nanoseconds of the run.
-    changed_ns: AtomicU64,
-}
-
-/// The known state of a file at a time.
-=======
     /// The time of the last change, in nanoseconds of the run.
     changed_ns: AtomicU64,
 }
 
 /// The state of a file at a time.
->>>>>>> main
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     /// Odd while it is being overwritten; else the double of its version.
@@ -57,11 +49,7 @@ pub fn name(number: usize) -> String {
     format!("f{number:02}")
 }
 
-<<<<<<< HEAD
-/// True for files that are overwritten in place; others are replaced by renaming.
-=======
 /// True if a file is overwritten in place; others are replaced by renaming.
->>>>>>> main
 pub fn in_place(number: usize) -> bool {
     number.is_multiple_of(2)
 }
@@ -94,20 +82,12 @@ impl Source {
         })
     }
 
-<<<<<<< HEAD
-    /// Its folder.
-=======
     /// The folder.
->>>>>>> main
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-<<<<<<< HEAD
-    /// The known state of a file now.
-=======
     /// The state of a file now.
->>>>>>> main
     pub fn state(&self, number: usize) -> State {
         let now_ns = self.shared.now();
         let known = &self.files[number];
