@@ -1,4 +1,4 @@
-//! Errors between two processes, by what the caller can do about them.
+//! The failures between two processes, by the caller's possible reaction.
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub enum NetError {
         kind: io::ErrorKind,
         /// Its text.
         reason: String,
-        /// The time spent trying.
+        /// The time of the tries.
         waited_ms: u32,
     },
     /// Connected, but the other side did not greet back as it should. Nothing was done.
@@ -40,7 +40,7 @@ pub enum NetError {
         addr: String,
         /// The node that should be there.
         wanted: NodeId,
-        /// The node that is.
+        /// The node that is there.
         found: NodeId,
     },
     /// The map has no address for the node. Nothing was done.
@@ -68,7 +68,7 @@ pub enum NetError {
         addr: String,
         /// The reason.
         reason: String,
-        /// The evidence that it gives of the other side.
+        /// The sign of life or death in it, if any.
         sign: Option<Sign>,
     },
     /// The answer took too long. The request may or may not have been done.
@@ -80,9 +80,9 @@ pub enum NetError {
         what: &'static str,
         /// The time that it had.
         waited_ms: u64,
-        /// True if it was sent.
+        /// True if it had been sent at all.
         sent: bool,
-        /// True if anything was received after that: late, not silent.
+        /// True if the other side sent anything after that: it is late and not silent.
         heard: bool,
     },
     /// The other side answered with an error packet.
@@ -102,13 +102,13 @@ pub enum NetError {
         addr: String,
         /// The message that was asked.
         what: &'static str,
-        /// The message received.
+        /// The message that came.
         got: &'static str,
     },
 }
 
 impl NetError {
-    /// True if the request was certainly not done.
+    /// True if the request was certainly not executed.
     pub fn nothing_done(&self) -> bool {
         match self {
             NetError::Connect { .. }
@@ -122,7 +122,7 @@ impl NetError {
         }
     }
 
-    /// The sign that it gives of the other side's life (row D5).
+    /// The sign of the other side's life or death in it (row D5), if any.
     pub fn sign(&self) -> Option<Sign> {
         match self {
             NetError::Connect {

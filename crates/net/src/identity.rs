@@ -70,7 +70,7 @@ impl Identity {
         self
     }
 
-    /// The present identity.
+    /// The current identity.
     pub fn who(&self) -> Who {
         *self.who.read()
     }

@@ -1,10 +1,10 @@
-//! The queue of one connection, and the writer that writes all of it at once.
+//! The messages that wait to be written to one connection, and the writer that writes all of them at once.
 //!
 //! Anyone may put a message in from any thread: it is encoded at once, under a short lock, behind the
 //! messages that wait already, into a chunk that they share. The writer takes all chunks and gives
-//! them to the kernel in one vectored write: the more is said, the fewer system calls each word costs.
-//! A sender may write at once, on its own thread ([`Outbox::write_now`]),
-//! and so spares the waking of the writer; what the kernel does not take then is the writer's.
+//! them to the kernel in one vectored write: the more messages, the fewer system calls each costs.
+//! A sender that has put in its last message may write at once, on its own thread ([`Outbox::write_now`]),
+//! and so spares the waking of the writer; the writer gets the bytes that the kernel does not take then.
 //!
 //! Large messages wait apart and leave frame by frame, after whatever small ones there are by then: a
 //! value of half a gigabyte holds up a promise by one frame, not by itself.
@@ -34,7 +34,7 @@ const BULK_BYTES: usize = 64 << 10;
 /// Most bytes of each kind taken out at a time (and one chunk, or one frame, more), and so the longest
 /// that a message just put in waits for others, and the most that a caller of `write_now` writes.
 const TAKE_BYTES: usize = 1 << 20;
-/// The shortest time that counts as waiting.
+/// A message that waited less than this counts as not having waited.
 const WAITED_MIN: Duration = Duration::from_millis(10);
 /// Most pieces taken out at a time.
 const PIECES_MAX: usize = 512;
@@ -83,7 +83,7 @@ impl Waiting {
     }
 }
 
-/// Pieces taken out to be written, and the progress of the first.
+/// The bytes that were taken out to be written, and the progress.
 #[derive(Default)]
 struct Writing {
     rest: VecDeque<Piece>,
@@ -219,7 +219,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// True if nothing more should be put in for now.
+    /// True if no more should be put in for now.
     pub(crate) fn is_full(&self) -> bool {
         self.queued.load(Ordering::Relaxed) >= self.queued_max
     }
@@ -503,7 +503,7 @@ fn aged(frames: BytesMut, waited: Duration) -> BytesMut {
     kept
 }
 
-/// Bytes of headers in a message of `encoded` bytes; the limit is on the body.
+/// The bytes of headers for a message with `encoded` bytes; the limit is on the body.
 fn frames_overhead(encoded: usize) -> usize {
     encoded.div_ceil(frame::FRAME_BODY_MAX + HEADER_BYTES) * HEADER_BYTES
 }

@@ -59,11 +59,11 @@ pub type Evidence = Arc<dyn Fn(NodeId, Sign) + Send + Sync>;
 pub struct PeerStats {
     /// The peer.
     pub node: NodeId,
-    /// Its address.
+    /// The address.
     pub addr: String,
     /// True if the link is up.
     pub connected: bool,
-    /// The last error of connecting.
+    /// The reason of the last failure to connect, if any.
     pub trouble: Option<String>,
     /// Bytes of group traffic that wait.
     pub queued_bytes: usize,

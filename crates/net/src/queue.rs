@@ -38,7 +38,7 @@ struct Block {
 
 #[derive(Default)]
 struct Blocks {
-    /// Messages sent before the rest.
+    /// The messages that go before the others.
     urgent: VecDeque<Block>,
     queue: VecDeque<Block>,
     /// Of both.
@@ -198,7 +198,7 @@ impl Blocks {
     }
 }
 
-/// True for messages that are short and useless if late. Deltas keep their order among themselves: one that
+/// True for short messages that are useless if they come late. Deltas keep their order among themselves: one that
 /// came before its predecessor would only be asked for again.
 fn is_urgent(message: &GroupMessage) -> bool {
     match message {

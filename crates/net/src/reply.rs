@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::outbox::{NotPut, Outbox};
 
-/// The debts of a connection: requests begun and not answered.
+/// The requests of a connection that have begun and are not answered.
 pub(crate) struct Owed {
     state: Mutex<OwedState>,
     /// Wakes the reader when something was answered.
@@ -101,12 +101,12 @@ impl Reply {
         }
     }
 
-    /// The time at which the requester stops waiting; `None` without a deadline.
+    /// The end of the asker's wait; `None` if the request has none.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// True if the requester has stopped waiting.
+    /// True if the asker has stopped waiting.
     pub fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }

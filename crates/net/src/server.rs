@@ -24,7 +24,7 @@ use crate::session::serve;
 /// The other side of an accepted connection.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Its address.
+    /// The address that it connected from.
     pub addr: SocketAddr,
     /// Its hello.
     pub hello: Hello,
@@ -32,10 +32,10 @@ pub struct PeerInfo {
     pub connection: u64,
 }
 
-/// Handles the messages of a server. Called on the connection's task, in the order of arrival: it
+/// The handler of a server's messages. Called on the connection's task, in the order of arrival: it
 /// MUST return soon (hand over, do not work), and MUST NOT block.
 pub trait Handler: Send + Sync + 'static {
-    /// True if the connection is accepted. Version and cluster have been checked.
+    /// Admits or rejects the connection. Version and cluster have been checked.
     fn admit(&self, _hello: &Hello) -> Result<(), ErrorPacket> {
         Ok(())
     }
@@ -48,7 +48,7 @@ pub trait Handler: Send + Sync + 'static {
     fn request(&self, peer: &PeerInfo, request: Message, reply: Reply);
 }
 
-/// The state shared by all connections of a server.
+/// The state that all connections of a server share.
 pub(crate) struct Shared<H> {
     pub(crate) identity: Identity,
     pub(crate) options: Options,

@@ -1,4 +1,4 @@
-//! Bytes that this process has sent.
+//! The bytes that this process sends to others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
