@@ -286,7 +286,9 @@ fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     both.iter()
         .for_each(|node| node.pause(Duration::from_secs(3)));
     std::thread::scope(|scope| {
-        both.map(|node| scope.spawn(|| node.kill()));
+        for node in both {
+            scope.spawn(|| node.kill());
+        }
     });
     wait_until("both losses are seen to", || metric(&cluster, LOSSES) == 2);
     let there = in_memory(&cluster, &file);
