@@ -18,7 +18,7 @@ pub fn flush() -> anyhow::Result<()> {
     written(std::io::stdout().flush())
 }
 
-/// What came of writing to stdout.
+/// The result of writing to stdout; a reader that has gone is no error.
 pub fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -125,7 +125,7 @@ pub fn number(count: u64) -> String {
     text
 }
 
-/// What is there, or a dash.
+/// The text, or a dash if there is none.
 pub fn or_dash(text: Option<String>) -> String {
     text.filter(|text| !text.is_empty())
         .unwrap_or_else(|| "-".into())

@@ -25,7 +25,7 @@ pub enum Pool {
         name: String,
         /// What it holds
         #[arg(long, value_enum, default_value = "cache")]
-        kind: Kind,
+        kind: KindName,
         /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
         /// they come from their source again)
         #[arg(long)]
@@ -72,9 +72,9 @@ pub enum Pool {
     },
 }
 
-/// What a pool holds.
+/// The kind of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Kind {
+pub enum KindName {
     /// Keys and values
     Cache,
     /// Regions of flat bytes
@@ -113,10 +113,10 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
                 buckets,
-                may_start_empty: *kind != Kind::Memory && !wait_when_lost,
+                may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
             let then = made(name, kind, scheme, buckets, *memory);
-            said(out, name, "created", &then, overcommitted(&cluster.map()?))
+            print_result(out, name, "created", &then, overcommitted(&cluster.map()?))
         }
         Pool::Set {
             name,
@@ -128,45 +128,47 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
     }
 }
 
-fn kind_of(kind: &Kind) -> PoolKind {
+fn kind_of(kind: &KindName) -> PoolKind {
     match kind {
-        Kind::Cache => PoolKind::Cache,
-        Kind::Memory => PoolKind::Memory {
+        KindName::Cache => PoolKind::Cache,
+        KindName::Memory => PoolKind::Memory {
             regions: Vec::new(),
         },
-        Kind::Files => PoolKind::Files(Holdings::default()),
+        KindName::Files => PoolKind::Files(Holdings::default()),
     }
 }
 
 /// The scheme and the buckets of a new pool, asked for or usual.
 fn shape(
-    kind: &Kind,
+    kind: &KindName,
     scheme: Option<Scheme>,
     buckets: Option<u32>,
 ) -> Result<(Scheme, u32), Failure> {
     let wrong = match (kind, scheme, buckets) {
-        (Kind::Memory, _, Some(_)) => {
+        (KindName::Memory, _, Some(_)) => {
             "a memory pool takes no --buckets: they come with its regions"
         }
-        (Kind::Files, Some(_), _) => {
+        (KindName::Files, Some(_), _) => {
             "a files pool takes no --scheme: what is lost of it comes from its source again"
         }
-        (Kind::Memory, ..) => return Ok((scheme.unwrap_or(SCHEME), 0)),
-        (Kind::Cache, ..) => return Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(BUCKETS))),
-        (Kind::Files, ..) => return Ok((Scheme { m: 1, k: 0 }, buckets.unwrap_or(FILES_BUCKETS))),
+        (KindName::Memory, ..) => return Ok((scheme.unwrap_or(SCHEME), 0)),
+        (KindName::Cache, ..) => return Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(BUCKETS))),
+        (KindName::Files, ..) => {
+            return Ok((Scheme { m: 1, k: 0 }, buckets.unwrap_or(FILES_BUCKETS)));
+        }
     };
     Err(Failure::Own(Own::Usage, wrong.into()))
 }
 
-/// What a new pool is, and what to do with it.
-fn made(name: &str, kind: &Kind, scheme: Scheme, buckets: u32, memory: Size) -> String {
+/// Describes a new pool, and the next step.
+fn made(name: &str, kind: &KindName, scheme: Scheme, buckets: u32, memory: Size) -> String {
     let buckets = count(buckets, "bucket");
     match kind {
-        Kind::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
-        Kind::Memory => format!(
+        KindName::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
+        KindName::Memory => format!(
             "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
         ),
-        Kind::Files => format!(
+        KindName::Files => format!(
             "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
         ),
     }
@@ -205,7 +207,7 @@ fn set(
     let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
     let warnings: Vec<String> = less.into_iter().chain(warning).collect();
     let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-    said(out, name, "set", then, warning)
+    print_result(out, name, "set", then, warning)
 }
 
 fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Result<()> {
@@ -231,10 +233,10 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
         "files" => "its memory is free; the files are where they always were, in their sources",
         _ => "all that it held is gone",
     };
-    said(out, name, "deleted", then, used.map(goes_on))
+    print_result(out, name, "deleted", then, used.map(goes_on))
 }
 
-/// Which mounts use datasets, as far as they told a node lately.
+/// The mounts that use datasets, by their last reports to nodes.
 pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<String> {
     let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
     let uses = facts.flat_map(|facts| &facts.uses);
@@ -246,14 +248,14 @@ pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<Str
     (!mounts.is_empty()).then(|| format!("mounted at {}", mounts.join(", ")))
 }
 
-/// What becomes of mounts whose memory is taken away.
+/// Describes the fate of mounts whose memory is taken away.
 pub fn goes_on(mounted: String) -> String {
     format!(
         "it is still {mounted}: what is read there comes from the source from now on, as slowly as that is"
     )
 }
 
-/// What a pool does not bear any more with a scheme of fewer copies or less parity.
+/// The losses that a pool does not bear any more with a scheme of fewer copies or less parity.
 fn bears_less(now: Scheme, then: Scheme) -> Option<String> {
     (now.m == then.m && then.k < now.k).then(|| match then.k {
         0 => format!("no loss at all with {then}: what a node holds of it is gone with the node"),
@@ -294,7 +296,7 @@ fn holds_what_is_there(report: &StatusReport, name: &str, budget: u64) -> Result
     Err(Failure::Wire(ErrorCode::Refused, text))
 }
 
-fn said(
+fn print_result(
     out: Format,
     name: &str,
     what: &str,
@@ -308,7 +310,7 @@ fn said(
     output::answer(out, &answer, |_| format!("pool '{name}': {what}; {then}"))
 }
 
-/// Whether the pools together may take more of a node than it has: then the first to come has it.
+/// A warning if the pools together may take more of a node than it has: then the first to come has it.
 fn overcommitted(map: &ClusterMap) -> Option<String> {
     let pools: u64 = map.pools.values().map(|pool| pool.node_budget_bytes).sum();
     let least = map.nodes.values().min_by_key(|node| node.memory_bytes)?;
