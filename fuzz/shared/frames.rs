@@ -1,9 +1,12 @@
-//! What must hold of the native protocol's decoder, whatever comes.
+//! The invariants of the native protocol's decoder, whatever comes.
 
 use bytes::BytesMut;
+use staves_wire::cache::Op;
 use staves_wire::frame::{
     Decoder, FRAME_BODY_MAX, FRAME_FORMAT, FrameError, HEADER_BYTES, Incoming, Limits, MAGIC, Raw,
 };
+use staves_wire::memory::Action;
+use staves_wire::service::Body;
 use staves_wire::{Message, Opcode};
 
 /// Small, so that they are met.
@@ -13,7 +16,7 @@ const LIMITS: Limits = Limits {
     unfinished_bytes_max: 6000,
 };
 
-/// How many messages decoded. The first byte says how: its lowest bit, whether checksums are put right
+/// Returns the number of decoded messages. The first byte chooses the mode: its lowest bit, whether checksums are put right
 /// first (chance does not find them); the others, into reads of how many bytes the rest is cut.
 pub fn frames(data: &[u8]) -> usize {
     let Some((how, rest)) = data.split_first() else {
@@ -47,7 +50,7 @@ fn repair(bytes: &mut [u8]) {
     }
 }
 
-/// What the decoder makes of it in reads of so many bytes, and the error that ended it.
+/// The decoder's output for reads of so many bytes, and the error that ended it.
 fn decode(input: &[u8], read_bytes: usize) -> (Vec<Incoming>, Option<FrameError>) {
     let mut decoder = Decoder::new(LIMITS);
     let mut buffer = BytesMut::new();
@@ -86,6 +89,19 @@ fn look_into(incoming: &Incoming) -> bool {
     message.put_body(&mut again);
     // Behind what it is made of there may have been a newer version's fields.
     let back = Message::decode(opcode, header.epoch, again.freeze());
-    assert_eq!(back, Ok(message));
+    assert_eq!(back.as_ref(), Ok(&message));
+    if let Message::Service(request) = &message {
+        request.ops.iter().for_each(|op| look_into_body(&op.body));
+    }
     true
+}
+
+/// A body that is an operation of a service is the only one that is this operation.
+fn look_into_body(body: &Body) {
+    if let Ok(op) = Op::from_body(body) {
+        assert_eq!(op.to_body(), *body);
+    }
+    if let Ok(action) = Action::from_body(body) {
+        assert_eq!(action.into_body(&mut BytesMut::new()), *body);
+    }
 }

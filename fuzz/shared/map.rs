@@ -1,11 +1,12 @@
-//! What must hold of the cluster's map, whatever is proposed, and of one that somebody sends.
+//! The invariants of the cluster's map, whatever is proposed, and of one that somebody sends.
 
 use bytes::Bytes;
 use staves_model::capacity::{Capacity, Own};
+use staves_model::testing::new_node;
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, HASH_SLOTS, HashSlot, Holdings, Incarnation,
-    Keeper, KeeperConfig, Medium, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, PoolId, PoolKind,
-    Ring, Scheme, Time, whom_to_ping,
+    Keeper, KeeperConfig, Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, PoolId,
+    PoolKind, Ring, Scheme, Time, whom_to_ping,
 };
 use staves_wire::directory::MapAnswer;
 
@@ -68,22 +69,13 @@ pub fn start() -> ClusterMap {
     map
 }
 
-/// What makes it.
+/// The source of random changes.
 pub fn beginnings() -> Vec<Change> {
     let mut all = vec![Change::Bootstrap {
         cluster: ClusterId(7),
     }];
     for n in 1..=3 {
-        all.push(Change::NodeUp {
-            id: None,
-            name: format!("n{n}"),
-            zone: None,
-            native: format!("10.0.0.{n}:1600"),
-            resp: format!("10.0.0.{n}:6379"),
-            admin: format!("10.0.0.{n}:1680"),
-            memory_bytes: 1 << 30,
-            durable: true,
-        });
+        all.push(new_node(&format!("n{n}"), 1 << 30));
     }
     let memory = PoolKind::Memory {
         regions: Vec::new(),
@@ -121,14 +113,14 @@ pub fn beginnings() -> Vec<Change> {
 /// Others that a cluster like that may be asked for.
 pub fn proposals() -> Vec<Change> {
     let (n1, n2) = (NodeId(1), NodeId(2));
-    let life = |n: NodeId| Incarnation(n.0);
     let pin = Pin {
         dataset: "data".into(),
         path: b"genome.fa".to_vec(),
         size: 1 << 20,
         version: "v".into(),
     };
-    let member = |n: NodeId| Some((n, life(n)));
+    let life = |n: NodeId| Incarnation(n.0);
+    let member = |n: NodeId| Some(MemberId::new(n, life(n)));
     let epoch = NewEpoch {
         group: GroupId(1),
         epoch: Epoch(1),
@@ -217,7 +209,7 @@ pub fn sent() -> Vec<u8> {
     postcard::to_allocvec(&start()).expect("plain data always encodes")
 }
 
-/// What nodes, clients and tools look up in a map.
+/// The look-ups of nodes, clients and tools in a map.
 fn go_by(map: &ClusterMap) {
     for pool in map.pools.values() {
         for slot in [0, 1, 8191, HASH_SLOTS - 1].map(HashSlot) {
@@ -263,7 +255,7 @@ fn go_by(map: &ClusterMap) {
         }
     }
     for group in map.groups.values() {
-        let _ = group.tolerates(|node, life| map.is_up(node, life));
+        let _ = group.tolerates(|id| map.runs(id));
         for (slot, member) in group.listed() {
             let _ = (
                 group.bucket_slot(slot),

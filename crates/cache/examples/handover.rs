@@ -8,12 +8,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Options};
+use staves_cache::{Bucket, Cache, Options};
 use staves_group::{DirectoryCall, Event, Member};
 use staves_model::{
-    Epoch, Group, GroupId, Incarnation, LastOpen, MemberSlot, NodeId, PoolId, Revision, Time,
-    hash_slot,
+    Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
+    Time, hash_slot,
 };
+use staves_service::{AnswerRef, Ask, BucketEffects};
 use staves_store::{Arena, Budget, extents_for};
 use staves_wire::cache::{Condition, Op};
 
@@ -28,16 +29,15 @@ const IN_FLIGHT: usize = 4;
 
 /// An open bucket without copies: a fresh epoch, as the directory would commit and open it.
 fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
-    let (group, me, life) = (GroupId(id), NodeId(1), Incarnation(1));
+    let (group, me) = (GroupId(id), MemberId::new(NodeId(1), Incarnation(1)));
     let options = staves_group::Options {
         lease: Duration::from_secs(3600),
         ..Default::default()
     };
-    let member = Member::new(options, group, me, life, arena.clone(), budget.clone());
-    let mut bucket = Bucket::new(Options::default(), member, me, life);
+    let member = Member::new(options, group, me, arena.clone(), budget.clone());
+    let mut bucket = Cache::bucket(Options::default(), member);
     let listed = Some(staves_model::Member {
-        node: me,
-        incarnation: life,
+        id: me,
         complete: true,
     });
     let mut entry = Group {
@@ -78,7 +78,7 @@ fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
     bucket.step(now, Event::Map(Arc::new(entry)), &mut out);
     let lease = Event::Lease {
         epoch: Epoch(1),
-        incarnation: life,
+        incarnation: me.incarnation,
         clock: now,
     };
     bucket.step(now, lease, &mut out);
@@ -110,8 +110,8 @@ fn set(bucket: &mut Bucket, key: &[u8], value: &[u8], out: &mut BucketEffects) {
     let now = Time::from_millis(2);
     let ask = Ask {
         token: 0,
+        slot: MemberSlot(0),
         request: None,
-        retry: false,
         deadline: Time::from_millis(1000),
     };
     let op = Op::Set {
@@ -120,8 +120,8 @@ fn set(bucket: &mut Bucket, key: &[u8], value: &[u8], out: &mut BucketEffects) {
         condition: Condition::Always,
         get_old: false,
     };
-    let ok = bucket.submit_with(now, ask, &op, out, |answer| answer == AnswerRef::Ok);
-    assert_eq!(ok, Some(true), "{:?}", out.answers);
+    let ok = bucket.submit_with(now, ask, op, out, |answer| answer == AnswerRef::Ok);
+    assert_eq!(ok, Ok(Some(true)));
 }
 
 fn short_lock() -> f64 {

@@ -205,35 +205,15 @@ pub(crate) enum JoinState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_model::Change;
     use staves_model::detector::{Finding, Findings};
-    use staves_model::{Change, ClusterId};
+    use staves_model::testing::{cluster, create_pool};
     use std::time::Duration;
-
-    fn map(nodes: u64) -> ClusterMap {
-        let mut map = ClusterMap::default();
-        let cluster = ClusterId(1);
-        map.apply(None, &Change::Bootstrap { cluster })
-            .expect("the first");
-        for node in 1..=nodes {
-            let up = Change::NodeUp {
-                id: None,
-                name: format!("n{node}"),
-                zone: None,
-                native: format!("n{node}:1600"),
-                resp: format!("n{node}:6379"),
-                admin: format!("n{node}:1680"),
-                memory_bytes: 1,
-                durable: true,
-            };
-            map.apply(None, &up).expect("a new one");
-        }
-        map
-    }
 
     /// Regression: a leader that no majority follows wrote the same death to its log four times a second.
     #[test]
     fn a_verdict_is_told_once_until_it_changes() {
-        let map = map(3);
+        let map = cluster(3);
         let mut now = Time::from_millis(1000);
         let mut duties = Duties::new(1, now, &map, &Times::default());
         let suspect = NodeId(2);
@@ -268,16 +248,8 @@ mod tests {
     /// Regression: nodes that were stopped one right after the other took a region with them.
     #[test]
     fn of_two_stops_at_once_the_second_is_refused() {
-        let mut map = map(3);
-        let pool = Change::CreatePool {
-            name: "kept".into(),
-            kind: staves_model::PoolKind::Cache,
-            scheme: "1+1".parse().expect("a scheme"),
-            medium: staves_model::Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 1,
-            may_start_empty: false,
-        };
+        let mut map = cluster(3);
+        let pool = create_pool("kept", "1+1", 1, false);
         map.apply(None, &pool).expect("a pool");
         let mut keeper = Keeper::new(KeeperConfig::default());
         for (_, change) in keeper.step(Time::ZERO, &map.clone(), &[]) {
@@ -294,7 +266,7 @@ mod tests {
         let none = BTreeSet::new();
         let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
         let mut ask = |ms: u64, x: staves_model::Member| {
-            duties.may_stop(at(ms), &map, x.node, x.incarnation, &none)
+            duties.may_stop(at(ms), &map, x.id.node, x.id.incarnation, &none)
         };
         assert_eq!(ask(0, one), Ok(()));
         assert_eq!(ask(1, one), Ok(()), "asked again");
@@ -303,15 +275,15 @@ mod tests {
         assert_eq!(ask(60_000, two), Ok(()), "it did not go");
         // The next leader knows nothing of it, but for what the node says.
         let mut next = Duties::new(2, at(70_000), &map, &Times::default());
-        let told = BTreeSet::from([two.node]);
-        let asks = next.may_stop(at(70_001), &map, one.node, one.incarnation, &told);
+        let told = BTreeSet::from([two.id.node]);
+        let asks = next.may_stop(at(70_001), &map, one.id.node, one.id.incarnation, &told);
         assert!(asks.is_err_and(|why| why.contains("--force")));
         assert!(next.is_young(at(70_001)) && !next.is_young(at(76_000)));
     }
 
     #[test]
     fn who_died_with_the_last_change_of_the_map_is_just_down() {
-        let mut map = map(3);
+        let mut map = cluster(3);
         let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
         let down = Change::NodeDown {
             node: NodeId(2),

@@ -22,7 +22,8 @@ use crate::types::{Applied, Proposal, Types};
 /// 4. The messages are as they were, but the map's rules let a node hold two members of a group: all who apply changes
 ///    must go by the same rules.
 /// 5. Who answers a ping says whether it stops.
-pub(crate) const VERSION: u8 = 5;
+/// 6. Members are (node, disk, life).
+pub(crate) const VERSION: u8 = 6;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]

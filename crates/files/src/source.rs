@@ -10,7 +10,7 @@ use crate::remote::Remote;
 use crate::remote::address::Address;
 use crate::version::FileVersion;
 
-/// Why a source did not give what was asked for.
+/// The reason that a source did not give the bytes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SourceError {
     /// There is no such file, or there is none any more.
@@ -32,7 +32,7 @@ pub enum SourceError {
     Denied {
         /// The file.
         path: String,
-        /// As the source says it.
+        /// The reason in the source's words.
         reason: String,
     },
     /// Not everybody may read the file, and this process reads for others.
@@ -48,7 +48,7 @@ pub enum SourceError {
     Unreachable {
         /// The source, or the file.
         place: String,
-        /// As the system says it.
+        /// The reason in the system's words.
         reason: String,
     },
     /// There is no such source, as far as this machine sees.
@@ -56,7 +56,7 @@ pub enum SourceError {
     Absent {
         /// The source.
         place: String,
-        /// What is there instead.
+        /// The thing that is there instead.
         reason: String,
     },
     /// The words for the source name none.
@@ -64,54 +64,54 @@ pub enum SourceError {
     Malformed {
         /// The words.
         text: String,
-        /// What is wrong with them.
+        /// The fault of them.
         reason: String,
     },
 }
 
-/// What a name stands for.
+/// The kind of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A file, in its present version.
     File {
         /// As in [`FileVersion::version`].
         version: String,
-        /// It changed so lately that another change might not show in its version: not to be kept in the pool.
+        /// The last change is so recent that another one might not show in its version: not to be kept in the pool.
         fresh: bool,
     },
     /// A folder.
     Folder,
-    /// A symbolic link, and what it says.
+    /// A symbolic link, and its target.
     Link(Vec<u8>),
 }
 
-/// What is known of a name.
+/// The attributes of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// File, folder or link.
     pub kind: Kind,
     /// Bytes of a file.
     pub size: u64,
-    /// When it was changed last: seconds and nanoseconds since 1970.
+    /// The time of the last change: seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// Whether its owner may execute it.
+    /// True if its owner may execute it.
     pub executable: bool,
-    /// Whether everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
+    /// True if everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
     pub for_all: bool,
 }
 
-/// Whether the pool may keep what was read.
+/// The permission to pool the bytes that were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
     /// It may.
     Yes,
-    /// The file changed so lately that another change might not show in its version.
+    /// The file's last change is so recent that another one might not show in its version.
     NotYet,
-    /// Not everybody may read the file, and a node gives what it keeps, or reads, to whoever asks it.
+    /// Not everybody may read the file, and a node gives what it keeps, or reads, to any client.
     Never,
 }
 
-/// Where a dataset's bytes come from.
+/// The origin of a dataset's bytes.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A folder of this machine, perhaps shared with others.
@@ -122,7 +122,7 @@ pub enum Source {
 
 impl Source {
     /// From the words that `staves mount` takes: a folder's path, `s3://BUCKET/PREFIX`, `http://HOST/PATH` or
-    /// `https://HOST/PATH`. Asks nobody yet: see [`Source::check`].
+    /// `https://HOST/PATH`. Sends no request yet: see [`Source::check`].
     pub fn parse(text: &str) -> Result<Source, SourceError> {
         if let Some(address) = Address::parse(text)? {
             return Remote::open(address).map(|remote| Source::Remote(Arc::new(remote)));
@@ -137,7 +137,7 @@ impl Source {
     }
 
     /// The words by which other machines find the same: a folder's path without links, a bucket's address with the
-    /// endpoint that the environment of this process says.
+    /// endpoint of this process's environment.
     pub fn address(text: &str) -> Result<String, SourceError> {
         if let Some(address) = Address::parse(text)? {
             return crate::remote::completed(address).map(|address| address.to_string());
@@ -145,7 +145,7 @@ impl Source {
         folder::whole_path(text)
     }
 
-    /// Whether there is such a folder, or a server has anything there, and lets this process see it.
+    /// Checks that the folder exists, or that the server has anything there and admits this process.
     pub async fn check(&self) -> Result<(), SourceError> {
         match self {
             Source::Folder(folder) => folder.check().await,
@@ -153,7 +153,7 @@ impl Source {
         }
     }
 
-    /// How long it usually takes to answer, as far as that is known: zero for folders.
+    /// The usual time of its answers, as far as that is known: zero for folders.
     pub fn usual(&self) -> Duration {
         match self {
             Source::Folder(_) => Duration::ZERO,
@@ -161,7 +161,7 @@ impl Source {
         }
     }
 
-    /// What a path stands for. The root is the empty path.
+    /// The entry at a path. The root is the empty path.
     ///
     /// Blocks the thread for as long as the source takes, but not for ever.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
@@ -177,7 +177,7 @@ impl Source {
         self.list_at_most(path, usize::MAX)
     }
 
-    /// The same for whoever makes something smaller of them: each is added to `into` as it comes.
+    /// The same for callers that make something smaller of them: each is added to `into` as it comes.
     pub fn gather<T: Send + 'static>(
         &self,
         path: &[u8],
@@ -187,7 +187,7 @@ impl Source {
         self.gather_at_most(path, usize::MAX, into, add)
     }
 
-    /// The same for whoever has little memory: a folder with more names is refused.
+    /// The same for callers with little memory: a folder with more names is refused.
     pub fn list_at_most(
         &self,
         path: &[u8],
@@ -222,17 +222,17 @@ impl Source {
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.read_for(file, from, len, Whom::Own).await
+        self.read_for(file, from, len, Reader::ThisProcess).await
     }
 
-    /// The same for whoever asks this process: what not everybody may read is refused before it is read.
+    /// The same for clients of this process: bytes that not everybody may read are refused before they are read.
     pub async fn read_for_others(
         &self,
         file: &FileVersion,
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.read_for(file, from, len, Whom::Others).await
+        self.read_for(file, from, len, Reader::AnyClient).await
     }
 
     async fn read_for(
@@ -240,20 +240,20 @@ impl Source {
         file: &FileVersion,
         from: u64,
         len: usize,
-        whom: Whom,
+        reader: Reader,
     ) -> Result<(Bytes, Keep), SourceError> {
         match self {
-            Source::Folder(folder) => folder.read(file, from, len, whom).await,
+            Source::Folder(folder) => folder.read(file, from, len, reader).await,
             Source::Remote(remote) => remote.read(file, from, len).await,
         }
     }
 }
 
-/// Who gets bytes.
+/// The recipient of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whom {
+pub enum Reader {
     /// The user of this process.
-    Own,
+    ThisProcess,
     /// Anybody.
-    Others,
+    AnyClient,
 }

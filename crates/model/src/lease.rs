@@ -1,6 +1,6 @@
 //! The directory leader's lease book (GROUP, promises and leases).
 //!
-//! A lease says to a data bucket: "no successor of yours answers for one lease from when you asked".
+//! A lease promises a data bucket that no successor of its answers for one lease from when it asked.
 //! The book is volatile and lies at the directory's leader alone. It keeps the saying true on both
 //! sides: a lease goes only to who will not be succeeded meanwhile, and no epoch opens before every
 //! lease of somebody else in its group ran out.
@@ -19,21 +19,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
-/// Who holds a lease for what: a data slot of a group, and one life of a node.
-type Holder = (GroupId, MemberSlot, NodeId, Incarnation);
+/// The holder of a lease: a data slot of a group, and its member.
+type LeaseKey = (GroupId, MemberSlot, MemberId);
 
-/// The book. At most one entry per data bucket and holder that lately asked; run-out ones are struck.
+/// The book. At most one entry per data bucket and holder that recently asked; expired ones are removed.
 #[derive(Clone, Debug)]
 pub struct Leases {
     lease: Duration,
     /// From when this directory node may open epochs; `None` while it does not lead.
     opens_from: Option<Time>,
-    until: BTreeMap<Holder, Time>,
+    until: BTreeMap<LeaseKey, Time>,
     strike_at: Time,
 }
 
@@ -91,16 +91,15 @@ impl Leases {
             let Some(holders) = entitled_all(group, node, incarnation, *epoch) else {
                 continue;
             };
-            for (slot, node) in holders {
-                self.until
-                    .insert((*id, slot, node, incarnation), now + self.lease);
+            for (slot, member) in holders {
+                self.until.insert((*id, slot, member), now + self.lease);
             }
             granted.push((*id, *epoch));
         }
         granted
     }
 
-    /// Whether the group's newest epoch may open: this directory node has led for one lease, and nobody
+    /// True if the group's newest epoch may open: this directory node has led for one lease, and nobody
     /// holds a lease but members that the epoch retains.
     pub fn may_open(&self, now: Time, group: &Group) -> bool {
         let Some(from) = self.opens_from else {
@@ -115,7 +114,7 @@ impl Leases {
         self.others(group).all(|until| until <= now)
     }
 
-    /// When `may_open` is worth asking again; `None` while this directory node does not lead.
+    /// The time at which `may_open` is worth asking again; `None` while this directory node does not lead.
     pub fn opens_at(&self, group: &Group) -> Option<Time> {
         let from = self.opens_from?;
         Some(self.others(group).fold(from, Time::max))
@@ -125,13 +124,13 @@ impl Leases {
     /// does not retain. Who is retained has sealed before its leader asks to open (GROUP rule 8), and a
     /// sealed member has let its lease go, whichever slot it has now.
     fn others(&self, group: &Group) -> impl Iterator<Item = Time> {
-        let first = (group.id, MemberSlot(0), NodeId(0), Incarnation(0));
+        let first = (group.id, MemberSlot(0), MemberId::default());
         self.until
             .range(first..)
             .take_while(|((id, ..), _)| *id == group.id)
-            .filter(|((_, _, node, incarnation), _)| {
+            .filter(|((_, _, member), _)| {
                 !group
-                    .slot_of(*node, *incarnation)
+                    .slot_of(*member)
                     .is_some_and(|slot| group.retained(slot))
             })
             .map(|(_, until)| *until)
@@ -146,18 +145,19 @@ impl Leases {
     }
 }
 
-/// The data slots for which this life of a node, and of its shadow, may have a lease. A grant names group and epoch,
+/// The data slots for which the members in this life of a node may have a lease. A grant names group and epoch,
 /// so it is for all data buckets that the node holds there, or for none.
 fn entitled_all(
     group: &Group,
     node: NodeId,
     incarnation: Incarnation,
     epoch: Epoch,
-) -> Option<Vec<(MemberSlot, NodeId)>> {
+) -> Option<Vec<(MemberSlot, MemberId)>> {
     let mut holders = Vec::new();
-    for id in [node, node.shadow()] {
-        let stood = group.last_open.slot_of(id, incarnation);
-        match entitled(group, id, incarnation, epoch) {
+    let first = MemberId::new(node, incarnation);
+    for id in [first, first.second()] {
+        let stood = group.last_open.slot_of(id);
+        match entitled(group, id, epoch) {
             Some(slot) => holders.push((slot, id)),
             None if stood.is_some_and(|slot| slot.0 < group.m) => return None,
             None => {}
@@ -166,34 +166,29 @@ fn entitled_all(
     (!holders.is_empty()).then_some(holders)
 }
 
-/// The data slot for which this life of this node may have a lease, if any: it holds the slot in the
+/// The data slot for which a member may have a lease, if any: it holds the slot in the
 /// last open epoch, that is the epoch it asks for, and a successor under way leaves it in place.
-fn entitled(
-    group: &Group,
-    node: NodeId,
-    incarnation: Incarnation,
-    epoch: Epoch,
-) -> Option<MemberSlot> {
+fn entitled(group: &Group, id: MemberId, epoch: Epoch) -> Option<MemberSlot> {
     let slot = if planted(Mutant::LeaseWithoutEpoch) {
-        group.slot_of(node, incarnation)?
+        group.slot_of(id)?
     } else {
         if epoch != group.last_open.epoch || epoch == Epoch(0) {
             return None;
         }
-        let slot = group.last_open.slot_of(node, incarnation)?;
+        let slot = group.last_open.slot_of(id)?;
         let stays = group.open
-            || (group.slot_of(node, incarnation) == Some(slot)
+            || (group.slot_of(id) == Some(slot)
                 && group.kept.get(slot.index()) == Some(&Some(slot)));
         stays.then_some(slot)?
     };
     (slot.0 < group.m).then_some(slot)
 }
 
-/// From which epoch on members of a group, at this life of a node, have heard the directory with an
+/// The epoch from which on members of a group, at this life of a node, have reached the directory with an
 /// answer of a confirmed leader with this map (GROUP rule 13). None: the answer counts for none of them.
 ///
 /// It does not count while the group is without enough members to go on, nor while it starts from nothing:
-/// the directory waits T from when it saw the members gone, and whoever of them it still answers (it was
+/// the directory waits T from when it saw the members gone, and any of them that it still answers (it was
 /// declared dead, and lives) would otherwise go on beyond T. And it counts only for members that have come
 /// to the last open epoch: one of a life before may not know yet that the group began anew, and its node be
 /// listed already, as a joiner or for another member that it holds.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::Holdings;
 use crate::ids::{
-    ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, RegionId,
-    Revision,
+    ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, MemberId, MemberSlot, NodeId, PoolId,
+    RegionId, Revision, ServiceId,
 };
 use crate::mutant::{Mutant, planted};
 use crate::region::Region;
@@ -33,15 +33,15 @@ pub struct Node {
     pub name: String,
     /// Members of a group go to distinct zones where that can be had.
     pub zone: Option<String>,
-    /// Where the native protocol is reached, `host:port`.
+    /// The address of the native protocol, `host:port`.
     pub native: String,
-    /// Where RESP is reached, `host:port`.
+    /// The address of RESP, `host:port`.
     pub resp: String,
-    /// Where the admin HTTP door is reached, `host:port`.
+    /// The address of the admin HTTP door, `host:port`.
     pub admin: String,
     /// Memory for pages, in bytes.
     pub memory_bytes: u64,
-    /// Whether it keeps its vote on disk, and so may vote.
+    /// True if it keeps its vote on disk, and so may vote.
     pub durable: bool,
     /// Up or down.
     pub state: NodeState,
@@ -49,7 +49,14 @@ pub struct Node {
     pub draining: bool,
 }
 
-/// What a pool's bytes mean.
+impl Node {
+    /// True if it may hold buckets: it is up and does not drain.
+    pub fn is_home(&self) -> bool {
+        self.state == NodeState::Up && !self.draining
+    }
+}
+
+/// The meaning of a pool's bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PoolKind {
     /// Key-value records in hash slots.
@@ -72,9 +79,18 @@ impl PoolKind {
             PoolKind::Files(_) => "files",
         }
     }
+
+    /// The service that its groups' buckets are of; none if it has no groups.
+    pub fn service(&self) -> Option<ServiceId> {
+        match self {
+            PoolKind::Cache => Some(ServiceId::CACHE),
+            PoolKind::Memory { .. } => Some(ServiceId::MEMORY),
+            PoolKind::Files(_) => None,
+        }
+    }
 }
 
-/// Where a pool's pages lie.
+/// The medium of a pool's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Medium {
     /// The nodes' memory.
@@ -88,23 +104,23 @@ pub struct Pool {
     pub id: PoolId,
     /// Its name, unique among pools.
     pub name: String,
-    /// What its bytes mean.
+    /// The meaning of its bytes.
     pub kind: PoolKind,
     /// m and the k that is wanted; a group may have fewer parity buckets while nodes are few.
     pub scheme: Scheme,
-    /// Where its pages lie.
+    /// The medium of its pages.
     pub medium: Medium,
-    /// How many bytes of pages each node may give to this pool.
+    /// Bytes of pages that each node may give to this pool.
     pub node_budget_bytes: u64,
     /// Its groups in bucket order. For key-value pools hash slot `s` belongs to bucket
     /// `s * len / 16384`.
     pub groups: Vec<GroupId>,
-    /// Whether a group all of whose members are gone may start again empty.
+    /// True if a group that has lost all its members may start again empty.
     pub may_start_empty: bool,
 }
 
 impl Pool {
-    /// Whether it holds key-value records.
+    /// True if it holds key-value records.
     pub fn is_cache(&self) -> bool {
         matches!(self.kind, PoolKind::Cache)
     }
@@ -117,7 +133,7 @@ impl Pool {
         }
     }
 
-    /// Whether a group of it belongs to a region that is being loaded.
+    /// True if a group of it belongs to a region that is being loaded.
     pub fn is_loading(&self, group: GroupId) -> bool {
         let mut loading = self.regions().iter().filter(|region| region.loading);
         loading.any(|region| region.stretches.iter().any(|s| s.contains(group)))
@@ -129,22 +145,13 @@ impl Pool {
     }
 }
 
-/// A member of a group: one life of a node.
+/// A listed member of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The node, or its shadow where it holds a second member of the group.
-    pub node: NodeId,
-    /// Which life of it. Another life is another member.
-    pub incarnation: Incarnation,
+    /// Its identity.
+    pub id: MemberId,
     /// All its pages are done. Only complete members count towards m.
     pub complete: bool,
-}
-
-impl Member {
-    /// Whether this is that life of that node.
-    pub fn is(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.node == node && self.incarnation == incarnation
-    }
 }
 
 /// The members of the last epoch that was open: the only sources there are (GROUP rule 7).
@@ -156,7 +163,7 @@ pub struct LastOpen {
     pub members: Vec<Option<Member>>,
 }
 
-/// One group as the directory knows it. This is also what members are told (GROUP's "map").
+/// One group as the directory knows it. Members receive the same (GROUP's "map").
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
     /// Its id.
@@ -169,7 +176,7 @@ pub struct Group {
     pub m: u8,
     /// The newest committed epoch.
     pub epoch: Epoch,
-    /// Whether that epoch is open; if not, its leader is at work.
+    /// True if that epoch is open; if not, its leader is at work.
     pub open: bool,
     /// The one member slot that leads the change to this epoch. Always a listed member.
     pub leader: MemberSlot,
@@ -195,16 +202,15 @@ impl Group {
         self.members.get(slot.index()).and_then(Option::as_ref)
     }
 
-    /// The slot of this life of this node in the newest committed epoch.
-    pub fn slot_of(&self, node: NodeId, incarnation: Incarnation) -> Option<MemberSlot> {
-        position(&self.members, node, incarnation)
+    /// The slot of a member in the newest committed epoch.
+    pub fn slot_of(&self, id: MemberId) -> Option<MemberSlot> {
+        position(&self.members, id)
     }
 
-    /// Whether a member of the newest epoch or of the last open one stands under this very id: the node's, or its
-    /// shadow's.
-    pub fn seats(&self, id: NodeId) -> bool {
+    /// True if any life of this disk of this node is a member of the newest epoch or of the last open one.
+    pub fn seats(&self, node: NodeId, disk: DiskId) -> bool {
         let all = self.members.iter().chain(&self.last_open.members);
-        all.flatten().any(|x| x.node == id)
+        all.flatten().any(|x| x.id.place() == (node, disk))
     }
 
     /// The slots of the parity buckets that are listed (copies when m = 1), twins of them included.
@@ -228,6 +234,11 @@ impl Group {
         bucket_slot(self.m, slot)
     }
 
+    /// True if a member of the newest epoch stands on a node.
+    pub fn lists(&self, node: NodeId) -> bool {
+        self.listed().any(|(_, x)| x.id.node == node)
+    }
+
     /// All listed members with their slots.
     pub fn listed(&self) -> impl Iterator<Item = (MemberSlot, &Member)> + '_ {
         self.members
@@ -236,64 +247,61 @@ impl Group {
             .filter_map(|(s, x)| x.as_ref().map(|x| (MemberSlot(s as u8), x)))
     }
 
-    /// Whether the newest epoch starts from nothing and is not open yet.
+    /// True if the newest epoch starts from nothing and is not open yet.
     pub fn starts_anew(&self) -> bool {
         self.fresh && !self.open
     }
 
-    /// Whether the member in this slot is retained from the last open epoch.
+    /// True if the member in this slot is retained from the last open epoch.
     pub fn retained(&self, slot: MemberSlot) -> bool {
         self.kept.get(slot.index()).is_some_and(Option::is_some)
     }
 
-    /// Whether a node holds two members of the newest epoch, this one among them.
+    /// True if a node holds two members of the newest epoch, this one among them.
     pub fn is_doubled(&self, x: &Member) -> bool {
-        let same = |(_, other): &(MemberSlot, &Member)| other.node.home() == x.node.home();
+        let same = |(_, other): &(MemberSlot, &Member)| other.id.node == x.id.node;
         self.listed().filter(same).count() > 1
     }
 
-    /// How many more nodes may be lost now without losing data, whichever they are, by the complete members of the
+    /// The number of nodes that may be lost now without losing data, whichever they are, by the complete members of the
     /// last open epoch that run. `None` if data is lost already.
-    pub fn tolerates(&self, up: impl Fn(NodeId, Incarnation) -> bool) -> Option<u8> {
+    pub fn tolerates(&self, up: impl Fn(MemberId) -> bool) -> Option<u8> {
         let source = if self.fresh && !self.open {
             &self.members
         } else {
             &self.last_open.members
         };
-        let counts = |x: &Member| x.complete && up(x.node, x.incarnation);
+        let counts = |x: &Member| x.complete && up(x.id);
         let holders = (0..).zip(source).filter_map(|(slot, x)| {
             let x = x.filter(counts)?;
-            Some((MemberSlot(slot), x.node))
+            Some((MemberSlot(slot), x.id))
         });
         nodes_to_spare(self.m, holders)
     }
 }
 
-/// How many nodes may be lost, whichever they are, while these hold whole what stands in these slots: so many
+/// The number of nodes that may be lost, whichever they are, while these hold whole what stands in these slots: so many
 /// that the buckets of the others are still m. A bucket that a twin holds too is counted where fewer lie, and never
 /// as one that the loss of two nodes takes. `None`: there are fewer than m now.
 pub(crate) fn nodes_to_spare(
     m: u8,
-    holders: impl Iterator<Item = (MemberSlot, NodeId)>,
+    holders: impl Iterator<Item = (MemberSlot, MemberId)>,
 ) -> Option<u8> {
-    let holders: Vec<(MemberSlot, NodeId)> = holders.collect();
-    let home = |node: NodeId| match planted(Mutant::ShadowTakenAsNode) {
-        true => node,
-        false => node.home(),
-    };
-    let mut held: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let apart = |id: MemberId| id.is_second() && planted(Mutant::SecondTakenAsNode);
+    let holders: Vec<_> = holders.map(|(s, id)| (s, (id.node, apart(id)))).collect();
+    let mut held: BTreeMap<_, usize> = BTreeMap::new();
     for (_, node) in &holders {
-        *held.entry(home(*node)).or_default() += 1;
+        *held.entry(*node).or_default() += 1;
     }
-    let mut of_bucket: BTreeMap<MemberSlot, NodeId> = BTreeMap::new();
-    for (slot, node) in holders {
-        let (here, bucket) = (home(node), bucket_slot(m, slot));
+    let mut of_bucket = BTreeMap::new();
+    for (slot, here) in holders {
+        let bucket = bucket_slot(m, slot);
         let known = of_bucket.entry(bucket).or_insert(here);
         if held[&here] < held[known] {
             *known = here;
         }
     }
-    let mut takes: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut takes: BTreeMap<_, usize> = BTreeMap::new();
     of_bucket
         .values()
         .for_each(|node| *takes.entry(*node).or_default() += 1);
@@ -308,7 +316,7 @@ pub(crate) fn nodes_to_spare(
     Some(borne.count() as u8)
 }
 
-/// How many different buckets these members hold whole, of those that `count`. A twin holds what
+/// The number of different buckets that these members hold whole, of those that `count`. A twin holds what
 /// another holds too: both together are worth one.
 pub fn whole_buckets(m: u8, members: &[Option<Member>], counts: impl Fn(&Member) -> bool) -> usize {
     let whole = |x: &Option<Member>| x.as_ref().is_some_and(|x| x.complete && counts(x));
@@ -323,20 +331,16 @@ pub fn whole_buckets(m: u8, members: &[Option<Member>], counts: impl Fn(&Member)
 const _: () = assert!(crate::scheme::M_MAX + crate::scheme::PARITY_SLOTS <= 64);
 
 impl LastOpen {
-    /// The slot of this life of this node in the last open epoch.
-    pub fn slot_of(&self, node: NodeId, incarnation: Incarnation) -> Option<MemberSlot> {
-        position(&self.members, node, incarnation)
+    /// The slot of a member in the last open epoch.
+    pub fn slot_of(&self, id: MemberId) -> Option<MemberSlot> {
+        position(&self.members, id)
     }
 }
 
-fn position(
-    members: &[Option<Member>],
-    node: NodeId,
-    incarnation: Incarnation,
-) -> Option<MemberSlot> {
+fn position(members: &[Option<Member>], id: MemberId) -> Option<MemberSlot> {
     members
         .iter()
-        .position(|x| x.as_ref().is_some_and(|x| x.is(node, incarnation)))
+        .position(|x| x.as_ref().is_some_and(|x| x.id == id))
         .map(|s| MemberSlot(s as u8))
 }
 
@@ -369,6 +373,16 @@ impl ClusterMap {
         self.pools.values().find(|p| p.name == name)
     }
 
+    /// The nodes that may hold buckets.
+    pub fn homes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| node.is_home())
+    }
+
+    /// The groups of a pool, in bucket order.
+    pub fn groups_of(&self, pool: &Pool) -> impl Iterator<Item = &Group> {
+        pool.groups.iter().filter_map(|id| self.groups.get(id))
+    }
+
     /// A region by name, with its pool.
     pub fn region_named(&self, name: &str) -> Option<(&Pool, &Region)> {
         let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
@@ -383,16 +397,21 @@ impl ClusterMap {
         all.find(|(_, region)| region.id == id)
     }
 
-    /// The node that a member stands on, also where it does so as the node's shadow.
+    /// The node that a member stands on.
     pub fn node_of(&self, x: &Member) -> Option<&Node> {
-        self.nodes.get(&x.node.home())
+        self.nodes.get(&x.id.node)
     }
 
-    /// Whether this life of this node, or of the node of this shadow, is believed to run.
+    /// True if this life of this node is believed to run.
     pub fn is_up(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.nodes
-            .get(&node.home())
+            .get(&node)
             .is_some_and(|n| n.state == NodeState::Up && n.incarnation == incarnation)
+    }
+
+    /// True if the process of a member is believed to run.
+    pub fn runs(&self, id: MemberId) -> bool {
+        self.is_up(id.node, id.incarnation)
     }
 
     /// The group that owns a hash slot of a pool.
@@ -415,17 +434,17 @@ mod tests {
         let mut seen = [0; 4];
         for _ in 0..2000 {
             let (m, nodes) = (2 + dice.below(3) as u8, 2 + dice.below(6));
-            let mut holders: Vec<(MemberSlot, NodeId)> = Vec::new();
+            let mut holders: Vec<(MemberSlot, MemberId)> = Vec::new();
             for slot in 0..m + 3 {
-                let node = NodeId(1 + dice.below(nodes));
+                let node = MemberId::new(NodeId(1 + dice.below(nodes)), Incarnation(1));
                 let held = |id| holders.iter().any(|(_, n)| *n == id);
-                let id = if held(node) { node.shadow() } else { node };
+                let id = if held(node) { node.second() } else { node };
                 if !held(id) && dice.below(8) > 0 {
                     holders.push((MemberSlot(slot), id));
                 }
             }
             let left = |gone: u64| {
-                let stays = |(_, n): &&(MemberSlot, NodeId)| gone >> n.home().0 & 1 == 0;
+                let stays = |(_, x): &&(MemberSlot, MemberId)| gone >> x.node.0 & 1 == 0;
                 holders.iter().filter(stays).count()
             };
             let bears = |t: u32| {
@@ -444,14 +463,17 @@ mod tests {
     #[test]
     fn a_twin_on_a_node_of_its_own_raises_what_is_tolerated() {
         let on = |slots: &[(u8, u64)]| {
-            let holders = slots.iter().map(|(s, n)| (MemberSlot(*s), NodeId(*n)));
+            let one = Incarnation(1);
+            let holders = slots
+                .iter()
+                .map(|(s, n)| (MemberSlot(*s), crate::testing::member_on(*n, one)));
             nodes_to_spare(2, holders)
         };
-        let shadow = NodeId(1).shadow().0;
+        let second = crate::testing::second(1);
         let twin = crate::scheme::twin(2, MemberSlot(1)).0;
-        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2)]), Some(0));
-        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2), (twin, 3)]), Some(1));
-        assert_eq!(on(&[(0, 1), (1, 3), (2, 2), (twin, shadow)]), Some(1));
+        assert_eq!(on(&[(0, 1), (1, second), (2, 2)]), Some(0));
+        assert_eq!(on(&[(0, 1), (1, second), (2, 2), (twin, 3)]), Some(1));
+        assert_eq!(on(&[(0, 1), (1, 3), (2, 2), (twin, second)]), Some(1));
     }
 
     /// Row D2: which bucket a key is in never changes; which node holds the bucket is the map's.
@@ -466,8 +488,7 @@ mod tests {
             open: true,
             leader: MemberSlot(0),
             members: vec![Some(Member {
-                node: NodeId(node),
-                incarnation: Incarnation(1),
+                id: MemberId::new(NodeId(node), Incarnation(1)),
                 complete: true,
             })],
             kept: vec![None],
@@ -492,7 +513,7 @@ mod tests {
         let keys: Vec<String> = (0..1000).map(|i| format!("key:{i}")).collect();
         let bucket_of = |map: &ClusterMap, key: &String| {
             let group = map.group_of(PoolId(1), hash_slot(key.as_bytes()));
-            group.map(|g| (g.id, g.members[0].map(|x| x.node)))
+            group.map(|g| (g.id, g.members[0].map(|x| x.id.node)))
         };
         let before: Vec<_> = keys.iter().map(|k| bucket_of(&map, k)).collect();
         map.groups.insert(GroupId(3), group(3, 2));

@@ -1,7 +1,7 @@
-//! When to fetch ahead of a reader: a plain machine for one open file.
+//! Read-ahead: a plain machine for one open file.
 //!
-//! The kernel asks for what a program reads, and a little ahead of that, in requests that several threads take and that
-//! may so come a little out of order. Whoever reads a stretch in order gets a window ahead, which doubles up to a limit; a jump ends it.
+//! The kernel asks for the bytes that a program reads, and a little ahead of that, in requests that several threads take and that
+//! may so come a little out of order. A reader in order gets a window ahead, which doubles up to a limit; a jump ends it.
 
 use std::ops::Range;
 
@@ -9,20 +9,20 @@ use std::ops::Range;
 const RUN_MIN: u64 = 1 << 20;
 /// First window.
 const WINDOW_MIN: u64 = 1 << 20;
-/// What is this near to where the reader should go on is no jump.
+/// A position this near to the expected one is no jump.
 const NEAR: u64 = 512 << 10;
 
 /// The machine.
 #[derive(Debug)]
 pub struct Ahead {
     window_max: u64,
-    /// Where the reader should go on.
+    /// The expected position of the next read.
     next: u64,
     /// Bytes read in order since the last jump.
     run: u64,
     /// The window, 0 before there is one.
     window: u64,
-    /// Up to where was said to be read.
+    /// The end of the bytes that were announced.
     said: u64,
 }
 
@@ -38,7 +38,7 @@ impl Ahead {
         }
     }
 
-    /// Takes note of a read, and says which bytes to fetch ahead, if any.
+    /// Records a read, and returns the bytes to fetch ahead, if any.
     pub fn step(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
         let end = offset + bytes;
         if offset.abs_diff(self.next) > NEAR {

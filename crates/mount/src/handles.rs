@@ -1,4 +1,4 @@
-//! What programs hold open: files and listings, by the number that the kernel gives back with each request.
+//! Open files and listings, by the number that the kernel gives back with each request.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,14 +19,14 @@ const FEW: usize = NAMES_MAX / HANDLES_MAX;
 
 /// An open file.
 #[derive(Debug)]
-pub struct Open<F> {
+pub struct OpenFile<F> {
     /// Of what is mounted.
     pub file: F,
     /// Its inode.
     pub inode: u64,
     /// Its path.
     pub path: Arc<Path>,
-    /// What to fetch ahead.
+    /// The read-ahead of the file.
     pub ahead: Mutex<Ahead>,
     /// Another version is there now.
     pub stale: AtomicBool,
@@ -35,8 +35,8 @@ pub struct Open<F> {
 /// All that is open.
 #[derive(Debug)]
 pub struct Handles<F> {
-    files: RwLock<HashMap<u64, Arc<Open<F>>>>,
-    /// What was in each when it was opened.
+    files: RwLock<HashMap<u64, Arc<OpenFile<F>>>>,
+    /// The content of each open folder at the time that it was opened.
     folders: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
 }
@@ -53,7 +53,7 @@ impl<F> Default for Handles<F> {
 
 impl<F> Handles<F> {
     /// Takes in an open file; None if too many are open.
-    pub fn add_file(&self, open: Open<F>) -> Option<u64> {
+    pub fn add_file(&self, open: OpenFile<F>) -> Option<u64> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.write();
         if files.len() >= HANDLES_MAX {
@@ -76,12 +76,12 @@ impl<F> Handles<F> {
     }
 
     /// An open file.
-    pub fn file(&self, number: u64) -> Option<Arc<Open<F>>> {
+    pub fn file(&self, number: u64) -> Option<Arc<OpenFile<F>>> {
         self.files.read().get(&number).cloned()
     }
 
     /// An open file of an inode, if there is one. Looks at all.
-    pub fn open_of(&self, inode: u64) -> Option<Arc<Open<F>>> {
+    pub fn open_of(&self, inode: u64) -> Option<Arc<OpenFile<F>>> {
         let files = self.files.read();
         files.values().find(|open| open.inode == inode).cloned()
     }
@@ -111,7 +111,7 @@ impl<F> Handles<F> {
     }
 }
 
-/// Whether a folder has too many names to be opened beside others.
+/// True if a folder has too many names to be opened beside others.
 fn are_too_many(names: usize, open: impl Iterator<Item = usize>) -> bool {
     if names <= FEW {
         return false;

@@ -11,7 +11,7 @@
 //! **Why not a library.** Those that there are take calls of any length into memory, refuse the 257th call of a client that has
 //! 256 under way, or forget their handles at the end; what is left without writing is as much code as their use would be.
 //!
-//! **Not here.** Who may read: NFSv3 knows names, but proves none. Whoever reaches the port may read all of it.
+//! **Not here.** Permissions: NFSv3 knows names, but proves none. Any client that reaches the port may read all of it.
 
 mod export;
 mod handle;
@@ -34,16 +34,16 @@ use self::export::Export;
 use self::server::Server;
 use crate::files::Files;
 
-/// How to serve.
+/// The options of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NfsOptions {
     /// The dataset's name: handles are of one dataset.
     pub name: String,
-    /// How long what was seen at a path is believed without asking.
+    /// The lifetime of cached attributes.
     pub lifetime: Duration,
-    /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
+    /// Bytes that [`Files::will_read`] announces ahead of a reader in order; 0 for none.
     pub read_ahead_bytes: u64,
-    /// Clients at a time; who was idle for longest makes room for one more. Each may take some 3 MB.
+    /// Clients at a time; the one that was idle for longest makes room for one more. Each may take some 3 MB.
     pub connections_max: usize,
 }
 
@@ -58,7 +58,7 @@ impl Default for NfsOptions {
     }
 }
 
-/// Why nothing is served.
+/// The reason that nothing is served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} NFS at {address}: {reason}")]
 pub struct NfsError {
@@ -124,7 +124,7 @@ pub fn serve_nfs<S: Files>(
     })
 }
 
-/// What a client is answered that sends these bytes and nothing more, without a connection: for fuzzing.
+/// The answer to a client that sends these bytes and nothing more, without a connection: for fuzzing.
 #[doc(hidden)]
 pub fn nfs_answers<S: Files>(files: S, options: &NfsOptions, mut sent: &[u8]) -> Vec<Vec<u8>> {
     let (lifetime, ahead) = (options.lifetime, options.read_ahead_bytes);
@@ -140,12 +140,12 @@ pub fn nfs_answers<S: Files>(files: S, options: &NfsOptions, mut sent: &[u8]) ->
 }
 
 impl NfsServer {
-    /// Where it listens.
+    /// The address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until the process is told to end (SIGTERM, SIGINT, SIGHUP).
+    /// Serves until the process receives SIGTERM, SIGINT or SIGHUP.
     ///
     /// # Errors
     /// Signals cannot be waited for.

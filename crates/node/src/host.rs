@@ -1,18 +1,18 @@
 //! The host: all buckets of this node, and what drives them.
 //!
 //! A [`Cell`] stands for each group of the map, whether or not this node has a bucket of it, and with m > 1 one
-//! more for the second member that the node may hold as its shadow; [`Routes`] is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
+//! more for the second member that the node may hold beside it; [`Routes`] is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
 //! whoever routes by it takes no lock that another takes for long. Events come from other nodes'
 //! messages, from the clock ([`Host::tick`]), from the map ([`Host::follow`]) and from the directory's
 //! leader ([`Host::heard`]); what the machines want done leaves through `peers` and `calls`.
 
-pub(crate) mod bucket;
 mod calls;
 mod cell;
 pub(crate) mod figures;
 mod lane;
 mod leases;
 mod own;
+mod services;
 mod slab;
 mod ticker;
 mod waiter;
@@ -27,20 +27,21 @@ use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, Epoch, Group, GroupId, HashSlot, NodeId, NodeState, Pool, PoolId,
-    PoolKind, Time,
+    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeState,
+    Pool, PoolId, ServiceId, Time,
 };
 use staves_net::Peers;
+use staves_service::{AnyBucket, BucketEffects};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
-use staves_wire::cache::PoolRef;
 use staves_wire::group::{GroupEnvelope, GroupMessage};
+use staves_wire::service::PoolRef;
 use tokio::sync::Notify;
 
-use self::bucket::Bucket;
 pub(crate) use self::calls::Calls;
-pub(crate) use self::cell::{Cell, Naming, State, Submitted};
+pub(crate) use self::cell::{Cell, State};
 use self::lane::Lane;
 use self::own::OwnMail;
+use self::services::SERVICES;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::forward::NodeRouter;
@@ -82,7 +83,7 @@ pub(crate) struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) cache: staves_cache::Options,
-    pub(crate) memory: staves_memory::Options,
+    pub(crate) memory: staves_service::Limits,
     pub(crate) group: staves_group::Options,
     /// The pool that the RESP door serves.
     pub(crate) pool: String,
@@ -107,8 +108,8 @@ pub(crate) struct Routes {
 #[derive(Clone, Debug)]
 struct Places {
     home: Arc<Cell>,
-    /// Of the node's shadow, with m > 1.
-    shadow: Option<Arc<Cell>>,
+    /// Of the second member, with m > 1.
+    second: Option<Arc<Cell>>,
 }
 
 /// One pool's cells, by bucket.
@@ -116,8 +117,8 @@ struct Places {
 pub(crate) struct PoolRoutes {
     pub(crate) id: PoolId,
     pub(crate) cells: Vec<Arc<Cell>>,
-    /// Those of the node's shadow, with m > 1.
-    pub(crate) shadows: Vec<Arc<Cell>>,
+    /// Those of second members, with m > 1.
+    pub(crate) seconds: Vec<Arc<Cell>>,
     pub(crate) budget: Arc<Budget>,
 }
 
@@ -130,12 +131,13 @@ impl PoolRoutes {
 }
 
 impl Routes {
-    /// A group's cell of the node itself, or of its shadow.
-    pub(crate) fn cell(&self, group: GroupId, shadow: bool) -> Option<&Arc<Cell>> {
+    /// The cell of a group for the member on a disk of the node.
+    pub(crate) fn cell(&self, group: GroupId, disk: DiskId) -> Option<&Arc<Cell>> {
         let places = self.cells.get(&group)?;
-        match shadow {
-            false => Some(&places.home),
-            true => places.shadow.as_ref(),
+        match disk {
+            DiskId::MEMORY => Some(&places.home),
+            DiskId::SECOND => places.second.as_ref(),
+            _ => None,
         }
     }
 
@@ -150,20 +152,22 @@ impl Routes {
         self.cells.values().flat_map(Places::all)
     }
 
-    /// A key-value pool by id or name.
-    pub(crate) fn pool(&self, pool: &PoolRef) -> Option<&PoolRoutes> {
+    /// A service's pool by id or name.
+    pub(crate) fn pool(&self, service: ServiceId, pool: &PoolRef) -> Option<&PoolRoutes> {
         let id = match pool {
             PoolRef::Id(id) => *id,
             PoolRef::Name(name) => self.map.pool_named(name)?.id,
         };
-        let pool = self.map.pools.get(&id).filter(|pool| pool.is_cache())?;
-        self.pools.get(&pool.id)
+        let kind = &self.map.pools.get(&id)?.kind;
+        self.pools
+            .get(&id)
+            .filter(|_| kind.service() == Some(service))
     }
 }
 
 impl Places {
     fn all(&self) -> impl Iterator<Item = &Arc<Cell>> {
-        std::iter::once(&self.home).chain(&self.shadow)
+        std::iter::once(&self.home).chain(&self.second)
     }
 }
 
@@ -251,9 +255,7 @@ impl Host {
                 self.tell_group(cell, now, group, &new);
             }
         }
-        let gone = old
-            .cells()
-            .filter(|c| new.cell(c.group, c.shadow).is_none());
+        let gone = old.cells().filter(|c| new.cell(c.group, c.disk).is_none());
         gone.for_each(|cell| cell.clear());
         self.peers.flush();
         self.lease_wake.notify_one();
@@ -287,8 +289,8 @@ impl Host {
         let pools: BTreeMap<PoolId, PoolRoutes> = each.collect();
         let places = |pool: &PoolRoutes| {
             let of = |(at, home): (usize, &Arc<Cell>)| {
-                let (home, shadow) = (home.clone(), pool.shadows.get(at).cloned());
-                (home.group, Places { home, shadow })
+                let (home, second) = (home.clone(), pool.seconds.get(at).cloned());
+                (home.group, Places { home, second })
             };
             pool.cells.iter().enumerate().map(of).collect::<Vec<_>>()
         };
@@ -314,42 +316,57 @@ impl Host {
             }
             None => Arc::new(Budget::new(extents)),
         };
-        let cells = |shadow| {
+        let cells = |disk| {
             let cell = move |id: &GroupId| {
-                let fresh = || Arc::new(Cell::new(*id, shadow, self.lane(*id, shadow)));
-                old.cell(*id, shadow).cloned().unwrap_or_else(fresh)
+                let fresh = || Arc::new(Cell::new(*id, disk, self.lane(*id, disk)));
+                old.cell(*id, disk).cloned().unwrap_or_else(fresh)
             };
             pool.groups.iter().map(cell)
         };
         let may_have_two = pool.scheme.m > 1;
         PoolRoutes {
             id: pool.id,
-            cells: cells(false).collect(),
-            shadows: cells(true).filter(|_| may_have_two).collect(),
+            cells: cells(DiskId::MEMORY).collect(),
+            seconds: cells(DiskId::SECOND).filter(|_| may_have_two).collect(),
             budget,
         }
     }
 
-    fn lane(&self, group: GroupId, shadow: bool) -> Lane {
-        let apart = u64::from(group.0) | u64::from(shadow) << 32;
+    fn lane(&self, group: GroupId, disk: DiskId) -> Lane {
+        let apart = u64::from(group.0) | u64::from(disk.0) << 32;
         let client = self.lane_clients.wrapping_add(apart);
         Lane::new(ClientId(client.max(1)), self.lanes_began)
     }
 
     /// The directory's entry of a group has changed.
     fn tell_group(&self, cell: &Cell, now: Time, group: &Group, routes: &Routes) {
-        if group.seats(self.id_of(cell)) {
+        if group.seats(self.life.node, cell.disk) {
             self.found(cell, routes, now);
         }
         cell.step(self, now, Event::Map(Arc::new(group.clone())));
     }
 
-    /// Under which id a cell's member stands.
-    fn id_of(&self, cell: &Cell) -> NodeId {
-        match cell.shadow {
-            false => self.life.node,
-            true => self.life.node.shadow(),
+    /// The identity of a cell's member.
+    fn id_of(&self, cell: &Cell) -> MemberId {
+        MemberId {
+            node: self.life.node,
+            disk: cell.disk,
+            incarnation: self.life.incarnation,
         }
+    }
+
+    /// The map gives a cell's bucket this data slot, of which the bucket may not know yet.
+    pub(crate) fn is_to_answer(
+        &self,
+        routes: &Routes,
+        cell: &Cell,
+        slot: MemberSlot,
+        state: &State,
+    ) -> bool {
+        let group = routes.map.groups.get(&cell.group);
+        let member = group.and_then(|group| group.member(slot));
+        let id = self.id_of(cell);
+        member.is_some_and(|member| member.id == id) && state.bucket.is_some()
     }
 
     /// Makes the cell's bucket, unless it has one.
@@ -361,30 +378,27 @@ impl Host {
     }
 
     /// An empty bucket for a group of a pool.
-    fn bucket(&self, group: GroupId, me: NodeId, routes: &Routes, now: Time) -> Option<Bucket> {
+    fn bucket(
+        &self,
+        group: GroupId,
+        me: MemberId,
+        routes: &Routes,
+        now: Time,
+    ) -> Option<Box<dyn AnyBucket>> {
         let pool = routes.map.groups.get(&group)?.pool;
         let pool = routes.map.pools.get(&pool)?;
+        let service = pool.kind.service()?;
+        let service = SERVICES.iter().find(|hosted| hosted.id == service)?;
         let budget = routes.pools.get(&pool.id)?.budget.clone();
         let mut options = self.options.group.clone();
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
-        let incarnation = self.life.incarnation;
-        let member = Member::new(options, group, me, incarnation, self.arena.clone(), budget);
-        let mut bucket = match &pool.kind {
-            PoolKind::Cache => {
-                let options = self.options.cache.clone();
-                Bucket::Cache(staves_cache::Bucket::new(options, member, me, incarnation))
-            }
-            PoolKind::Memory { .. } => {
-                let options = self.options.memory.clone();
-                Bucket::Memory(staves_memory::Bucket::new(options, member, me, incarnation))
-            }
-            PoolKind::Files(_) => return None, // it has no groups
-        };
+        let member = Member::new(options, group, me, self.arena.clone(), budget);
+        let mut bucket = (service.bucket)(&self.options, member);
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let epoch = Epoch(0);
-        let mut nothing = staves_cache::BucketEffects::default();
+        let mut nothing = BucketEffects::default();
         bucket.step(now, Event::Heard { epoch, clock }, &mut nothing);
         Some(bucket)
     }
@@ -398,8 +412,11 @@ impl Host {
     }
 
     fn receive_one(&self, routes: &Routes, envelope: GroupEnvelope) {
-        let to_shadow = envelope.to_shadow && !planted(Mutant::ShadowsMailToHome);
-        let Some(cell) = routes.cell(envelope.group, to_shadow) else {
+        let disk = match planted(Mutant::SecondsMailToFirst) {
+            true => DiskId::MEMORY,
+            false => envelope.to,
+        };
+        let Some(cell) = routes.cell(envelope.group, disk) else {
             return; // a newer map than ours; the sender says it again
         };
         let now = self.clock.now();
@@ -428,7 +445,7 @@ impl Host {
                 continue;
             };
             let entry = routes.map.groups.get(&cell.group);
-            let listed = entry.is_some_and(|g| g.seats(self.id_of(cell)));
+            let listed = entry.is_some_and(|g| g.seats(self.life.node, cell.disk));
             if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
                 state.idle_since = None;
             } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {

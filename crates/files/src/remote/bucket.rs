@@ -1,4 +1,4 @@
-//! How a bucket is reached: what Amazon's own tools would take from the environment and from their files.
+//! Access to buckets: the settings that Amazon's own tools would take from the environment and from their files.
 //!
 //! Credentials never leave the process that found them: each node and each mount looks for its own.
 
@@ -15,7 +15,7 @@ use crate::remote::address::checked_endpoint;
 use crate::remote::bounded::Bounded;
 use crate::remote::sifted::Sifted;
 
-/// What else is taken from the environment as it is: other ways to credentials, and the like.
+/// Further settings that are passed on as they are: other ways to credentials, and the like.
 const PASSED_ON: [&str; 10] = [
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_ROLE_ARN",
@@ -37,25 +37,25 @@ const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_METADATA_ENDPOINT",
 ];
 
-/// What is known of how to reach buckets.
+/// The settings for access to buckets.
 #[derive(Default)]
 pub struct Settings {
     /// The store's URL, if it is not Amazon's.
     pub endpoint: Option<String>,
-    /// Where it lies, in Amazon's words.
+    /// The region, in Amazon's words.
     pub region: Option<String>,
-    /// What to sign with.
+    /// The keys for signatures.
     pub keys: Keys,
     passed_on: Vec<(AmazonS3ConfigKey, String)>,
 }
 
-/// What requests are signed with.
+/// The source of signatures.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Keys {
     /// Nobody has any.
     #[default]
     None,
-    /// The user wants to be nobody.
+    /// Requests are not signed, by the user's choice.
     NotWanted,
     Known {
         id: String,
@@ -63,7 +63,7 @@ pub enum Keys {
         token: Option<String>,
         from: String,
     },
-    /// The library gets them where these variables say.
+    /// The library gets them from where these variables point.
     Elsewhere,
 }
 
@@ -93,7 +93,7 @@ impl Settings {
         })
     }
 
-    /// The credentials that are used, for whoever is told that they do not suffice.
+    /// The credentials in use, for the message that they do not suffice.
     pub fn credentials(&self) -> String {
         match &self.keys {
             Keys::None => "there are no credentials in the environment of this process (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), nor in ~/.aws/credentials, so it was asked without".to_owned(),
@@ -103,7 +103,7 @@ impl Settings {
         }
     }
 
-    /// What asks for the objects of a bucket.
+    /// Opens the client for the objects of a bucket.
     pub fn open(
         &self,
         bucket: &str,
@@ -237,7 +237,7 @@ impl Profile {
             Some(path) => Some(PathBuf::from(path)),
             None => of_home(file),
         };
-        // What the file of credentials says comes first.
+        // The file of credentials takes precedence.
         for path in [
             place("AWS_CONFIG_FILE", "config"),
             place("AWS_SHARED_CREDENTIALS_FILE", "credentials"),

@@ -16,7 +16,7 @@ use object_store::client::{
 
 use super::address;
 
-/// Where a list says keys, and what keys begin with.
+/// The tags around keys in a list, and around their prefixes.
 const TAGS: [(&str, &str); 2] = [("<Key>", "</Key>"), ("<Prefix>", "</Prefix>")];
 
 /// Asks as another connector does, and cuts the keys of lists.
@@ -24,18 +24,21 @@ const TAGS: [(&str, &str); 2] = [("<Key>", "</Key>"), ("<Prefix>", "</Prefix>")]
 pub struct Sifted<C>(pub C);
 
 #[derive(Debug)]
-struct Client(HttpClient);
+struct SiftingClient(HttpClient);
 
 impl<C: HttpConnector> HttpConnector for Sifted<C> {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Client(self.0.connect(options)?)))
+        Ok(HttpClient::new(SiftingClient(self.0.connect(options)?)))
     }
 }
 
-type Answer = Result<HttpResponse, HttpError>;
+type HttpAnswer = Result<HttpResponse, HttpError>;
 
-impl HttpService for Client {
-    fn call<'a, 'b>(&'a self, ask: HttpRequest) -> Pin<Box<dyn Future<Output = Answer> + Send + 'b>>
+impl HttpService for SiftingClient {
+    fn call<'a, 'b>(
+        &'a self,
+        ask: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = HttpAnswer> + Send + 'b>>
     where
         'a: 'b,
         Self: 'b,
@@ -88,7 +91,7 @@ fn cut_between((open, close): (&str, &str), text: &str) -> Option<String> {
     (taken > 0).then(|| done + &text[taken..])
 }
 
-/// What of a key, as XML has it, is a path.
+/// The part of a key, as XML has it, that is a path.
 fn kept(key: &str) -> &str {
     let mut end = 0;
     for part in key.split_inclusive('/') {

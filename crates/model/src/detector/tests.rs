@@ -1,4 +1,4 @@
-//! Who is declared dead, on whose word, and who is not.
+//! Verdicts of death, and the reports that lead to them or do not.
 
 use super::*;
 use crate::testing::*;
@@ -252,8 +252,7 @@ fn each_node_pings_its_neighbours_and_its_peers() {
         group.members = [1, u64::from(g) + 2]
             .map(|n| {
                 Some(crate::map::Member {
-                    node: NodeId(n),
-                    incarnation: Incarnation(n),
+                    id: crate::ids::MemberId::new(NodeId(n), Incarnation(n)),
                     complete: true,
                 })
             })

@@ -1,13 +1,13 @@
 //! Buckets of m > 1 go on to nodes that hold far fewer (row X2): a node that joins gets its share.
 //!
-//! With m = 1 the ring says where each bucket belongs. With m > 1 a bucket stays where it was made, since to move it
+//! With m = 1 the ring places each bucket. With m > 1 a bucket stays where it was made, since to move it
 //! means to copy its bytes; so only what is far out of balance is moved, by twins, one bucket in the whole cluster at a
 //! time, and only while nothing else is to be done.
 
 use std::collections::BTreeMap;
 
 use super::plan::{Seat, View, seat};
-use crate::ids::{Incarnation, MemberSlot, NodeId, PoolId};
+use crate::ids::{MemberId, MemberSlot, NodeId, PoolId};
 use crate::map::{ClusterMap, Member};
 use crate::scheme::twin;
 
@@ -16,7 +16,7 @@ use crate::scheme::twin;
 const BUCKETS_MORE: usize = 2;
 const PART_MORE: usize = 4;
 
-/// How many buckets of each pool with m > 1 each node holds. Twins do not count: they take a place or go.
+/// The number of buckets of each pool with m > 1 that each node holds. Twins do not count: they take a place or go.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     buckets: BTreeMap<(PoolId, NodeId), usize>,
@@ -28,14 +28,14 @@ impl Load {
         for group in map.groups.values().filter(|group| group.m > 1) {
             let own = |(slot, _): &(MemberSlot, &Member)| group.bucket_slot(*slot) == *slot;
             for (_, member) in group.listed().filter(own) {
-                *buckets.entry((group.pool, member.node.home())).or_default() += 1;
+                *buckets.entry((group.pool, member.id.node)).or_default() += 1;
             }
         }
         Load { buckets }
     }
 
     fn on(&self, pool: PoolId, node: NodeId) -> usize {
-        self.buckets.get(&(pool, node.home())).copied().unwrap_or(0)
+        self.buckets.get(&(pool, node)).copied().unwrap_or(0)
     }
 }
 
@@ -44,7 +44,7 @@ impl View<'_> {
         self.load.on(self.group.pool, node)
     }
 
-    /// Whether a bucket should go on from the one node to the other, which holds far fewer.
+    /// True if a bucket should go on from the one node to the other, which holds far fewer.
     pub(super) fn is_lighter(&self, from: NodeId, to: NodeId) -> bool {
         self.load(from) >= self.load(to) + BUCKETS_MORE
     }
@@ -62,15 +62,15 @@ impl View<'_> {
         }
         let fullest = members
             .iter()
-            .max_by_key(|(slot, x)| (self.load(x.node), *slot));
+            .max_by_key(|(slot, x)| (self.load(x.id.node), *slot));
         let taken: Vec<Seat> = members.iter().map(seat).collect();
-        let emptiest = |(node, _): &(NodeId, Incarnation)| self.load(*node);
+        let emptiest = |id: &MemberId| self.load(id.node);
         let (Some((slot, x)), Some(to)) = (fullest, self.joiners(&taken).min_by_key(emptiest))
         else {
             return false;
         };
-        let more = self.load(x.node).saturating_sub(self.load(to.0));
-        if more < BUCKETS_MORE || more * PART_MORE < self.load(x.node) {
+        let more = self.load(x.id.node).saturating_sub(self.load(to.node));
+        if more < BUCKETS_MORE || more * PART_MORE < self.load(x.id.node) {
             return false;
         }
         let at = twin(self.group.m, *slot).index();

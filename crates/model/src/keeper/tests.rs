@@ -11,7 +11,7 @@ use crate::scheme::Scheme;
 use crate::testing::*;
 
 /// A cluster in which epochs open and joiners complete as the test lets them.
-struct Town {
+struct TestCluster {
     map: ClusterMap,
     keeper: Keeper,
     now: Time,
@@ -19,10 +19,10 @@ struct Town {
     moving_most: usize,
 }
 
-impl Town {
-    fn of(map: ClusterMap) -> Town {
+impl TestCluster {
+    fn of(map: ClusterMap) -> TestCluster {
         let keeper = Keeper::new(KeeperConfig::default());
-        Town {
+        TestCluster {
             map,
             keeper,
             now: Time::from_millis(1000),
@@ -59,9 +59,7 @@ impl Town {
     }
 
     fn runs(&self, group: &Group) -> bool {
-        group
-            .listed()
-            .all(|(_, x)| self.map.is_up(x.node, x.incarnation))
+        group.listed().all(|(_, x)| self.map.runs(x.id))
     }
 
     /// Leaders open, and joiners complete, each with the given chance in percent.
@@ -87,7 +85,7 @@ impl Town {
                 if dice.below(100) >= percent {
                     continue;
                 }
-                let incarnation = member.incarnation;
+                let incarnation = member.id.incarnation;
                 let epoch = group.epoch;
                 self.change(&Change::Complete {
                     group: group.id,
@@ -99,7 +97,7 @@ impl Town {
         }
     }
 
-    /// Lets everything go well until the keeper has nothing more to say.
+    /// Lets everything go well until the keeper proposes nothing more.
     fn settle(&mut self) {
         let mut dice = Dice(1);
         let mut idle = 0;
@@ -116,7 +114,7 @@ impl Town {
         panic!("it does not come to rest: {:?}", self.keep(&[]));
     }
 
-    /// What must be so when nothing has gone wrong for long.
+    /// Checks what must hold when nothing has gone wrong for long.
     fn check_at_rest(&self) {
         let ring = Ring::of(&self.map);
         for pool in self.map.pools.values() {
@@ -131,7 +129,7 @@ impl Town {
                     group.members.iter().flatten().all(|x| x.complete),
                     "{group:?}"
                 );
-                let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.node).collect();
+                let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.id.node).collect();
                 let as_set = |nodes: &[NodeId]| nodes.iter().copied().collect::<BTreeSet<_>>();
                 if group.m == 1 {
                     assert_eq!(nodes[0], plan[0], "the ring's first serves: {group:?}");
@@ -143,11 +141,11 @@ impl Town {
                             .all(Option::is_some)
                     );
                     assert!(nodes.len() <= pool.scheme.width());
-                    let free = ring.nodes().any(|n| !nodes.iter().any(|x| x.home() == n));
+                    let free = ring.nodes().any(|n| !nodes.contains(&n));
                     assert!(nodes.len() == pool.scheme.width() || !free, "{group:?}");
                     let doubled = group.listed().any(|(_, x)| group.is_doubled(x));
                     assert!(!doubled || !free, "{group:?}");
-                    let draining = nodes.iter().any(|n| self.map.nodes[&n.home()].draining);
+                    let draining = nodes.iter().any(|n| self.map.nodes[n].draining);
                     assert!(
                         !draining || !free || nodes.len() == usize::from(group.m),
                         "{group:?}"
@@ -156,7 +154,7 @@ impl Town {
                     // No twin is left beside its original.
                     let own = |(slot, _): (MemberSlot, &Member)| group.bucket_slot(slot) == slot;
                     assert!(group.listed().all(own), "{group:?}");
-                    let bears = group.tolerates(|n, i| self.map.is_up(n, i));
+                    let bears = group.tolerates(|id| self.map.runs(id));
                     let spare = nodes.len() - usize::from(group.m);
                     assert!(doubled || bears == Some(spare as u8), "{group:?}");
                 }
@@ -178,15 +176,15 @@ impl Town {
         let mut count = BTreeMap::new();
         for group in self.map.groups.values() {
             *count
-                .entry(group.members[0].expect("data slots are listed").node)
+                .entry(group.members[0].expect("data slots are listed").id.node)
                 .or_insert(0) += 1;
         }
         count
     }
 }
 
-fn settled(nodes: u64, scheme: &str, buckets: u32) -> Town {
-    let mut town = Town::of(cluster_with_pool(nodes, scheme, buckets));
+fn settled(nodes: u64, scheme: &str, buckets: u32) -> TestCluster {
+    let mut town = TestCluster::of(cluster_with_pool(nodes, scheme, buckets));
     town.settle();
     town.check_at_rest();
     town
@@ -200,20 +198,20 @@ fn epochs_of(changes: &[Change]) -> Vec<&NewEpoch> {
     epochs.flatten().collect()
 }
 
-fn coded(nodes: u64, scheme: &str, groups: u32) -> Town {
-    let mut town = Town::of(cluster(nodes));
+fn coded(nodes: u64, scheme: &str, groups: u32) -> TestCluster {
+    let mut town = TestCluster::of(cluster(nodes));
     town.change(&create_pool("cache", scheme, groups, false));
     town.settle();
     town.check_at_rest();
     town
 }
 
-fn drain(town: &mut Town, node: u64, on: bool) {
+fn drain(town: &mut TestCluster, node: u64, on: bool) {
     let node = NodeId(node);
     town.change(&Change::Drain { node, on });
 }
 
-fn stuck(town: &Town, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
+fn stuck(town: &TestCluster, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
     let epoch = town.map.groups[&GroupId(group)].epoch;
     let slots = slots.iter().map(|s| MemberSlot(*s)).collect();
     StuckReport {
@@ -231,7 +229,7 @@ fn from_any_history_it_converges_to_the_ring() {
     for seed in 0..300 {
         let scheme = ["1+0", "1+1", "1+2", "2+1", "2+2"][seed as usize % 5];
         let mut dice = Dice(seed);
-        let mut town = Town::of(cluster_with_pool(1 + dice.below(5), scheme, 8));
+        let mut town = TestCluster::of(cluster_with_pool(1 + dice.below(5), scheme, 8));
         for _ in 0..150 {
             let reports = disturb(&mut town, &mut dice, scheme);
             town.keep(&reports);
@@ -244,7 +242,7 @@ fn from_any_history_it_converges_to_the_ring() {
     }
 }
 
-fn disturb(town: &mut Town, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
+fn disturb(town: &mut TestCluster, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
     let all: Vec<NodeId> = town.map.nodes.keys().copied().collect();
     let Some(node) = dice.pick(&all) else {
         return Vec::new();
@@ -262,7 +260,7 @@ fn disturb(town: &mut Town, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
         8 => town.set_scheme(&format!("{}+{}", &scheme[..1], dice.below(4))),
         9 | 10 => {
             let group = &town.map.groups[&GroupId(1 + dice.below(8) as u32)];
-            let leader = group.member(group.leader).map_or(node, |x| x.node);
+            let leader = group.member(group.leader).map_or(node, |x| x.id.node);
             let slots: Vec<u8> = (0..5).filter(|_| dice.below(2) == 0).collect();
             return vec![stuck(town, group.id.0, &slots, leader)];
         }
@@ -272,7 +270,7 @@ fn disturb(town: &mut Town, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
     Vec::new()
 }
 
-fn heal(town: &mut Town) {
+fn heal(town: &mut TestCluster) {
     let all: Vec<NodeId> = town.map.nodes.keys().copied().collect();
     for node in all {
         let incarnation = town.map.nodes[&node].incarnation;
@@ -311,6 +309,7 @@ mod planted {
         let node = |s: usize| {
             town.map.groups[&GroupId(1)].members[s]
                 .expect("listed")
+                .id
                 .node
         };
         let (data, copy) = (node(0), node(2));
@@ -321,7 +320,7 @@ mod planted {
         let at = new
             .members
             .iter()
-            .position(|x| x.is_some_and(|x| x.0 == copy));
+            .position(|x| x.is_some_and(|x| x.node == copy));
         assert_eq!(new.kept[at.expect("listed again")], None);
     }
 
@@ -330,11 +329,13 @@ mod planted {
         let mut town = settled(4, "1+2", 1);
         let first = town.map.groups[&GroupId(1)].members[0]
             .expect("listed")
+            .id
             .node;
         town.change(&node_down(&town.map, first.0));
         town.keep(&[]);
         let joiner = town.map.groups[&GroupId(1)].members[2]
             .expect("listed")
+            .id
             .node;
         town.wait(1000);
         town.keep(&[]);
@@ -346,7 +347,7 @@ mod planted {
         let at = new
             .members
             .iter()
-            .position(|x| x.is_some_and(|x| x.0 == joiner));
+            .position(|x| x.is_some_and(|x| x.node == joiner));
         assert!(new.kept[at.expect("listed")].is_some());
     }
 }

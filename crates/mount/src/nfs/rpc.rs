@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::xdr::{Args, Garbage, Reply};
 
-/// Most bytes of a call. A client that writes more than we say that we take is cut off.
+/// Most bytes of a call. A client that writes more than our stated maximum is cut off.
 pub const CALL_BYTES_MAX: usize = 128 << 10;
 /// Longest credentials, by the protocol.
 const AUTH_BYTES_MAX: usize = 400;
@@ -35,11 +35,11 @@ pub fn read_record(from: &mut impl Read, record: &mut Vec<u8>) -> io::Result<boo
     }
 }
 
-/// What is called.
+/// A call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
     xid: u32,
-    /// Whether the caller speaks the version of the calls that we do.
+    /// True if the caller speaks our version of the calls.
     understood: bool,
     /// The program.
     pub program: u32,
@@ -64,7 +64,7 @@ impl Call {
             version: args.u32()?,
             procedure: args.u32()?,
         };
-        // Who calls, and how that is proved: whoever reaches the port may read.
+        // The caller and its proof: any client that reaches the port may read.
         for _ in 0..2 {
             args.u32()?;
             args.bytes(AUTH_BYTES_MAX)?;
@@ -73,7 +73,7 @@ impl Call {
     }
 }
 
-/// How a call came to a procedure, if it did.
+/// The outcome of a call that reached a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
     /// The procedure has answered.
@@ -82,7 +82,7 @@ pub enum Accepted {
     NoProgram,
     /// There is another version of it.
     NoVersion {
-        /// Which.
+        /// The version that there is.
         have: u32,
     },
     /// There is no such procedure.

@@ -1,9 +1,9 @@
-//! Has other nodes fetch what this one cannot: a source may be reached from some machines alone, or with credentials that some
-//! nodes have.
+//! Has other nodes fetch bytes that this one cannot: some machines alone may reach a source, or some nodes alone may have
+//! its credentials.
 //!
-//! Whoever holds the bucket too may have the bytes; else a node that reaches the source reads them there, and gives them to the
-//! bucket's holders as it does with all that it fetches (`files/fetch.rs`). It alone knows whether they may be kept: so
-//! what it answers is thrown away, and what it gives is waited for.
+//! Another holder of the bucket may have the bytes; else a node that reaches the source reads them there, and passes them on to the
+//! bucket's holders as all that it fetches (`files/fetch.rs`). It alone knows whether they may be kept: so
+//! its answer is dropped, and this node waits for the bytes that it passes on.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ use super::{Files, FilesPool, bucket_of};
 
 /// Nodes that are asked to fetch a stretch; the next time it is others.
 const ASKED_MAX: usize = 8;
-/// How long each may take: a source may be slow.
+/// The bound on each helper: a source may be slow.
 const ASK: Duration = Duration::from_secs(10);
-/// How long a holder may take to say what it has.
+/// The bound on a holder's answer about its blocks.
 const READ: Duration = Duration::from_secs(1);
-/// How long what was fetched may be on its way, and how often it is looked for.
+/// The bound on the arrival of fetched bytes, and the number of looks for them.
 const ARRIVE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What came of it.
+/// The result of help.
 pub(super) enum Helped {
     /// Somebody had it, or fetched it: it is there, if there was room.
     Fetched,
-    /// Nobody did who was asked.
+    /// No node that was asked did.
     Not,
-    /// There is nobody to ask.
+    /// There is no node to ask.
     Alone,
 }
 

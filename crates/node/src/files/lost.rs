@@ -1,4 +1,4 @@
-//! The home's part in fetching again what a node had that is gone: it says what it has not, and fetches that. It does so behind all
+//! The home's part in recovery after the end of a node: it reports the parts that it lacks, and fetches them. It does so behind all
 //! readers, each stretch in its turn with them, so that nothing is read twice; and only where there is room beside the last copies
 //! of other blocks, which it never evicts for it.
 
@@ -18,7 +18,7 @@ use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 const READERS_MAX: usize = 2;
 /// Frames that stay free for what comes in meanwhile.
 const SLACK: usize = 128;
-/// How long a source may take for a run of parts.
+/// The bound on a source's answer for a run of parts.
 const FETCH: Duration = Duration::from_secs(10);
 
 pub(super) async fn lost(

@@ -1,9 +1,9 @@
-//! Remembers what another node has, so that it can be fetched again when that node is lost.
+//! Remembers the blocks of another node, so that they can be fetched again when that node is lost.
 //!
-//! Each node asks the one before it, in the circle of the ids of those that are up, which of its blocks changed since it
-//! asked last: all of them at first, page by page, and then few. When the map says that this life of that node is
-//! over, what it had goes to `files/again.rs`. Nobody has to be told that anybody remembers; two that die
-//! together take with them what they remembered, and what they had is fetched when it is asked for.
+//! Each node asks the one before it, in the circle of the ids of the nodes that are up, which of its blocks changed since it
+//! asked last: all of them at first, page by page, and then few. When the map ends this life of that node,
+//! the record goes to `files/recovery.rs`. The other nodes need not know the rememberer; two that die
+//! together take their records with them, and their blocks are fetched when they are asked for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use staves_wire::files::{
 };
 use staves_wire::{ErrorCode, ErrorPacket};
 
-use super::again::{Loss, Parts};
+use super::recovery::{Loss, Parts};
 use super::{Files, FilesPool};
 
-/// How often the node before is asked.
+/// The interval between two questions to the node before.
 const ROUND: Duration = Duration::from_secs(1);
 /// Pages that are asked for in a round: more of the list waits for the next one.
 const PAGES_MAX: usize = 16;
-/// How long it may take to answer.
+/// The bound on its answer.
 const ASK: Duration = Duration::from_secs(2);
 /// One block is remembered for so many bytes of this node's own budget: some 40 bytes each, one percent of it.
 const BYTES_PER_BLOCK: u64 = 4096;
 
-/// What is remembered of one life of a node, in one pool.
+/// The record of one life of a node, in one pool.
 struct List {
     node: NodeId,
     incarnation: Incarnation,
@@ -143,7 +143,7 @@ async fn look(files: &Files, pool: &FilesPool, lists: &mut BTreeMap<PoolId, List
     if let Some(list) = lists.get(&pool.id)
         && !map.is_up(list.node, list.incarnation)
     {
-        files.again.lost(Loss {
+        files.recovery.lost(Loss {
             pool: pool.id,
             node: list.node,
             parts: list.parts(),
@@ -183,7 +183,7 @@ fn before(map: &ClusterMap, me: NodeId) -> Option<(NodeId, Incarnation)> {
     Some((node.id, node.incarnation))
 }
 
-/// What a node's neighbour is told.
+/// The changes that a node's neighbour is sent.
 pub(super) fn changes(
     files: &Files,
     pool: &FilesPool,
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(asked(&list), (20, 0));
     }
 
-    /// Nothing that a node says takes more memory than is meant for it, or keeps the asker asking.
+    /// Nothing in a node's answer takes more memory than is meant for it, or keeps the asker asking.
     #[test]
     fn a_node_that_lies_takes_no_more_than_its_share() {
         let mut list = list();
@@ -284,7 +284,7 @@ mod tests {
         list.since = 8;
         assert!(list.learn(&answer(7, CHECKED_ALL, vec![change(1, 1, 1)]), 10));
         assert_eq!((list.blocks.len(), list.since), (0, 0));
-        // Another life says nothing about this one.
+        // Another life is no evidence about this one.
         let mut other = answer(9, CHECKED_ALL, vec![change(1, 1, 1)]);
         other.incarnation = Incarnation(6);
         assert!(!list.learn(&other, 10) && list.blocks.is_empty());

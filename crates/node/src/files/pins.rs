@@ -1,6 +1,6 @@
-//! Keeps pinned files in memory: the home of each of their buckets fetches what is missing, and does not evict it. So they
+//! Keeps pinned files in memory: the home of each of their buckets fetches missing blocks, and does not evict them. So they
 //! come back when a node dies, a block is damaged, or buckets move. A home that does not reach the source has another node fetch
-//! for it (`files/helpers.rs`). What cannot be had is tried again, ever more seldom, and people are told why it is not there.
+//! for it (`files/helpers.rs`). A failed fetch is tried again, ever more seldom, and status reports the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use staves_wire::files::{FileFetch, FileId, FileRead};
 
 use super::fetch::{self, Fetched};
 use super::helpers::{self, Helped};
-use super::rest::all_parts;
+use super::readahead::all_parts;
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 use crate::status::LackFacts;
 
-/// How often it is looked whether all is there.
+/// The interval between two passes over the pinned files.
 const ROUND: Duration = Duration::from_secs(1);
 /// Stretches of a pool that are looked at in a round.
 const LOOKS_MAX: usize = 16 << 10;
@@ -27,24 +27,24 @@ const LOOKS_MAX: usize = 16 << 10;
 const REST: Duration = Duration::from_secs(5);
 /// Longest that it is.
 const REST_MAX: Duration = Duration::from_secs(80);
-/// Files of which a node says why it has not all.
+/// The most files whose missing blocks a node explains.
 pub(super) const LACKING_MAX: usize = 8;
-/// Longest text that says so, in characters.
+/// The longest text of such an explanation, in characters.
 const WHY_MAX: usize = 300;
-/// How long a stretch may take.
+/// The bound on a stretch.
 const FETCH: Duration = Duration::from_secs(30);
 
-/// What of a pool is pinned, as this node last saw it.
+/// The pinned files of a pool, as this node last saw them.
 #[derive(Default)]
 pub(super) struct Pinned {
     pins: Vec<Pin>,
     files: Vec<(FileId, FileVersion)>,
-    /// Why this node has not all that it is to have.
+    /// The reasons that pinned blocks are missing on this node.
     lacking: BTreeMap<FileId, String>,
 }
 
 impl Pinned {
-    /// Takes over what the map says. Whether anything is other than before.
+    /// Takes the pins of the map over. True if anything changed.
     pub(super) fn follow(&mut self, holdings: &Holdings) -> bool {
         if self.pins == holdings.pins {
             return false;
@@ -65,7 +65,7 @@ impl Pinned {
         self.files.iter().any(|(pinned, _)| *pinned == id)
     }
 
-    /// What this node is to have and has not.
+    /// The pinned blocks that are missing on this node.
     pub(super) fn lacking(&self) -> Vec<LackFacts> {
         let lacking = self.files.iter().filter_map(|(id, version)| {
             let why = self.lacking.get(id)?;
@@ -89,13 +89,13 @@ pub(super) fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
     home.is_some_and(|h| h.is(life.node, life.incarnation))
 }
 
-/// How far it is through the pinned files of one pool.
+/// The progress through the pinned files of one pool.
 #[derive(Default)]
-struct Walk {
+struct PinPass {
     /// The next stretch of which file.
     at: (usize, u64),
     stuck: BTreeMap<FileId, Stuck>,
-    /// Who lately fetched what this node could not.
+    /// The node that fetched last for this one.
     helper: NodeId,
 }
 
@@ -103,19 +103,19 @@ struct Walk {
 struct Stuck {
     /// The stretch that it was last tried with.
     stretch: u64,
-    /// When it is tried again, and how long that was put off.
+    /// The time of the next try, and the current delay.
     until: Instant,
     rest: Duration,
     why: String,
 }
 
-impl Walk {
+impl PinPass {
     fn is_left_alone(&self, id: FileId) -> bool {
         let stuck = self.stuck.get(&id);
         stuck.is_some_and(|stuck| Instant::now() < stuck.until)
     }
 
-    /// What came of a stretch.
+    /// Records the result of a stretch.
     fn tried(&mut self, id: FileId, stretch: u64, kept: Result<(), String>) {
         let was = self.stuck.get(&id);
         match kept {
@@ -147,7 +147,7 @@ pub(super) async fn run(files: Arc<Files>) {
         let pools = files.pools();
         walks.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
-            let walk: &mut Walk = walks.entry(pool.id).or_default();
+            let walk: &mut PinPass = walks.entry(pool.id).or_default();
             look(&files, &pool, walk).await;
             let mut pinned = pool.pinned.lock();
             walk.stuck.retain(|id, _| pinned.has(*id));
@@ -158,7 +158,7 @@ pub(super) async fn run(files: Arc<Files>) {
 }
 
 /// Goes on through the pinned files, once round at most.
-async fn look(files: &Files, pool: &FilesPool, walk: &mut Walk) {
+async fn look(files: &Files, pool: &FilesPool, walk: &mut PinPass) {
     let all = pool.pinned.lock().files.clone();
     let stretches = |file: &FileVersion| file.size.div_ceil(STRETCH_BYTES);
     let sum: u64 = all.iter().map(|(_, file)| stretches(file)).sum();
@@ -269,7 +269,7 @@ async fn fetch(
 /// that is all.
 fn pin_listed(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64) -> bool {
     let whole = pin(pool, id, file, stretch, true);
-    // Whoever unpins changes the list first, and then lets go of what is pinned.
+    // An unpin changes the list first, and then releases what is pinned.
     if !pool.pinned.lock().has(id) {
         pin(pool, id, file, stretch, false);
     }
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Whether more can be evicted than what makes room for one block.
+    /// True if more can be evicted than makes room for one block.
     fn is_evictable(pool: &FilesPool) -> bool {
         let shrunk = pool.blocks.set_limit(BLOCK_BYTES as u64).is_ok();
         let _ = pool.blocks.set_limit(4 * BLOCK_BYTES as u64);

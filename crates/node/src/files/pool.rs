@@ -26,7 +26,7 @@ pub(crate) struct FilesPool {
     pub(crate) counts: Counts,
 }
 
-/// By which holdings blocks were last told apart into spare copies and last ones.
+/// The holdings by which blocks were last divided into spare copies and last ones.
 pub(super) struct Sorted {
     /// `None` before that was done first.
     pub(super) revision: Option<Revision>,
@@ -34,21 +34,21 @@ pub(super) struct Sorted {
     pub(super) roles: Vec<Role>,
 }
 
-/// What this node was to a bucket.
+/// The role of this node for a bucket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Role {
     pub(super) holder: bool,
     pub(super) home: bool,
 }
 
-/// What was done since the start.
+/// The counters since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Bytes that readers asked the home for and were not there.
     pub(crate) asked_bytes: AtomicU64,
     /// Bytes read from sources.
     pub(crate) fetched_bytes: AtomicU64,
-    /// Those of them that nobody had asked for: rests of blocks.
+    /// The blocks among them that no reader had asked for: readahead.
     pub(crate) ahead_bytes: AtomicU64,
     /// Those of them that were in the memory of a node that is gone.
     pub(crate) again_bytes: AtomicU64,

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use staves_model::{GroupId, MemberSlot};
+use staves_model::{DiskId, GroupId, MemberSlot};
 use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
 
 use crate::group_state::GroupState;
-use crate::host::bucket::Bucket;
 use crate::host::{Cell, Host, Routes};
 
 /// Most pages of one answer: their sums have 64 KiB.
@@ -44,7 +43,9 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
         member.and_then(|member| member.slot()) == Some(slot)
     };
     let found = routes.cells_of(group).find(holds);
-    found.or_else(|| routes.cell(group, false)).cloned()
+    found
+        .or_else(|| routes.cell(group, DiskId::MEMORY))
+        .cloned()
 }
 
 /// Gives the sums of the pages of one of its members, of those that are here.
@@ -103,7 +104,7 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
             .members
             .iter()
             .flatten()
-            .all(|x| x.complete && map.is_up(x.node, x.incarnation));
+            .all(|x| x.complete && map.runs(x.id));
     if !whole {
         let text = format!(
             "group {} is not whole: a page is made anew once all its members are",
@@ -113,11 +114,11 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
     }
     let now = host.clock.now();
     let mut state = cell.lock();
-    let Some(Bucket::Memory(bucket)) = &mut state.bucket else {
+    let bucket = state.bucket.as_mut();
+    let Some(member) = bucket.and_then(|bucket| bucket.member_to_mend()) else {
         let text = "only pages of memory pools are made anew, by a member of their group";
         return reply.error(ErrorCode::Refused, text);
     };
-    let member = bucket.member_mut();
     let done = member.slot() == Some(ask.slot) && member.mend(now, ask.page, &ask.labels);
     drop(state);
     match done {

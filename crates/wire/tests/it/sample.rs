@@ -3,19 +3,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use staves_model::{
-    ClientId, ClusterId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen, Member,
-    MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
+    ClientId, ClusterId, DiskId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen,
+    Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, ServiceId, Time,
 };
 use staves_wire::admin::{
     GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
     NodeTarget, PageSum, StatusAnswer,
 };
-use staves_wire::cache::{
-    Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp,
-    PoolRef,
-};
+use staves_wire::cache::{CacheStats, CacheStatsAnswer, Condition, OwnedOp};
 use staves_wire::directory::*;
 use staves_wire::files::{
     FileBytes, FileChange, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch,
@@ -27,7 +24,8 @@ use staves_wire::group::{
     RunKind, SealedStream, SyncStream,
 };
 use staves_wire::hello::{Hello, Ping, Pong, Role, Welcome};
-use staves_wire::memory::{Action, MemoryAnswers, MemoryOp, MemoryRequest};
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
 
 /// SplitMix64: small, and ours, so that no update of a crate changes golden bytes.
@@ -92,6 +90,18 @@ impl Rng {
         NodeId(self.below(100))
     }
 
+    fn disk(&mut self) -> DiskId {
+        DiskId(self.below(2) as u32)
+    }
+
+    fn member(&mut self) -> MemberId {
+        MemberId {
+            node: self.node(),
+            disk: self.disk(),
+            incarnation: self.incarnation(),
+        }
+    }
+
     fn incarnation(&mut self) -> Incarnation {
         Incarnation(self.next())
     }
@@ -112,14 +122,18 @@ impl Rng {
     }
 }
 
+/// Kinds of operations of the cache, and of the memory service.
+const CACHE_OPS: u64 = 8;
+const MEMORY_OPS: u64 = 4;
+
 /// How many kinds of a message `message` can make; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
     match opcode {
         Opcode::Hello | Opcode::Raft | Opcode::Proposed => 3,
         Opcode::Error => ErrorCode::ALL.len() as u64,
-        Opcode::Group | Opcode::Cache => 8,
-        Opcode::CacheAnswers => 5,
-        Opcode::Memory => 4,
+        Opcode::Group => 8,
+        Opcode::Service => CACHE_OPS + MEMORY_OPS,
+        Opcode::ServiceAnswers => 5,
         Opcode::ProbeAnswer => 4,
         Opcode::Calls => 3,
         Opcode::FileBytes | Opcode::FileLost => 2,
@@ -153,18 +167,8 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         }
         Opcode::Done => Message::Done,
         Opcode::Group => Message::Group(batch(rng, kind)),
-        Opcode::Cache => Message::Cache(cache(rng, kind)),
-        Opcode::Memory => Message::Memory(memory(rng, kind)),
-        Opcode::MemoryAnswers => Message::MemoryAnswers(MemoryAnswers {
-            revision: Revision(rng.next()),
-            answers: rng.list(3, |r| {
-                let kind = r.below(4);
-                answer(r, kind)
-            }),
-            moved: vec![group(rng)],
-            draw_above: rng.next(),
-        }),
-        Opcode::CacheAnswers => Message::CacheAnswers(CacheAnswers {
+        Opcode::Service => Message::Service(service(rng, kind)),
+        Opcode::ServiceAnswers => Message::ServiceAnswers(ServiceAnswers {
             revision: Revision(rng.next()),
             answers: std::iter::once(answer(rng, kind))
                 .chain(rng.list(3, |r| {
@@ -491,15 +495,25 @@ fn pool(rng: &mut Rng) -> PoolRef {
     }
 }
 
-fn cache(rng: &mut Rng, kind: u64) -> CacheRequest {
-    let first = cache_op(rng, kind);
+fn service(rng: &mut Rng, kind: u64) -> ServiceRequest {
+    let of_cache = kind < CACHE_OPS;
+    let (service, first, kinds) = match of_cache {
+        true => (ServiceId::CACHE, kind, CACHE_OPS),
+        false => (ServiceId::MEMORY, kind - CACHE_OPS, MEMORY_OPS),
+    };
+    let op = |rng: &mut Rng, kind| match of_cache {
+        true => cache_op(rng, kind),
+        false => memory_op(rng, kind),
+    };
+    let first = op(rng, first);
     let mut ops = rng.list(3, |r| {
-        let kind = r.below(8);
-        cache_op(r, kind)
+        let kind = r.below(kinds);
+        op(r, kind)
     });
     ops.insert(0, first);
-    CacheRequest {
+    ServiceRequest {
         revision: Revision(rng.next()),
+        service,
         pool: pool(rng),
         client: ClientId(rng.next()),
         floor: rng.next(),
@@ -509,7 +523,7 @@ fn cache(rng: &mut Rng, kind: u64) -> CacheRequest {
     }
 }
 
-fn cache_op(rng: &mut Rng, kind: u64) -> CacheOp {
+fn cache_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let key = rng.bytes(20);
     let conditions = [Condition::Always, Condition::IfAbsent, Condition::IfPresent];
     let op = match kind {
@@ -533,31 +547,13 @@ fn cache_op(rng: &mut Rng, kind: u64) -> CacheOp {
         6 => OwnedOp::StrLen { key },
         _ => OwnedOp::GetDel { key },
     };
-    CacheOp {
-        number: rng.next(),
-        slot: rng.hash_slot(),
-        op,
+    NumberedOp {
+        to: Address::Slot(rng.hash_slot()),
+        ..op.numbered(rng.next())
     }
 }
 
-fn memory(rng: &mut Rng, kind: u64) -> MemoryRequest {
-    let first = memory_op(rng, kind);
-    let mut ops = rng.list(3, |r| {
-        let kind = r.below(4);
-        memory_op(r, kind)
-    });
-    ops.insert(0, first);
-    MemoryRequest {
-        revision: Revision(rng.next()),
-        client: ClientId(rng.next()),
-        floor: rng.next(),
-        retry: rng.yes(),
-        forwarded: rng.yes(),
-        ops,
-    }
-}
-
-fn memory_op(rng: &mut Rng, kind: u64) -> MemoryOp {
+fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let offset = rng.next();
     let action = match kind {
         0 => Action::Read {
@@ -578,11 +574,10 @@ fn memory_op(rng: &mut Rng, kind: u64) -> MemoryOp {
             by: rng.next(),
         },
     };
-    MemoryOp {
+    NumberedOp {
         number: rng.next(),
-        group: GroupId(rng.u32()),
-        slot: rng.slot(),
-        action,
+        to: Address::Bucket(GroupId(rng.u32()), rng.slot()),
+        body: action.into_body(&mut BytesMut::new()),
     }
 }
 
@@ -610,19 +605,17 @@ fn batch(rng: &mut Rng, kind: u64) -> Batch {
 }
 
 pub fn envelope(rng: &mut Rng, kind: u64) -> GroupEnvelope {
-    let (group, epoch, bits) = (GroupId(rng.u32()), rng.epoch(), rng.node().0);
     GroupEnvelope {
-        group,
-        epoch,
-        from: NodeId(bits & !NodeId::END.0),
-        to_shadow: bits & NodeId::END.0 != 0,
-        incarnation: rng.incarnation(),
+        group: GroupId(rng.u32()),
+        epoch: rng.epoch(),
+        from: rng.member(),
+        to: rng.disk(),
         message: group_message(rng, kind),
     }
 }
 
 fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
-    let (slot, incarnation) = (rng.slot(), rng.incarnation());
+    let slot = rng.slot();
     let (want_extents, pages) = (rng.u32(), rng.u32());
     match kind {
         0 => GroupMessage::Deltas {
@@ -635,7 +628,6 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
         },
         1 => GroupMessage::Ack {
             slot,
-            incarnation,
             stream: rng.below(32) as u8,
             prefix: rng.next(),
             gap: rng.yes(),
@@ -649,7 +641,6 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
         },
         3 => GroupMessage::Sealed {
             slot,
-            incarnation,
             streams: rng.list(2, |r| SealedStream {
                 stream: r.below(32) as u8,
                 prefix: r.next(),
@@ -675,7 +666,6 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
         },
         5 => GroupMessage::Synced {
             slot,
-            incarnation,
             able: rng.yes(),
         },
         6 => GroupMessage::Get {
@@ -744,8 +734,7 @@ fn part(rng: &mut Rng) -> PagePart {
 
 fn group(rng: &mut Rng) -> Arc<Group> {
     let member = |r: &mut Rng| Member {
-        node: r.node(),
-        incarnation: r.incarnation(),
+        id: r.member(),
         complete: r.yes(),
     };
     let m = 1 + rng.below(2) as u8;

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::Serialize;
 use staves_model::{
-    ClientId, ClusterId, Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time,
+    ClientId, ClusterId, DiskId, Epoch, GroupId, Incarnation, Label, MemberId, MemberSlot, NodeId,
+    Time,
 };
 use staves_wire::Message;
 use staves_wire::directory::{Calls, LeaseRequest, Leave, Probe, Raft, RaftKind};
@@ -13,7 +14,7 @@ use super::{NOBODY, NUMBERS, Served};
 
 /// Group messages of nobody, and of lives and epochs that there are not.
 pub fn of_groups(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let deltas = |seq: u64, offset: u64| {
         let run = Run {
             offset,
@@ -49,7 +50,6 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         messages.push(deltas(n, n));
         messages.push(GroupMessage::Ack {
             slot: MemberSlot(n as u8),
-            incarnation: Incarnation(n),
             stream: n as u8,
             prefix: n,
             gap: true,
@@ -66,7 +66,6 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         });
         messages.push(GroupMessage::Synced {
             slot: MemberSlot(255),
-            incarnation: Incarnation(n),
             able: n.is_multiple_of(2),
         });
         messages.push(GroupMessage::Parts {
@@ -75,7 +74,6 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         });
         messages.push(GroupMessage::Sealed {
             slot: MemberSlot(255),
-            incarnation: Incarnation(n),
             streams: Vec::new(),
             want_extents: u32::MAX,
             pages: u32::MAX,
@@ -85,19 +83,32 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
     for group in map.groups.values() {
         let real = group.members.iter().flatten().next().expect("it is open");
         let senders = [
-            (NOBODY, Incarnation(1), group.epoch),
-            (NodeId(u64::MAX), Incarnation(u64::MAX), Epoch(u64::MAX)),
-            (real.node, Incarnation(u64::MAX), group.epoch),
-            (real.node, real.incarnation, Epoch(u64::MAX)),
-            (real.node, real.incarnation, Epoch(0)),
+            (MemberId::new(NOBODY, Incarnation(1)), group.epoch),
+            (
+                MemberId {
+                    node: NodeId(u64::MAX),
+                    disk: DiskId(u32::MAX),
+                    incarnation: Incarnation(u64::MAX),
+                },
+                Epoch(u64::MAX),
+            ),
+            (
+                MemberId::new(real.id.node, Incarnation(u64::MAX)),
+                group.epoch,
+            ),
+            (real.id, Epoch(u64::MAX)),
+            (real.id, Epoch(0)),
         ];
-        for (from, incarnation, epoch) in senders {
+        for (from, epoch) in senders {
             let envelope = |message: &GroupMessage| GroupEnvelope {
                 group: group.id,
                 epoch,
                 from,
-                to_shadow: matches!(message, GroupMessage::Get { .. }),
-                incarnation,
+                to: match message {
+                    GroupMessage::Get { .. } => DiskId::SECOND,
+                    GroupMessage::Parts { .. } => DiskId(u32::MAX),
+                    _ => DiskId::MEMORY,
+                },
                 message: message.clone(),
             };
             let alone = |message| Message::Group(Batch(vec![envelope(message)]));
@@ -109,14 +120,14 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
 
 /// What directories say to each other, written as they write it (`staves-directory`, `message.rs`), and what is said to nobody any more.
 pub fn of_directories(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let cluster = map.cluster;
     let group = map.groups.values().next().expect("some");
     let real = group.members.iter().flatten().next().expect("it is open");
     let mut all = vec![
         Message::Leave(Leave {
-            node: real.node,
-            incarnation: real.incarnation,
+            node: real.id.node,
+            incarnation: real.id.incarnation,
         }),
         Message::LeaseRequest(LeaseRequest {
             node: NOBODY,
@@ -154,18 +165,18 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
     let slots = vec![MemberSlot(255); 10_000];
     let questions = [
         encoded(&(2u32, NOBODY, life, wanted(10_000))),
-        encoded(&(2u32, real.node, life, wanted(10_000))),
+        encoded(&(2u32, real.id.node, life, wanted(10_000))),
         encoded(&(3u32, NOBODY, seen(10_000))),
         encoded(&(4u32, group.id, absurd)),
         encoded(&(4u32, GroupId(u32::MAX), Epoch(0))),
         encoded(&(5u32, group.id, absurd, MemberSlot(255), life)),
         encoded(&(5u32, group.id, group.epoch, MemberSlot(255), life)),
         encoded(&(6u32, NOBODY, group.id, group.epoch, &slots)),
-        encoded(&(6u32, real.node, group.id, group.epoch, &slots)),
+        encoded(&(6u32, real.id.node, group.id, group.epoch, &slots)),
         encoded(&(7u32, NOBODY, life)),
-        encoded(&(7u32, real.node, life)),
+        encoded(&(7u32, real.id.node, life)),
         encoded(&(8u32, NOBODY, life)),
-        encoded(&(8u32, real.node, life)),
+        encoded(&(8u32, real.id.node, life)),
     ];
     for question in questions {
         let ask = [&encoded(&3u32)[..], &question, &encoded(&(255u8, u32::MAX))].concat();

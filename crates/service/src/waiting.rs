@@ -1,0 +1,265 @@
+//! Answers that wait for the low watermark, and operations that wait to begin.
+//!
+//! Operations with one tag keep their order, so that a client that sends a write and a read after it,
+//! without waiting, reads what it wrote. Operations with different tags pass each other.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashTable;
+use staves_model::Time;
+use staves_wire::service::Answer;
+
+use crate::{Ask, Service, Tag};
+
+/// The newest write under each tag that is not stable yet. Empty without parity.
+#[derive(Default)]
+pub(crate) struct Unstable {
+    newest: HashTable<(Tag, u64)>,
+    order: VecDeque<(u64, Tag)>,
+}
+
+impl Unstable {
+    /// The seq that a read of this tag must wait for; 0 if none.
+    #[inline]
+    pub(crate) fn seq_of(&self, tag: Tag) -> u64 {
+        if self.newest.is_empty() {
+            return 0;
+        }
+        self.newest
+            .find(tag.hash(), |e| e.0 == tag)
+            .map_or(0, |e| e.1)
+    }
+
+    /// Adds a write.
+    pub(crate) fn insert(&mut self, tag: Tag, seq: u64) {
+        match self.newest.find_mut(tag.hash(), |e| e.0 == tag) {
+            Some(entry) => entry.1 = seq,
+            None => {
+                self.newest
+                    .insert_unique(tag.hash(), (tag, seq), |e| e.0.hash());
+            }
+        }
+        self.order.push_back((seq, tag));
+    }
+
+    /// Removes what is stable.
+    pub(crate) fn purge(&mut self, stable: u64) {
+        while let Some((seq, tag)) = self.order.front().copied().filter(|(s, _)| *s <= stable) {
+            self.order.pop_front();
+            let newest = |e: &(Tag, u64)| *e == (tag, seq);
+            if let Ok(entry) = self.newest.find_entry(tag.hash(), newest) {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Removes everything.
+    pub(crate) fn clear(&mut self) {
+        self.newest.clear();
+        self.order.clear();
+    }
+}
+
+struct Waiter {
+    token: u64,
+    deadline: Time,
+    answer: Answer,
+    /// A read, which needs a lease when it is answered, not only when it came (I7).
+    read: bool,
+}
+
+/// Answers that wait until what they depend on is stable.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    /// By the seq that each waits for, then in order of arrival.
+    by_seq: BTreeMap<(u64, u64), Waiter>,
+    arrivals: u64,
+    bytes: usize,
+    /// A lower bound of all deadlines.
+    earliest: Option<Time>,
+}
+
+impl Waiters {
+    /// Bytes of their values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The number of answers.
+    pub(crate) fn len(&self) -> usize {
+        self.by_seq.len()
+    }
+
+    /// Adds an answer.
+    pub(crate) fn push(&mut self, seq: u64, ask: &Ask, answer: Answer, read: bool) {
+        self.arrivals += 1;
+        self.bytes += answer.value_bytes();
+        let deadline = ask.deadline;
+        self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
+        let waiter = Waiter {
+            token: ask.token,
+            deadline,
+            answer,
+            read,
+        };
+        self.by_seq.insert((seq, self.arrivals), waiter);
+    }
+
+    /// Releases the answers that wait for nothing above `stable`, in order; reads only if `may_read`. The
+    /// others wait on, for a lease or for their deadline.
+    pub(crate) fn pop(&mut self, stable: u64, may_read: bool, mut give: impl FnMut(u64, Answer)) {
+        let mut without_lease = Vec::new();
+        while let Some(first) = self.by_seq.first_entry() {
+            if first.key().0 > stable {
+                break;
+            }
+            let (place, waiter) = first.remove_entry();
+            if waiter.read && !may_read {
+                without_lease.push((place, waiter));
+                continue;
+            }
+            self.bytes -= waiter.answer.value_bytes();
+            give(waiter.token, waiter.answer);
+        }
+        self.by_seq.extend(without_lease);
+    }
+
+    /// Removes the answers whose deadline has passed; their tokens.
+    pub(crate) fn expire(&mut self, now: Time) -> Vec<u64> {
+        if self.earliest.is_none_or(|e| now < e) {
+            return Vec::new();
+        }
+        let mut expired = Vec::new();
+        let bytes = &mut self.bytes;
+        self.by_seq.retain(|_, w| {
+            if w.deadline <= now {
+                expired.push(w.token);
+                *bytes -= w.answer.value_bytes();
+            }
+            w.deadline > now
+        });
+        self.earliest = self.by_seq.values().map(|w| w.deadline).min();
+        expired
+    }
+
+    /// Removes all answers; their tokens.
+    pub(crate) fn drain(&mut self) -> Vec<u64> {
+        let all = std::mem::take(self);
+        self.arrivals = all.arrivals;
+        all.by_seq.into_values().map(|w| w.token).collect()
+    }
+}
+
+/// An operation that cannot begin yet.
+pub(crate) struct Parked<S: Service> {
+    pub(crate) ask: Ask,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) op: S::OwnedOp,
+}
+
+impl<S: Service> Parked<S> {
+    fn bytes(&self) -> usize {
+        S::op_bytes(S::as_op(&self.op))
+    }
+}
+
+/// Operations that cannot begin yet, in order.
+pub(crate) struct Queue<S: Service> {
+    parked: VecDeque<Parked<S>>,
+    tags: HashTable<Tag>,
+    bytes: usize,
+    /// A write found no room, in the log or in memory: later ones must not overtake it.
+    pub(crate) starved: bool,
+}
+
+impl<S: Service> Default for Queue<S> {
+    fn default() -> Queue<S> {
+        Queue {
+            parked: VecDeque::new(),
+            tags: HashTable::new(),
+            bytes: 0,
+            starved: false,
+        }
+    }
+}
+
+impl<S: Service> Queue<S> {
+    /// The number of operations.
+    pub(crate) fn len(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Bytes of the operations.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether an operation with this tag is parked.
+    #[inline]
+    pub(crate) fn holds(&self, tag: Tag) -> bool {
+        !self.parked.is_empty() && self.tags.find(tag.hash(), |t| *t == tag).is_some()
+    }
+
+    /// Parks an operation behind the others.
+    pub(crate) fn push(&mut self, parked: Parked<S>) {
+        if let Some(tag) = parked.tag
+            && !self.holds(tag)
+        {
+            self.tags.insert_unique(tag.hash(), tag, |t| t.hash());
+        }
+        self.bytes += parked.bytes();
+        self.parked.push_back(parked);
+    }
+
+    /// Takes everything out, in order.
+    pub(crate) fn take(&mut self) -> VecDeque<Parked<S>> {
+        std::mem::take(self).parked
+    }
+
+    /// Removes the operations for which `goes` holds; their tokens.
+    pub(crate) fn remove(&mut self, goes: impl Fn(&Ask) -> bool) -> Vec<u64> {
+        if !self.parked.iter().any(|parked| goes(&parked.ask)) {
+            return Vec::new();
+        }
+        let starved = self.starved;
+        let mut gone = Vec::new();
+        for parked in self.take() {
+            match goes(&parked.ask) {
+                true => gone.push(parked.ask.token),
+                false => self.push(parked),
+            }
+        }
+        self.starved = starved && self.len() > 0;
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::MemberSlot;
+
+    /// I7: a read that waits for the low watermark waits for a lease, too.
+    #[test]
+    fn a_held_read_waits_for_a_lease_too() {
+        let mut waiters = Waiters::default();
+        for (seq, token, read) in [(1, 10, false), (1, 11, true), (2, 12, false), (9, 13, true)] {
+            let ask = Ask {
+                token,
+                slot: MemberSlot(0),
+                request: None,
+                deadline: Time(100),
+            };
+            waiters.push(seq, &ask, Answer::Int(1), read);
+        }
+        let given = |waiters: &mut Waiters, stable, may_read| {
+            let mut tokens = Vec::new();
+            waiters.pop(stable, may_read, |token, _| tokens.push(token));
+            tokens
+        };
+        assert_eq!(given(&mut waiters, 2, false), [10, 12]);
+        assert_eq!(given(&mut waiters, 2, true), [11]);
+        assert_eq!(waiters.expire(Time(100)), [13]);
+        assert_eq!(waiters.len(), 0);
+    }
+}
