@@ -1,4 +1,4 @@
-//! How much this process says to others.
+//! The bytes that this process sends to others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
