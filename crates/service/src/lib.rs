@@ -43,7 +43,7 @@ pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
 pub use any::AnyBucket;
 pub use bucket::Bucket;
 pub use reservation::Growth;
-pub use shell::{Shell, Stop, weight};
+pub use shell::{Shell, Stop};
 pub use tag::Tag;
 
 /// The bounds of one bucket.
