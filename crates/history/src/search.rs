@@ -21,11 +21,11 @@ pub trait Operation: Clone + PartialEq {
 
     /// The contents after it, and its answer.
     fn apply(&self, before: &Self::State) -> (Self::State, Self::Seen);
-    /// Whether it never changes anything.
+    /// True if it never changes anything.
     fn is_read(&self) -> bool;
 }
 
-/// What a client asks of a key.
+/// A client's request for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the commands' own names
 pub enum Step {
@@ -38,7 +38,7 @@ pub enum Step {
     GetDel,
 }
 
-/// What a client was answered.
+/// A client's answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)] // the answers' own names
 pub enum Seen {
@@ -111,16 +111,16 @@ impl<O: Operation> Call<O> {
     }
 }
 
-/// How far the search came where there is no order.
+/// The progress of a search that found no order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
-    /// How many operations have an order.
+    /// The number of operations that have an order.
     pub placed: usize,
     /// The contents after them.
     pub held: String,
     /// The one that has no place: its index among the calls that were given.
     pub call: usize,
-    /// How many there were.
+    /// The number of operations.
     pub of: usize,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// There is an order.
@@ -208,7 +208,7 @@ impl<O: Operation> Row<O> {
         rest.map(|at| (at, &self.calls[at].1))
     }
 
-    /// What is done, without the long beginning that is all done.
+    /// The set of done operations, without the long beginning of which all are done.
     fn key(&self) -> (usize, Vec<u64>) {
         let mut words = self.done[(self.low / 64).min(self.done.len())..].to_vec();
         while words.last() == Some(&0) {
@@ -300,7 +300,7 @@ impl<O: Operation> Search<O> {
         }
     }
 
-    /// When the first of those that are to do had ended.
+    /// The end of the first pending operation.
     fn horizon(&self) -> (u64, usize) {
         let mut first = (u64::MAX, 0);
         for (at, call) in self.ended.to_do() {

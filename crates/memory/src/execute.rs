@@ -1,4 +1,4 @@
-//! What operations do to the bytes, and how a change becomes a delta.
+//! Operations on the bytes, and the deltas that they become.
 
 use bytes::{Bytes, BytesMut};
 use staves_group::{Effects, Unread};

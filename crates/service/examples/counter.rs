@@ -18,9 +18,9 @@ const COUNTERS: u32 = 512;
 /// An operation on one counter. Each is answered with the number that was there before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Count {
-    /// Which counter.
+    /// The counter's number.
     pub counter: u32,
-    /// What is done to it.
+    /// The change to it.
     pub change: Change,
 }
 

@@ -142,7 +142,7 @@ impl Shell {
         Ok(self.commit(ask.request, kept, runs, bytes))
     }
 
-    /// Whether pages of this run are still to be rebuilt; requests them out of turn (row H6).
+    /// True if pages of this run are still to be rebuilt; requests them out of turn (row H6).
     pub fn lacks(&mut self, now: Time, run: Run, effects: &mut Effects) -> bool {
         if self.member.absent_in(&[run]).is_none() {
             return false;
@@ -153,7 +153,7 @@ impl Shell {
         true
     }
 
-    /// Whether the log has room for a delta.
+    /// Asks the log for room for a delta.
     pub fn admit(&self, runs: usize, bytes: usize, kept: usize) -> Result<(), Stop> {
         Ok(self.member.admit(weight(runs, bytes, kept))?)
     }
@@ -201,7 +201,7 @@ impl Shell {
         Ok(None)
     }
 
-    /// Whether as many answers wait as may.
+    /// True if as many answers wait as may.
     pub(crate) fn is_full(&self) -> bool {
         self.waiters.len() >= self.limits.waiting_max
             || self.waiters.bytes() >= self.limits.waiting_bytes_max

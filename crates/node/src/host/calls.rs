@@ -1,4 +1,4 @@
-//! What members want of the directory, on its way there.
+//! Members' calls to the directory, on their way there.
 //!
 //! A member says it again with every tick until the map shows it, so nothing is kept that is not under
 //! way, and one call of a kind for a group is enough.
@@ -17,7 +17,7 @@ use super::Host;
 
 /// Most calls under way at a time.
 const UNDER_WAY_MAX: usize = 64;
-/// How long one call may take; the member makes it again.
+/// Longest time of one call; the member makes it again.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A group, which of the three calls, and of whom: a node may hold two members of a group.

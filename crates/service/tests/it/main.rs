@@ -72,7 +72,7 @@ fn the_smallest_service_conforms() {
     conforms::<Load>(6);
 }
 
-/// What a node does with a bucket of a service that it knows by number only.
+/// A node uses a bucket of a service that it knows by number only.
 #[test]
 fn a_bucket_takes_bodies_and_counts_without_its_type() {
     use staves_model::{GroupId, MemberSlot};
