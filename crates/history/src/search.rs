@@ -318,7 +318,7 @@ impl<O: Operation> Search<O> {
         self.ended.calls.get(self.horizon().1).map_or(0, |c| c.0)
     }
 
-    /// What may come next, in the order in which it is tried.
+    /// The calls that may come next, in the order in which it is tried.
     fn choices(&self, state: &O::State) -> Vec<Choice<O::State>> {
         let (horizon, _) = self.horizon();
         let in_time = |(_, call): &(usize, &Call<O>)| call.called <= horizon;
