@@ -355,14 +355,5 @@ async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
 
 /// What an application or a person's tool has no business to send.
 fn is_for_nodes(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Group
-            | Opcode::Raft
-            | Opcode::Join
-            | Opcode::Leave
-            | Opcode::LeaseRequest
-            | Opcode::Probe
-            | Opcode::Calls
-    )
+    matches!(opcode, Opcode::Group | Opcode::Raft)
 }

@@ -6,7 +6,7 @@ use staves_model::{
     ClientId, ClusterId, Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time,
 };
 use staves_wire::Message;
-use staves_wire::directory::{Calls, LeaseRequest, Leave, Probe, Raft, RaftKind};
+use staves_wire::directory::{Raft, RaftKind};
 use staves_wire::group::{Batch, Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use super::{NOBODY, NUMBERS, Served};
@@ -107,37 +107,12 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
     all
 }
 
-/// What directories say to each other, written as they write it (`staves-directory`, `message.rs`), and what is said to nobody any more.
+/// What directories say to each other, written as they write it (`staves-directory`, `message.rs`).
 pub fn of_directories(served: &Served) -> Vec<Message> {
     let map = served.town.citizens[0].map();
     let cluster = map.cluster;
     let group = map.groups.values().next().expect("some");
     let real = group.members.iter().flatten().next().expect("it is open");
-    let mut all = vec![
-        Message::Leave(Leave {
-            node: real.node,
-            incarnation: real.incarnation,
-        }),
-        Message::LeaseRequest(LeaseRequest {
-            node: NOBODY,
-            incarnation: Incarnation(1),
-            clock: Time(u64::MAX),
-            wanted: Vec::new(),
-        }),
-        Message::Calls(Calls {
-            node: NOBODY,
-            incarnation: Incarnation(1),
-            calls: Vec::new(),
-        }),
-    ];
-    for addr in ["", "256.256.256.256:99999", "[::", &"x".repeat(60_000)] {
-        let addr = addr.to_owned();
-        all.push(Message::Probe(Probe {
-            node: NOBODY,
-            incarnation: Incarnation(1),
-            addr,
-        }));
-    }
     let mut letters: Vec<Vec<u8>> = vec![Vec::new(), vec![0xFF; 100], vec![4; 100]];
     let mut letter = |cluster: ClusterId, to: NodeId, body: &[u8]| {
         let mut bytes = encoded(&(4u8, cluster, NOBODY, to));
@@ -188,8 +163,7 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
             body: body.into(),
         })
     };
-    all.extend(letters.into_iter().map(raft));
-    all
+    letters.into_iter().map(raft).collect()
 }
 
 fn encoded(value: &impl Serialize) -> Vec<u8> {
