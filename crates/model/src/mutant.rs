@@ -71,6 +71,17 @@ pub enum Mutant {
     LeaseUnconfirmed = 202,
     QuietMemberGoesOn = 203,
     HeardWhileGone = 204,
+    // Of the directory's machines; not in GROUP.md.
+    MissedPingReported = 601,
+    PauseBlamedOnOthers = 602,
+    LoneWordBelieved = 603,
+    LeaseFromOldRead = 604,
+    PermitNotRecorded = 605,
+    PermitsForgottenByNewLeader = 606,
+    YoungLeaderTrusts = 607,
+    PermitUnconfirmed = 608,
+    BackoffNeverResets = 609,
+    BackoffNeverGrows = 610,
 }
 
 impl Mutant {
@@ -153,6 +164,20 @@ impl Mutant {
         Mutant::LeaseUnconfirmed,
         Mutant::QuietMemberGoesOn,
         Mutant::HeardWhileGone,
+    ];
+
+    /// Those of the directory's machines.
+    pub const DIRECTORY: [Mutant; 10] = [
+        Mutant::MissedPingReported,
+        Mutant::PauseBlamedOnOthers,
+        Mutant::LoneWordBelieved,
+        Mutant::LeaseFromOldRead,
+        Mutant::PermitNotRecorded,
+        Mutant::PermitsForgottenByNewLeader,
+        Mutant::YoungLeaderTrusts,
+        Mutant::PermitUnconfirmed,
+        Mutant::BackoffNeverResets,
+        Mutant::BackoffNeverGrows,
     ];
 }
 

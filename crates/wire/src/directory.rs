@@ -3,10 +3,11 @@
 //! What the directory's own crates define (Raft's requests, `Change`, `ClusterMap`) travels as their
 //! bytes: this crate carries it and does not look into it.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use staves_model::{ClusterMap, Incarnation, NodeId, Revision};
+pub use staves_model::{Evidence, Sign};
 
-use crate::codec::{DecodeError, check_group, check_pool, wire_enum, wire_struct};
+use crate::codec::{DecodeError, Reader, Wire, check_group, check_pool, wire_enum, wire_struct};
 
 /// Most bytes of a name, zone or address.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -127,30 +128,6 @@ impl MapAnswer {
     }
 }
 
-/// What somebody saw of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sign {
-    /// No answer for this long, in milliseconds.
-    Silent(u32),
-    /// The connection was refused: nobody listens there.
-    Refused,
-    /// The connection broke.
-    Reset,
-    /// It answered.
-    Alive,
-}
-
-/// One observation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Evidence {
-    /// Of this node.
-    pub node: NodeId,
-    /// And this life of it.
-    pub incarnation: Incarnation,
-    /// What was seen.
-    pub sign: Sign,
-}
-
 /// What a node (or a client) saw of others, for the directory's leader. Answered by `Done`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
@@ -175,7 +152,34 @@ wire_enum!(Proposed {
 });
 wire_struct!(GetMap { known, wait_ms });
 wire_struct!(MapAnswer [revision] { map });
-wire_enum!(Sign { 0 => Silent(ms), 1 => Refused, 2 => Reset, 3 => Alive });
+impl Wire for Sign {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Sign::Silent => {
+                out.put_u8(0);
+                // The length of the silence, which has lost its meaning.
+                out.put_u32_le(0);
+            }
+            Sign::Refused => out.put_u8(1),
+            Sign::Failed => out.put_u8(2),
+            Sign::Alive => out.put_u8(3),
+        }
+    }
+
+    fn take(from: &mut Reader) -> Result<Sign, DecodeError> {
+        match u8::take(from)? {
+            0 => u32::take(from).map(|_| Sign::Silent),
+            1 => Ok(Sign::Refused),
+            2 => Ok(Sign::Failed),
+            3 => Ok(Sign::Alive),
+            tag => Err(DecodeError::Tag {
+                what: "Sign",
+                tag: u64::from(tag),
+            }),
+        }
+    }
+}
+
 wire_struct!(Evidence {
     node,
     incarnation,

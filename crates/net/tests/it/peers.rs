@@ -151,7 +151,7 @@ fn d5_a_peer_that_dies_and_comes_back_is_seen_and_reached_again() {
         assert_eq!(answer, status(9));
 
         drop(server);
-        until(|| signs.lock().unwrap().contains(&(NodeId(1), Sign::Reset))).await;
+        until(|| signs.lock().unwrap().contains(&(NodeId(1), Sign::Failed))).await;
         until(|| signs.lock().unwrap().contains(&(NodeId(1), Sign::Refused))).await;
         // It fails at once: nobody waits for a node that is known to be away.
         let started = Instant::now();
@@ -250,7 +250,7 @@ fn d5_a_link_to_a_silent_peer_is_broken_and_reported() {
                 .lock()
                 .unwrap()
                 .iter()
-                .any(|(_, sign)| matches!(sign, Sign::Silent(_)))
+                .any(|(_, sign)| matches!(sign, Sign::Silent))
         })
         .await;
         relay.thaw();

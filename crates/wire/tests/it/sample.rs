@@ -403,9 +403,9 @@ fn directory(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
 
 fn sign(rng: &mut Rng, kind: u64) -> Sign {
     match kind {
-        0 => Sign::Silent(rng.u32()),
+        0 => Sign::Silent,
         1 => Sign::Refused,
-        2 => Sign::Reset,
+        2 => Sign::Failed,
         _ => Sign::Alive,
     }
 }

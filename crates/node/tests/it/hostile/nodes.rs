@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use serde::Serialize;
+use staves_directory::LETTER_VERSION;
 use staves_model::{
     ClientId, ClusterId, Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time,
 };
@@ -115,7 +116,7 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
     let real = group.members.iter().flatten().next().expect("it is open");
     let mut letters: Vec<Vec<u8>> = vec![Vec::new(), vec![0xFF; 100], vec![4; 100]];
     let mut letter = |cluster: ClusterId, to: NodeId, body: &[u8]| {
-        let mut bytes = encoded(&(4u8, cluster, NOBODY, to));
+        let mut bytes = encoded(&(LETTER_VERSION, cluster, NOBODY, to));
         bytes.extend_from_slice(body);
         letters.push(bytes);
     };
@@ -131,16 +132,24 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
         encoded(&(2u32, NOBODY, life, wanted(10_000))),
         encoded(&(2u32, real.node, life, wanted(10_000))),
         encoded(&(3u32, NOBODY, seen(10_000))),
-        encoded(&(4u32, group.id, absurd)),
-        encoded(&(4u32, GroupId(u32::MAX), Epoch(0))),
-        encoded(&(5u32, group.id, absurd, MemberSlot(255), life)),
-        encoded(&(5u32, group.id, group.epoch, MemberSlot(255), life)),
-        encoded(&(6u32, NOBODY, group.id, group.epoch, &slots)),
-        encoded(&(6u32, real.node, group.id, group.epoch, &slots)),
-        encoded(&(7u32, NOBODY, life)),
-        encoded(&(7u32, real.node, life)),
-        encoded(&(8u32, NOBODY, life)),
-        encoded(&(8u32, real.node, life)),
+        encoded(&(4u32, NOBODY, 0u32, group.id, absurd)),
+        encoded(&(4u32, NOBODY, 0u32, GroupId(u32::MAX), Epoch(0))),
+        encoded(&(4u32, NOBODY, 1u32, group.id, absurd, MemberSlot(255), life)),
+        encoded(&(
+            4u32,
+            NOBODY,
+            1u32,
+            group.id,
+            group.epoch,
+            MemberSlot(255),
+            life,
+        )),
+        encoded(&(4u32, NOBODY, 2u32, group.id, group.epoch, &slots)),
+        encoded(&(4u32, real.node, 2u32, group.id, group.epoch, &slots)),
+        encoded(&(5u32, NOBODY, life)),
+        encoded(&(5u32, real.node, life)),
+        encoded(&(6u32, NOBODY, life)),
+        encoded(&(6u32, real.node, life)),
     ];
     for question in questions {
         let ask = [&encoded(&3u32)[..], &question, &encoded(&(255u8, u32::MAX))].concat();
