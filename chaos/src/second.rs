@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn both_checkers_agree_on_all_known_histories() {
         if !is_there() {
-            return eprintln!("skipped: Porcupine cannot be built here (it needs Go)");
+            return staves_testkit::tools::skip("Porcupine cannot be built here (it needs Go)");
         }
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/history/tests");
         let mut bad = 0;

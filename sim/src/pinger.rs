@@ -62,7 +62,7 @@ pub struct Watch {
     looks: Vec<Look>,
     ticked_at: u64,
     /// For the judges: since when each life can have been silent at most.
-    silent_since: BTreeMap<NodeId, (Incarnation, u64)>,
+    silent_since: BTreeMap<(NodeId, Incarnation), u64>,
 }
 
 impl Default for Watch {
@@ -120,10 +120,7 @@ impl World {
         }
         // A process that stood still has heard nobody meanwhile.
         if now - watch.ticked_at > PING_EVERY * 2 * (100 + CLOCKS_PERCENT) / 100 {
-            watch
-                .silent_since
-                .values_mut()
-                .for_each(|(_, at)| *at = now);
+            watch.silent_since.values_mut().for_each(|at| *at = now);
         }
         watch.ticked_at = now;
         let tick = PingerEvent::Tick {
@@ -142,10 +139,7 @@ impl World {
         watch.pinger.step(clock, event, &mut out);
         for (to, incarnation) in &out.pings {
             let (sent, to, incarnation) = (now, *to, *incarnation);
-            let since = watch.silent_since.entry(to).or_insert((incarnation, now));
-            if since.0 != incarnation {
-                *since = (incarnation, now);
-            }
+            watch.silent_since.entry((to, incarnation)).or_insert(now);
             watch.pings.push(Ping {
                 sent,
                 to,
@@ -168,8 +162,7 @@ impl World {
     // D5: silence is reported once it has lasted, and time in which the reporter stood still does not count.
     fn check_silence(&mut self, node: usize, seen: &Evidence) {
         let watch = &self.nodes[node].watch;
-        let since = watch.silent_since.get(&seen.node);
-        let Some((_, since)) = since.filter(|(life, _)| *life == seen.incarnation) else {
+        let Some(since) = watch.silent_since.get(&(seen.node, seen.incarnation)) else {
             return;
         };
         let lasted = self.now - since;
@@ -241,7 +234,7 @@ impl World {
         if let Some(at) = under_way {
             watch.pings.remove(at);
             if alive {
-                watch.silent_since.insert(echo.node, (incarnation, now));
+                watch.silent_since.insert((echo.node, incarnation), now);
             }
         }
         for look in asked {

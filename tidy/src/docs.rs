@@ -1,6 +1,6 @@
 //! Markdown: links that lead somewhere, tests that are there, rows that have tests.
 
-use crate::rust::{functions, is_test_file, tests_start};
+use crate::rust::{Test, functions, running_tests};
 use crate::{File, Finding, Tree};
 
 /// Relative links lead to files that exist and to headings that exist.
@@ -157,33 +157,27 @@ pub fn unknown_metrics(tree: &Tree) -> Vec<Finding> {
     all
 }
 
-/// The rows of the five papers that this version must have a test for.
-pub const ROWS: [&str; 13] = [
-    "D1", "D2", "D4", "D5", "D6", "X1", "X2", "X3", "X4", "X5", "X6", "H3", "H7",
+/// The rows of the five papers that have landed. (H8 has not: buckets do not split yet.)
+pub const ROWS: [&str; 28] = [
+    "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D9", "D10", "D11", "X1", "X2", "X3", "X4",
+    "X5", "X6", "X7", "H1", "H2", "H3", "H4", "H5", "H6", "H7", "H9", "H10", "H11",
 ];
 
-/// Rows that no test names: in its name (`fn d1_...`), or in a comment of test code (`D1`).
+/// The rows that no running test names, in its name (`fn d1_...`) or in the comment above it (`D1`).
+/// A comment elsewhere does not count: it fails when nothing else does.
 pub fn untested_rows(tree: &Tree) -> Vec<&'static str> {
-    let tests: Vec<&File> = tree
-        .ending(".rs")
-        .filter(|f| f.text.contains("test]") && !f.path.starts_with("tidy/"))
-        .collect();
-    ROWS.into_iter()
-        .filter(|row| !tests.iter().any(|file| names_row(file, row)))
-        .collect()
+    let files = tree.ending(".rs").filter(|f| !f.path.starts_with("tidy/"));
+    let tests: Vec<Test> = files.flat_map(running_tests).collect();
+    let mut rows = ROWS.to_vec();
+    rows.retain(|row| !tests.iter().any(|test| names_row(test, row)));
+    rows
 }
 
-fn names_row(file: &File, row: &str) -> bool {
-    let start = tests_start(file);
+fn names_row(test: &Test, row: &str) -> bool {
     let lower = row.to_ascii_lowercase();
-    let by_name = functions(file)
+    let mut words = test
+        .comments
         .iter()
-        .any(|f| f.index >= start && f.name.split('_').any(|part| part == lower));
-    let by_comment = file.text.lines().skip(start).any(|line| {
-        let comment = line.split_once("//").map_or("", |(_, comment)| comment);
-        comment
-            .split(|c: char| !c.is_alphanumeric())
-            .any(|word| word == row)
-    });
-    by_name || by_comment && (is_test_file(&file.path) || start < file.text.lines().count())
+        .flat_map(|line| line.split(|c: char| !c.is_alphanumeric()));
+    test.name.split('_').any(|part| part == lower) || words.any(|word| word == row)
 }

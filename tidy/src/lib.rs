@@ -10,6 +10,7 @@
 pub mod docs;
 pub mod ratchet;
 pub mod rust;
+pub mod words;
 
 use std::fmt;
 use std::fs;

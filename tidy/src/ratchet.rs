@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::rust::{functions, panicking_calls};
+use crate::words::{excess, overused_names, question_openings};
 use crate::{File, Tree};
 
 /// A function that does not fit a screen.
@@ -31,11 +32,22 @@ pub fn count(tree: &Tree) -> Counts {
         "long-functions",
         "longest-file",
         "longest-function",
+        "overused-type-names",
+        "question-openings",
     ] {
         counts.entry(name.to_owned()).or_default();
     }
+    let names = overused_names(tree);
+    let overused = Count {
+        number: excess(&names),
+        places: names.into_values().flatten().collect(),
+    };
+    counts.insert("overused-type-names".to_owned(), overused);
     for file in tree.ending(".rs") {
         count_lengths(&mut counts, file);
+        for (index, text) in question_openings(file) {
+            add(&mut counts, "question-openings", file, index, text);
+        }
         if !file.text.starts_with("//!") {
             add(
                 &mut counts,
@@ -47,16 +59,19 @@ pub fn count(tree: &Tree) -> Counts {
         }
         let calls = panicking_calls(file);
         if calls > 0 {
-            let parts: Vec<_> = file.path.split('/').collect();
-            let top = if parts[0] == "crates" { 2 } else { 1 };
-            let count = counts
-                .entry(format!("panicking-calls {}", parts[..top].join("/")))
-                .or_default();
+            let name = format!("panicking-calls {}", home(&file.path));
+            let count = counts.entry(name).or_default();
             count.number += calls;
             count.places.push(format!("{}: {calls}", file.path));
         }
     }
     counts
+}
+
+/// The crate that a path lies in, as its folder.
+pub fn home(path: &str) -> String {
+    let depth = if path.starts_with("crates/") { 2 } else { 1 };
+    path.split('/').take(depth).collect::<Vec<_>>().join("/")
 }
 
 fn count_lengths(counts: &mut Counts, file: &File) {

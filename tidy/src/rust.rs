@@ -6,6 +6,7 @@ use crate::{File, Finding, Tree};
 /// Whether all of a file is test code.
 pub fn is_test_file(path: &str) -> bool {
     path.contains("/tests/")
+        || path.starts_with("crates/testkit/")
         || path.contains("/examples/")
         || path.contains("/benches/")
         || path.starts_with("fuzz/")
@@ -92,6 +93,35 @@ fn function_name(line: &str) -> Option<&str> {
         rest = after;
     }
     None
+}
+
+/// A test that runs: its name, and the comments between it and the code above.
+pub struct Test<'a> {
+    /// The function's name.
+    pub name: String,
+    /// The lines of its comments, with their marks.
+    pub comments: Vec<&'a str>,
+}
+
+/// The tests of a file that are not ignored.
+pub fn running_tests(file: &File) -> Vec<Test<'_>> {
+    let lines: Vec<&str> = file.text.lines().map(str::trim_start).collect();
+    let mut all = Vec::new();
+    for function in functions(file) {
+        let above = lines[..function.index].iter().rev();
+        let above = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        let (attributes, comments): (Vec<&str>, Vec<&str>) =
+            above.copied().partition(|line| line.starts_with('#'));
+        let is_test = |line: &&str| line.contains("test]") || line.contains("test(");
+        let is_ignored = |line: &&str| line.starts_with("#[ignore");
+        if attributes.iter().any(is_test) && !attributes.iter().any(is_ignored) {
+            all.push(Test {
+                name: function.name,
+                comments,
+            });
+        }
+    }
+    all
 }
 
 /// Code without comments: `None` for a line that is only a comment.

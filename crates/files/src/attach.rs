@@ -137,6 +137,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::process::Stdio;
 
+    use staves_testkit::tools;
+
     use super::*;
 
     fn lives(incarnation: u64) -> (ClusterId, NodeId, Incarnation) {
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn a_stranger_who_listens_is_not_believed() {
         if !rustix::process::geteuid().is_root() {
-            return; // it takes root to be somebody else
+            return tools::skip("only root can be another user");
         }
         let (cluster, node, life) = lives(4);
         let stranger = "import socket,sys,os; os.setuid(65534); s=socket.socket(socket.AF_UNIX); \
@@ -215,12 +217,7 @@ mod tests {
         let python = python.args(["-c", stranger, &name(cluster, node, life)]);
         let python = python.stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut process) = python.spawn() else {
-            assert!(
-                std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
-                "no python3"
-            );
-            eprintln!("skipped: there is no python3");
-            return;
+            return tools::missing("there is no python3");
         };
         let said = process.stdout.as_mut().unwrap().read_exact(&mut [0]);
         let refused = attach(cluster, node, life, PoolId(3));

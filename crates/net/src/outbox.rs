@@ -572,6 +572,7 @@ mod tests {
     use bytes::Bytes;
     use staves_model::Revision;
     use staves_wire::cache::CacheAnswers;
+    use staves_wire::directory::GetMap;
     use std::io::Read;
     use tokio::net::{TcpListener, TcpStream};
 
@@ -594,6 +595,64 @@ mod tests {
         theirs.set_nonblocking(true).expect("it may");
         let (_, writing) = ours.expect("it is taken").into_split();
         (writing, theirs)
+    }
+
+    /// A request whose deadline passed before its first byte was written is not sent, small or large. One that is sent carries what is
+    /// left of its deadline, and a message that was begun is ended. The test writes by itself, so that nothing leaves while it waits.
+    #[tokio::test]
+    async fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
+        const WAITED: Duration = Duration::from_millis(60);
+        let (socket, mut theirs) = pair().await;
+        let outbox = Outbox::new(1 << 30, None);
+        let put = |request, deadline_ms, message: &Message| {
+            let envelope = Envelope {
+                request,
+                answer: false,
+                deadline_ms,
+            };
+            assert_eq!(outbox.put(envelope, message, usize::MAX), Ok(()));
+        };
+        let ask = Message::GetMap(GetMap {
+            known: Revision(1),
+            wait_ms: 1,
+        });
+        put(1, 20_000, &large());
+        let mut taken = VecDeque::new();
+        outbox.take(&mut taken);
+        assert_eq!(taken.len(), 1, "a frame of the large one");
+        outbox.writing.lock().rest = taken;
+        put(21, 50, &ask);
+        put(22, 10_000, &ask);
+        put(23, 50, &large());
+        put(24, 20_000, &ask);
+        tokio::time::sleep(WAITED).await;
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        while !outbox.is_empty() {
+            socket.writable().await.expect("it is open");
+            outbox.write_now(&socket);
+            while let Ok(read @ 1..) = theirs.read(&mut buffer) {
+                bytes.extend_from_slice(&buffer[..read]);
+            }
+        }
+        theirs.set_nonblocking(false).expect("it may");
+        drop(socket);
+        theirs.read_to_end(&mut bytes).expect("to the end");
+        let (mut left, mut large_ended) = (Vec::new(), false);
+        let mut rest = &bytes[..];
+        while let Some(header) = rest.first_chunk().map(Header::decode) {
+            let header = header.expect("a header");
+            rest = &rest[HEADER_BYTES + header.body_len as usize..];
+            match header.request {
+                1 => large_ended = header.flags & frame::FLAG_MORE == 0,
+                request => left.push((request, header.deadline_ms)),
+            }
+        }
+        assert!(large_ended && rest.is_empty());
+        let waited = WAITED.as_millis() as u32;
+        assert!(
+            matches!(left[..], [(22, a), (24, b)] if a <= 10_000 - waited && b <= 20_000 - waited),
+            "{left:?}"
+        );
     }
 
     /// Regression: the writer counted only what it wrote itself. A connection that was emptied by those

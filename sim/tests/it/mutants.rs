@@ -85,7 +85,7 @@ hunts! {
     m18_source_listed_as_joiner: SourceListedAsJoiner, 2 + 1, hunting, 120;
     m19_late_old_map_drops: LateOldMapDrops, 1 + 1, mixed, 36;
     m21_parts_before_cut_applied: PartsBeforeCutApplied, 1 + 2, mixed, 10;
-    m22_page_ahead_taken_as_done: PageAheadTakenAsDone, 1 + 2, mixed, 60;
+    m22_page_ahead_taken_as_done: PageAheadTakenAsDone, 1 + 2, mixed, 300;
     m23_part_older_than_gone: PartOlderThanGone, 2 + 1, mixed, 45;
     m25_returning_trusts_prefix: ReturningTrustsPrefix, 1 + 2, mixed, 150;
     a_lease_that_no_quorum_confirmed_is_found: LeaseUnconfirmed, 2 + 1, mixed, 200;

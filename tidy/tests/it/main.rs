@@ -42,8 +42,8 @@ fn every_row_of_the_papers_has_a_test() {
     let untested = docs::untested_rows(&TREE);
     assert!(
         untested.is_empty(),
-        "no test names {untested:?}; a row is done when a test fails without it; put the row into the name \
-         of the test that does (fn d1_...) or into a comment beside it"
+        "no running test names {untested:?}; a row is done when a test fails without it; put the row into the \
+         name of that test (fn d1_...) or into the comment above it"
     );
 }
 

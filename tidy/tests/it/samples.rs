@@ -1,6 +1,6 @@
 //! Every rule finds what it is there for.
 
-use staves_tidy::{File, Tree, docs, ratchet, rust, trailing_blanks};
+use staves_tidy::{File, Tree, docs, ratchet, rust, trailing_blanks, words};
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let files = files.iter().map(|(path, text)| File {
@@ -64,11 +64,16 @@ fn metrics_that_are_not_there_are_found() {
 }
 
 #[test]
-fn rows_count_in_test_code_only() {
-    let code = "//! x\n// D1 here\nfn d2_a() {\n}\n\n#[cfg(test)]\nmod tests {\n    // H3\n    #[test]\n    fn d5_x() {\n    }\n}\n";
+fn rows_count_for_tests_that_run() {
+    let code = "//! D1 here\n// D2\nfn d3_a() {\n}\n\n#[cfg(test)]\nmod tests {\n    // D4, not beside a test\n\n    \
+                /// Row D5: it runs.\n    #[test]\n    fn x7_x() {\n    }\n\n    /// D6\n    #[tokio::test]\n    \
+                async fn h3() {\n    }\n\n    #[test]\n    #[ignore = \"slow\"]\n    fn d7_x() {\n    }\n}\n";
     let found = docs::untested_rows(&tree(&[("crates/a/src/x.rs", code)]));
-    assert!(found.contains(&"D1") && found.contains(&"D2"));
-    assert!(!found.contains(&"D5") && !found.contains(&"H3"));
+    let tested = ["D5", "D6", "H3", "X7"];
+    let rows = docs::ROWS.iter().filter(|row| !found.contains(row));
+    let mut rows: Vec<_> = rows.copied().collect();
+    rows.sort_unstable();
+    assert_eq!(rows, tested);
 }
 
 #[test]
@@ -108,4 +113,37 @@ fn a_count_that_rises_is_told_with_its_place() {
         "{}",
         risen[0]
     );
+}
+
+#[test]
+fn comments_that_open_with_a_question_word_are_found() {
+    let code = "//! Who reads this.\n//! What else.\n\n/// A room. Which is large.\n/// Where it goes on.\n\
+                struct A;\n    /// **Whether** it is so.\n    b: bool,\n// Why not\n/// Whenever\n/// How\n";
+    let file = File {
+        path: "a.rs".to_owned(),
+        text: code.to_owned(),
+    };
+    let lines: Vec<_> = words::question_openings(&file)
+        .iter()
+        .map(|f| f.0)
+        .collect();
+    assert_eq!(lines, [0, 6]);
+}
+
+#[test]
+fn the_third_type_of_one_name_is_found() {
+    let one = (
+        "crates/a/src/a.rs",
+        "pub struct Room;\nenum Two {\n}\n    struct Room;\n",
+    );
+    let two = (
+        "crates/b/src/b.rs",
+        "pub(crate) enum Room {\n}\ntrait Two: Send {\n}\n",
+    );
+    let three = ("crates/c/src/c.rs", "type Room = u8;\n");
+    let test = ("crates/c/tests/it/c.rs", "struct Two;\n");
+    let tree = tree(&[one, two, three, test]);
+    let names = words::overused_names(&tree);
+    assert_eq!(names.keys().collect::<Vec<_>>(), [&"Room"]);
+    assert_eq!(words::excess(&names), 1);
 }

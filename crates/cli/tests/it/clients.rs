@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::e2e::{Cluster, PATIENCE, have, tool};
+use staves_testkit::tools::runs;
+
+use crate::e2e::{Cluster, PATIENCE, tool};
 
 /// The first version of redis-py whose cluster clients outlive a node: the asyncio one of 4.3 fails with
 /// an error of its own when its connection is refused.
@@ -32,7 +34,7 @@ fn python(version: u32) -> Option<String> {
     let found = pythons.find(|python| works(python));
     if found.is_none() {
         // Says that it skips, or fails where tools are required.
-        have("python3", &["-c", &needed]);
+        runs("python3", &["-c", &needed]);
     }
     found.map(str::to_owned)
 }
@@ -159,7 +161,7 @@ fn cluster_clients_follow_a_failover_and_lose_nothing() {
 
 #[test]
 fn redis_cli_follows_redirects_and_a_failover() {
-    if !have("redis-cli", &["--version"]) {
+    if !runs("redis-cli", &["--version"]) {
         return;
     }
     let mut cluster = Cluster::start_with(3, &["--resp-redirect", "moved"]);

@@ -1,10 +1,12 @@
 //! The program as a user has it: real processes, real clients.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use staves_testkit::free_ports;
+use staves_testkit::tools::{must_mount, runs};
 
 use crate::{Ran, staves};
 
@@ -60,14 +62,7 @@ impl Cluster {
         let count = homes.len();
         // Whose test failed has ended its nodes all the same.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let held: Vec<TcpListener> = (0..count * 3)
-            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-            .collect();
-        let ports: Vec<u16> = held
-            .iter()
-            .map(|l| l.local_addr().expect("an address").port())
-            .collect();
-        drop(held);
+        let ports = free_ports(count * 3);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let node = |(i, p): (usize, &[u16])| Node {
             native: format!("127.0.0.1:{}", p[0]),
@@ -181,25 +176,6 @@ impl Drop for Cluster {
     }
 }
 
-/// Whether a tool is there; where STAVES_REQUIRE_TOOLS=1 it must be.
-pub fn have(tool: &str, args: &[&str]) -> bool {
-    let ran = Command::new(tool)
-        .args(args)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    let there = ran.is_ok_and(|s| s.success());
-    let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
-    assert!(
-        there || !required,
-        "{tool} {args:?} is required and does not run"
-    );
-    if !there {
-        eprintln!("skipped: {tool} {args:?} does not run here");
-    }
-    there
-}
-
 pub fn tool(program: &str, args: &[&str]) -> String {
     let out = Command::new(program)
         .args(args)
@@ -219,7 +195,7 @@ pub fn tool(program: &str, args: &[&str]) -> String {
 /// D1: any node takes any key. X3: with the pool's copies in place.
 #[test]
 fn redis_cli_and_redis_benchmark_work_against_any_node() {
-    if !have("redis-cli", &["--version"]) || !have("redis-benchmark", &["--version"]) {
+    if !runs("redis-cli", &["--version"]) || !runs("redis-benchmark", &["--version"]) {
         return;
     }
     let cluster = Cluster::start(3);
@@ -421,15 +397,11 @@ fn one_identity_runs_once() {
 
     signal("-STOP", pid);
     let mut first = Standing(cluster.nodes[at].child.take().expect("it runs"));
-    let port = |_| {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.local_addr().expect("an address").port()
-    };
-    let [new_native, resp, admin] = [0, 1, 2].map(port);
+    let ports = free_ports(3);
     cluster.nodes[at] = Node {
-        native: format!("127.0.0.1:{new_native}"),
-        resp,
-        admin,
+        native: format!("127.0.0.1:{}", ports[0]),
+        resp: ports[1],
+        admin: ports[2],
         data: copied,
         home: None,
         child: None,
@@ -480,7 +452,7 @@ fn the_demo_loses_nothing() {
     // What nodes fetched ahead of it was in memory by then.
     let bytes = files["bytes"].as_u64().expect("a number");
     assert!(fetched > 0 && fetched < 2 * bytes, "{story}");
-    if std::env::var("STAVES_REQUIRE_FUSE").is_ok_and(|v| v == "1") {
+    if must_mount() {
         assert_eq!(files["way"], "a mount", "{story}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use staves_client::{Client, ClientOptions};
@@ -13,6 +13,7 @@ use staves_model::{
     Medium, Member, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Revision, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
+pub use staves_testkit::{block_on, wait_until_async};
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{Evidence, MapAnswer};
 use staves_wire::files::FileBytes;
@@ -206,7 +207,11 @@ impl Cluster {
 
     /// A client that knows only node 1.
     pub async fn client(&self) -> Client {
-        self.client_with(ClientOptions::default()).await
+        let options = ClientOptions {
+            deadline: Duration::from_secs(20),
+            ..ClientOptions::default()
+        };
+        self.client_with(options).await
     }
 
     pub async fn client_with(&self, options: ClientOptions) -> Client {
@@ -432,25 +437,5 @@ pub fn set(key: &str, value: &str) -> OwnedOp {
 pub fn get(key: &str) -> OwnedOp {
     OwnedOp::Get {
         key: Bytes::copy_from_slice(key.as_bytes()),
-    }
-}
-
-pub fn run<F: Future>(test: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let bounded = async { tokio::time::timeout(Duration::from_secs(30), test).await };
-    runtime
-        .block_on(bounded)
-        .expect("nothing waits for ever, this test included")
-}
-
-pub async fn until(mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !so() {
-        assert!(Instant::now() < deadline, "it never came to be");
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

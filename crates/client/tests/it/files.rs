@@ -41,7 +41,7 @@ fn pool(source: &str) -> Pool {
 
 #[test]
 fn d9_bytes_of_another_length_are_never_handed_out() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         let dir = tempfile::tempdir().expect("a folder");
         let right: Vec<u8> = (0..SIZE).map(|i| (i / 3) as u8).collect();
@@ -83,7 +83,7 @@ fn d9_bytes_of_another_length_are_never_handed_out() {
 #[test]
 fn what_is_given_to_homes_is_bounded() {
     const MIB: usize = 1 << 20;
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join("f"), vec![7; 16 * MIB]).expect("a file");

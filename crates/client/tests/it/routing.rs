@@ -12,7 +12,7 @@ use crate::cluster::*;
 
 #[test]
 fn x6_many_keys_take_one_look_up_and_one_batch_per_node() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
         let keys: Vec<String> = (0..200).map(|i| format!("key-{i}")).collect();
@@ -43,7 +43,7 @@ fn x6_many_keys_take_one_look_up_and_one_batch_per_node() {
 
 #[test]
 fn d1_the_list_of_nodes_need_not_be_complete_nor_right() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         // The first does not exist; the second is one of three.
         let addresses = ["127.0.0.1:1".to_owned(), cluster.addr(2)];
@@ -71,7 +71,7 @@ fn d1_the_list_of_nodes_need_not_be_complete_nor_right() {
 
 #[test]
 fn d1_no_mistake_is_made_twice() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
         client.put("k", "1").await.expect("put");
@@ -105,13 +105,13 @@ fn d1_no_mistake_is_made_twice() {
             .lock()
             .change(|map| map.next_node = NodeId(77));
         client.put("k", "11").await.expect("put");
-        until(|| client.map().next_node == NodeId(77)).await;
+        wait_until_async("the map arrives", || client.map().next_node == NodeId(77)).await;
     });
 }
 
 #[test]
 fn a_moved_entry_is_not_lost_to_a_map_that_is_newer_elsewhere_only() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
         // An epoch that nobody has opened: the write waits for it, by the map.
@@ -137,7 +137,7 @@ fn a_moved_entry_is_not_lost_to_a_map_that_is_newer_elsewhere_only() {
         client.put("k", "v").await.expect("put");
         assert!(started.elapsed() >= Duration::from_millis(290));
         assert!(
-            started.elapsed() < Duration::from_secs(2),
+            started.elapsed() < Duration::from_secs(4),
             "soon after it opened"
         );
         opener.await.expect("opened");
@@ -147,7 +147,7 @@ fn a_moved_entry_is_not_lost_to_a_map_that_is_newer_elsewhere_only() {
 
 #[test]
 fn errors_name_what_is_wrong() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(1).await;
         let none = Client::connect(&[], ClientOptions::default())
             .await
@@ -181,7 +181,7 @@ fn errors_name_what_is_wrong() {
 
 #[test]
 fn numbers_stay_within_the_window_and_the_floor_follows() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(2).await;
         let mut options = ClientOptions::default();
         options.router.window = 64;
@@ -215,7 +215,7 @@ fn numbers_stay_within_the_window_and_the_floor_follows() {
 
 #[test]
 fn stats_come_from_every_node() {
-    run(async {
+    block_on(async {
         let mut cluster = Cluster::start(3).await;
         let client = cluster.client().await;
         client
@@ -239,7 +239,7 @@ fn stats_come_from_every_node() {
 
 #[test]
 fn forwarding_keeps_the_clients_own_numbers_and_goes_once() {
-    run(async {
+    block_on(async {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
         let ops: Vec<CacheOp> = (0..30)

@@ -3,6 +3,5 @@
 mod hostile;
 mod lists;
 mod remembered;
-mod servers;
 mod stores;
 mod tls;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use staves_files::{FileVersion, Kind, Source, SourceError};
 
-use crate::servers;
+use staves_testkit::servers;
 
 pub fn check(source: &Source) -> Result<(), SourceError> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 
 use staves_files::{Source, SourceError};
 
-use crate::servers;
 use crate::stores::{check, files, tree, write};
+use staves_testkit::servers;
 
 /// Not a test: what a process reads whose environment is as its starter says. The tests below start it.
 #[test]

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use staves_mount::{FileError, Files, Folder, FolderFile, Listing, Options, Stat};
 
-use crate::{Fixture, Seen, Watched, age, errno, noise, until};
+use staves_testkit::wait_until;
+
+use crate::{Fixture, Seen, Watched, age, errno, noise};
 
 #[test]
 fn whatever_would_change_something_gets_erofs_and_changes_nothing() {
@@ -205,7 +207,7 @@ fn what_is_at_hand_is_read_while_others_wait_for_what_is_not() {
                 })
             })
             .collect();
-        until("all of them wait", || held.load(Ordering::SeqCst) >= FILES);
+        wait_until("all of them wait", || held.load(Ordering::SeqCst) >= FILES);
         let (done, read) = std::sync::mpsc::channel();
         let file = &files[0];
         scope.spawn(move || {

@@ -12,27 +12,13 @@ mod versions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use staves_mount::{
     FileError, Files, Folder, FolderFile, Kind, Listing, Mounted, Options, Stat, mount,
 };
+use staves_testkit::tools::can_mount;
 use tempfile::TempDir;
-
-/// Whether this machine can mount; a test that cannot says so, or fails where that is asked for.
-fn can_mount() -> bool {
-    let opened = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse");
-    let Err(error) = opened else { return true };
-    assert!(
-        std::env::var_os("STAVES_REQUIRE_FUSE").is_none(),
-        "/dev/fuse cannot be opened: {error}"
-    );
-    eprintln!("skipped: /dev/fuse cannot be opened: {error}");
-    false
-}
 
 /// A source and its mount.
 struct Fixture {
@@ -104,15 +90,6 @@ fn settle() {
 
 fn errno(error: &std::io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).expect("the system's own error")
-}
-
-/// Waits for what must come.
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// What was asked of a folder, and how it answers.

@@ -174,7 +174,7 @@ fn more_names_than_inodes_are_allowed_are_all_found_still() {
     let mut refused = 0;
     for i in 0..2000 {
         // The kernel is asked to forget as fast as it can; who is faster is told so, and tries again.
-        crate::until("a name is found", || {
+        staves_testkit::wait_until("a name is found", || {
             match std::fs::read(fixture.at(&i.to_string())) {
                 Ok(bytes) => {
                     assert_eq!(bytes, i.to_string().as_bytes());
@@ -213,7 +213,7 @@ fn more_folders_than_inodes_are_allowed_are_all_walked_through() {
     );
     let within = within.unwrap();
     for i in 0..1000 {
-        crate::until("a folder is found", || {
+        staves_testkit::wait_until("a folder is found", || {
             match std::fs::read_dir(fixture.at(&format!("{i}/x"))) {
                 Ok(entries) => entries.count() == 0,
                 Err(error) => {

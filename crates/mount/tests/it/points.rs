@@ -9,7 +9,10 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use staves_mount::{Folder, MountError, Options, mount, ready, unmount};
 
-use crate::{Fixture, can_mount, noise, until};
+use staves_testkit::tools::can_mount;
+use staves_testkit::wait_until;
+
+use crate::{Fixture, noise};
 
 /// Not a test: mounts in a process of its own, for the tests below, which start it.
 #[test]
@@ -123,7 +126,7 @@ fn a_mount_is_unmounted_by_another_process_and_its_own_ends() {
     assert!(matches!(busy, MountError::Busy { .. }), "{busy}");
     drop(open);
     // Closing is told to the process that serves a moment later.
-    until("it is not busy any more", || {
+    wait_until("it is not busy any more", || {
         unmount(dir.path(), false).is_ok()
     });
     assert!(process.0.wait().unwrap().success());

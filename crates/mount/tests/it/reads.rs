@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 
 use staves_mount::Options;
 
+use staves_testkit::tools::{missing, skip};
+
 use crate::{Fixture, Seen, Watched, age, noise, settle};
 
 const SIZE: usize = 16 << 20;
@@ -64,17 +66,11 @@ fn random_page_faults_fetch_four_pages_each_at_most() {
         .output();
     match run {
         Ok(output) if output.status.success() => {}
-        other => {
-            assert!(
-                std::env::var_os("STAVES_REQUIRE_TOOLS").is_none(),
-                "python3: {other:?}"
-            );
-            return eprintln!("skipped: python3 does not run: {other:?}");
-        }
+        other => return missing(format_args!("python3 does not run: {other:?}")),
     }
     let fetched = seen.bytes.load(Ordering::Relaxed);
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root may tell the kernel how far to read ahead");
+        return skip("only root may set how far the kernel reads ahead");
     }
     assert!(fetched <= 4000 * 4 * 4096, "{fetched}");
     assert_eq!(seen.ahead_bytes.load(Ordering::Relaxed), 0, "nor do we");
@@ -134,7 +130,7 @@ fn the_kernel_reads_ahead_as_far_as_it_was_told() {
             return;
         };
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: only root may tell the kernel how far to read ahead");
+            return skip("only root may set how far the kernel reads ahead");
         }
         let device = std::fs::metadata(fixture.dir.path()).unwrap().dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -11,7 +11,10 @@ use rustix::io::Errno;
 
 use staves_mount::{FileError, Files, Kind, Listing, Options, Stat, Version};
 
-use crate::{Fixture, Seen, Watched, age, can_mount, errno, noise, until};
+use staves_testkit::tools::can_mount;
+use staves_testkit::wait_until;
+
+use crate::{Fixture, Seen, Watched, age, errno, noise};
 
 const SIZE: usize = 1 << 20;
 
@@ -46,7 +49,7 @@ fn d9_open_handles_get_estale_after_an_overwrite_of_the_same_size() {
     // Whoever opens anew has the new version, all of it.
     assert_eq!(std::fs::read(fixture.at("file")).unwrap(), noise(2, SIZE));
     // What was read before: old bytes as long as the kernel has them, then nothing.
-    until("the old pages are gone", || {
+    wait_until("the old pages are gone", || {
         match old.read_exact_at(&mut page, 0) {
             Ok(()) => {
                 assert_eq!(page, noise(1, 4096));
@@ -255,7 +258,7 @@ fn d9_pages_read_while_a_file_was_fresh_do_not_outlive_that() {
     sly.fresh.store(false, Ordering::Relaxed);
     assert_eq!(read(), vec![1; SIZE]);
     // From then on its pages are kept, once the kernel has let go of the others.
-    until("pages are kept", || {
+    wait_until("pages are kept", || {
         let before = sly.reads.load(Ordering::Relaxed);
         assert_eq!(read(), vec![1; SIZE]);
         sly.reads.load(Ordering::Relaxed) == before

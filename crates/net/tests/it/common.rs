@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use staves_model::{ClientId, ClusterId, Incarnation, NodeId};
 use staves_net::{Connection, Handler, Identity, Options, PeerInfo, Reply, Server, Who};
+pub use staves_testkit::{block_on, wait_until_async};
 use staves_wire::admin::StatusAnswer;
 use staves_wire::cache::{CacheRequest, PoolRef};
 use staves_wire::directory::GetMap;
@@ -118,27 +119,6 @@ pub async fn client(addr: &str, options: Options) -> Connection {
 
 pub fn within(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
-}
-
-pub fn run<F: Future>(test: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let bounded = async { tokio::time::timeout(Duration::from_secs(30), test).await };
-    runtime
-        .block_on(bounded)
-        .expect("nothing waits for ever, this test included")
-}
-
-/// Waits until something is so.
-pub async fn until(mut so: impl FnMut() -> bool) {
-    let deadline = within(10_000);
-    while !so() {
-        assert!(Instant::now() < deadline, "it never came to be");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 /// A cable between client and server that can be cut without either noticing.

@@ -86,7 +86,7 @@ fn a_server_that_is_sent_megabytes_lets_others_have_their_turn() {
     let (tell, told) = std::sync::mpsc::channel();
     let asking = std::thread::spawn(move || {
         let addr: String = told.recv().expect("an address");
-        run(async {
+        block_on(async {
             let connection = client(&addr, Options::default()).await;
             let request = Message::Propose(Propose {
                 expected: None,

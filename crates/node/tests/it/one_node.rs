@@ -59,11 +59,9 @@ fn commands_are_answered_as_redis_does() {
 
 #[test]
 fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
-    let free = || {
-        let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        held.local_addr().expect("an address")
-    };
-    let (resp, founder) = (free(), free());
+    let ports = staves_testkit::free_ports(2);
+    let free = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let (resp, founder) = (free(ports[0]), free(ports[1]));
     let at = |addr: std::net::SocketAddr| addr.to_string().parse().expect("an address");
     let waiting = config(None, &[]);
     let waiting = staves_node::config::Config {

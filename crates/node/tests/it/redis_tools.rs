@@ -13,6 +13,8 @@ use staves_node::resp::{
     After, Brief, COMMANDS, ClientFacts, Command, Facts, Limits, NOT_DONE, Output, Parser, Session,
     Tells,
 };
+use staves_testkit::free_port;
+use staves_testkit::tools::{runs, skip};
 use staves_wire::cache::{Answer, Condition, Op};
 
 use crate::client::{Client, Reply};
@@ -158,17 +160,9 @@ fn apply(table: &mut BTreeMap<Vec<u8>, Bytes>, op: &Op<'_>) -> Answer {
     }
 }
 
-/// Whether a tool is here. Where tools are required, its absence is a failure.
+/// True if a tool is here; else the test is to be skipped.
 fn has(tool: &str) -> bool {
-    let here = Process::new(tool).arg("--version").output().is_ok();
-    assert!(
-        here || std::env::var("STAVES_REQUIRE_TOOLS").as_deref() != Ok("1"),
-        "{tool} is required and is not installed: apt-get install redis-tools"
-    );
-    if !here {
-        eprintln!("skipped: {tool} is not installed (apt-get install redis-tools)");
-    }
-    here
+    runs(tool, &["--version"])
 }
 
 fn cli(port: u16, args: &[&str]) -> String {
@@ -275,9 +269,7 @@ struct Redis {
 
 impl Redis {
     fn start() -> Redis {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
+        let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
         let child = Process::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
@@ -362,8 +354,7 @@ fn command_says_of_each_command_what_redis_says() {
         panic!("INFO is answered with text");
     };
     if !String::from_utf8_lossy(&info).contains("redis_version:7.0.") {
-        eprintln!("skipped: the table follows Redis 7.0, and redis-server is of another version");
-        return;
+        return skip("the table follows Redis 7.0, and redis-server is of another version");
     }
     let mut ours = Client::connect(([127, 0, 0, 1], serve()).into());
     for command in COMMANDS {

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use staves_client::{Client, ClientOptions, Dataset, SourceError};
 use staves_model::{Change, Holdings, Medium, PoolKind, Scheme};
 
-#[path = "../../../files/tests/it/servers.rs"]
-mod servers;
+use staves_testkit::servers;
 
 use crate::town::{Town, eventually};
 

@@ -1,6 +1,7 @@
 //! Row X7: `staves bench cache` against real servers.
 
 use serde_json::Value;
+use staves_testkit::free_port;
 
 use super::*;
 
@@ -64,6 +65,7 @@ fn bench(args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).expect("JSON on stdout")
 }
 
+/// Row X7: sizes, mixes and batches, against a real cluster.
 #[test]
 fn the_bench_measures_a_cluster_over_both_protocols() {
     let cluster = Cluster::start(2);
@@ -136,15 +138,10 @@ fn start(program: &str, args: &[&str], port: u16) -> Server {
     server
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
-}
-
 #[test]
 fn the_bench_measures_redis_and_memcached_too() {
     let lists = ["--mix", "50:50", "--batch", "1,30", "--pipeline", "1,8"];
-    if have("redis-server", &["--version"]) {
+    if runs("redis-server", &["--version"]) {
         let port = free_port();
         let args = [
             "--bind",
@@ -168,7 +165,7 @@ fn the_bench_measures_redis_and_memcached_too() {
             check(&report, i);
         }
     }
-    if have("memcached", &["--version"]) {
+    if runs("memcached", &["--version"]) {
         let port = free_port();
         let args = [
             "-l",

@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use staves_mount::{FileError, Files, Folder, FolderFile, Listing, Options, Stat};
+use staves_testkit::tools::can_mount;
 
 use super::Cluster;
-use super::mount::{Point, bytes, can_mount};
+use super::mount::{Point, bytes};
 
 /// What is meant to be given up after some seconds, on a machine that is busy.
 const BOUND: Duration = Duration::from_secs(60);

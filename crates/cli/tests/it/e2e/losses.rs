@@ -10,6 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use staves_client::{Client, ClientError, ClientOptions, Region};
 use staves_model::{ClusterMap, Group, MemberSlot};
+use staves_testkit::wait_until;
 use staves_wire::ErrorCode;
 use tokio::runtime::Runtime;
 
@@ -217,14 +218,6 @@ fn bears(map: &ClusterMap, group: &Group, victims: &[String]) -> bool {
     group.open && left >= usize::from(group.m)
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "after {PATIENCE:?} not yet: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// All choices of k of so many nodes, in a fixed order.
 fn choices(nodes: usize, k: u32) -> Vec<Vec<usize>> {
     let sets = (0..1u32 << nodes).filter(|set| set.count_ones() == k);
@@ -271,7 +264,7 @@ fn any_k_die(scheme: &str, m: usize, k: u32, spare: usize) {
     let doors = cluster.doors();
     let (runtime, client) = client(&doors, PATIENCE);
     let region = runtime.block_on(client.region("r")).expect("a region");
-    eventually("its group is open", || {
+    wait_until("its group is open", || {
         let map = runtime.block_on(client.refresh()).expect("a map");
         is_whole(&map, group_of(&map, "r"))
     });
@@ -287,7 +280,7 @@ fn any_k_die(scheme: &str, m: usize, k: u32, spare: usize) {
         }
         std::thread::sleep(Duration::from_millis(rng.random_range(0..1000)));
         let mut victims = Vec::new();
-        eventually(
+        wait_until(
             "all nodes are up, and the scheme bears the next losses",
             || {
                 let map = runtime.block_on(client.refresh()).expect("a map");
@@ -324,7 +317,7 @@ fn any_k_die(scheme: &str, m: usize, k: u32, spare: usize) {
         }
         workers.go_on();
     }
-    eventually("all is rebuilt", || {
+    wait_until("all is rebuilt", || {
         let map = runtime.block_on(client.refresh()).expect("a map");
         is_whole(&map, group_of(&map, "r"))
     });
@@ -374,7 +367,7 @@ fn h7_one_more_than_the_scheme_bears_is_lost_and_nothing_else() {
     let asked = doors.iter().position(|door| !victims.contains(door));
     let asked = asked.expect("two of five died");
     let id = |map: &ClusterMap| group_of(map, &gone).id;
-    eventually("the group is marked as lost", || {
+    wait_until("the group is marked as lost", || {
         let map = runtime.block_on(client.refresh()).expect("a map");
         group_of(&map, &gone).lost
     });
@@ -426,7 +419,7 @@ fn two_groups_apart(
     for count in 0..12 {
         let name = format!("r{count}");
         cluster.make_region(&name);
-        eventually("its group is whole", || {
+        wait_until("its group is whole", || {
             let map = runtime.block_on(client.refresh()).expect("a map");
             is_whole(&map, group_of(&map, &name))
         });
@@ -484,7 +477,7 @@ fn told_of_the_loss(cluster: &Cluster, asked: usize, region: &str, group: &str) 
     let shown = cluster.run(asked, &["memory", "show", region]).stdout;
     assert!(shown.contains(&gone), "{shown}");
     // It is a change, which needs a leader of the directory.
-    eventually("it cannot be protected", || {
+    wait_until("it cannot be protected", || {
         let ran = cluster.run(asked, &["memory", "protect", region]);
         assert_ne!(ran.code, Some(0), "{}", ran.stdout);
         ran.code == Some(1) && ran.stderr.contains(&gone)

@@ -9,8 +9,10 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::mount::{Point, bytes, can_mount};
-use super::{Cluster, PATIENCE, have};
+use staves_testkit::tools::{can_mount, runs};
+
+use super::mount::{Point, bytes};
+use super::{Cluster, PATIENCE};
 
 /// Files count as changing until two seconds after their last change.
 const SETTLED: Duration = Duration::from_millis(2100);
@@ -111,7 +113,7 @@ impl Drop for Reader {
 /// Rows D8, D9 and D11: who has mapped a file sees the right bytes, and no SIGBUS, while nodes are killed until none is left.
 #[test]
 fn d11_a_mapped_file_is_read_on_while_every_node_is_killed() {
-    if !can_mount() || !have("python3", &["--version"]) {
+    if !can_mount() || !runs("python3", &["--version"]) {
         return;
     }
     let whole = bytes(16 * MIB);

@@ -5,29 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-#[path = "../../../../files/tests/it/servers.rs"]
-mod servers;
+use staves_testkit::servers;
+use staves_testkit::tools::can_mount;
 
 use super::{Cluster, PATIENCE};
 use crate::staves;
-
-/// Whether files can be mounted here; where STAVES_REQUIRE_FUSE=1 they must be.
-pub fn can_mount() -> bool {
-    let there = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")
-        .is_ok();
-    let required = std::env::var("STAVES_REQUIRE_FUSE").is_ok_and(|v| v == "1");
-    assert!(
-        there || !required,
-        "/dev/fuse is required and cannot be opened"
-    );
-    if !there {
-        eprintln!("skipped: /dev/fuse cannot be opened here");
-    }
-    there
-}
 
 /// A folder that is unmounted at the end, whatever happens.
 pub struct Point(pub PathBuf);

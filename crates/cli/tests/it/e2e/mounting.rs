@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::mpsc;
 
 use serde_json::Value;
+use staves_testkit::tools::{can_mount, skip};
 
-use super::mount::{Point, can_mount};
+use super::mount::Point;
 use super::{Cluster, PATIENCE};
 use crate::staves;
 
@@ -79,8 +80,7 @@ fn a_mount_never_waits_for_itself_and_what_cannot_be_mounted_leaves_nothing() {
         .status()
         .is_ok_and(|status| status.success())
     {
-        eprintln!("skipped: nothing can be bound here");
-        return;
+        return skip("nothing can be bound here");
     }
     let _bound = Bound(inner);
     let at = point.clone();
@@ -219,9 +219,11 @@ fn others_may_read_what_everybody_may_read_at_the_source() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    if !can_mount() || !is_root {
-        eprintln!("skipped: nobody else's eyes can be borrowed by who is not root");
+    if !can_mount() {
         return;
+    }
+    if !is_root {
+        return skip("only root can read as another user");
     }
     let mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");

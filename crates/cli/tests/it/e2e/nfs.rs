@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use staves_testkit::tools::runs;
+
+use super::Cluster;
 use super::mount::bytes;
-use super::{Cluster, have};
 use crate::staves;
 
 struct Server {
@@ -59,7 +61,7 @@ impl Drop for Server {
 /// Rows D8 and D11: a dataset by NFS, through the death of a node amid a read, and of all.
 #[test]
 fn d8_files_are_served_by_nfs_whoever_dies() {
-    if !have("which", &["nfs-cat"]) {
+    if !runs("which", &["nfs-cat"]) {
         return;
     }
     let mut cluster = Cluster::start(3);

@@ -1,4 +1,4 @@
-//! Row H9: `staves bench recovery` with nodes of its own.
+//! `staves bench recovery` with nodes of its own.
 
 use serde_json::Value;
 
@@ -10,6 +10,7 @@ fn number(of: &Value, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("{name} of {of}"))
 }
 
+/// Row H9: recoveries alone and under reads, and pages that are rebuilt on demand.
 #[test]
 fn the_bench_measures_recoveries_and_pages_on_demand() {
     let args = ["--size", "4MiB", "--scheme", "2+1", "--lost", "1"];

@@ -1,18 +1,20 @@
-//! Real servers as processes of this machine, ended when dropped. Tests of other crates include this file too.
-
-#![allow(dead_code, reason = "not all tests that share this file use all of it")]
+//! Object stores and web servers as processes of this machine, ended when dropped.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Python programs are slow to start where the machine is busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::free_port;
+use crate::tools::{python, runs};
 
-/// A server that runs.
+/// The deadline of a start: Python programs are slow to start on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A server process.
 pub struct Server {
+    /// Its port on 127.0.0.1.
     pub port: u16,
     child: Child,
 }
@@ -26,7 +28,7 @@ impl Server {
             port,
             child: child.expect("the server starts"),
         };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + DEADLINE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             let ended = server.child.try_wait().expect("it is a child");
             assert!(ended.is_none(), "{program} {args:?} ended: {ended:?}");
@@ -36,23 +38,23 @@ impl Server {
         server
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// A request of the plainest kind; its status.
+    /// Sends an HTTP request and returns the status of the response.
     pub fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> u16 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a socket");
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n",
             self.port,
             body.len()
         );
-        stream.write_all(head.as_bytes()).expect("it hears");
-        stream.write_all(body).expect("it hears");
+        stream.write_all(head.as_bytes()).expect("it is open");
+        stream.write_all(body).expect("it is open");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("it answers");
         let text = String::from_utf8_lossy(&answer);
@@ -70,39 +72,10 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("an address").port()
-}
-
-/// Whether a program runs here; where STAVES_REQUIRE_TOOLS=1 it must.
-fn have(program: &str, args: &[&str]) -> bool {
-    let mut command = Command::new(program);
-    let ran = command
-        .args(args)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    let there = ran.is_ok_and(|status| status.success());
-    let required = std::env::var("STAVES_REQUIRE_TOOLS").is_ok_and(|v| v == "1");
-    assert!(
-        there || !required,
-        "{program} {args:?} is required and does not run"
-    );
-    if !there {
-        eprintln!("skipped: {program} {args:?} does not run here");
-    }
-    there
-}
-
-fn python() -> String {
-    std::env::var("STAVES_PYTHON").unwrap_or_else(|_| "python3".to_owned())
-}
-
 /// An object store (PyPI: `moto[server]`).
 pub fn object_store() -> Option<Server> {
     let python = python();
-    if !have(&python, &["-c", "import moto.server"]) {
+    if !runs(&python, &["-c", "import moto.server"]) {
         return None;
     }
     let port = free_port();
@@ -114,16 +87,16 @@ pub fn object_store() -> Option<Server> {
     ))
 }
 
-/// It takes whoever names a key for its owner.
+/// The store accepts any key's signature as the owner's.
 const OWNER: &str = "Authorization: AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0\r\nContent-Type: application/octet-stream\r\n";
 
 impl Server {
-    /// Makes a bucket.
+    /// Creates a bucket.
     pub fn make_bucket(&self, name: &str) {
         assert_eq!(self.ask("PUT", &format!("/{name}"), OWNER, b""), 200);
     }
 
-    /// Puts an object into a bucket, for all to read.
+    /// Puts a public object into a bucket.
     pub fn put(&self, path: &str, bytes: &[u8]) {
         let headers = format!("{OWNER}x-amz-acl: public-read\r\n");
         assert_eq!(
@@ -133,7 +106,7 @@ impl Server {
         );
     }
 
-    /// The same, for nobody without credentials.
+    /// Puts an object that is read with credentials only.
     pub fn put_for_owner(&self, path: &str, bytes: &[u8]) {
         assert_eq!(
             self.ask("PUT", &format!("/{path}"), OWNER, bytes),
@@ -143,14 +116,14 @@ impl Server {
     }
 }
 
-/// A web server that knows ranges and lists nothing (Debian: `nginx-light`).
+/// A web server with ranges and without listings (Debian: `nginx-light`).
 pub fn web(root: &Path, scratch: &Path) -> Option<Server> {
     web_with(root, scratch, "")
 }
 
-/// The same by TLS, with a certificate of its own for 127.0.0.1, which is in `scratch/certificate` (Debian: `openssl`).
+/// The same with TLS and a self-signed certificate for 127.0.0.1 in `scratch/certificate` (Debian: `openssl`).
 pub fn web_tls(root: &Path, scratch: &Path) -> Option<Server> {
-    if !have("openssl", &["version"]) {
+    if !runs("openssl", &["version"]) {
         return None;
     }
     let (key, certificate) = (scratch.join("key"), scratch.join("certificate"));
@@ -171,7 +144,7 @@ pub fn web_tls(root: &Path, scratch: &Path) -> Option<Server> {
 }
 
 fn web_with(root: &Path, scratch: &Path, tls: &str) -> Option<Server> {
-    if !have("nginx", &["-v"]) {
+    if !runs("nginx", &["-v"]) {
         return None;
     }
     let port = free_port();
@@ -194,7 +167,7 @@ fn web_with(root: &Path, scratch: &Path, tls: &str) -> Option<Server> {
 /// A WebDAV server (PyPI: `wsgidav`, `cheroot`).
 pub fn dav(root: &Path) -> Option<Server> {
     let python = python();
-    if !have(
+    if !runs(
         &python,
         &["-c", "import wsgidav.server.server_cli, cheroot"],
     ) {
