@@ -393,7 +393,7 @@ fn directory(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 Evidence {
                     node: r.node(),
                     incarnation: r.incarnation(),
-                    sign: sign(r, kind),
+                    sign: sign(kind),
                 }
             }),
         }),
@@ -401,7 +401,7 @@ fn directory(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
     }
 }
 
-fn sign(rng: &mut Rng, kind: u64) -> Sign {
+fn sign(kind: u64) -> Sign {
     match kind {
         0 => Sign::Silent,
         1 => Sign::Refused,
