@@ -27,9 +27,6 @@ pub mod load;
 pub mod mutants;
 pub mod nodes;
 pub mod random;
-/// The demo's client of Redis's protocol.
-#[path = "../../crates/cli/src/demo/resp.rs"]
-pub mod resp;
 pub mod run;
 pub mod scenario;
 pub mod second;

@@ -17,8 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
-
-use crate::resp::{Reply, Resp};
+use staves_resp::client::{Reply, Resp};
 
 /// How long a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);

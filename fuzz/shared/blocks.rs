@@ -1,4 +1,4 @@
-//! What must hold of a node's memory of blocks, which mounts map, whatever is in it.
+//! The invariants of a node's memory of blocks, which mounts map, whatever is in it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -97,7 +97,7 @@ fn pattern(block: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What a node has written there.
+/// The content that a node has written there.
 fn written() -> Vec<u8> {
     let blocks = Blocks::new(MEMORY_BYTES, 1).expect("some memory");
     for (at, key) in KEYS.into_iter().enumerate() {

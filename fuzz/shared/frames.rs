@@ -1,4 +1,4 @@
-//! What must hold of the native protocol's decoder, whatever comes.
+//! The invariants of the native protocol's decoder, whatever comes.
 
 use bytes::BytesMut;
 use staves_wire::frame::{
@@ -13,7 +13,7 @@ const LIMITS: Limits = Limits {
     unfinished_bytes_max: 6000,
 };
 
-/// How many messages decoded. The first byte says how: its lowest bit, whether checksums are put right
+/// Returns the number of decoded messages. The first byte chooses the mode: its lowest bit, whether checksums are put right
 /// first (chance does not find them); the others, into reads of how many bytes the rest is cut.
 pub fn frames(data: &[u8]) -> usize {
     let Some((how, rest)) = data.split_first() else {
@@ -47,7 +47,7 @@ fn repair(bytes: &mut [u8]) {
     }
 }
 
-/// What the decoder makes of it in reads of so many bytes, and the error that ended it.
+/// The decoder's output for reads of so many bytes, and the error that ended it.
 fn decode(input: &[u8], read_bytes: usize) -> (Vec<Incoming>, Option<FrameError>) {
     let mut decoder = Decoder::new(LIMITS);
     let mut buffer = BytesMut::new();

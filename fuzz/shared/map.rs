@@ -1,4 +1,4 @@
-//! What must hold of the cluster's map, whatever is proposed, and of one that somebody sends.
+//! The invariants of the cluster's map, whatever is proposed, and of one that somebody sends.
 
 use bytes::Bytes;
 use staves_model::capacity::{Capacity, Own};
@@ -68,7 +68,7 @@ pub fn start() -> ClusterMap {
     map
 }
 
-/// What makes it.
+/// The source of random changes.
 pub fn beginnings() -> Vec<Change> {
     let mut all = vec![Change::Bootstrap {
         cluster: ClusterId(7),
@@ -217,7 +217,7 @@ pub fn sent() -> Vec<u8> {
     postcard::to_allocvec(&start()).expect("plain data always encodes")
 }
 
-/// What nodes, clients and tools look up in a map.
+/// The look-ups of nodes, clients and tools in a map.
 fn go_by(map: &ClusterMap) {
     for pool in map.pools.values() {
         for slot in [0, 1, 8191, HASH_SLOTS - 1].map(HashSlot) {

@@ -1,4 +1,4 @@
-//! What must hold of the NFS server, whatever a client sends.
+//! The invariants of the NFS server, whatever a client sends.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,7 +1,7 @@
-//! What must hold of the parser of Redis's protocol, whatever comes.
+//! The invariants of the parser of Redis's protocol, whatever comes.
 
 use bytes::Buf;
-use staves_node::resp::{Command, Limits, Output, Parser, ProtocolError};
+use staves_resp::{Command, Limits, Output, Parser, ProtocolError};
 
 /// Small, so that they are met.
 const LIMITS: Limits = Limits {
@@ -13,7 +13,7 @@ const LIMITS: Limits = Limits {
 /// Of a value.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// How many commands were understood. The first byte says into reads of how many bytes the rest is cut.
+/// Returns the number of understood commands. The first byte chooses the length of the reads that the rest is cut into.
 pub fn resp(data: &[u8]) -> usize {
     let Some((read_bytes, input)) = data.split_first() else {
         return 0;
@@ -31,7 +31,7 @@ pub fn resp(data: &[u8]) -> usize {
     whole.understood
 }
 
-/// What came of an input.
+/// The outcome of an input.
 #[derive(Default)]
 struct Parsed {
     commands: Vec<Vec<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! What a target begins with: some inputs that mean something, in `corpus/TARGET/`.
+//! The first corpus of a target: some meaningful inputs, in `corpus/TARGET/`.
 
 use std::fs;
 use std::path::Path;

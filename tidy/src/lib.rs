@@ -1,4 +1,4 @@
-//! What a program can check of the house's habits. `cargo test -p staves-tidy` runs it, in a second.
+//! The habits of the house that a program can check. `cargo test -p staves-tidy` runs it, in a second.
 //!
 //! **Path of the data.** [`Tree::read`] reads every text file of the checkout once. [`rust`] looks at
 //! Rust sources line by line (they are formatted, so that lines are enough), [`docs`] at Markdown. A rule
@@ -23,7 +23,7 @@ pub struct Finding {
     pub file: String,
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong; why; how to fix it.
+    /// The fault, the reason and the remedy.
     pub text: String,
 }
 
@@ -54,7 +54,7 @@ impl File {
 
 /// The checkout's text files.
 pub struct Tree {
-    /// Where it lies.
+    /// The root folder.
     pub root: PathBuf,
     /// In order of path.
     pub files: Vec<File>,

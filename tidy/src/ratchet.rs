@@ -14,7 +14,7 @@ const LONG_FILE: usize = 400;
 /// One count, and where it comes from.
 #[derive(Default)]
 pub struct Count {
-    /// How many or how long.
+    /// The number or the length.
     pub number: usize,
     /// The worst place or places, `file:line: what`.
     pub places: Vec<String>,
@@ -118,7 +118,7 @@ pub fn written(counts: &Counts) -> String {
     lines.collect()
 }
 
-/// What has risen above `allowed` (a `ratchets.txt`), each with its places.
+/// The counts that rose above `allowed` (a `ratchets.txt`), each with its places.
 pub fn risen(counts: &Counts, allowed: &str) -> Vec<String> {
     let allowed: BTreeMap<&str, usize> = allowed
         .lines()

@@ -9,11 +9,55 @@ use staves_model::NodeState;
 use staves_wire::ErrorCode;
 use staves_wire::cache::{Answer, CacheStatsAnswer, Condition, OwnedOp, VALUE_BYTES_MAX};
 
-use crate::args::{Cache, Format};
-use crate::cluster::{Cluster, check};
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output::{self, bytes, number, or_dash, table};
+use clap::Subcommand;
+use staves_cli_common::cluster::{Cluster, check};
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, number, or_dash, table};
+
+#[derive(Subcommand, Debug)]
+pub enum Cache {
+    /// Print the value of a key as it is
+    Get {
+        /// The key
+        key: String,
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+    /// Set the value of a key
+    Put {
+        /// The key
+        key: String,
+        /// The value; without one it is read from standard input
+        value: Option<String>,
+        /// Only if the key has no value
+        #[arg(long, conflicts_with = "if_present")]
+        if_absent: bool,
+        /// Only if the key has a value
+        #[arg(long)]
+        if_present: bool,
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+    /// Delete keys
+    Delete {
+        /// The keys
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+    /// Keys, bytes and requests, node by node
+    Stats {
+        /// The pool
+        #[arg(long, default_value = "cache")]
+        pool: String,
+    },
+}
 
 pub fn run(cluster: &Cluster, command: &Cache, out: Format) -> anyhow::Result<()> {
     match command {

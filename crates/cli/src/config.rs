@@ -6,8 +6,75 @@ use anyhow::Context;
 use serde::Serialize;
 use staves_node::config::{self, ConfigError, Loaded, Origin};
 
-use crate::args::{Config, Format, Keys};
-use crate::output;
+use clap::{Arg, ArgMatches, Subcommand};
+use staves_cli_common::options::Format;
+use staves_cli_common::output;
+use staves_node::config::KEYS;
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub enum Config {
+    /// Print a commented file with every key
+    Example,
+    /// Read a file as 'staves up' would, and say what is wrong with it
+    Check {
+        /// The file
+        #[arg(value_name = "FILE", env = "STAVES_CONFIG")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        keys: Keys,
+    },
+    /// Print what 'staves up' would run with, and where each value comes from
+    Show {
+        /// The file
+        #[arg(value_name = "FILE", env = "STAVES_CONFIG")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        keys: Keys,
+    },
+}
+
+/// A node's configuration as flags, from the one table of keys.
+#[derive(Clone, Debug, Default)]
+pub struct Keys(pub Vec<(String, String)>);
+
+impl clap::FromArgMatches for Keys {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Keys, clap::Error> {
+        let given = |name: &'static str| {
+            let text = matches.get_one::<String>(name)?;
+            Some((name.to_owned(), text.clone()))
+        };
+        Ok(Keys(
+            KEYS.iter().filter_map(|key| given(key.name)).collect(),
+        ))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Keys::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Keys {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        KEYS.iter().fold(command, |command, key| {
+            let default = match key.default {
+                "" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            command.arg(
+                Arg::new(key.name)
+                    .long(key.name.replace('_', "-"))
+                    .value_name("VALUE")
+                    .help(format!("{}{default}", key.doc)),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Keys::augment_args(command)
+    }
+}
 
 pub fn run(command: &Config, out: Format) -> anyhow::Result<()> {
     match command {

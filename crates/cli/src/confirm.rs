@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
 
-use crate::args::Format;
-use crate::explain::Own;
-use crate::failure::Failure;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
 
 /// Asks on the terminal whether to delete this; where there is none, nobody can confirm.
 pub fn confirm(what: &str, out: Format) -> anyhow::Result<()> {

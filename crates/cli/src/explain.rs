@@ -6,105 +6,12 @@
 
 use serde::Serialize;
 use staves_node::config::nearest;
-use staves_node::resp::error_word;
 use staves_wire::ErrorCode;
 
-use crate::args::Format;
-use crate::failure::{Failure, exit_code};
-use crate::output::{self, properties, table};
-
-/// What went wrong, as a stable word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Code {
-    /// A node said so.
-    Wire(ErrorCode),
-    /// The program says so.
-    Own(Own),
-    /// A RESP door says so, by this word alone.
-    Redis(Redis),
-}
-
-macro_rules! words {
-    ($(#[$about:meta])* $kind:ident: $($(#[$doc:meta])* $name:ident = $word:literal;)*) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum $kind {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl $kind {
-            /// All of them.
-            pub const ALL: &'static [$kind] = &[$($kind::$name,)*];
-
-            /// The stable word.
-            pub fn word(self) -> &'static str {
-                match self {
-                    $($kind::$name => $word,)*
-                }
-            }
-        }
-    };
-}
-
-words! {
-    /// Words of Redis's protocol that stand for no code of the wire: how a door answers its clients.
-    Redis:
-    /// The node has not joined.
-    Loading = "LOADING";
-    /// Another node serves the key.
-    Moved = "MOVED";
-    /// Keys of several nodes.
-    CrossSlot = "CROSSSLOT";
-    /// HELLO.
-    NoProto = "NOPROTO";
-}
-
-words! {
-    /// The program's own codes: of starting a node, and of the command line.
-    Own:
-    /// Anything without a code of its own.
-    Failed = "failed";
-    /// The command line.
-    Usage = "usage";
-    /// `files preload`, by Ctrl-C.
-    Interrupted = "interrupted";
-    /// `status --check`.
-    Degraded = "degraded";
-    /// `status --check`.
-    Critical = "critical";
-    /// `cache put --if-absent`.
-    ConditionNotMet = "condition-not-met";
-    /// What was asked for would never end, or do harm.
-    NeedsForce = "needs-force";
-    /// `pool delete`.
-    NotConfirmed = "not-confirmed";
-    /// File, variable or flag.
-    BadConfiguration = "bad-configuration";
-    /// A door's address.
-    PortInUse = "port-in-use";
-    /// A door's address.
-    CannotBind = "cannot-bind";
-    /// Memory for pages.
-    NoMemory = "no-memory";
-    /// `--join`.
-    NoClusterToJoin = "no-cluster-to-join";
-    /// The data folder.
-    FolderInUse = "folder-in-use";
-    /// The data folder.
-    FolderUnusable = "folder-unusable";
-    /// The data folder.
-    FolderNewer = "folder-newer";
-    /// The data folder.
-    OtherCluster = "other-cluster";
-    /// The data folder.
-    NodeRemoved = "node-removed";
-    /// The data folder.
-    IdentityTaken = "identity-taken";
-    /// The advertised address.
-    AddressTaken = "address-taken";
-    /// The node's directory.
-    DirectoryStopped = "directory-stopped";
-}
+use staves_cli_common::codes::{Code, Own, Redis};
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, properties, table};
 
 /// What there is to say of a code.
 pub struct Explained {
@@ -116,61 +23,17 @@ pub struct Explained {
     pub remedy: &'static str,
 }
 
-impl Code {
-    /// All codes: those of the wire by number, then the program's own, then Redis's words.
-    pub fn all() -> impl Iterator<Item = Code> {
-        let wire = ErrorCode::ALL.iter().copied().map(Code::Wire);
-        let own = Own::ALL.iter().copied().map(Code::Own);
-        wire.chain(own)
-            .chain(Redis::ALL.iter().copied().map(Code::Redis))
-    }
-
-    /// The stable word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Code::Wire(code) => code.word(),
-            Code::Own(code) => code.word(),
-            Code::Redis(code) => code.word(),
-        }
-    }
-
-    /// The number on the wire, if it has one.
-    pub fn number(self) -> Option<u16> {
-        match self {
-            Code::Wire(code) => Some(code as u16),
-            Code::Own(_) | Code::Redis(_) => None,
-        }
-    }
-
-    /// The first word of the error on the RESP door, if it is met there.
-    pub fn resp(self) -> Option<&'static str> {
-        match self {
-            Code::Wire(code) => Some(error_word(code)),
-            Code::Redis(code) => Some(code.word()),
-            Code::Own(_) => None,
-        }
-    }
-
-    /// The exit code of a command that fails with it. No command fails with a word of Redis.
-    pub fn exit_code(self) -> Option<u8> {
-        match self {
-            Code::Wire(_) | Code::Own(_) => Some(exit_code(self)),
-            Code::Redis(_) => None,
-        }
-    }
-
-    /// The text.
-    pub fn explained(self) -> Explained {
-        let (happened, why, remedy) = match self {
-            Code::Wire(code) => of_wire(code),
-            Code::Own(code) => of_own(code),
-            Code::Redis(code) => of_redis(code),
-        };
-        Explained {
-            happened,
-            why,
-            remedy,
-        }
+/// The text of a code.
+pub fn explained(code: Code) -> Explained {
+    let (happened, why, remedy) = match code {
+        Code::Wire(code) => of_wire(code),
+        Code::Own(code) => of_own(code),
+        Code::Redis(code) => of_redis(code),
+    };
+    Explained {
+        happened,
+        why,
+        remedy,
     }
 }
 
@@ -442,7 +305,7 @@ fn row(code: Code) -> Row {
         happened,
         why,
         remedy,
-    } = code.explained();
+    } = explained(code);
     Row {
         code: code.word(),
         number: code.number(),
@@ -547,7 +410,7 @@ mod tests {
                 happened,
                 why,
                 remedy,
-            } = code.explained();
+            } = explained(code);
             for text in [happened, why, remedy] {
                 let whole = text.len() > 10 && text.ends_with(['.', '\'']);
                 assert!(whole, "{}: '{text}' is no sentence", code.word());

@@ -18,14 +18,14 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use self::held::{held, percent};
-use crate::args::{Args, Format};
-use crate::cluster::Cluster;
 use crate::confirm::confirmed;
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::memory::{Session, failed, no_source};
-use crate::output::{self, bytes, count, table};
 use crate::pool::{goes_on, in_use};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::output::{self, bytes, count, table};
+use staves_cli_common::session::{Session, failed, no_source};
 
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
@@ -69,12 +69,12 @@ pub enum Files {
     },
 }
 
-pub fn run(args: &Args, command: &Files) -> anyhow::Result<()> {
-    let out = args.output;
-    let session = Session::open(args)?;
+pub fn run(global: &GlobalOptions, command: &Files) -> anyhow::Result<()> {
+    let out = global.output;
+    let session = Session::open(global)?;
     match command {
         Files::List => list(&session, out),
-        Files::Show { dataset } => show(args, &session, dataset, out),
+        Files::Show { dataset } => show(global, &session, dataset, out),
         Files::Preload {
             dataset,
             paths,
@@ -82,7 +82,7 @@ pub fn run(args: &Args, command: &Files) -> anyhow::Result<()> {
         } => preload::run(&session, dataset, paths, *pin, out),
         Files::Unpin { dataset, paths } => unpin(&session, dataset, paths, out),
         Files::Drop { dataset, yes } => {
-            let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
+            let cluster = Cluster::connect(&global.cluster, global.deadline.duration())?;
             drop_dataset(&session, &cluster, dataset, *yes, out)
         }
     }
@@ -343,7 +343,7 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
     Ok(files)
 }
 
-fn show(args: &Args, session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
+fn show(global: &GlobalOptions, session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
     let asked = data.clone();
@@ -390,7 +390,7 @@ fn show(args: &Args, session: &Session, name: &str, out: Format) -> anyhow::Resu
     };
     let lacking: BTreeSet<String> = rows.iter().filter_map(lacks).collect();
     if !lacking.is_empty() {
-        let status = Cluster::connect(&args.cluster, session.left());
+        let status = Cluster::connect(&global.cluster, session.left());
         let status = status.and_then(|cluster| cluster.status());
         warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
     }

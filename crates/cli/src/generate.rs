@@ -6,8 +6,17 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::shells;
 
-use crate::args::{Args, Shell};
-use crate::output;
+use crate::args::Args;
+use clap::ValueEnum;
+use staves_cli_common::output;
+
+/// A shell whose completions can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
 
 /// Prints the completions of a shell.
 pub fn completions(shell: Shell) -> anyhow::Result<()> {

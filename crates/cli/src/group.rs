@@ -4,11 +4,34 @@ use serde::Serialize;
 use staves_model::{ClusterMap, GroupId, NodeId};
 use staves_node::group_state::{GroupState, StreamState};
 
-use crate::args::{Format, Group};
-use crate::cluster::Cluster;
-use crate::failure::Failure;
-use crate::output::{self, or_dash, properties, table};
 use crate::status::find_pool;
+use clap::Subcommand;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, or_dash, properties, table};
+
+#[derive(Subcommand, Debug)]
+pub enum Group {
+    /// All groups
+    List {
+        /// Of this pool only
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// One group and its members
+    Show {
+        /// Its number, as 'staves group list' shows it
+        #[arg(value_parser = group_number)]
+        group: u32,
+    },
+}
+
+fn group_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        "groups have numbers; 'staves group list' shows those there are, and 'staves memory show NAME' those of a region".to_owned()
+    })
+}
 
 /// One group, as it is told.
 #[derive(Serialize)]

@@ -24,21 +24,16 @@
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
 mod args;
-mod bench;
 mod cache;
-mod cluster;
 mod config;
 mod confirm;
-mod demo;
 mod explain;
-mod failure;
 mod files;
 mod generate;
 mod group;
 mod memory;
 mod mount;
 mod node;
-mod output;
 mod pool;
 mod reference;
 mod room;
@@ -50,9 +45,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command, Format};
-use cluster::Cluster;
-use explain::{Code, Own};
+use args::{Args, Command};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::{Code, Own, exit_code};
+use staves_cli_common::options::Format;
+use staves_cli_common::{failure, output};
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -71,7 +68,7 @@ fn main() -> ExitCode {
 fn form(args: &Args) -> Format {
     match &args.command {
         Command::Mount(mount) if mount.in_background => Format::Json,
-        _ => args.output,
+        _ => args.global.output,
     }
 }
 
@@ -81,7 +78,7 @@ fn failed(out: Format, code: Code, message: &str) -> ExitCode {
         Format::Table => eprintln!("{}", failure::line(code, message)),
         Format::Json => eprintln!("{}", failure::object(code, message)),
     }
-    ExitCode::from(failure::exit_code(code))
+    ExitCode::from(exit_code(code))
 }
 
 /// A command line that cannot be taken apart, or that asks for help.
@@ -97,11 +94,11 @@ fn not_understood(error: &clap::Error) -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let connect = || Cluster::connect(&args.cluster, args.deadline.duration());
-    let out = args.output;
+    let connect = || Cluster::connect(&args.global.cluster, args.global.deadline.duration());
+    let out = args.global.output;
     match &args.command {
         Command::Up(up) => up::run(up),
-        Command::Demo(demo) => demo::run(demo, out),
+        Command::Demo(demo) => staves_demo::run(demo, out),
         Command::Config { command } => config::run(command, out),
         Command::Explain { code } => explain::run(code.as_deref(), out),
         Command::Reference { page } => reference::run(*page),
@@ -111,12 +108,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Command::Node { command } => node::run(&connect()?, command, out),
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
-        Command::Memory { command } => memory::run(args, command),
-        Command::Mount(mount) => mount::run(args, mount, out),
+        Command::Memory { command } => memory::run(&args.global, command),
+        Command::Mount(mount) => mount::run(&args.global, mount, out),
         Command::Unmount(unmount) => mount::unmount(unmount, out),
-        Command::Files { command } => files::run(args, command),
+        Command::Files { command } => files::run(&args.global, command),
         Command::Scrub { pool, check } => scrub::run(&connect()?, pool.as_deref(), !check, out),
         Command::Group { command } => group::run(&connect()?, command, out),
-        Command::Bench { command } => bench::run(args, command),
+        Command::Bench { command } => staves_bench::run(&args.global, command),
     }
 }

@@ -1,132 +1,39 @@
 //! `staves memory`: regions, and their bytes from and to the shell.
 
-mod args;
+mod command;
 mod room;
 mod write;
 
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::json;
-use staves_client::{Client, ClientError, ClientOptions, Region, RegionStat, SourceError};
-use staves_model::{ClusterMap, Node, NodeState, Pool, Scheme};
+use staves_client::{Region, RegionStat};
+use staves_model::{ClusterMap, Node, NodeState, Scheme};
 use staves_wire::ErrorCode;
-use tokio::runtime::Runtime;
 
-pub use self::args::Memory;
-use crate::args::{Args, Format};
-use crate::cluster::Cluster;
+pub use self::command::Memory;
 use crate::confirm::confirm;
-use crate::explain::{Code, Own};
-use crate::failure::{self, Failure};
-use crate::output::{self, bytes, count, properties, table};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::{Code, Own};
+use staves_cli_common::failure::{self, Failure};
+use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::output::{self, bytes, count, properties, table};
+use staves_cli_common::session::{Session, check_pool};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
 /// Most bytes that are told as JSON.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 
-/// A client, and what it runs on.
-pub struct Session {
-    pub runtime: Runtime,
-    pub client: Client,
-    /// How long the command may take, and until when, where it keeps to that.
-    pub deadline: Duration,
-    pub until: Instant,
-}
-
-impl Session {
-    /// Finds the cluster through any of the nodes of `--cluster`.
-    pub fn open(args: &Args) -> anyhow::Result<Session> {
-        let deadline = args.deadline.duration();
-        let until = Instant::now() + deadline;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the program's runtime")?;
-        let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
-        let options = ClientOptions {
-            // The rest is for looking into what went wrong.
-            deadline: deadline * 4 / 5,
-            map_try_max: deadline * 4 / 5,
-            admin: true,
-            ..ClientOptions::default()
-        };
-        let client = runtime.block_on(Client::connect(&addresses, options));
-        let client = client.map_err(not_reached)?;
-        Ok(Session {
-            runtime,
-            client,
-            deadline,
-            until,
-        })
-    }
-
-    /// What is left of the deadline.
-    pub fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
-    }
-
-    fn region(&self, name: &str) -> anyhow::Result<Region> {
-        self.wait(self.client.region(name))
-    }
-
-    /// Waits for what a client does.
-    pub fn wait<T>(
-        &self,
-        future: impl Future<Output = Result<T, ClientError>>,
-    ) -> anyhow::Result<T> {
-        self.runtime.block_on(future).map_err(failed)
-    }
-}
-
-/// A client's error as a failure of the command.
-pub fn failed(error: ClientError) -> anyhow::Error {
-    let code = error.code();
-    let text = match error {
-        ClientError::Operation { text, .. } => text,
-        error => error.to_string(),
-    };
-    match code {
-        ErrorCode::NotFound => Failure::NotFound(text).into(),
-        code => Failure::Wire(code, text).into(),
-    }
-}
-
-/// The same, where no node was found yet.
-pub fn not_reached(error: ClientError) -> anyhow::Error {
-    let error = failed(error);
-    match failure::code(&error) {
-        Code::Wire(ErrorCode::Unreachable | ErrorCode::Deadline) => {
-            failure::with_text(&error, format!("{error:#}; {}", crate::cluster::HINT))
-        }
-        _ => error,
-    }
-}
-
-/// A source's error as a failure of the command.
-pub fn no_source(error: SourceError) -> anyhow::Error {
-    let text = error.to_string();
-    match error {
-        SourceError::NotFound { .. } | SourceError::Absent { .. } => Failure::NotFound(text).into(),
-        SourceError::Denied { .. } | SourceError::Private { .. } => {
-            Failure::Wire(ErrorCode::Denied, text).into()
-        }
-        SourceError::Unreachable { .. } => Failure::Wire(ErrorCode::Unreachable, text).into(),
-        SourceError::Malformed { .. } => Failure::Own(Own::Usage, text).into(),
-        SourceError::Changed { .. } => Failure::Own(Own::Failed, text).into(),
-    }
-}
-
-pub fn run(args: &Args, command: &Memory) -> anyhow::Result<()> {
-    let session = Session::open(args)?;
-    let done = obey(args, &session, command);
-    done.map_err(|error| undecided(args, command, error))
+pub fn run(global: &GlobalOptions, command: &Memory) -> anyhow::Result<()> {
+    let session = Session::open(global)?;
+    let done = obey(global, &session, command);
+    done.map_err(|error| undecided(global, command, error))
 }
 
 /// What nobody did in time, most often nobody could do: then whom the directory misses is said.
-fn undecided(args: &Args, command: &Memory, error: anyhow::Error) -> anyhow::Error {
+fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> anyhow::Error {
     let Code::Wire(
         code @ (ErrorCode::Deadline
         | ErrorCode::Unreachable
@@ -137,8 +44,8 @@ fn undecided(args: &Args, command: &Memory, error: anyhow::Error) -> anyhow::Err
     else {
         return error;
     };
-    let deadline = (args.deadline.duration() / 5).max(Duration::from_secs(1));
-    let cluster = Cluster::connect(&args.cluster, deadline);
+    let deadline = (global.deadline.duration() / 5).max(Duration::from_secs(1));
+    let cluster = Cluster::connect(&global.cluster, deadline);
     let report = cluster.and_then(|cluster| cluster.status()).ok();
     let Some(why) = report.and_then(|report| report.undecided()) else {
         return error;
@@ -156,8 +63,8 @@ fn undecided(args: &Args, command: &Memory, error: anyhow::Error) -> anyhow::Err
     failure::with_text(&error, text)
 }
 
-fn obey(args: &Args, session: &Session, command: &Memory) -> anyhow::Result<()> {
-    let out = args.output;
+fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::Result<()> {
+    let out = global.output;
     match command {
         Memory::Create { name, size, pool } => {
             check_pool(session, pool)?;
@@ -210,34 +117,15 @@ fn obey(args: &Args, session: &Session, command: &Memory) -> anyhow::Result<()> 
             offset,
             length,
         } => read(session, name, offset.0, length.map(|length| length.0), out),
-        Memory::Write { name, offset, load } => write::write(args, session, name, offset.0, *load),
+        Memory::Write { name, offset, load } => {
+            write::write(global, session, name, offset.0, *load)
+        }
         Memory::Protect { name } => {
             let region = session.region(name)?;
-            write::protect(args, session, &region)?;
+            write::protect(global, session, &region)?;
             said(out, &session.wait(region.stat())?, "protected")
         }
     }
-}
-
-/// Whether the pool is there and holds regions.
-pub fn check_pool(session: &Session, name: &str) -> anyhow::Result<()> {
-    let known = |map: &ClusterMap| map.pool_named(name).map(Pool::is_cache);
-    let kind = match known(&session.client.map()) {
-        None => known(&*session.wait(session.client.refresh())?),
-        kind => kind,
-    };
-    let text = match kind {
-        Some(false) => return Ok(()),
-        Some(true) => {
-            let make = "'staves pool create NAME --kind memory' makes one that holds regions";
-            let text = format!("pool '{name}' holds keys, not regions; {make}");
-            return Err(Failure::Wire(ErrorCode::Refused, text).into());
-        }
-        None => format!(
-            "there is no pool '{name}'; 'staves pool list' shows those there are, and 'staves pool create {name} --kind memory' makes it"
-        ),
-    };
-    Err(Failure::NotFound(text).into())
 }
 
 fn read(

@@ -7,7 +7,6 @@ mod ahead;
 mod descriptors;
 mod named;
 mod nfs;
-mod served;
 mod tree;
 
 use std::ffi::OsString;
@@ -25,16 +24,13 @@ use staves_client::{Client, ClientOptions, Dataset};
 use staves_mount::{MountError, Options};
 use staves_node::config::Size;
 
-pub use self::served::Served;
 use self::tree::Tree;
-use crate::args::{Args, Format};
-use crate::explain::{Code, Own};
-use crate::failure::{self, Failure};
-use crate::memory::{failed, no_source, not_reached};
-use crate::output;
-
-/// What the process that serves the mount says once it does.
-pub const SERVING: &str = "serving";
+use staves_cli_common::codes::{Code, Own};
+use staves_cli_common::failure::{self, Failure};
+use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::output;
+use staves_cli_common::served::{SERVING, Served};
+use staves_cli_common::session::{failed, no_source, not_reached};
 
 #[derive(clap::Args, Debug)]
 pub struct Mount {
@@ -145,13 +141,13 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-pub fn run(args: &Args, mount: &Mount, out: Format) -> anyhow::Result<()> {
+pub fn run(global: &GlobalOptions, mount: &Mount, out: Format) -> anyhow::Result<()> {
     if mount.in_background {
         descriptors::let_go();
     }
     let wanted = Wanted::of(mount)?;
     if mount.foreground || mount.nfs.is_some() {
-        return serve(args, mount, wanted);
+        return serve(global, mount, wanted);
     }
     start()?;
     let mut told = wanted.told();
@@ -224,7 +220,7 @@ fn log(mount: &Mount) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve(args: &Args, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
+fn serve(global: &GlobalOptions, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
     log(mount)?;
     // Before the pool hears of it: what cannot be mounted leaves nothing behind.
     if let Some(dir) = &mount.dir {
@@ -235,11 +231,11 @@ fn serve(args: &Args, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the program's runtime")?;
-    let data = open(args, &wanted, &runtime)?;
+    let data = open(global, &wanted, &runtime)?;
     let tree = Tree::new(data.clone(), runtime.handle().clone(), mount.read_ahead.0);
     if let Some(address) = mount.nfs {
         let opened = nfs::Opened { tree, wanted, data };
-        return nfs::serve(args, mount, address, opened, &runtime);
+        return nfs::serve(global, mount, address, opened, &runtime);
     }
     let options = Options {
         name: wanted.name.clone(),
@@ -261,28 +257,32 @@ fn serve(args: &Args, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
     }
     output::line(SERVING)?;
     output::flush()?;
-    if !mount.in_background && args.output == Format::Table {
+    if !mount.in_background && global.output == Format::Table {
         let dir = mounted.dir().display();
         eprintln!(
             "staves: {wanted} is mounted at {dir} until this process ends: Ctrl-C, or 'staves unmount {dir}'"
         );
-        wanted.warn(args.output, &mut json!({}));
+        wanted.warn(global.output, &mut json!({}));
     }
     mounted.serve().map_err(mount_failed)?;
     match mount.in_background {
         true => Ok(()), // nobody listens any more
-        false => output::answer(args.output, &Served::of(data.figures()), Served::to_string),
+        false => output::answer(
+            global.output,
+            &Served::of(data.figures()),
+            Served::to_string,
+        ),
     }
 }
 
 fn open(
-    args: &Args,
+    global: &GlobalOptions,
     wanted: &Wanted,
     runtime: &tokio::runtime::Runtime,
 ) -> anyhow::Result<Dataset> {
-    let addresses: Vec<String> = args.cluster.iter().map(ToString::to_string).collect();
+    let addresses: Vec<String> = global.cluster.iter().map(ToString::to_string).collect();
     let options = ClientOptions {
-        deadline: args.deadline.duration(),
+        deadline: global.deadline.duration(),
         ..ClientOptions::default()
     };
     let client = runtime.block_on(Client::connect(&addresses, options));

@@ -14,12 +14,56 @@ use staves_node::config::Millis;
 use staves_node::status::{NodeStatus, StatusReport, drain_waits_for};
 use staves_wire::ErrorCode;
 
-use crate::args::{Format, Node};
-use crate::cluster::{Cluster, find_node};
-use crate::explain::{Code, Own};
-use crate::failure::{self, Failure};
-use crate::output::{self, bytes, count, number, or_dash, properties, table};
 use crate::status::{self, role};
+use clap::Subcommand;
+use staves_cli_common::cluster::{Cluster, find_node};
+use staves_cli_common::codes::{Code, Own};
+use staves_cli_common::failure::{self, Failure};
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, count, number, or_dash, properties, table};
+
+#[derive(Subcommand, Debug)]
+pub enum Node {
+    /// All nodes
+    List,
+    /// One node, and which keys it holds
+    Show {
+        /// Its id or its name
+        node: String,
+    },
+    /// Move a node's buckets elsewhere, so that it can be stopped
+    Drain {
+        /// Its id or its name
+        node: String,
+        /// Wait until it holds none, at most this long
+        #[arg(long, value_name = "TIME")]
+        wait: Option<Millis>,
+        /// Even if the nodes that are left cannot hold its buckets
+        #[arg(long)]
+        force: bool,
+    },
+    /// Let a drained node have buckets again
+    Resume {
+        /// Its id or its name
+        node: String,
+    },
+    /// Stop a node's process in good order, if what it holds is held by enough others
+    Stop {
+        /// Its id or its name
+        node: String,
+        /// Even if what it holds is lost by that
+        #[arg(long)]
+        force: bool,
+    },
+    /// Strike a node that will not come back
+    Forget {
+        /// Its id or its name
+        node: String,
+        /// Even if it is up: stop it if it answers, and wait until it is gone
+        #[arg(long)]
+        force: bool,
+    },
+}
 
 /// How often a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(200);

@@ -8,13 +8,80 @@ use staves_node::config::Size;
 use staves_node::status::{NodeStatus, StatusReport};
 use staves_wire::ErrorCode;
 
-use crate::args::{Format, Kind, Pool};
-use crate::cluster::Cluster;
 use crate::confirm::{confirm, confirmed};
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output::{self, bytes, count, properties};
 use crate::status::{self, find_pool};
+use clap::{ArgGroup, Subcommand, ValueEnum};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, count, properties};
+
+#[derive(Subcommand, Debug)]
+pub enum Pool {
+    /// Make a pool
+    Create {
+        /// Its name
+        name: String,
+        /// What it holds
+        #[arg(long, value_enum, default_value = "cache")]
+        kind: Kind,
+        /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
+        /// they come from their source again)
+        #[arg(long)]
+        scheme: Option<Scheme>,
+        /// Memory that each node may give to it
+        #[arg(long, value_name = "SIZE")]
+        memory: Size,
+        /// Buckets: a power of two; if not given 64, for files 1024 (those of memory come with its regions)
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        buckets: Option<u32>,
+        /// When a bucket is lost whole, wait for its members instead of starting empty
+        #[arg(long)]
+        wait_when_lost: bool,
+    },
+    /// All pools
+    List,
+    /// One pool
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Change a pool while it serves
+    #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["scheme", "memory"]))]
+    Set {
+        /// Its name
+        name: String,
+        /// One primary and so many copies
+        #[arg(long)]
+        scheme: Option<Scheme>,
+        /// Memory that each node may give to it
+        #[arg(long, value_name = "SIZE")]
+        memory: Option<Size>,
+        /// Do not ask where a scheme without copies or parity is to bear no loss any more
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Delete a pool with all that it holds
+    Delete {
+        /// Its name
+        name: String,
+        /// Do not ask; needed where there is no terminal to ask on
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// What a pool holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Kind {
+    /// Keys and values
+    Cache,
+    /// Regions of flat bytes
+    Memory,
+    /// Blocks of files that come from a source
+    Files,
+}
 
 /// Buckets of a cache for which none were asked.
 const BUCKETS: u32 = 64;

@@ -5,9 +5,24 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 use staves_node::config::{KEYS, Key};
 use staves_node::metrics::METRICS;
 
-use crate::args::{Args, Page};
-use crate::explain::{Code, Explained};
-use crate::output;
+use crate::args::Args;
+use crate::explain::{Explained, explained};
+use clap::ValueEnum;
+use staves_cli_common::codes::Code;
+use staves_cli_common::output;
+
+/// A page of the reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Page {
+    /// Every command with its flags
+    Commands,
+    /// Every key of a node's configuration
+    Config,
+    /// Every metric
+    Metrics,
+    /// Every error code
+    Errors,
+}
 
 /// Prints a page.
 pub fn run(page: Page) -> anyhow::Result<()> {
@@ -232,7 +247,7 @@ fn errors() -> String {
             happened,
             why,
             remedy,
-        } = code_.explained();
+        } = explained(code_);
         vec![
             code(code_.word()),
             code_.number().map(|n| n.to_string()).unwrap_or_default(),

@@ -19,12 +19,12 @@ use staves_wire::Message;
 use staves_wire::admin::{GroupMend, GroupSums, GroupSumsAnswer, PageSum};
 
 use self::tally::{Difference, Outcome, Tally};
-use crate::args::Format;
-use crate::cluster::Cluster;
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output;
 use crate::status::find_pool;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output;
 
 /// Pages whose sums are asked of a member at a time.
 const PAGES: u32 = 1024;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use staves_node::status::{AgainFacts, NodeStatus, PoolStatus, State, StatusReport};
 
-use crate::args::Format;
-use crate::cluster::Cluster;
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output::{self, bytes, number, or_dash, table};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, number, or_dash, table};
 
 pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
     let report = cluster.status()?;

@@ -5,8 +5,23 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::args::Up;
 use crate::config;
+use crate::config::Keys;
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+pub struct Up {
+    /// A configuration file (see 'staves config example')
+    #[arg(long, value_name = "FILE", env = "STAVES_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub keys: Keys,
+
+    /// Stop when the process of this id is no longer the parent
+    #[arg(long, value_name = "PID", hide = true)]
+    pub parent_pid: Option<u32>,
+}
 
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;

@@ -1,4 +1,4 @@
-//! How a mount is given the memory of a node on its own machine: the node listens on a socket that only this
+//! The hand-over of a node's memory to a mount on its machine: the node listens on a socket that only this
 //! machine has, and passes the descriptor of a pool's blocks, opened for reading only, to processes of its own user or of root.
 //! Nobody owns such a name, so the mount looks as well whose process it is that listens: another user's would give it bytes of his own.
 //!
@@ -20,15 +20,15 @@ use rustix::net::{
 };
 use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 
-/// How long either side is given for each word.
+/// The bound on each message, for either side.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Where a life of a node listens: a name of this machine (of its network namespace), no file.
+/// The socket's name for one life of a node: a name of this machine (of its network namespace), no file.
 fn name(cluster: ClusterId, node: NodeId, incarnation: Incarnation) -> String {
     format!("staves-files-{:016x}-{node}-{incarnation}", cluster.0)
 }
 
-/// Whether the process at the other end is of this one's user, or of root.
+/// True if the process at the other end is of this one's user, or of root.
 fn trusted(stream: &UnixStream) -> io::Result<()> {
     let who = rustix::net::sockopt::socket_peercred(stream)?;
     if who.uid == rustix::process::geteuid() || who.uid.is_root() {
@@ -188,7 +188,7 @@ mod tests {
         assert!(asked(&mut stream).is_err());
     }
 
-    /// Whoever does not open his door holds nobody up: a mount looks at it once a second.
+    /// A node that does not open its door delays nobody: a mount looks at it once a second.
     #[test]
     fn a_full_door_is_none() {
         let (cluster, node, life) = lives(3);

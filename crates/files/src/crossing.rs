@@ -1,4 +1,4 @@
-//! Whether a path of a source leads into a mount of Staves. Such a mount may be the one that asks: it would wait
+//! Paths of a source that lead into a mount of Staves. Such a mount may be the one that asks: it would wait
 //! for itself, where nothing ends it, not even SIGKILL.
 
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ pub fn device(name: impl AsFd) -> Option<String> {
     Some(format!("{}:{}", seen.stx_dev_major, seen.stx_dev_minor))
 }
 
-/// Whether Staves mounted that device.
+/// True if Staves mounted that device.
 pub fn is_ours(device: &str) -> bool {
     // FUSE's devices are numbers without a driver; others need no look at the table.
     let table = match device.starts_with("0:") {
@@ -30,14 +30,14 @@ pub fn is_ours(device: &str) -> bool {
     })
 }
 
-/// Whether it is a dataset's name that `staves mount` mounts by. What other programs show by means of `staves-mount`, such as slow
-/// media for measurements, is called after a path, which no dataset is.
+/// True for the name of a dataset, as `staves mount` gives it to the kernel. Other mounts by this library,
+/// such as slow media for measurements, have a path as their name, which no dataset has.
 fn is_dataset(from: &[u8]) -> bool {
     let name = from.strip_prefix(b"staves:");
     name.is_some_and(|name| !name.contains(&b'/') && !name.contains(&b':'))
 }
 
-/// Whether Staves mounted what a path leads to.
+/// True if Staves mounted the target of a path.
 pub fn leads_to_ours(path: &str) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let at = rustix::fs::open(path, flags, Mode::empty()).ok();

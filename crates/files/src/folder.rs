@@ -1,12 +1,12 @@
 //! A folder as a source.
 //!
-//! `folder/plain.rs` asks the file system; `folder/workers.rs` is who does that: a file server that is gone may hold whoever
-//! asks it, for ever, and whoever wants something of it does not wait that long; `folder/held.rs` is what holds somebody now, and
-//! `folder/lately.rs` what was said before.
+//! `folder/local.rs` asks the file system; `folder/workers.rs` is who does that: a file server that is gone may hold whoever
+//! asks it, for ever, and whoever wants something of it does not wait that long; `folder/in_flight.rs` is what holds somebody now, and
+//! `folder/stat_cache.rs` what was said before.
 
-mod held;
-mod lately;
-mod plain;
+mod in_flight;
+mod local;
+mod stat_cache;
 mod workers;
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use bytes::Bytes;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 
-use self::held::{Asked, Held};
-use self::lately::Lately;
-use self::plain::Plain;
+use self::in_flight::{InFlight, Operation};
+use self::local::LocalFolder;
+use self::stat_cache::StatCache;
 pub(crate) use self::workers::Workers;
-use crate::source::{Keep, SourceError, Stat, Whom};
+use crate::source::{Keep, Reader, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Names of one folder, at most.
@@ -28,10 +28,10 @@ const NAMES_MAX: usize = 4_000_000;
 /// A folder of this machine. Each call ends within some seconds, whatever the file system does.
 #[derive(Debug)]
 pub struct Folder {
-    plain: Arc<Plain>,
+    local: Arc<LocalFolder>,
     workers: Workers,
-    lately: Lately,
-    held: Held,
+    stats: StatCache,
+    in_flight: InFlight,
 }
 
 impl Folder {
@@ -44,36 +44,37 @@ impl Folder {
             let _ = rustix::fs::statx(CWD, &*path, flags, StatxFlags::BASIC_STATS);
         };
         Folder {
-            plain: Arc::new(Plain::new(place)),
+            local: Arc::new(LocalFolder::new(place)),
             workers: Workers::new(place, look),
-            lately: Lately::default(),
-            held: Held::default(),
+            stats: StatCache::default(),
+            in_flight: InFlight::default(),
         }
     }
 
     /// Its path.
     pub fn place(&self) -> &str {
-        self.plain.place()
+        self.local.place()
     }
 
-    /// Whether it is there.
+    /// Checks that the folder is there.
     pub async fn check(&self) -> Result<(), SourceError> {
-        let plain = self.plain.clone();
-        self.workers.run(0, move |_| plain.check()).await
+        let local = self.local.clone();
+        self.workers.run(0, move |_| local.check()).await
     }
 
     /// See [`crate::Source::stat`]. While nothing comes from the folder, what it said lately.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
-        let (plain, held, asked) = (self.plain.clone(), self.held.clone(), path.to_owned());
-        self.held.refuse(self.place(), Asked::Stat, path)?;
+        let (local, in_flight, asked) =
+            (self.local.clone(), self.in_flight.clone(), path.to_owned());
+        self.in_flight.refuse(self.place(), Operation::Stat, path)?;
         let said = self.workers.call(move |_| {
-            let _at = held.enter(Asked::Stat, &asked);
-            plain.stat(&asked)
+            let _at = in_flight.enter(Operation::Stat, &asked);
+            local.stat(&asked)
         });
         self.believe(path, said, self.workers.is_silent())
     }
 
-    /// What was said of a path, or, of a folder that is silent, what it said lately.
+    /// The answer about a path or, of a folder that is silent, its last cached answer.
     fn believe(
         &self,
         path: &[u8],
@@ -81,13 +82,13 @@ impl Folder {
         is_silent: bool,
     ) -> Result<Stat, SourceError> {
         match &said {
-            Ok(stat) => self.lately.said(path, Some(stat)),
+            Ok(stat) => self.stats.insert(path, Some(stat)),
             // One name that takes long, while others are answered, is no silence: it may have changed.
             Err(SourceError::Unreachable { .. }) if is_silent => {
-                return self.lately.of(path).ok_or(()).or(said);
+                return self.stats.get(path).ok_or(()).or(said);
             }
             Err(SourceError::Unreachable { .. }) => {}
-            Err(_) => self.lately.said(path, None),
+            Err(_) => self.stats.insert(path, None),
         }
         said
     }
@@ -100,16 +101,17 @@ impl Folder {
         mut into: T,
         add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
     ) -> Result<T, SourceError> {
-        self.held.refuse(self.place(), Asked::List, path)?;
-        let (plain, held, path) = (self.plain.clone(), self.held.clone(), path.to_owned());
+        self.in_flight.refuse(self.place(), Operation::List, path)?;
+        let (local, in_flight, path) =
+            (self.local.clone(), self.in_flight.clone(), path.to_owned());
         self.workers.call(move |signs| {
-            let at = held.enter(Asked::List, &path);
+            let at = in_flight.enter(Operation::List, &path);
             let goes_on = || {
                 at.goes_on();
                 signs.give();
             };
             let each = |name: &[u8], stat| add(&mut into, name, stat);
-            plain.list(&path, goes_on, names_max.min(NAMES_MAX), each)?;
+            local.list(&path, goes_on, names_max.min(NAMES_MAX), each)?;
             Ok(into)
         })
     }
@@ -120,13 +122,14 @@ impl Folder {
         file: &FileVersion,
         from: u64,
         len: usize,
-        whom: Whom,
+        reader: Reader,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.held.refuse(self.place(), Asked::Read, &file.path)?;
-        let (plain, held, file) = (self.plain.clone(), self.held.clone(), file.clone());
+        self.in_flight
+            .refuse(self.place(), Operation::Read, &file.path)?;
+        let (local, in_flight, file) = (self.local.clone(), self.in_flight.clone(), file.clone());
         let read = move |_: &_| {
-            let _at = held.enter(Asked::Read, &file.path);
-            plain.read(&file, from, len, whom)
+            let _at = in_flight.enter(Operation::Read, &file.path);
+            local.read(&file, from, len, reader)
         };
         self.workers.run(len, read).await
     }
@@ -143,7 +146,7 @@ pub fn whole_path(text: &str) -> Result<String, SourceError> {
     Workers::new(text, || ()).call(move |_| {
         let path = std::fs::canonicalize(&path).map_err(|error| {
             let errno = Errno::from_io_error(&error);
-            plain::no_folder(&path, errno.unwrap_or(Errno::IO))
+            local::no_folder(&path, errno.unwrap_or(Errno::IO))
         })?;
         let path = path.into_os_string().into_string();
         path.map_err(|_| malformed("its path is not UTF-8".into()))

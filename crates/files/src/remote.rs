@@ -6,7 +6,7 @@
 //!
 //! **Bounds.** A request is tried [three times](PAUSES), a server that says nothing for 5 s is not waited for, and all of it
 //! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes of a source are under way in a process. What is known of a name is
-//! believed for [`BELIEVED`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
+//! believed for [`STAT_TTL`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
 //!
 //! `remote/address.rs`: what an address says. `remote/bounded.rs`: how much a list may take. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
 //! cannot list it. `remote/failure.rs`: errors. `remote/sifted.rs`: keys that no path can have.
@@ -43,21 +43,21 @@ use crate::version::FileVersion;
 
 /// Requests for bytes of one source that a process has under way.
 const AT_ONCE: usize = 32;
-/// How long what a server said of a name is believed.
-const BELIEVED: Duration = Duration::from_secs(5);
-/// How long it is waited before each further try.
+/// The lifetime of a cached answer about a name.
+const STAT_TTL: Duration = Duration::from_secs(5);
+/// The pauses before each further try.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
-/// How long a connection may take.
+/// The bound on a connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long a server may say nothing.
+/// The longest silence of a server within a request.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long a request may take in all, with all tries.
+/// The bound on a request with all its tries.
 const TOTAL: Duration = Duration::from_secs(25);
 /// A web server's ETag, or whatever has none, may tell no more than the second of the change and the size: a file that changed this
 /// lately, by this machine's clock, may change again and not show it. Clocks that are a few seconds apart do no harm.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Whoever asks beside others waits for four times the usual before they count as silent: no longer than a second.
+/// A caller that asks beside others waits four times the usual before they count as silent, and at most a second.
 const USUAL_MAX: Duration = Duration::from_millis(250);
 
 /// A bucket or a web server's folder.
@@ -101,12 +101,12 @@ impl Remote {
         })
     }
 
-    /// Where it is.
+    /// The address, for messages.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// How long it usually takes to answer, as far as it was asked.
+    /// The usual time of its answers, as far as it was asked.
     pub fn usual(&self) -> Duration {
         Duration::from_micros(self.usual_us.load(Ordering::Relaxed)).min(USUAL_MAX)
     }
@@ -277,7 +277,7 @@ impl Remote {
         ended.unwrap_or(Err(Failure::Late(TOTAL)))
     }
 
-    /// Whether there are other credentials than those of a try that was refused.
+    /// True if there are other credentials than those of a try that was refused.
     async fn has_other_credentials(&self, asked: Instant) -> bool {
         let (door, address) = (self.door.clone(), self.address.clone());
         let looked = tokio::task::spawn_blocking(move || door.is_opened_anew(&address, asked));
@@ -327,7 +327,7 @@ impl Remote {
             })
     }
 
-    /// What people would type.
+    /// The address of a path as people would type it.
     fn url(&self, path: &str) -> String {
         let place = self.place.split('#').next().unwrap_or_default();
         match path.is_empty() {
@@ -341,10 +341,10 @@ impl Remote {
     }
 }
 
-/// What a version by its time begins with; an ETag begins with a quote.
+/// The beginning of a version that is a time; an ETag begins with a quote.
 const MODIFIED: &str = "modified ";
 
-/// What tells a version from others, if the server says anything that does.
+/// The mark of a version, if the server gives any.
 fn version_of(meta: &ObjectMeta) -> Option<String> {
     let etag = meta.e_tag.as_deref().and_then(strong);
     let time = meta.last_modified.timestamp();
@@ -367,7 +367,7 @@ fn is_still(stat: &Stat, file: &FileVersion) -> bool {
     *version == file.version && stat.size == file.size
 }
 
-/// What the address says comes before what this process finds.
+/// Merges settings: those of the address take precedence over those of this process.
 fn settings(address: &Address, mut found: Settings) -> Settings {
     if let Server::Bucket {
         endpoint, region, ..

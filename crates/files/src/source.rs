@@ -10,7 +10,7 @@ use crate::remote::Remote;
 use crate::remote::address::Address;
 use crate::version::FileVersion;
 
-/// Why a source did not give what was asked for.
+/// The reason that a source did not give the bytes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SourceError {
     /// There is no such file, or there is none any more.
@@ -56,7 +56,7 @@ pub enum SourceError {
     Absent {
         /// The source.
         place: String,
-        /// What is there instead.
+        /// The thing that is there instead.
         reason: String,
     },
     /// The words for the source name none.
@@ -64,12 +64,12 @@ pub enum SourceError {
     Malformed {
         /// The words.
         text: String,
-        /// What is wrong with them.
+        /// The fault of them.
         reason: String,
     },
 }
 
-/// What a name stands for.
+/// The kind of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A file, in its present version.
@@ -85,22 +85,22 @@ pub enum Kind {
     Link(Vec<u8>),
 }
 
-/// What is known of a name.
+/// The attributes of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// File, folder or link.
     pub kind: Kind,
     /// Bytes of a file.
     pub size: u64,
-    /// When it was changed last: seconds and nanoseconds since 1970.
+    /// The time of the last change: seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// Whether its owner may execute it.
+    /// True if its owner may execute it.
     pub executable: bool,
-    /// Whether everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
+    /// True if everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
     pub for_all: bool,
 }
 
-/// Whether the pool may keep what was read.
+/// The permission to pool the bytes that were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
     /// It may.
@@ -111,7 +111,7 @@ pub enum Keep {
     Never,
 }
 
-/// Where a dataset's bytes come from.
+/// The origin of a dataset's bytes.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A folder of this machine, perhaps shared with others.
@@ -145,7 +145,7 @@ impl Source {
         folder::whole_path(text)
     }
 
-    /// Whether there is such a folder, or a server has anything there, and lets this process see it.
+    /// Checks that the folder exists, or that the server has anything there and admits this process.
     pub async fn check(&self) -> Result<(), SourceError> {
         match self {
             Source::Folder(folder) => folder.check().await,
@@ -153,7 +153,7 @@ impl Source {
         }
     }
 
-    /// How long it usually takes to answer, as far as that is known: zero for folders.
+    /// The usual time of its answers, as far as that is known: zero for folders.
     pub fn usual(&self) -> Duration {
         match self {
             Source::Folder(_) => Duration::ZERO,
@@ -161,7 +161,7 @@ impl Source {
         }
     }
 
-    /// What a path stands for. The root is the empty path.
+    /// The entry at a path. The root is the empty path.
     ///
     /// Blocks the thread for as long as the source takes, but not for ever.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
@@ -222,7 +222,7 @@ impl Source {
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.read_for(file, from, len, Whom::Own).await
+        self.read_for(file, from, len, Reader::ThisProcess).await
     }
 
     /// The same for whoever asks this process: what not everybody may read is refused before it is read.
@@ -232,7 +232,7 @@ impl Source {
         from: u64,
         len: usize,
     ) -> Result<(Bytes, Keep), SourceError> {
-        self.read_for(file, from, len, Whom::Others).await
+        self.read_for(file, from, len, Reader::AnyClient).await
     }
 
     async fn read_for(
@@ -240,20 +240,20 @@ impl Source {
         file: &FileVersion,
         from: u64,
         len: usize,
-        whom: Whom,
+        reader: Reader,
     ) -> Result<(Bytes, Keep), SourceError> {
         match self {
-            Source::Folder(folder) => folder.read(file, from, len, whom).await,
+            Source::Folder(folder) => folder.read(file, from, len, reader).await,
             Source::Remote(remote) => remote.read(file, from, len).await,
         }
     }
 }
 
-/// Who gets bytes.
+/// The recipient of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whom {
+pub enum Reader {
     /// The user of this process.
-    Own,
+    ThisProcess,
     /// Anybody.
-    Others,
+    AnyClient,
 }

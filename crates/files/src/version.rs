@@ -1,4 +1,4 @@
-//! What a version of a file is.
+//! Versions of files.
 
 use staves_wire::files::FileId;
 
@@ -11,7 +11,7 @@ pub struct FileVersion {
     pub path: Vec<u8>,
     /// Its bytes.
     pub size: u64,
-    /// What tells it from other versions, in the source's words. A folder: size, times of change in nanoseconds and
+    /// The mark of the version, in the source's words. A folder: size, times of change in nanoseconds and
     /// inode. A server: the ETag, or the time of the last change.
     pub version: String,
 }

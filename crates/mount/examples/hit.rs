@@ -1,4 +1,4 @@
-//! What a mount of bytes in memory gives: the most that any local hit can give. Nothing is kept by the kernel
+//! A mount of bytes in memory, for measurement: the most that any local hit can give. Nothing is kept by the kernel
 //! between reads (O_DIRECT; pages dropped before each pass).
 //!
 //! ```text

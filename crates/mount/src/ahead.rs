@@ -1,4 +1,4 @@
-//! When to fetch ahead of a reader: a plain machine for one open file.
+//! Read-ahead: a plain machine for one open file.
 //!
 //! The kernel asks for what a program reads, and a little ahead of that, in requests that several threads take and that
 //! may so come a little out of order. Whoever reads a stretch in order gets a window ahead, which doubles up to a limit; a jump ends it.
@@ -9,14 +9,14 @@ use std::ops::Range;
 const RUN_MIN: u64 = 1 << 20;
 /// First window.
 const WINDOW_MIN: u64 = 1 << 20;
-/// What is this near to where the reader should go on is no jump.
+/// A position this near to the expected one is no jump.
 const NEAR: u64 = 512 << 10;
 
 /// The machine.
 #[derive(Debug)]
 pub struct Ahead {
     window_max: u64,
-    /// Where the reader should go on.
+    /// The expected position of the next read.
     next: u64,
     /// Bytes read in order since the last jump.
     run: u64,

@@ -12,7 +12,7 @@ const EACH: Duration = Duration::from_secs(1);
 /// Since when, and how many of that kind were not logged.
 type Kept = Option<(Instant, u64)>;
 
-/// What was complained about lately, by kind.
+/// The recent complaints, by kind.
 #[derive(Debug, Default)]
 pub struct Complaints(Mutex<[Kept; 4]>);
 
@@ -24,7 +24,7 @@ impl Complaints {
         }
     }
 
-    /// Whether to log it, with the number of those of its kind that were not.
+    /// Returns the number of suppressed complaints of its kind if this one should be logged.
     fn take(&self, now: Instant, error: &FileError) -> Option<u64> {
         let kind = match error {
             FileError::NotFound => return None,

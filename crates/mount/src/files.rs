@@ -1,4 +1,4 @@
-//! What is mounted: a tree of files that can be listed, opened and read.
+//! The interface of a mounted tree: files that can be listed, opened and read.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use crate::listing::Listing;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Version(pub [u64; 2]);
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Bytes.
@@ -20,24 +20,24 @@ pub enum Kind {
     Link(PathBuf),
 }
 
-/// What is known of an entry.
+/// The attributes of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Its bytes; of a folder anything.
     pub size: u64,
-    /// When it was last changed.
+    /// The time of the last change.
     pub modified: SystemTime,
     /// Permissions, 0o777 at most. Who mounts is shown as the owner.
     pub mode: u16,
-    /// Which version of it; of a folder anything.
+    /// The version; of a folder anything.
     pub version: Version,
     /// It changed so lately that another change might not show in its version: what is read of it now is not kept for later.
     pub fresh: bool,
 }
 
-/// What there is in all, for `df`.
+/// The totals for `df`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Used {
     /// Bytes.
@@ -46,7 +46,7 @@ pub struct Used {
     pub files: u64,
 }
 
-/// Why an entry cannot be shown or read. The text names the thing, the reason and the remedy; it is logged,
+/// The reason that an entry cannot be shown or read. The text names the thing, the reason and the remedy; it is logged,
 /// while the program that asked sees an errno.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
@@ -76,7 +76,7 @@ pub trait Files: Send + Sync + 'static {
     /// An open file: one version of it.
     type File: Send + Sync + 'static;
 
-    /// What is known of an entry, not following links.
+    /// The attributes of an entry, not following links.
     ///
     /// # Errors
     /// See [`FileError`].
@@ -94,7 +94,7 @@ pub trait Files: Send + Sync + 'static {
     /// See [`FileError`].
     fn open(&self, path: &Path) -> Result<Self::File, FileError>;
 
-    /// What is known of an open file. It MUST stay the same as long as the file is open.
+    /// The attributes of an open file. They MUST stay the same as long as the file is open.
     fn stat_open<'a>(&self, file: &'a Self::File) -> &'a Stat;
 
     /// Reads bytes of the version that was opened. Fewer than asked for are read only at its end.
@@ -115,7 +115,7 @@ pub trait Files: Send + Sync + 'static {
         let _ = (file, offset, bytes);
     }
 
-    /// What there is in all; nothing if nobody knows.
+    /// The totals; nothing if nobody knows.
     fn used(&self) -> Used {
         Used::default()
     }

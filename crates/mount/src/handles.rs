@@ -1,4 +1,4 @@
-//! What programs hold open: files and listings, by the number that the kernel gives back with each request.
+//! Open files and listings, by the number that the kernel gives back with each request.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub struct Open<F> {
     pub inode: u64,
     /// Its path.
     pub path: Arc<Path>,
-    /// What to fetch ahead.
+    /// The read-ahead of the file.
     pub ahead: Mutex<Ahead>,
     /// Another version is there now.
     pub stale: AtomicBool,
@@ -36,7 +36,7 @@ pub struct Open<F> {
 #[derive(Debug)]
 pub struct Handles<F> {
     files: RwLock<HashMap<u64, Arc<Open<F>>>>,
-    /// What was in each when it was opened.
+    /// The content of each open folder at the time that it was opened.
     folders: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
 }
@@ -111,7 +111,7 @@ impl<F> Handles<F> {
     }
 }
 
-/// Whether a folder has too many names to be opened beside others.
+/// True if a folder has too many names to be opened beside others.
 fn are_too_many(names: usize, open: impl Iterator<Item = usize>) -> bool {
     if names <= FEW {
         return false;

@@ -22,7 +22,7 @@ use crate::files::{Kind, Stat, Version};
 pub const ROOT: u64 = 1;
 /// Numbers below are not given out.
 const FIRST: u64 = 16;
-/// How long the kernel is given to let go of pages, once an open was answered by which it should.
+/// The time that the kernel is given to drop pages, once an open was answered that requires it.
 const LET_GO: Duration = Duration::from_secs(2);
 
 /// The number of a version of a path, if no other has the same.
@@ -36,14 +36,14 @@ struct Inode {
     path: Arc<Path>,
     /// None for folders: they stay the same inode whatever is in them.
     version: Option<Version>,
-    /// How often the kernel was told and has not forgotten.
+    /// The lookups that the kernel has not forgotten.
     told: u64,
     /// Another version of the path was seen since.
     stale: bool,
     pages: Pages,
 }
 
-/// What the kernel has of a file.
+/// The pages of a file in the kernel.
 #[derive(Clone, Copy, Debug)]
 enum Pages {
     /// Bytes of this version, if any.
@@ -66,7 +66,7 @@ impl Inode {
     }
 }
 
-/// What a number stands for.
+/// The inode of a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// Its path.
@@ -92,10 +92,10 @@ pub struct Inodes {
     by_number: HashMap<u64, Inode>,
     /// The newest inode of each path.
     newest: HashMap<Arc<Path>, u64>,
-    /// How many inodes lie right in a folder.
+    /// The number of inodes right in a folder.
     within: HashMap<Arc<Path>, usize>,
     limit: usize,
-    /// Where the next surplus is looked for.
+    /// The place for the next search for surplus inodes.
     cursor: usize,
 }
 
@@ -113,7 +113,7 @@ impl Inodes {
         }
     }
 
-    /// What a number stands for.
+    /// The inode of a number.
     pub fn get(&self, number: u64) -> Option<Known> {
         let inode = self.by_number.get(&number)?;
         Some(Known {
@@ -220,12 +220,12 @@ impl Inodes {
         matches!(inode.pages, Pages::Sound)
     }
 
-    /// How many there are.
+    /// The number of inodes.
     pub fn len(&self) -> usize {
         self.by_number.len()
     }
 
-    /// Whether the newest known version of a path is another than this.
+    /// True if the newest known version of a path is another than this.
     pub fn is_news(&self, path: &Path, stat: &Stat) -> bool {
         let version = (stat.kind != Kind::Folder).then_some(stat.version);
         let known = self.newest.get(path).and_then(|n| self.by_number.get(n));

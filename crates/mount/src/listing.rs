@@ -1,4 +1,4 @@
-//! What is in a folder. A folder of a million names is held as a whole while a program has it open, so each takes as little as may be:
+//! The content of a folder. A folder of a million names is held as a whole while a program has it open, so each takes as little as may be:
 //! its own bytes and one entry of a table, and none of them an allocation of its own.
 
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use crate::files::Stat;
 pub struct Listing {
     /// All names, one after the other.
     names: Vec<u8>,
-    /// Where each ends.
+    /// The end of each name.
     entries: Vec<(usize, Stat)>,
 }
 
@@ -22,12 +22,12 @@ impl Listing {
         self.entries.push((self.names.len(), stat));
     }
 
-    /// How many there are.
+    /// The number of names.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

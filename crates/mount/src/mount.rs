@@ -17,12 +17,12 @@ use crate::points::{self, Health, MARK};
 use crate::requests::Requests;
 use crate::serve::Serve;
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// What is mounted, as `mount` and `df` show it.
+    /// The source, as `mount` and `df` show it.
     pub name: String,
-    /// How long the kernel remembers names and attributes without asking: a change at the source is seen this much later
+    /// The time that the kernel caches names and attributes: a change at the source is seen this much later
     /// at most. Open files are checked at each read that the page cache does not answer.
     pub lifetime: Duration,
     /// Requests that are served at a time.
@@ -37,7 +37,7 @@ pub struct Options {
     pub inodes_max: usize,
     /// Other users may read too, as far as permissions go.
     pub others: bool,
-    /// How long [`Mounted::unmount`] waits for programs that have files open.
+    /// The time that [`Mounted::unmount`] waits for programs that have files open.
     pub linger: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Default for Options {
     }
 }
 
-/// Why nothing was mounted or unmounted.
+/// The reason that nothing was mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // The messages say it.
 pub enum MountError {
@@ -111,7 +111,7 @@ pub enum MountError {
     },
 }
 
-/// How often it is looked whether serving is over, where that is waited for.
+/// The interval between checks that serving is over, where that is waited for.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A mount that is being served. Dropping it unmounts, without waiting for whoever has files open.
@@ -120,7 +120,7 @@ const LOOK: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Mounted {
     dir: PathBuf,
-    /// What the kernel calls it, for as long as it is there.
+    /// The kernel's name for it, for as long as it is there.
     device: String,
     /// None once it was asked how it ended.
     serving: Option<JoinHandle<io::Result<()>>>,
@@ -225,7 +225,7 @@ impl Mounted {
         }
     }
 
-    /// How it ended, if it did or does within this time.
+    /// The result of serving, if it ended or ends within this time.
     fn over(&mut self, within: Duration) -> Option<io::Result<()>> {
         let until = Instant::now() + within;
         while self.is_serving() {

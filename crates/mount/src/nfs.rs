@@ -34,12 +34,12 @@ use self::export::Export;
 use self::server::Server;
 use crate::files::Files;
 
-/// How to serve.
+/// The options of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NfsOptions {
     /// The dataset's name: handles are of one dataset.
     pub name: String,
-    /// How long what was seen at a path is believed without asking.
+    /// The lifetime of cached attributes.
     pub lifetime: Duration,
     /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
     pub read_ahead_bytes: u64,
@@ -58,7 +58,7 @@ impl Default for NfsOptions {
     }
 }
 
-/// Why nothing is served.
+/// The reason that nothing is served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} NFS at {address}: {reason}")]
 pub struct NfsError {
@@ -124,7 +124,7 @@ pub fn serve_nfs<S: Files>(
     })
 }
 
-/// What a client is answered that sends these bytes and nothing more, without a connection: for fuzzing.
+/// The answer to a client that sends these bytes and nothing more, without a connection: for fuzzing.
 #[doc(hidden)]
 pub fn nfs_answers<S: Files>(files: S, options: &NfsOptions, mut sent: &[u8]) -> Vec<Vec<u8>> {
     let (lifetime, ahead) = (options.lifetime, options.read_ahead_bytes);
@@ -140,7 +140,7 @@ pub fn nfs_answers<S: Files>(files: S, options: &NfsOptions, mut sent: &[u8]) ->
 }
 
 impl NfsServer {
-    /// Where it listens.
+    /// The address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,5 +1,5 @@
-//! What the kernel should let go of. A thread of its own tells it: the kernel waits there for requests that are under way, so
-//! that a thread that answers requests must not.
+//! Pages that the kernel should drop. A thread of its own notifies it: the kernel waits there for requests that are under way, so
+//! a thread that answers requests would wait for itself.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use fuser::{INodeNo, Notifier};
 /// names are found again when the next file is looked up.
 const WAITING_MAX: usize = 1024;
 
-/// What to let go of.
+/// The pages to drop.
 #[derive(Debug)]
 pub enum Outdated {
     /// An inode's pages and attributes.

@@ -22,13 +22,13 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// One line of the kernel's table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Where.
+    /// The folder.
     pub dir: PathBuf,
     /// Its device, `MAJOR:MINOR`.
     pub device: String,
     /// The file system's type.
     pub kind: String,
-    /// What is mounted, as it was named.
+    /// The source, as it was named.
     pub source: OsString,
 }
 
@@ -42,18 +42,18 @@ impl Point {
     }
 }
 
-/// How what is mounted behaves.
+/// The health of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     /// It answers.
     Alive,
-    /// Whoever served it is gone.
+    /// The process that served it is gone.
     Dead,
     /// It does not answer in time.
     Silent,
 }
 
-/// What is mounted at a folder: the topmost, if there are several. The path has no links (see [`resolve`]).
+/// The mount at a folder: the topmost, if there are several. The path has no links (see [`resolve`]).
 ///
 /// # Errors
 /// /proc cannot be read.
@@ -61,7 +61,7 @@ pub fn at(dir: &Path) -> io::Result<Option<Point>> {
     Ok(table()?.into_iter().find(|point| point.dir == dir))
 }
 
-/// Where a device is mounted and nothing else lies over it: where it was mounted, unless somebody renamed a folder above, and wherever
+/// The places of a device with nothing mounted over them: its mount point, unless somebody renamed a folder above, and any place
 /// else it is shown.
 ///
 /// # Errors
@@ -105,7 +105,7 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     absolute.canonicalize()
 }
 
-/// How what is mounted at a folder behaves. Asks from a thread of its own, for nobody can take back such a question.
+/// The health of the mount at a folder. Asks from a thread of its own, for nobody can take back such a question.
 pub fn health(dir: &Path) -> Health {
     let (sender, receiver) = mpsc::sync_channel(1);
     let dir = dir.to_owned();
@@ -144,7 +144,7 @@ pub fn unmount(dir: &Path, lazily: bool) -> Result<(), Errno> {
     }
 }
 
-/// Who is not root may unmount what is his by a helper of FUSE.
+/// Unmounts by a helper of FUSE, for a user who is not root.
 fn by_helper(dir: &Path, lazily: bool) -> Result<(), Errno> {
     let flags: &[&str] = if lazily { &["-u", "-z"] } else { &["-u"] };
     for program in ["fusermount3", "fusermount"] {

@@ -1,4 +1,4 @@
-//! What the kernel asks for, found in [`Files`] and kept in mind.
+//! The answers to the kernel's requests, found in [`Files`] and kept in mind.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,21 +17,21 @@ use crate::mount::Options;
 use crate::outdated::{Outdated, Queue};
 use crate::waiters::Waiters;
 
-/// What answers.
+/// The server of a mount.
 pub struct Serve<S: Files> {
-    /// What is mounted.
+    /// The mounted tree.
     pub files: S,
-    /// What the kernel knows.
+    /// The inodes that the kernel knows.
     pub inodes: Mutex<Inodes>,
-    /// What programs have open.
+    /// The files and folders that programs have open.
     pub handles: Handles<S::File>,
     complaints: Complaints,
     outdated: Queue,
-    /// How long the kernel may believe what it is told.
+    /// The time that the kernel may cache an answer.
     pub lifetime: Duration,
     read_ahead_bytes: u64,
     owner: (u32, u32),
-    /// Who waits for what is not at hand.
+    /// The threads that wait for bytes that are not at hand.
     pub waiters: Waiters,
 }
 
@@ -82,7 +82,7 @@ impl<S: Files> Serve<S> {
         }
     }
 
-    /// What a number stands for; ESTALE if it was forgotten.
+    /// The inode of a number; ESTALE if it was forgotten.
     pub fn known(&self, number: INodeNo) -> Result<Known, Errno> {
         self.inodes.lock().get(number.0).ok_or(Errno::ESTALE)
     }
@@ -159,7 +159,7 @@ impl<S: Files> Serve<S> {
         }
     }
 
-    /// What an inode is now. ESTALE makes the kernel look the name up anew.
+    /// The current attributes of an inode. ESTALE makes the kernel look the name up anew.
     pub fn stat(&self, number: INodeNo) -> Result<Stat, Errno> {
         let known = self.known(number)?;
         if known.stale {

@@ -1,4 +1,4 @@
-//! Who waits for bytes that are not at hand, so that those who serve the kernel go on with what is.
+//! The threads that wait for bytes that are not at hand, so that those who serve the kernel go on.
 //!
 //! The threads that take the kernel's requests are few. Some of them may wait themselves: that is quickest, and enough while the source
 //! is well. Where more would wait, a file server that is gone among them, threads of their own do.
@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 const THREADS_MAX: usize = 64;
 const WAITING_MAX: usize = 4096;
-/// How long a thread with nothing to do stays.
+/// The time that an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -23,7 +23,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Waiters(Arc<Inner>);
 
 struct Inner {
-    /// How many of those who serve the kernel may wait.
+    /// The most threads that serve the kernel and wait.
     seats_max: usize,
     state: Mutex<State>,
     come: Condvar,
@@ -56,7 +56,7 @@ impl Waiters {
         }))
     }
 
-    /// Whether the caller, who serves the kernel, may wait.
+    /// Takes a seat for the caller, which serves the kernel and is about to wait; none if all are taken.
     pub fn seat(&self) -> Option<Seat<'_>> {
         let mut state = self.0.state.lock();
         (state.seats < self.0.seats_max).then(|| {
@@ -77,7 +77,7 @@ impl Waiters {
         job();
     }
 
-    /// Whether a thread will take one more; starts one if need be.
+    /// True if a thread will take one more; starts one if need be.
     fn is_served(&self, state: &mut State) -> bool {
         if state.jobs.len() < state.idle || state.threads >= THREADS_MAX {
             return true;

@@ -27,8 +27,8 @@ use staves_model::Scheme;
 use staves_model::change::BUCKETS_MAX;
 use staves_wire::cache::VALUE_BYTES_MAX;
 
-pub use crate::resp::Redirect;
 pub use error::{ConfigError, Origin};
+pub use staves_resp::Redirect;
 pub use suggest::nearest;
 pub use value::{Advertise, Doors, Endpoint, Millis, Setting, Size};
 

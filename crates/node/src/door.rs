@@ -10,7 +10,6 @@ mod connection;
 mod detour;
 mod lobby;
 mod mailbox;
-mod places;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +27,7 @@ use tokio::task::JoinSet;
 pub(crate) use self::mailbox::Mailbox;
 use crate::config::Config;
 use crate::entry::Entry;
-use crate::resp::{ClientFacts, Limits};
+use staves_resp::{ClientFacts, Limits};
 
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

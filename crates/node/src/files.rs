@@ -4,8 +4,8 @@
 //! for itself, and what one does not have another or the source has. Only a bucket's home fetches from the source, each
 //! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
 //!
-//! `files/pool.rs` is what lies in one pool, `files/asked.rs` what this node is asked about it; `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/rest.rs` what it fetches beyond
-//! what was asked for; `files/neighbour.rs` remembers what another node has, `files/again.rs` has it fetched again when that node is
+//! `files/pool.rs` is what lies in one pool, `files/asked.rs` what this node is asked about it; `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/readahead.rs` what it fetches beyond
+//! what was asked for; `files/neighbour.rs` remembers what another node has, `files/recovery.rs` has it fetched again when that node is
 //! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/returned.rs` gives back what a node has that was taken for dead; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
 //! requests take; `files/refused.rs` knows what servers refuse; `files/door.rs` gives mounts on this machine the memory itself.
 //!
@@ -13,7 +13,6 @@
 //! up ([`Files::fit`]). What requests take beside that is bounded; a small node's blocks leave room for it and for the program, so that
 //! the process has `--memory` and a tenth at most.
 
-mod again;
 mod asked;
 mod door;
 mod fetch;
@@ -24,8 +23,9 @@ mod neighbour;
 mod pins;
 mod place;
 mod pool;
+mod readahead;
+mod recovery;
 mod refused;
-mod rest;
 mod returned;
 mod room;
 mod scrub;
@@ -46,12 +46,12 @@ use staves_wire::files::{FILE_BYTES_MAX, FileId};
 use staves_wire::{ErrorCode, ErrorPacket};
 use tokio::runtime::RuntimeFlavor;
 
-use self::again::Again;
 pub(crate) use self::asked::check_range;
 pub(crate) use self::pool::FilesPool;
 use self::pool::{bucket_of, file_of};
+use self::readahead::BlockReadahead;
+use self::recovery::LossRecovery;
 use self::refused::Refused;
-use self::rest::Rest;
 use self::returned::Returned;
 use self::room::Room;
 use self::uses::Uses;
@@ -66,7 +66,7 @@ const _: () = assert!(STRETCH_BYTES == FILE_BYTES_MAX as u64);
 pub(crate) struct Files {
     life: Life,
     peers: Peers,
-    /// What buckets have; files have what they leave.
+    /// The arena of buckets; files have the memory that those leave.
     arena: Arc<Arena>,
     began: Instant,
     map: RwLock<Arc<ClusterMap>>,
@@ -75,8 +75,8 @@ pub(crate) struct Files {
     gone: Mutex<Vec<Arc<FilesPool>>>,
     /// Sources by the words that the map has for them.
     sources: Mutex<BTreeMap<String, Source>>,
-    rest: Rest,
-    again: Again,
+    readahead: BlockReadahead,
+    recovery: LossRecovery,
     room: Room,
     pub(crate) uses: Uses,
     refused: Refused,
@@ -93,26 +93,26 @@ impl Files {
             pools: RwLock::default(),
             gone: Mutex::default(),
             sources: Mutex::default(),
-            rest: Rest::default(),
+            readahead: BlockReadahead::default(),
             room: Room::new(memory_bytes),
-            again: Again::default(),
+            recovery: LossRecovery::default(),
             uses: Uses::default(),
             refused: Refused::default(),
         }
     }
 
-    /// What drives it, until the tasks are aborted.
+    /// The tasks that drive it, until they are aborted.
     pub(crate) fn drivers(
         files: Arc<Files>,
         directory: Directory,
     ) -> Vec<tokio::task::JoinHandle<()>> {
         vec![
             tokio::spawn(door::run(files.clone())),
-            tokio::spawn(rest::run(files.clone())),
+            tokio::spawn(readahead::run(files.clone())),
             tokio::spawn(scrub::run(files.clone())),
             tokio::spawn(pins::run(files.clone())),
             tokio::spawn(neighbour::run(files.clone())),
-            tokio::spawn(again::run(files.clone())),
+            tokio::spawn(recovery::run(files.clone())),
             tokio::spawn(returned::run(files.clone())),
             tokio::spawn(place::run(files, directory)),
         ]
@@ -185,15 +185,15 @@ impl Files {
         }
     }
 
-    /// What all files pools may have.
+    /// The bytes that all files pools may have.
     fn beside_buckets(&self) -> u64 {
         let taken = self.arena.extents() - self.arena.free_extents();
         let taken = u64::from(taken) * EXTENT_BYTES as u64;
         self.room.for_blocks().saturating_sub(taken)
     }
 
-    /// What a new pool may have until [`Files::fit`] comes to it, which may take a while where much memory goes back: what these
-    /// pools neither use nor may use, nor those that are gone use still.
+    /// The bytes that a new pool may have until [`Files::fit`] comes to it, which may take a while where much memory goes back: the bytes that
+    /// no pool uses or may use, those that are gone included.
     fn certainly_free(&self, pools: &BTreeMap<PoolId, Arc<FilesPool>>) -> u64 {
         let given = pools.values().map(|p| p.budget_bytes().max(p.used_bytes()));
         let gone = self.gone.lock();
@@ -220,9 +220,9 @@ impl Files {
         self.pools.read().values().cloned().collect()
     }
 
-    /// What is being fetched again because a node is gone.
+    /// The progress of recovery after the end of a node.
     pub(crate) fn fetching_again(&self) -> Option<AgainFacts> {
-        self.again.now()
+        self.recovery.now()
     }
 
     /// Pinned files that this node is to keep and has not, and why.
@@ -232,9 +232,9 @@ impl Files {
         all.take(pins::LACKING_MAX).collect()
     }
 
-    /// How many lost nodes it has seen to so.
+    /// The number of lost nodes that were recovered from.
     pub(crate) fn losses(&self) -> u64 {
-        self.again.ended()
+        self.recovery.ended()
     }
 
     /// The source of a dataset of a pool, to read a file of it that it did not refuse just now.

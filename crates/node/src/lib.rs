@@ -7,7 +7,7 @@
 //! answered in that order. Everything that waits has a deadline; connections, commands under way, answers
 //! not yet written, calls and queues are bounded. A node that cannot start says why in one line.
 //!
-//! **Path of the data.** A RESP connection's task (`door`) reads, parses ([`resp`]), and asks the bucket
+//! **Path of the data.** A RESP connection's task (`door`) reads, parses (`staves-resp`), and asks the bucket
 //! right there, under its [short lock](#one-thread-at-a-time): a read under a lease, or a write without
 //! copies, is answered with no task switch. A write with copies leaves its answer with the bucket;
 //! `host::cell` sends the deltas through `staves-net`'s links, takes the acks in on the links' tasks, and
@@ -33,7 +33,7 @@
 //!
 //! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
-//! `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`], [`resp`]: pure, by themselves.
+//! `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`cpu`], [`resident`]: what the kernel counts.
 
 mod admin;
@@ -52,7 +52,6 @@ pub mod metrics;
 mod native;
 mod node;
 pub mod resident;
-pub mod resp;
 mod start;
 pub mod status;
 mod witness;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_directory::{Directory, DirectoryError, Life};
 use staves_model::{ClusterId, ClusterMap, NodeId, NodeState, PoolId};
 use staves_net::{Identity, NetError, PeerOptions, Peers, Server, Who};
+use staves_resp::{Brief, ClientFacts, Facts, Redirect, Tells};
 use staves_store::Arena;
 use staves_wire::cache::{Answer, CacheStats, PoolRef};
 use staves_wire::{ErrorCode, Message};
@@ -26,7 +27,6 @@ use crate::forward::{NodeRouter, Ways};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
-use crate::resp::{Brief, ClientFacts, Facts, Redirect, Tells};
 use crate::start::{self, Listeners, StartError};
 use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport};
 use crate::witness::{self, Witness};
@@ -650,6 +650,7 @@ impl Tells for Running {
         let figures = host.figures_of(routes.door);
         let (used_bytes, budget_bytes) = host.memory(routes.door);
         let status = self.directory.status();
+        let cpu = CpuTime::of_this_process();
         Facts {
             map: routes.map.clone(),
             node: host.life.node,
@@ -666,7 +667,8 @@ impl Tells for Running {
             keys: figures.keys,
             used_bytes,
             budget_bytes,
-            cpu: CpuTime::of_this_process(),
+            cpu_user: cpu.user,
+            cpu_system: cpu.system,
             leads_directory: status.leader == Some(host.life.node) && !self.directory_is_silent(),
             directory_silent: self.directory_is_silent(),
             config_file: String::new(),

@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 
 use super::held::{Held, held, percent};
 use super::{Found, files_below, open, source_of};
-use crate::args::Format;
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::memory::{Session, failed};
-use crate::output::{self, bytes, count};
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, count};
+use staves_cli_common::session::{Session, failed};
 
 /// Stretches that are fetched at a time.
 const AT_ONCE: usize = 8;

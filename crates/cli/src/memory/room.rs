@@ -11,10 +11,10 @@ use staves_store::EXTENT_BYTES;
 use staves_wire::admin::GroupTarget;
 use staves_wire::{ErrorCode, Message};
 
-use crate::cluster::Cluster;
-use crate::failure::Failure;
-use crate::output::bytes;
 use crate::room::Room;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::output::bytes;
 
 /// A region, with what its members say of the memory that they take.
 pub struct Taken<'a> {

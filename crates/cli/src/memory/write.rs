@@ -11,20 +11,21 @@ use staves_client::{GO_ON_THERE, Region, RegionStat};
 use staves_model::with_unit;
 use staves_wire::ErrorCode;
 
+use super::PART_BYTES;
 use super::room::Taken;
-use super::{PART_BYTES, Session};
-use crate::args::Args;
-use crate::cluster::Cluster;
-use crate::explain::Code;
-use crate::failure::{self, Failure};
-use crate::output::{self, count};
 use crate::room::Room;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Code;
+use staves_cli_common::failure::{self, Failure};
+use staves_cli_common::options::GlobalOptions;
+use staves_cli_common::output::{self, count};
+use staves_cli_common::session::Session;
 
 /// Bytes of standard input that are read before any is written.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 pub fn write(
-    args: &Args,
+    global: &GlobalOptions,
     session: &Session,
     name: &str,
     offset: u64,
@@ -48,7 +49,7 @@ pub fn write(
     check_end(&stat, offset, known)?;
     let loads = load && known > 0;
     if loads {
-        check_room(args, &stat, offset, known)?;
+        check_room(global, &stat, offset, known)?;
     }
     let warning = (stat.loading && !load).then(|| no_parity(name));
     let acknowledged = tell_at_ctrl_c(name, offset, loads)?;
@@ -60,14 +61,14 @@ pub fn write(
     // Only now: what is refused before must not cost the region its parity.
     let written = match loads {
         false => put()?,
-        true => load_with(args, session, &region, put)?,
+        true => load_with(global, session, &region, put)?,
     };
     let mut answer =
         json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
     if let Some(warning) = warning {
-        output::warn(args.output, &mut answer, warning);
+        output::warn(global.output, &mut answer, warning);
     }
-    output::answer(args.output, &answer, |_| {
+    output::answer(global.output, &answer, |_| {
         format!(
             "region '{name}': {} written at offset {}",
             count(written, "byte"),
@@ -78,14 +79,14 @@ pub fn write(
 
 /// Writes without parity, which is made in any case afterwards.
 fn load_with(
-    args: &Args,
+    global: &GlobalOptions,
     session: &Session,
     region: &Region,
     put: impl FnOnce() -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
     session.wait(region.load(true))?;
     let written = put();
-    match (written, protect(args, session, region)) {
+    match (written, protect(global, session, region)) {
         (written, Ok(())) => written,
         (Ok(written), Err(error)) => {
             let text = format!("{} written; then: {error:#}", with_unit(written));
@@ -106,13 +107,13 @@ fn no_parity(name: &str) -> String {
 }
 
 /// Ends a load, and says what is in the way where parity is not made in time.
-pub fn protect(args: &Args, session: &Session, region: &Region) -> anyhow::Result<()> {
+pub fn protect(global: &GlobalOptions, session: &Session, region: &Region) -> anyhow::Result<()> {
     let Err(error) = session.wait(region.load(false)) else {
         return Ok(());
     };
     let name = region.name();
     let why = match failure::code(&error) {
-        Code::Wire(ErrorCode::Deadline) => what_is_missing(args, name).ok().flatten(),
+        Code::Wire(ErrorCode::Deadline) => what_is_missing(global, name).ok().flatten(),
         _ => None,
     };
     let text = match why {
@@ -125,8 +126,8 @@ pub fn protect(args: &Args, session: &Session, region: &Region) -> anyhow::Resul
 }
 
 /// `None` if the load has not ended, as far as the map says.
-fn what_is_missing(args: &Args, name: &str) -> anyhow::Result<Option<String>> {
-    let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
+fn what_is_missing(global: &GlobalOptions, name: &str) -> anyhow::Result<Option<String>> {
+    let cluster = Cluster::connect(&global.cluster, global.deadline.duration())?;
     let (map, report) = (cluster.map()?, cluster.status()?);
     let known = map.region_named(name).filter(|(_, region)| !region.loading);
     let Some((pool, _)) = known else {
@@ -137,8 +138,13 @@ fn what_is_missing(args: &Args, name: &str) -> anyhow::Result<Option<String>> {
     Ok(taken.map(|taken| taken.why_unprotected(room)))
 }
 
-fn check_room(args: &Args, stat: &RegionStat, offset: u64, count: u64) -> anyhow::Result<()> {
-    let cluster = Cluster::connect(&args.cluster, args.deadline.duration())?;
+fn check_room(
+    global: &GlobalOptions,
+    stat: &RegionStat,
+    offset: u64,
+    count: u64,
+) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.cluster, global.deadline.duration())?;
     let (map, report) = (cluster.map()?, cluster.status()?);
     // A node that does not know the region yet knows nothing of its memory either.
     let Some((pool, _)) = map.region_named(&stat.name) else {

@@ -1,7 +1,7 @@
 //! What a dataset is called.
 
-use crate::explain::Own;
-use crate::failure::Failure;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
 
 /// The name that was given, or the source's last word, as far as a dataset may be called so.
 pub fn name(given: Option<&str>, source: &str) -> anyhow::Result<String> {

@@ -10,10 +10,10 @@ use tokio::runtime::Runtime;
 
 use super::tree::Tree;
 use super::{Mount, Wanted};
-use crate::args::Args;
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::GlobalOptions;
+use staves_cli_common::output;
 
 /// `HOST:PORT`, or a port of this machine that others do not reach.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
@@ -37,7 +37,7 @@ pub(super) struct Opened {
 
 /// Serves until this process is told to end.
 pub(super) fn serve(
-    args: &Args,
+    global: &GlobalOptions,
     mount: &Mount,
     address: SocketAddr,
     opened: Opened,
@@ -63,14 +63,14 @@ pub(super) fn serve(
     let mut told = wanted.told();
     told["nfs"] = json!(address.to_string());
     told["result"] = "serving".into();
-    wanted.warn(args.output, &mut told);
+    wanted.warn(global.output, &mut told);
     if !address.ip().is_loopback() {
         let text =
             format!("NFSv3 has no authentication: whoever reaches {address} may read all of it");
-        output::warn(args.output, &mut told, text);
+        output::warn(global.output, &mut told, text);
     }
     let (ip, port) = (address.ip(), address.port());
-    output::answer(args.output, &told, |_| {
+    output::answer(global.output, &told, |_| {
         format!(
             "{wanted} is served by NFS at {address}, until this ends. To mount it:\n  \
              mount -t nfs -o ro,vers=3,tcp,nolock,port={port},mountport={port} {ip}:/ DIR"

@@ -3,10 +3,10 @@
 use staves_model::{ClusterMap, Group, Node, NodeId, NodeState, Pool};
 use staves_node::status::{StatusReport, drain_waits_for};
 
-use crate::explain::Own;
-use crate::failure::Failure;
-use crate::output::{bytes, count};
 use crate::room::Room;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::output::{bytes, count};
 
 /// Refuses a drain that could never end, or after which the nodes that are left could not hold the data. A warning
 /// if buckets fit nowhere as things are.

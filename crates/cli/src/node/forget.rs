@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use staves_model::{Change, ClusterMap, Node, NodeState};
 use staves_wire::ErrorCode;
 
-use crate::cluster::Cluster;
-use crate::explain::Own;
-use crate::failure::Failure;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
 
 /// How often a node that must go first is looked at.
 const LOOK: Duration = Duration::from_millis(100);

@@ -4,8 +4,8 @@ use staves_model::{ClusterMap, Group, Member, MemberSlot, Node, NodeId, NodeStat
 use staves_node::status::StatusReport;
 
 use super::drain::told_of_stuck;
-use crate::output::count;
 use crate::room::Room;
+use staves_cli_common::output::count;
 
 /// That the nodes that stay have no room for some of what this one holds, and for how many data buckets nobody answers
 /// then. By what nodes say that they use; a bucket counts as the mean of the node's buckets of the pool.

@@ -8,7 +8,7 @@ use staves_wire::Message;
 use staves_wire::files::{CHECKED_ALL, FileCheck};
 
 use super::tally::Tally;
-use crate::cluster::Cluster;
+use staves_cli_common::cluster::Cluster;
 
 /// A node that is busy is asked again, so often and after so long.
 const TRIES: usize = 5;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use staves_model::GroupId;
 
-use crate::output::{bytes, count, number, properties};
+use staves_cli_common::output::{bytes, count, number, properties};
 
 /// Most differences that are told one by one.
 const TOLD_MAX: usize = 100;

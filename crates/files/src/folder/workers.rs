@@ -6,7 +6,7 @@
 //! whoever comes next is told so at once. It ends with whatever comes back: of what is still held, or of a look at the
 //! folder itself, which is taken at once and then as often as somebody wants something, at most every [`SILENCE`].
 //!
-//! **Bounds.** What one name holds is not asked for again (`folder/held.rs`). [`THREADS_MAX`] threads, and as many more as are at calls that
+//! **Bounds.** What one name holds is not asked for again (`folder/in_flight.rs`). [`THREADS_MAX`] threads, and as many more as are at calls that
 //! nobody waits for any longer, up to [`HELD_MAX`] of those: names that hold whoever asks are no reason to keep others waiting.
 //! [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
 
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::source::SourceError;
 
-/// How long a call may give no sign of life.
+/// The longest time without a sign of life from a call.
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// A read may take longer, by its bytes: many at a time on a slow line.
 const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
@@ -31,7 +31,7 @@ const THREADS_MAX: usize = 32;
 const HELD_MAX: usize = 128;
 /// Calls that wait for a thread.
 const WAITING_MAX: usize = 1024;
-/// How long a thread with nothing to do stays.
+/// The time that an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The threads of one folder. Clones are the same ones.
@@ -42,11 +42,11 @@ pub struct Workers {
 
 struct Inner {
     place: String,
-    /// What is done to see whether a silent folder answers again.
+    /// The probe of a silent folder.
     look: Box<dyn Fn() + Send + Sync>,
     patience: Duration,
     began: Instant,
-    /// When anything came from the folder last, in milliseconds since then.
+    /// The time of the folder's last answer, in milliseconds since the field below.
     answered_ms: AtomicU64,
     state: Mutex<State>,
     come: Condvar,
@@ -76,7 +76,7 @@ struct Silent {
     looked: Option<Instant>,
 }
 
-/// What a call that goes on gives.
+/// The signs of life of a call.
 pub struct Signs {
     inner: Arc<Inner>,
     /// The last sign, or when it began, in milliseconds as in [`Inner::answered_ms`]; [`WAITS`] if it has not.
@@ -86,7 +86,7 @@ pub struct Signs {
 
 const WAITS: u64 = u64::MAX;
 
-/// Where a call is. It changes under the lock of [`State`] where threads that are held are counted.
+/// The stages of a call. They change under the lock of [`State`] where threads that are held are counted.
 mod stage {
     pub const ASKED: u8 = 0;
     pub const BEGUN: u8 = 1;
@@ -107,7 +107,7 @@ impl Signs {
 }
 
 impl Signs {
-    /// Whether anybody still wants it.
+    /// Begins the call; false if nobody wants it any more.
     fn begin(&self) -> bool {
         self.last_ms.store(self.inner.now_ms(), Ordering::Relaxed);
         let (asked, begun) = (stage::ASKED, stage::BEGUN);
@@ -120,9 +120,9 @@ impl Signs {
 }
 
 /// A thread is at a call, until this is dropped, however that comes.
-struct At<'a>(&'a Signs);
+struct CallGuard<'a>(&'a Signs);
 
-impl Drop for At<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.inner.state.lock();
         if self.0.stage.swap(stage::ENDED, Ordering::Relaxed) == stage::HELD {
@@ -183,7 +183,7 @@ impl Workers {
         }
     }
 
-    /// Whether nothing at all comes from the folder.
+    /// True if the folder answers nothing at all.
     pub fn is_silent(&self) -> bool {
         self.inner.state.lock().silent.is_some()
     }
@@ -238,7 +238,7 @@ impl Workers {
             if !its.begin() {
                 return;
             }
-            let at = At(&its);
+            let at = CallGuard(&its);
             let result = work(&its);
             its.inner.answered();
             drop(at);
@@ -438,11 +438,11 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(2);
-    /// Whatever a busy machine does to a short wait.
+    /// A bound that outlasts the delays of a busy machine.
     const BOUND: Duration = Duration::from_secs(60);
 
     /// A file system that holds whoever asks it, until it is let go.
-    struct Held {
+    struct HeldFolder {
         entered: Receiver<()>,
         workers: Workers,
         go: Arc<(Mutex<bool>, Condvar)>,
@@ -456,12 +456,12 @@ mod tests {
         }
     }
 
-    impl Held {
-        fn new() -> Held {
+    impl HeldFolder {
+        fn new() -> HeldFolder {
             let go = Arc::new((Mutex::new(false), Condvar::new()));
             let looked = go.clone();
             let (enter, entered) = sync_channel(10_000);
-            Held {
+            HeldFolder {
                 entered,
                 workers: Workers::with_patience("/srv/data", move || wait(&looked), PATIENCE),
                 go,
@@ -492,7 +492,7 @@ mod tests {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldFolder {
         fn drop(&mut self) {
             self.let_go();
         }
@@ -509,7 +509,7 @@ mod tests {
     /// Regression: a file server that was gone held every thread that asked for a name or bytes, for ever.
     #[test]
     fn who_is_held_is_given_up_and_those_after_it_are_told_at_once() {
-        let held = Held::new();
+        let held = HeldFolder::new();
         let began = Instant::now();
         let error = held.workers.call(held.work()).unwrap_err();
         assert!(began.elapsed() >= PATIENCE && began.elapsed() < BOUND);
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn threads_are_bounded_and_what_was_given_up_is_never_begun() {
-        let held = Held::new();
+        let held = HeldFolder::new();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -552,7 +552,7 @@ mod tests {
     /// One file that cannot be read is not all of the folder.
     #[test]
     fn a_folder_that_answers_others_is_not_silent() {
-        let held = Held::new();
+        let held = HeldFolder::new();
         let (workers, work) = (held.workers.clone(), held.work());
         let one = std::thread::spawn(move || workers.call(work));
         until("it is held", || held.entered() == 1);
@@ -568,7 +568,7 @@ mod tests {
     /// Regression: names that held whoever asked for them took all threads, and the whole folder was silent until they came back.
     #[test]
     fn threads_that_are_held_leave_others_for_the_rest() {
-        let held = Held::new();
+        let held = HeldFolder::new();
         let hold = |many: usize| -> Vec<_> {
             let one = |_| {
                 let (workers, work) = (held.workers.clone(), held.work());
@@ -595,7 +595,7 @@ mod tests {
 
     #[test]
     fn threads_that_are_held_have_a_bound() {
-        let held = Held::new();
+        let held = HeldFolder::new();
         // Given up at once: what is counted is who is at it still.
         for _ in 0..HELD_MAX + 2 * THREADS_MAX {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -613,7 +613,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_is_waited_for_however_long_it_takes() {
-        let held = Held::new();
+        let held = HeldFolder::new();
         let slow = held.workers.call(|signs| {
             for _ in 0..15 {
                 std::thread::sleep(PATIENCE / 10);

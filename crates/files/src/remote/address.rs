@@ -4,16 +4,16 @@
 
 use crate::source::SourceError;
 
-/// What an address says.
+/// A parsed address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// Where.
+    /// The server.
     pub server: Server,
     /// Below what; no slash at either end.
     pub prefix: String,
 }
 
-/// Where a dataset lies.
+/// The location of a dataset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Server {
     /// A bucket of an object store.
@@ -29,7 +29,7 @@ pub enum Server {
     Web {
         /// Its URL, without a path.
         origin: String,
-        /// What lists its files: an absolute path of this machine, or a name below the prefix.
+        /// The manifest: an absolute path of this machine, or a name below the prefix.
         manifest: Option<String>,
     },
 }
@@ -91,7 +91,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What `KEY=VALUE,…` says of the keys that there are.
+/// The values of `KEY=VALUE,…` for the keys that there are.
 fn options<const N: usize>(
     text: Option<&str>,
     keys: [&str; N],
@@ -196,7 +196,7 @@ fn checked_path(path: &str) -> Result<String, String> {
     }
 }
 
-/// Whether all parts of a path are names: what a server may give that does not hold.
+/// True if all parts of a path are names, which a server's answer need not honour.
 pub fn is_plain(path: &str) -> bool {
     !path.chars().any(|c| c.is_ascii_control())
         && path.split('/').all(|part| !matches!(part, "" | "." | ".."))

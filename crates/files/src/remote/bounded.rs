@@ -1,4 +1,4 @@
-//! What a server says of what it has, bounded: it is in memory as a whole, and what a server has is not ours to choose.
+//! Bounded answers: a list is in memory as a whole, and its length is the server's choice.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -84,7 +84,7 @@ fn too_long() -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, TooLong)
 }
 
-/// Whether that is why something failed.
+/// True if an answer failed because it was too long.
 pub fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
     error.is::<TooLong>() || error.source().is_some_and(is_too_long)
 }
@@ -93,7 +93,7 @@ pub fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
 mod tests {
     use super::*;
 
-    /// Whoever does not say how much will come is not taken in without end either.
+    /// An answer without a stated length is bounded, too.
     #[tokio::test]
     async fn an_answer_is_taken_up_to_its_bound() {
         let body = |bytes: usize| HttpResponseBody::from(Bytes::from(vec![b'x'; bytes]));

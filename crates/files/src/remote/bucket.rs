@@ -1,4 +1,4 @@
-//! How a bucket is reached: what Amazon's own tools would take from the environment and from their files.
+//! Access to buckets: the settings that Amazon's own tools would take from the environment and from their files.
 //!
 //! Credentials never leave the process that found them: each node and each mount looks for its own.
 
@@ -15,7 +15,7 @@ use crate::remote::address::checked_endpoint;
 use crate::remote::bounded::Bounded;
 use crate::remote::sifted::Sifted;
 
-/// What else is taken from the environment as it is: other ways to credentials, and the like.
+/// Further settings that are passed on as they are: other ways to credentials, and the like.
 const PASSED_ON: [&str; 10] = [
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_ROLE_ARN",
@@ -37,19 +37,19 @@ const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_METADATA_ENDPOINT",
 ];
 
-/// What is known of how to reach buckets.
+/// The settings for access to buckets.
 #[derive(Default)]
 pub struct Settings {
     /// The store's URL, if it is not Amazon's.
     pub endpoint: Option<String>,
-    /// Where it lies, in Amazon's words.
+    /// The region, in Amazon's words.
     pub region: Option<String>,
-    /// What to sign with.
+    /// The keys for signatures.
     pub keys: Keys,
     passed_on: Vec<(AmazonS3ConfigKey, String)>,
 }
 
-/// What requests are signed with.
+/// The source of signatures.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Keys {
     /// Nobody has any.
@@ -103,7 +103,7 @@ impl Settings {
         }
     }
 
-    /// What asks for the objects of a bucket.
+    /// Opens the client for the objects of a bucket.
     pub fn open(
         &self,
         bucket: &str,

@@ -1,4 +1,4 @@
-//! What a server is asked through, with the credentials that were found; opened anew with those that are there when the server refuses
+//! The client of a server, with the credentials that were found; opened anew with new ones when the server refuses
 //! them, for they may have an end.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::bucket::{Keys, Settings};
 use super::{CONNECT, SILENCE, TOTAL, failure, settings};
 use crate::driver;
 
-/// How often credentials are looked for anew, where a server refuses those that are known.
+/// The least interval between two searches for credentials, where a server refuses the known ones.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Finds what this process has, now.
@@ -25,7 +25,7 @@ pub type Find = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
 pub struct Door {
     find: Find,
     opened: Mutex<Opened>,
-    /// When credentials were looked for last. Held while they are: those who are refused meanwhile wait for what comes of it.
+    /// The time of the last search for credentials. Locked during a search: callers that are refused meanwhile wait for its result.
     looked: Mutex<Option<Instant>>,
 }
 
@@ -35,7 +35,7 @@ struct Opened {
     pages: Option<Arc<AmazonS3>>,
     /// None for web servers.
     keys: Option<Keys>,
-    /// What to say of them when the server refuses.
+    /// The origin of the credentials, for the message of a refusal.
     credentials: String,
     since: Instant,
 }
@@ -50,17 +50,17 @@ impl Door {
         })
     }
 
-    /// What is asked.
+    /// The client for requests.
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         self.opened.lock().store.clone()
     }
 
-    /// What is asked for lists by pages, of a bucket.
+    /// The client for lists by pages, of a bucket.
     pub fn pages(&self) -> Option<Arc<AmazonS3>> {
         self.opened.lock().pages.clone()
     }
 
-    /// What to say of the credentials when the server refuses.
+    /// The origin of the credentials, for the message of a refusal.
     pub fn credentials(&self) -> String {
         self.opened.lock().credentials.clone()
     }

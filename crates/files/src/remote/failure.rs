@@ -1,4 +1,4 @@
-//! What goes wrong with a server, and how it is said.
+//! The failures of a server, and their messages.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::source::SourceError;
 /// Longest reason that is passed on: servers answer errors with whole pages.
 const REASON_CHARS_MAX: usize = 300;
 
-/// Why a try failed.
+/// The reason that a try failed.
 #[derive(Debug)]
 pub enum Failure {
     NotFound,
     /// There is another version.
     Changed,
     Denied(String),
-    /// What the server has cannot be told from what it had.
+    /// The server gives no mark to tell versions apart.
     Unversioned,
     /// The server gives the whole file.
     NoRanges,
@@ -32,7 +32,7 @@ pub enum Failure {
     Other(String),
 }
 
-/// What errors of TLS begin with that speak of the server's certificate.
+/// The beginning of TLS errors about the server's certificate.
 const CERTIFICATE: &str = "invalid peer certificate: ";
 
 impl Failure {
@@ -115,7 +115,7 @@ impl From<object_store::Error> for Failure {
     }
 }
 
-/// Why a server's certificate is not accepted, and what helps.
+/// The reason that a server's certificate is not accepted, and the remedy.
 fn certificate(why: &str) -> String {
     if why != "UnknownIssuer" {
         return format!("the server's certificate is not accepted: {why}");

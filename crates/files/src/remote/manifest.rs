@@ -10,11 +10,11 @@ use crate::remote::address::is_plain;
 /// Bytes of the longest manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 
-/// What a manifest says: files by their paths.
+/// A manifest: files by their paths.
 #[derive(Debug, Default)]
 pub struct Manifest(BTreeMap<String, Option<Claim>>);
 
-/// What a manifest says of a file: its size and its ETag. It may be out of date: only for showing.
+/// A manifest's claim about a file: its size and its ETag. It may be out of date: only for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// Bytes.
@@ -23,7 +23,7 @@ pub struct Claim {
     pub etag: String,
 }
 
-/// What a path is.
+/// An entry at a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// A file, and what is said of it.
@@ -63,7 +63,7 @@ impl Manifest {
         }
     }
 
-    /// What a path is; the root is the empty one.
+    /// The entry at a path; the root is the empty one.
     pub fn get(&self, path: &str) -> Option<Entry> {
         match self.0.get(path) {
             Some(claim) => Some(Entry::File(claim.clone())),

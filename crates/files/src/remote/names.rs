@@ -16,7 +16,7 @@ use super::address::{self, Address, Server};
 use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
-use super::{BELIEVED, Remote, TOTAL};
+use super::{Remote, STAT_TTL, TOTAL};
 use crate::driver;
 use crate::folder::Workers;
 use crate::source::{Kind, SourceError, Stat};
@@ -27,12 +27,12 @@ const REMEMBERED_MAX: usize = 1 << 16;
 const FOLDERS_MAX: usize = 64;
 /// Files that are asked for one by one, at a time.
 const ASKED_AT_ONCE: usize = 16;
-/// Who lists names takes memory for them.
+/// The permits for lists, which take memory for their names.
 static LISTS: Semaphore = Semaphore::const_new(LISTS_AT_ONCE);
 /// The manifest of a web server's folder, if no other is named.
 const MANIFEST: &str = "MANIFEST";
 
-/// What is known of names, and where lists come from.
+/// The names of a source, and the origin of its lists.
 pub struct Names {
     known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
     lists: Mutex<Option<(Instant, Lists)>>,
@@ -40,7 +40,7 @@ pub struct Names {
     place: Place,
 }
 
-/// Where the manifest would be.
+/// The possible place of a manifest.
 enum Place {
     /// Buckets need none.
     Needless,
@@ -56,14 +56,14 @@ enum IfAbsent {
     Fail,
 }
 
-/// What lists a web server's files.
+/// The origin of a web server's lists.
 #[derive(Clone)]
 enum Lists {
     Manifest(Arc<Manifest>),
     Dav,
 }
 
-/// What is in a folder, by WebDAV: files with what is said of them, and folders.
+/// A folder's content by WebDAV: files with their attributes, and folders.
 type Listed = BTreeMap<String, Option<ObjectMeta>>;
 
 const FOLDER: Stat = Stat {
@@ -102,13 +102,13 @@ impl Names {
     fn known(&self, path: &str) -> Option<Option<Stat>> {
         let known = self.known.lock();
         let (since, stat) = known.get(path)?;
-        (since.elapsed() < BELIEVED).then(|| stat.clone())
+        (since.elapsed() < STAT_TTL).then(|| stat.clone())
     }
 
     fn remember(&self, path: &str, stat: Option<Stat>) {
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, (since, _)| since.elapsed() < BELIEVED);
+            known.retain(|_, (since, _)| since.elapsed() < STAT_TTL);
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
@@ -155,7 +155,7 @@ impl Remote {
         Ok(names.into_iter())
     }
 
-    /// Whether there is anything.
+    /// Checks that there is anything at the address.
     pub async fn check(self: &Arc<Self>) -> Result<(), SourceError> {
         let me = self.clone();
         let seen = driver::run(async move { me.is_empty().await }).await;
@@ -198,7 +198,7 @@ impl Remote {
         }
     }
 
-    /// Whether nothing at all is there.
+    /// True if the address has nothing at all.
     async fn is_empty(&self) -> Result<bool, Failure> {
         if self.is_web() {
             return Ok(self.names_on_web("", NAMES_MAX).await?.is_empty());
@@ -279,7 +279,7 @@ impl Remote {
         Ok((page.result, page.page_token.filter(|next| !next.is_empty())))
     }
 
-    /// What is in a folder of a WebDAV server.
+    /// Requests the content of a folder of a WebDAV server.
     async fn ask_folder(&self, folder: &str) -> Result<ListResult, Failure> {
         let key = self.key(folder);
         let key = key.as_ref();
@@ -328,7 +328,7 @@ impl Remote {
         }
     }
 
-    /// Whether what lists a folder's names is known.
+    /// True if the list of a folder's names is known.
     fn is_listed(&self, folder: &str) -> bool {
         match &*self.names.lists.lock() {
             Some((_, Lists::Dav)) => self.listed(folder).is_some(),
@@ -337,7 +337,7 @@ impl Remote {
         }
     }
 
-    /// Whether a name is that of a folder, if it is one at all.
+    /// True if a name is that of a folder; none if there is no such name.
     async fn is_folder(&self, folder: &str, name: &str) -> Result<Option<bool>, Failure> {
         Ok(match self.lists().await? {
             Lists::Manifest(manifest) => {
@@ -404,7 +404,7 @@ impl Remote {
         Ok(names)
     }
 
-    /// What lists the files: found out once, a manifest anew when it is old.
+    /// The origin of lists: found out once, a manifest anew when it is old.
     async fn lists(&self) -> Result<Lists, Failure> {
         let known = self.names.lists.lock().clone();
         match known {
@@ -456,7 +456,7 @@ impl Remote {
         .await
     }
 
-    /// What is known of a folder of a WebDAV server.
+    /// The cached content of a folder of a WebDAV server.
     fn listed(&self, folder: &str) -> Option<Arc<Listed>> {
         let dav = self.names.dav.lock();
         let (since, listed) = dav.get(folder)?;
@@ -537,7 +537,7 @@ async fn manifest_here(path: &str, workers: &Workers) -> Result<String, Failure>
 }
 
 fn is_new(since: Instant) -> bool {
-    since.elapsed() < BELIEVED
+    since.elapsed() < STAT_TTL
 }
 
 fn claimed(claim: Claim) -> Stat {
@@ -551,7 +551,7 @@ fn claimed(claim: Claim) -> Stat {
     }
 }
 
-/// Whether a list says as much of a file as the file itself would.
+/// True if a list describes a file as fully as the file itself would.
 fn is_told(meta: &ObjectMeta) -> bool {
     meta.e_tag.as_deref().and_then(super::strong).is_some()
 }

@@ -16,7 +16,7 @@ use object_store::client::{
 
 use super::address;
 
-/// Where a list says keys, and what keys begin with.
+/// The tags around keys in a list, and around their prefixes.
 const TAGS: [(&str, &str); 2] = [("<Key>", "</Key>"), ("<Prefix>", "</Prefix>")];
 
 /// Asks as another connector does, and cuts the keys of lists.
@@ -88,7 +88,7 @@ fn cut_between((open, close): (&str, &str), text: &str) -> Option<String> {
     (taken > 0).then(|| done + &text[taken..])
 }
 
-/// What of a key, as XML has it, is a path.
+/// The part of a key, as XML has it, that is a path.
 fn kept(key: &str) -> &str {
     let mut end = 0;
     for part in key.split_inclusive('/') {

@@ -23,7 +23,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What of the file is asked for.
+    /// The range of the file that is requested.
     fn range(&self) -> (usize, usize) {
         let range = self.headers.get("range").expect("a range is asked for");
         let (from, to) = range
@@ -35,7 +35,7 @@ impl Request {
     }
 }
 
-/// What a server does with each request for bytes, from the first on.
+/// A server's reaction to each request for bytes, from the first on.
 type Answer = dyn Fn(usize, &Request, &mut TcpStream) + Send + Sync;
 
 struct Server {

@@ -29,7 +29,7 @@ fn read_by_another(url: &str, certificates: &Path) -> Output {
         .expect("it runs")
 }
 
-/// What docs/how-to/buckets.md says of TLS.
+/// The section about TLS of docs/how-to/buckets.md holds.
 #[test]
 fn a_server_by_tls_is_read_by_who_trusts_it_and_refused_with_a_remedy_by_others() {
     let (root, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

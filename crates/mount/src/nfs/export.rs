@@ -1,4 +1,4 @@
-//! What is served: paths by their handles, open files and listings, each kept for a while.
+//! The export: paths by their handles, open files and listings, each kept for a while.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ const PATHS_MAX: usize = 1 << 16;
 const OPEN_MAX: usize = 256;
 /// Listings that are kept for who reads them in pieces.
 const LISTINGS_MAX: usize = 4;
-/// How long such a listing is good for.
+/// The lifetime of such a listing.
 const LISTING: Duration = Duration::from_secs(60);
 /// Longest name of a file, as on other file systems; clients bear no longer ones.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -56,7 +56,7 @@ pub struct Export<S: Files> {
     read_ahead_bytes: u64,
     complaints: Complaints,
     paths: Mutex<Recent<u64, Arc<Path>>>,
-    /// What was seen at paths, and when.
+    /// The cached attributes of paths, and their times.
     seen: Mutex<Recent<Arc<Path>, (Instant, Stat)>>,
     open: Mutex<Recent<u64, Arc<Open<S::File>>>>,
     listings: Mutex<Recent<Arc<Path>, Arc<Listing>>>,
@@ -66,11 +66,11 @@ pub struct Export<S: Files> {
 struct Open<F> {
     file: F,
     ahead: Mutex<Ahead>,
-    /// When it was last seen that this is its version still.
+    /// The time of the last check of its version.
     checked: Mutex<Instant>,
 }
 
-/// What was in a folder.
+/// The content of a folder.
 #[derive(Debug)]
 pub struct Listing {
     made: Instant,
@@ -105,7 +105,7 @@ impl Listing {
         }
     }
 
-    /// What comes behind a place.
+    /// The entries behind a place.
     pub fn after(&self, place: u64) -> impl Iterator<Item = (u64, &OsStr, &Stat)> {
         let from = self.places.partition_point(|(at, _)| *at <= place);
         let names = self.places[from..].iter();
@@ -129,12 +129,12 @@ impl<S: Files> Export<S> {
         }
     }
 
-    /// What is mounted.
+    /// The mounted tree.
     pub fn files(&self) -> &S {
         &self.files
     }
 
-    /// What tells this file system from others.
+    /// The number that distinguishes this file system from others.
     pub fn dataset(&self) -> u64 {
         self.dataset
     }
@@ -179,7 +179,7 @@ impl<S: Files> Export<S> {
         Ok(path)
     }
 
-    /// What is at a path, or was within the lifetime: clients ask for the same again and again.
+    /// The attributes at a path, at most one lifetime old: clients ask for the same again and again.
     fn see(&self, path: &Path) -> Result<Stat, FileError> {
         let path: Arc<Path> = path.into();
         let seen = self.seen.lock().get(&path);
@@ -194,7 +194,7 @@ impl<S: Files> Export<S> {
         Ok(stat)
     }
 
-    /// What a handle stands for, if that is there still.
+    /// The entry of a handle, if it is there still.
     pub fn stat(&self, handle: &Handle) -> Result<(Arc<Path>, Stat), Status> {
         let path = self.path(handle)?;
         self.enter(&path)?;
@@ -215,7 +215,7 @@ impl<S: Files> Export<S> {
         }
     }
 
-    /// What is at a path now.
+    /// The attributes at a path now.
     pub fn look_up(&self, path: &Path) -> Result<Stat, Status> {
         self.enter(path)?;
         let stat = self.see(path);
@@ -334,7 +334,7 @@ impl<S: Files> Export<S> {
         Ok(open)
     }
 
-    /// Whether the source has the same version still, once a lifetime. A source that does not answer is no hindrance: what
+    /// Checks once a lifetime that the source has the same version still. A source that does not answer is no hindrance: a file that
     /// was open is read on.
     fn check(&self, handle: &Handle, open: &Open<S::File>) -> Result<(), Status> {
         {
@@ -352,7 +352,7 @@ impl<S: Files> Export<S> {
         }
     }
 
-    /// What is in a folder: at the beginning of a listing as it is now, from then on as it was.
+    /// The content of a folder: at the beginning of a listing as it is now, from then on as it was.
     pub fn list(&self, path: &Arc<Path>, place: u64) -> Result<Arc<Listing>, Status> {
         let good_for = match place {
             0 => Duration::ZERO,

@@ -62,7 +62,7 @@ impl Handle {
         Handle { bytes, len }
     }
 
-    /// What a client has sent; None if it is none of ours.
+    /// Decodes a client's handle; None if it is none of ours.
     pub fn parse(sent: &[u8]) -> Option<Handle> {
         let mut bytes = [0; HANDLE_BYTES_MAX];
         bytes.get_mut(..sent.len())?.copy_from_slice(sent);
@@ -84,7 +84,7 @@ impl Handle {
         u64::from_be_bytes(self.bytes[11..19].try_into().expect("eight bytes"))
     }
 
-    /// Whether it is of this path.
+    /// True if it is of this path.
     pub fn is_of(&self, dataset: u64, path: &Path) -> bool {
         self.bytes[3..11] == digest(dataset, path).to_be_bytes()
     }
@@ -93,7 +93,7 @@ impl Handle {
         usize::from(u16::from_be_bytes([self.bytes[1], self.bytes[2]]))
     }
 
-    /// Whether the name at a level may be this one.
+    /// True if the name at a level may be this one.
     fn fits(&self, level: usize, name: &OsStr) -> bool {
         let width = width(self.depth());
         let marks = &self.bytes[HEAD..self.len];

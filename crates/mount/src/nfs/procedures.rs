@@ -19,12 +19,12 @@ const VERSION: u32 = 3;
 pub const READ_BYTES_MAX: u32 = 256 << 10;
 /// Most bytes of a piece of a listing.
 const LISTING_BYTES_MAX: u32 = 64 << 10;
-/// What is said to who asks how much may be written, that he be answered if he tries.
+/// The most bytes of a write, for clients that ask: an attempt is answered with an error.
 const WRITE_BYTES: u32 = 64 << 10;
 /// Longest path that can be mounted, by the protocol.
 const MOUNT_PATH_BYTES_MAX: usize = 1024;
 
-/// Why a procedure has no answer but this.
+/// The reason that a procedure has no answer but this.
 enum Refused {
     Garbage,
     Status(Status),

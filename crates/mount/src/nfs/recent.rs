@@ -1,4 +1,4 @@
-//! What was used lately, and no more than so much of it.
+//! A bounded table of the entries that were used last.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -35,11 +35,11 @@ pub fn read_record(from: &mut impl Read, record: &mut Vec<u8>) -> io::Result<boo
     }
 }
 
-/// What is called.
+/// A call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
     xid: u32,
-    /// Whether the caller speaks the version of the calls that we do.
+    /// True if the caller speaks our version of the calls.
     understood: bool,
     /// The program.
     pub program: u32,
@@ -73,7 +73,7 @@ impl Call {
     }
 }
 
-/// How a call came to a procedure, if it did.
+/// The outcome of a call that reached a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
     /// The procedure has answered.
@@ -82,7 +82,7 @@ pub enum Accepted {
     NoProgram,
     /// There is another version of it.
     NoVersion {
-        /// Which.
+        /// The version that there is.
         have: u32,
     },
     /// There is no such procedure.

@@ -17,12 +17,12 @@ use crate::files::Files;
 
 /// Calls of a connection that are answered at a time.
 const THREADS: usize = 8;
-/// Who does not take an answer for so long is cut off.
+/// A client that does not take an answer for so long is cut off.
 const WRITE: Duration = Duration::from_secs(30);
 /// A peer that is silent for so long is asked whether it is still there.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// What all connections share.
+/// The state that all connections share.
 pub struct Server<S: Files> {
     export: Export<S>,
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -126,7 +126,7 @@ impl<S: Files> Server<S> {
         all.retain(|other| !Arc::ptr_eq(other, connection));
     }
 
-    /// What each thread of a connection does: it takes the next call, leaves the rest to the others, and answers.
+    /// Runs one thread of a connection: it takes the next call, leaves the rest to the others, and answers.
     fn serve(&self, connection: &Connection) {
         let (mut record, mut reply) = (Vec::new(), Reply::default());
         loop {

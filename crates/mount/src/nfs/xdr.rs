@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Garbage;
 
-/// What was sent, read from its beginning. Nothing is allocated for lengths that others tell.
+/// The arguments of a call, read from their beginning. Nothing is allocated for lengths that others state.
 #[derive(Debug)]
 pub struct Args<'a> {
     rest: &'a [u8],
@@ -51,12 +51,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// What was written.
+    /// The bytes that were written.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How much was written.
+    /// The number of bytes that were written.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }

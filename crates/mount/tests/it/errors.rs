@@ -1,4 +1,4 @@
-//! What is refused, and what fails for a while.
+//! Requests that are refused, or fail for a while.
 
 use std::fs::File;
 use std::io::{self, Read};

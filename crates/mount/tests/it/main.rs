@@ -92,7 +92,7 @@ fn errno(error: &std::io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).expect("the system's own error")
 }
 
-/// What was asked of a folder, and how it answers.
+/// The requests to a folder, and its answers.
 #[derive(Default)]
 struct Seen {
     looks: AtomicU64,

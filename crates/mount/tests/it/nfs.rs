@@ -45,7 +45,7 @@ fn source() -> TempDir {
     source
 }
 
-/// What a program of libnfs-utils says. None where it is not installed, if it need not be.
+/// The output of a program of libnfs-utils. None where it is not installed, if it need not be.
 fn tool(program: &str, server: &NfsServer, path: &str, more: &[&str]) -> Option<Vec<u8>> {
     let port = server.address().port();
     // libnfs 4 does not find its way on if it looks for mounts within mounts and is told the ports.

@@ -1,4 +1,4 @@
-//! How much is read of what is mounted, for what programs ask.
+//! The amount that is read of a mount for the reads of programs.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! `resp_redirect` as text.
 
 use super::value::Setting;
-use crate::resp::Redirect;
+use staves_resp::Redirect;
 
 impl Setting for Redirect {
     fn parse(text: &str) -> Result<Redirect, String> {

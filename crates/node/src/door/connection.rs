@@ -19,12 +19,12 @@ use tokio::sync::watch;
 use super::Phase;
 use super::detour::{Detour, Wanted};
 use super::mailbox::{Letter, Mailbox};
-use super::places::{Part, Places};
+
 use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
 use crate::node::Running;
-use crate::resp::{
-    After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, Protocol, Redirect,
-    Session, Transaction, cross_slot, elsewhere,
+use staves_resp::{
+    After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, PartialReply,
+    Protocol, Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
 };
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
@@ -55,7 +55,7 @@ struct Desk {
     running: Arc<Running>,
     session: Session,
     output: Output,
-    places: Places,
+    places: ReplyQueue,
     mailbox: Arc<Mailbox>,
     detour: Detour,
     routes: Arc<Routes>,
@@ -94,7 +94,7 @@ impl Connection {
             desk: Desk {
                 session,
                 output: Output::new(),
-                places: Places::default(),
+                places: ReplyQueue::default(),
                 mailbox: Arc::default(),
                 detour: Detour::default(),
                 routes,
@@ -179,7 +179,7 @@ impl Connection {
                     let place = desk.places.next();
                     desk.command(Command::of(frame.args, desk.running.value_bytes_max));
                     if desk.places.next() != place {
-                        desk.places.weigh(frame.used);
+                        desk.places.charge_bytes(frame.used);
                     }
                 }
                 Ok(None) => break,
@@ -231,7 +231,7 @@ impl Drop for Desk {
 /// The numbers of interrupted writes that have not set out again, with their buckets.
 fn give_up(
     letters: Vec<Letter>,
-    places: &mut Places,
+    places: &mut ReplyQueue,
     detour: &mut Detour,
     bucket_of: impl Fn(&Op<'_>) -> u32,
     mut back: impl FnMut(u32, RequestId),
@@ -258,7 +258,7 @@ fn give_up(
 impl Desk {
     fn has_room(&self) -> bool {
         self.places.len() < PLACES_MAX
-            && self.places.weight() < WAITING_BYTES_MAX
+            && self.places.charged_bytes() < WAITING_BYTES_MAX
             && self.output.len() + self.places.held_bytes() < OUTPUT_BYTES_MAX
     }
 
@@ -451,15 +451,19 @@ impl Desk {
         match tried {
             Tried::Given(()) => {}
             Tried::Waits => {
-                self.places
-                    .push_one(join, protocol, self.deadline, Part::Waits(op.to_owned()));
+                self.places.push_one(
+                    join,
+                    protocol,
+                    self.deadline,
+                    PartialReply::Waits(op.to_owned()),
+                );
             }
             Tried::Elsewhere(bucket) => {
                 if self.sent_elsewhere(op) {
                     return;
                 }
                 self.places
-                    .push_one(join, protocol, self.deadline, Part::Away);
+                    .push_one(join, protocol, self.deadline, PartialReply::Away);
                 self.elsewhere(place, 0, bucket, op);
             }
             Tried::NoPool => {
@@ -484,7 +488,7 @@ impl Desk {
         let value_bytes_max = VALUES_BYTES_MAX.max(self.running.value_bytes_max);
         for (index, op) in ops.iter().enumerate() {
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
-                parts.push(Part::Answered(too_much(value_bytes_max)));
+                parts.push(PartialReply::Answered(too_much(value_bytes_max)));
                 continue;
             }
             let bucket = match left.0.is_empty() {
@@ -508,14 +512,14 @@ impl Desk {
                     if let Answer::Value(value) = &answer {
                         value_bytes += value.len();
                     }
-                    Part::Answered(answer)
+                    PartialReply::Answered(answer)
                 }
-                Tried::Waits => Part::Waits(op.to_owned()),
+                Tried::Waits => PartialReply::Waits(op.to_owned()),
                 // All are of one slot where clients are redirected: if the first is, none was done.
                 Tried::Elsewhere(_) if index == 0 && self.sent_elsewhere(op) => return,
                 Tried::Elsewhere(bucket) => {
                     elsewhere.push((index as u32, bucket, op));
-                    Part::Away
+                    PartialReply::Away
                 }
                 Tried::NoPool => {
                     let text = self.no_pool();
@@ -589,7 +593,7 @@ impl Desk {
             Join::Plain,
             self.session.protocol(),
             self.deadline,
-            Part::Away,
+            PartialReply::Away,
         );
         let (running, mailbox) = (self.running.clone(), self.mailbox.clone());
         tokio::spawn(async move {
@@ -755,13 +759,18 @@ mod tests {
     /// A connection ends while one interrupted write lies in its mailbox and another waits to set out.
     #[test]
     fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
-        let (mut places, mut detour) = (Places::default(), Detour::default());
+        let (mut places, mut detour) = (ReplyQueue::default(), Detour::default());
         let op = || OwnedOp::Append {
             key: "k".into(),
             value: "v".into(),
         };
         for _ in 0..3 {
-            places.push_one(Join::Plain, Protocol::Resp2, Time(5), Part::Waits(op()));
+            places.push_one(
+                Join::Plain,
+                Protocol::Resp2,
+                Time(5),
+                PartialReply::Waits(op()),
+            );
         }
         let number = |number| RequestId {
             client: ClientId(7),

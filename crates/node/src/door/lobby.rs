@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::Phase;
 use super::connection::{READ_BYTES, speaks_http};
 use crate::entry::Entry;
-use crate::resp::{Limits, Mark, Output, Parser, Transaction};
+use staves_resp::{Limits, Mark, Output, Parser, Transaction};
 
 /// Answers in one write, so many bytes of them.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;

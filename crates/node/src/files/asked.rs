@@ -1,4 +1,4 @@
-//! What this node is asked about its blocks, by mounts, by other nodes and by people's tools.
+//! Requests about this node's blocks, by mounts, by other nodes and by people's tools.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::fetch::{self, Fetched};
 use super::pool::{bucket_of, key_of};
 use super::{Files, STRETCH_BYTES, lost, neighbour, scrub};
 
-/// How long a holder is given to take what it is brought; nobody waits for it.
+/// The bound on passing bytes to a holder; nobody waits for it.
 const PUT: Duration = Duration::from_secs(2);
 
 impl Files {
@@ -31,7 +31,7 @@ impl Files {
         let bytes = pool.get(ask.file, ask.from, ask.len as usize, self.moment());
         if bytes.is_some() {
             pool.counts.hits.fetch_add(1, Ordering::Relaxed);
-            self.rest.read(ask.file, ask.from, ask.len.into());
+            self.readahead.read(ask.file, ask.from, ask.len.into());
         }
         Ok(FileBytes { bytes })
     }
@@ -45,7 +45,7 @@ impl Files {
         self.room.flight(bytes, deadline).await
     }
 
-    /// Whether an answer of so many bytes may be given now.
+    /// True if an answer of so many bytes may be sent now.
     pub(crate) fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
         self.room.may_answer(reply, bytes)
     }
@@ -139,7 +139,7 @@ impl Files {
         }
     }
 
-    /// What changed among this node's blocks.
+    /// The changes among this node's blocks.
     pub(crate) fn changes(&self, ask: FileChanges) -> Result<FileChangesAnswer, ErrorPacket> {
         neighbour::changes(self, &*self.pool(ask.pool)?, ask)
     }

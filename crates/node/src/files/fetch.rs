@@ -12,7 +12,7 @@ use staves_store::blocks::PART_BYTES;
 use staves_wire::files::{FileFetch, FileId, FilePut};
 use staves_wire::{ErrorCode, ErrorPacket};
 
-use super::rest::{self, Wanted};
+use super::readahead::{self, ReadaheadRequest};
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 
 /// Stretches that are being fetched. Whoever wants one that is waits for its turn, and mostly finds it there then.
@@ -35,7 +35,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Flights {
-    /// How many readers wait.
+    /// The number of readers that wait.
     pub(super) fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
     }
@@ -76,7 +76,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What came of a fetch.
+/// The result of a fetch.
 pub(super) enum Fetched {
     /// The bytes, and whether they may be kept.
     Bytes(Bytes, Keep),
@@ -98,7 +98,7 @@ pub(super) async fn fetch(
         return Err(ErrorPacket::new(ErrorCode::Busy, text));
     };
     if let Some(bytes) = pool.get(file, from, len, files.moment()) {
-        files.rest.read(file, from, len as u64);
+        files.readahead.read(file, from, len as u64);
         return Ok(Fetched::Bytes(bytes, Keep::Yes));
     }
     let Some(source) = files.source_of(pool.id, &ask.dataset, file) else {
@@ -143,9 +143,11 @@ pub(super) async fn fetch(
     pool.counts.fetches.fetch_add(1, Ordering::Relaxed);
     if keep == Keep::Yes {
         hold(files, pool, file, ask.size, start, &bytes);
-        let block = rest::goes_on(pool, file, ask.size, start, wanted as u64);
-        let rest = block.map(|block| Wanted::new(pool.id, block, version, file, source));
-        files.rest.missed(file, len as u64, wanted as u64, rest);
+        let block = readahead::goes_on(pool, file, ask.size, start, wanted as u64);
+        let rest = block.map(|block| ReadaheadRequest::new(pool.id, block, version, file, source));
+        files
+            .readahead
+            .missed(file, len as u64, wanted as u64, rest);
     }
     let skip = (from - start) as usize;
     Ok(Fetched::Bytes(bytes.slice(skip..skip + len), keep))

@@ -15,15 +15,15 @@ use super::{Files, FilesPool, bucket_of};
 
 /// Nodes that are asked to fetch a stretch; the next time it is others.
 const ASKED_MAX: usize = 8;
-/// How long each may take: a source may be slow.
+/// The bound on each helper: a source may be slow.
 const ASK: Duration = Duration::from_secs(10);
-/// How long a holder may take to say what it has.
+/// The bound on a holder's answer about its blocks.
 const READ: Duration = Duration::from_secs(1);
-/// How long what was fetched may be on its way, and how often it is looked for.
+/// The bound on the arrival of fetched bytes, and the number of looks for them.
 const ARRIVE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What came of it.
+/// The result of help.
 pub(super) enum Helped {
     /// Somebody had it, or fetched it: it is there, if there was room.
     Fetched,

@@ -18,7 +18,7 @@ use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 const READERS_MAX: usize = 2;
 /// Frames that stay free for what comes in meanwhile.
 const SLACK: usize = 128;
-/// How long a source may take for a run of parts.
+/// The bound on a source's answer for a run of parts.
 const FETCH: Duration = Duration::from_secs(10);
 
 pub(super) async fn lost(

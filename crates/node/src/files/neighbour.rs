@@ -2,7 +2,7 @@
 //!
 //! Each node asks the one before it, in the circle of the ids of those that are up, which of its blocks changed since it
 //! asked last: all of them at first, page by page, and then few. When the map says that this life of that node is
-//! over, what it had goes to `files/again.rs`. Nobody has to be told that anybody remembers; two that die
+//! over, what it had goes to `files/recovery.rs`. Nobody has to be told that anybody remembers; two that die
 //! together take with them what they remembered, and what they had is fetched when it is asked for.
 
 use std::collections::BTreeMap;
@@ -18,19 +18,19 @@ use staves_wire::files::{
 };
 use staves_wire::{ErrorCode, ErrorPacket};
 
-use super::again::{Loss, Parts};
+use super::recovery::{Loss, Parts};
 use super::{Files, FilesPool};
 
-/// How often the node before is asked.
+/// The interval between two questions to the node before.
 const ROUND: Duration = Duration::from_secs(1);
 /// Pages that are asked for in a round: more of the list waits for the next one.
 const PAGES_MAX: usize = 16;
-/// How long it may take to answer.
+/// The bound on its answer.
 const ASK: Duration = Duration::from_secs(2);
 /// One block is remembered for so many bytes of this node's own budget: some 40 bytes each, one percent of it.
 const BYTES_PER_BLOCK: u64 = 4096;
 
-/// What is remembered of one life of a node, in one pool.
+/// The record of one life of a node, in one pool.
 struct List {
     node: NodeId,
     incarnation: Incarnation,
@@ -143,7 +143,7 @@ async fn look(files: &Files, pool: &FilesPool, lists: &mut BTreeMap<PoolId, List
     if let Some(list) = lists.get(&pool.id)
         && !map.is_up(list.node, list.incarnation)
     {
-        files.again.lost(Loss {
+        files.recovery.lost(Loss {
             pool: pool.id,
             node: list.node,
             parts: list.parts(),
@@ -183,7 +183,7 @@ fn before(map: &ClusterMap, me: NodeId) -> Option<(NodeId, Incarnation)> {
     Some((node.id, node.incarnation))
 }
 
-/// What a node's neighbour is told.
+/// The changes that a node's neighbour is sent.
 pub(super) fn changes(
     files: &Files,
     pool: &FilesPool,

@@ -15,11 +15,11 @@ use staves_wire::files::{FileFetch, FileId, FileRead};
 
 use super::fetch::{self, Fetched};
 use super::helpers::{self, Helped};
-use super::rest::all_parts;
+use super::readahead::all_parts;
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
 use crate::status::LackFacts;
 
-/// How often it is looked whether all is there.
+/// The interval between two passes over the pinned files.
 const ROUND: Duration = Duration::from_secs(1);
 /// Stretches of a pool that are looked at in a round.
 const LOOKS_MAX: usize = 16 << 10;
@@ -31,15 +31,15 @@ const REST_MAX: Duration = Duration::from_secs(80);
 pub(super) const LACKING_MAX: usize = 8;
 /// Longest text that says so, in characters.
 const WHY_MAX: usize = 300;
-/// How long a stretch may take.
+/// The bound on a stretch.
 const FETCH: Duration = Duration::from_secs(30);
 
-/// What of a pool is pinned, as this node last saw it.
+/// The pinned files of a pool, as this node last saw them.
 #[derive(Default)]
 pub(super) struct Pinned {
     pins: Vec<Pin>,
     files: Vec<(FileId, FileVersion)>,
-    /// Why this node has not all that it is to have.
+    /// The reasons that pinned blocks are missing on this node.
     lacking: BTreeMap<FileId, String>,
 }
 
@@ -65,7 +65,7 @@ impl Pinned {
         self.files.iter().any(|(pinned, _)| *pinned == id)
     }
 
-    /// What this node is to have and has not.
+    /// The pinned blocks that are missing on this node.
     pub(super) fn lacking(&self) -> Vec<LackFacts> {
         let lacking = self.files.iter().filter_map(|(id, version)| {
             let why = self.lacking.get(id)?;
@@ -89,13 +89,13 @@ pub(super) fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
     home.is_some_and(|h| h.is(life.node, life.incarnation))
 }
 
-/// How far it is through the pinned files of one pool.
+/// The progress through the pinned files of one pool.
 #[derive(Default)]
 struct Walk {
     /// The next stretch of which file.
     at: (usize, u64),
     stuck: BTreeMap<FileId, Stuck>,
-    /// Who lately fetched what this node could not.
+    /// The node that lately fetched bytes that this one could not.
     helper: NodeId,
 }
 
@@ -103,7 +103,7 @@ struct Walk {
 struct Stuck {
     /// The stretch that it was last tried with.
     stretch: u64,
-    /// When it is tried again, and how long that was put off.
+    /// The time of the next try, and the current delay.
     until: Instant,
     rest: Duration,
     why: String,
@@ -115,7 +115,7 @@ impl Walk {
         stuck.is_some_and(|stuck| Instant::now() < stuck.until)
     }
 
-    /// What came of a stretch.
+    /// Records the result of a stretch.
     fn tried(&mut self, id: FileId, stretch: u64, kept: Result<(), String>) {
         let was = self.stuck.get(&id);
         match kept {
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Whether more can be evicted than what makes room for one block.
+    /// True if more can be evicted than makes room for one block.
     fn is_evictable(pool: &FilesPool) -> bool {
         let shrunk = pool.blocks.set_limit(BLOCK_BYTES as u64).is_ok();
         let _ = pool.blocks.set_limit(4 * BLOCK_BYTES as u64);

@@ -17,19 +17,19 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Files, FilesPool, STRETCH_BYTES};
 
-/// How often a node looks.
+/// The interval between two rounds.
 const ROUND: Duration = Duration::from_millis(250);
-/// How long a proposal may take.
+/// The bound on a proposal.
 const PROPOSE: Duration = Duration::from_secs(2);
-/// How soon it looks again when it has copied a bucket: there may be another.
+/// The pause after a bucket was copied: there may be another.
 const NEXT: Duration = Duration::from_millis(50);
 /// Questions under way for the bucket that is copied, each for a block at most: where blocks are there in parts, one at a time would
 /// wait for the network more than use it.
 const COPIES: usize = 8;
-/// How long another holder is given for each question.
+/// The bound on each question to another holder.
 const ASK: Duration = Duration::from_secs(5);
 
-/// What is remembered of a pool between rounds.
+/// The state of a pool between rounds.
 #[derive(Default)]
 struct Watch {
     capacity: Capacity,

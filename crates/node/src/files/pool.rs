@@ -34,14 +34,14 @@ pub(super) struct Sorted {
     pub(super) roles: Vec<Role>,
 }
 
-/// What this node was to a bucket.
+/// The role of this node for a bucket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Role {
     pub(super) holder: bool,
     pub(super) home: bool,
 }
 
-/// What was done since the start.
+/// The counters since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Bytes that readers asked the home for and were not there.

@@ -1,4 +1,4 @@
-//! What servers refused this node lately, and so is left to the mounts for a while.
+//! Refusals of servers, which leave a file to the mounts for a while.
 //!
 //! A refusal is a fact of one file: others of the same server may be read on. A node that has no credentials any more is refused
 //! one file after the other. So after some of them with nothing read in between, the whole dataset is left to the mounts, and
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use staves_wire::files::FileId;
 
-/// How long what was refused is not asked for again.
+/// The time that a refused file is not asked for again.
 const REFUSED: Duration = Duration::from_secs(10);
 /// So many files in a row, and the server gives this node nothing.
 const FILES_MAX: usize = 8;
@@ -24,9 +24,9 @@ pub(super) struct Refused(Mutex<BTreeMap<String, Refusals>>);
 /// Of one dataset.
 #[derive(Default)]
 struct Refusals {
-    /// When each was refused last.
+    /// The time of each file's last refusal.
     files: BTreeMap<FileId, Instant>,
-    /// When the server gave anything last.
+    /// The time of the server's last bytes.
     gave: Option<Instant>,
 }
 
@@ -41,12 +41,12 @@ impl Refused {
         self.gave_at(dataset, Instant::now());
     }
 
-    /// Whether to leave all of a dataset to the mounts.
+    /// True if all of a dataset is left to the mounts.
     pub(super) fn is_all(&self, dataset: &str) -> bool {
         self.is_all_at(dataset, Instant::now())
     }
 
-    /// Whether to leave a file of it to them.
+    /// True if a file of it is left to them.
     pub(super) fn is(&self, dataset: &str, file: FileId) -> bool {
         self.is_at(dataset, file, Instant::now())
     }

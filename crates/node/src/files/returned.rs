@@ -1,7 +1,7 @@
 //! Gives back what this node still has of files, when it was taken for dead and is not.
 //!
 //! A node that stood still for a moment loses all its buckets, and others take them with nothing in them. Whoever remembers what it had
-//! has that fetched again from the source (`files/again.rs`), as far as that is there. But it is still here: so before it is let go
+//! has that fetched again from the source (`files/recovery.rs`), as far as that is there. But it is still here: so before it is let go
 //! of, each bucket's new home is asked what it has not, and is brought that.
 //!
 //! **Bounds.** A few blocks at a time, and no longer than [`PATIENCE`]; what is left then goes. Meanwhile its memory is evicted as any.
@@ -18,29 +18,29 @@ use tokio::task::JoinSet;
 use super::place::runs;
 use super::{Files, FilesPool, file_of};
 
-/// How often it is looked whether there is anything to give, and anybody to give it to.
+/// The interval between looks for blocks to give, and for nodes to give them to.
 const ROUND: Duration = Duration::from_millis(250);
-/// How long it is tried.
+/// The time that it is tried.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a home may take for a block.
+/// The bound on a home's answer for a block.
 const ASK: Duration = Duration::from_secs(5);
 /// Blocks that are given at a time.
 const AT_ONCE: usize = 8;
 
-/// How far a pool is with that.
+/// The progress of a pool with that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Returned {
     /// There is nothing of the kind.
     #[default]
     No,
-    /// What is here stays until it is given.
+    /// The blocks here stay until they are given.
     Gives,
     /// It may go.
     Gave,
 }
 
 impl FilesPool {
-    /// Whether blocks of buckets that are not this node's any more stay for now: it had some buckets, gave up none, and has none.
+    /// True if blocks of buckets that are not this node's any more stay for now: it had some buckets, gave up none, and has none.
     pub(super) fn keeps_all(&self, files: &Files, holdings: &Holdings, drains: bool) -> bool {
         let life = files.life;
         let mut returned = self.returned.lock();
@@ -90,7 +90,7 @@ async fn give(files: &Arc<Files>, pool: &Arc<FilesPool>) {
     tracing::debug!(pool = %pool.id, left = left.len(), "what it had of other nodes' buckets goes");
 }
 
-/// Whether its home has all of it now.
+/// Gives a bucket's blocks to its home; true if the home has all of them now.
 async fn give_bucket(files: &Arc<Files>, pool: &Arc<FilesPool>, bucket: u32) -> bool {
     let map = files.map();
     let Some(holdings) = map.pools.get(&pool.id).and_then(|p| p.holdings()) else {

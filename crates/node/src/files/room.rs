@@ -1,4 +1,4 @@
-//! How much memory a node takes for files beside the blocks themselves, and so how much of its `--memory` blocks may have: a
+//! The memory that a node takes for files beside the blocks themselves, and so the share of its `--memory` that blocks may have: a
 //! process keeps to what it was given and a tenth.
 //!
 //! Three things hold bytes: what is on its way from a source or through a question (flights), answers that their
@@ -21,7 +21,7 @@ const PROGRAM_BYTES: u64 = 24 << 20;
 const BYTES_MIN: u32 = 16 << 10;
 /// Longest that anybody waits for room.
 const WAIT_MAX: Duration = Duration::from_millis(500);
-/// How often it is looked whether answers have been taken.
+/// The interval between looks for answers that have been sent.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) struct Room {
@@ -47,7 +47,7 @@ impl Room {
         }
     }
 
-    /// What blocks, and the buckets of other pools, may have in all: with the rest a tenth more than the node's memory at most. A very
+    /// The bytes that blocks, and the buckets of other pools, may have in all: with the rest a tenth more than the node's memory at most. A very
     /// small node does not get so far, and gives blocks half of its memory all the same.
     pub(super) fn for_blocks(&self) -> u64 {
         let requests = self.flight_bytes + self.answer_bytes + self.copy_bytes;
@@ -84,7 +84,7 @@ impl Room {
         self.copies.clone().try_acquire_many_owned(bytes).ok()
     }
 
-    /// Whether an answer of so many bytes may be given now.
+    /// True if an answer of so many bytes may be sent now.
     pub(super) fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
         reply.server_queued_bytes() + bytes as usize <= self.answer_bytes
     }
@@ -116,7 +116,7 @@ fn busy() -> ErrorPacket {
 mod tests {
     use super::*;
 
-    /// What does not fit waits, and is then refused; what was given back serves again.
+    /// A request that does not fit waits, and is then refused; bytes that were given back serve again.
     #[tokio::test]
     async fn bytes_under_way_are_bounded_and_who_waits_is_answered() {
         let room = Room::new(1 << 40);

@@ -15,9 +15,9 @@ use super::{Files, FilesPool};
 
 /// Bytes of each pool that are compared a second: 64 GiB in an hour, for some thousandths of a processor.
 const BYTES_PER_SECOND: u64 = 18 << 20;
-/// How often some of them are.
+/// The interval between two steps.
 const ROUND: Duration = Duration::from_millis(250);
-/// What one question looks at.
+/// The bytes that one question covers.
 const ASKED_BYTES: u64 = 32 << 20;
 
 pub(super) async fn run(files: Arc<Files>) {

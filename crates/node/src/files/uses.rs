@@ -1,4 +1,4 @@
-//! Who uses which dataset: mounts say so now and then, so that nobody drops one under a program without knowing.
+//! The users of each dataset: mounts report themselves now and then, so that nobody drops a dataset under a program without knowing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const USES_MAX: usize = 256;
 /// Longest word for one, in bytes.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Who spoke lately.
+/// The mounts that reported lately.
 #[derive(Default)]
 pub(crate) struct Uses(Mutex<BTreeMap<UseFacts, Instant>>);
 

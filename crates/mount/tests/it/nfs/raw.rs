@@ -13,7 +13,7 @@ pub struct Client {
     xid: u32,
 }
 
-/// What came back, read from its beginning.
+/// An answer, read from its beginning.
 pub struct Answer {
     bytes: Vec<u8>,
     at: usize,

@@ -1,0 +1,52 @@
+//! How far it is, while it goes.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use super::work::Job;
+use staves_cli_common::output::number;
+
+/// A line on the terminal that is written over; nothing where stderr is no terminal.
+pub struct Progress {
+    terminal: bool,
+    /// Of how many operations, where that is known.
+    of: Option<u64>,
+    began: Instant,
+    last: (Instant, u64),
+}
+
+impl Progress {
+    pub fn new(job: &Job) -> Progress {
+        let began = Instant::now();
+        Progress {
+            terminal: std::io::stderr().is_terminal(),
+            of: job.sweep.map(|_| job.plan.keys),
+            began,
+            last: (began, 0),
+        }
+    }
+
+    /// Writes the line anew, once a second.
+    pub fn show(&mut self, answered: u64) {
+        let (at, before) = self.last;
+        let since = at.elapsed();
+        if !self.terminal || since < Duration::from_secs(1) {
+            return;
+        }
+        let rate = number(((answered - before) as f64 / since.as_secs_f64()) as u64);
+        let seconds = self.began.elapsed().as_secs();
+        let of = self.of.map_or(String::new(), |of| {
+            format!(", {} %", answered * 100 / of.max(1))
+        });
+        eprint!("\r  {seconds} s: {rate}/s{of}        ");
+        let _ = std::io::stderr().flush();
+        self.last = (Instant::now(), answered);
+    }
+
+    /// Wipes the line out.
+    pub fn end(&self) {
+        if self.terminal {
+            eprint!("\r                                        \r");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The options of every command.
+
+use clap::ValueEnum;
+use staves_node::config::{Endpoint, Millis};
+
+// No doc comment: clap would take it for the program's own description.
+#[allow(missing_docs)]
+#[derive(clap::Args, Debug)]
+#[group(skip)]
+pub struct GlobalOptions {
+    /// How to answer; texts for files (man, completions, reference, config example) are the same in both
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value = "table",
+        env = "STAVES_OUTPUT"
+    )]
+    pub output: Format,
+
+    /// A node of the cluster, or several (the first that answers is asked)
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:1600",
+        env = "STAVES_CLUSTER"
+    )]
+    pub cluster: Vec<Endpoint>,
+
+    /// How long the cluster may take to answer
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "5s",
+        env = "STAVES_DEADLINE"
+    )]
+    pub deadline: Millis,
+}
+
+/// How a command answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}

@@ -1,0 +1,175 @@
+//! Answers on stdout: tables for people, JSON for programs.
+
+use std::io::Write;
+
+use anyhow::Context;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::options::Format;
+
+/// Writes to stdout. A reader that has gone (`staves status | head -1`) is no error; a full disk is.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    written(std::io::stdout().write_all(text.as_bytes()))
+}
+
+/// Writes what is not written yet.
+pub fn flush() -> anyhow::Result<()> {
+    written(std::io::stdout().flush())
+}
+
+/// What came of writing to stdout.
+pub fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the answer to standard output"),
+    }
+}
+
+/// Writes a line to stdout.
+pub fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    print(&format!("{text}\n"))
+}
+
+/// Answers with a value as JSON, or with what `table` makes of it.
+pub fn answer<T: Serialize>(
+    format: Format,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    match format {
+        Format::Json => line(serde_json::to_string_pretty(value)?),
+        Format::Table => line(table(value)),
+    }
+}
+
+/// Puts a warning beside an answer. Programs have nothing to read on stderr but an error.
+pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
+    match format {
+        Format::Table => eprintln!("staves: warning: {warning}"),
+        Format::Json => answer["warning"] = warning.into(),
+    }
+}
+
+/// A number of anything countable and its noun.
+pub fn count(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    let stem = noun.strip_suffix('y').filter(|stem| !stem.ends_with('e'));
+    match (count, stem) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{} {stem}ies", number(count)),
+        (_, None) => format!("{} {noun}s", number(count)),
+    }
+}
+
+/// A table without lines. Columns whose heading ends in a blank are numbers, and stand to the right.
+pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(
+        headings
+            .iter()
+            .map(|heading| heading.trim_end().to_uppercase()),
+    );
+    table.add_rows(rows);
+    for (column, heading) in table.column_iter_mut().zip(headings) {
+        column.set_padding((0, 2));
+        if heading.ends_with(' ') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Two columns, for one thing's properties.
+pub fn properties<K: AsRef<str>>(pairs: impl IntoIterator<Item = (K, String)>) -> String {
+    let pairs: Vec<(K, String)> = pairs.into_iter().collect();
+    let width = pairs
+        .iter()
+        .map(|(key, _)| key.as_ref().len())
+        .max()
+        .unwrap_or(0);
+    let lines = pairs
+        .iter()
+        .map(|(key, value)| format!("{:width$}  {value}", key.as_ref()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Bytes for people: three digits at most, in binary units.
+pub fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && value < 100.0);
+    format!("{value:.digits$} {}", units[unit])
+}
+
+/// A count with commas between thousands.
+pub fn number(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What is there, or a dash.
+pub fn or_dash(text: Option<String>) -> String {
+    text.filter(|text| !text.is_empty())
+        .unwrap_or_else(|| "-".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_for_people() {
+        let sizes = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1024, "1.0 KiB"),
+            (512 << 20, "512 MiB"),
+        ];
+        for (count, text) in sizes {
+            assert_eq!(bytes(count), text);
+        }
+        for (count, text) in [
+            (0, "0"),
+            (999, "999"),
+            (41_234, "41,234"),
+            (1_000_000, "1,000,000"),
+        ] {
+            assert_eq!(number(count), text);
+        }
+        for (number, noun, text) in [
+            (0, "file", "0 files"),
+            (1, "copy", "1 copy"),
+            (2, "copy", "2 copies"),
+            (1, "key", "1 key"),
+            (1000, "key", "1,000 keys"),
+        ] {
+            assert_eq!(count(number, noun), text);
+        }
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right_and_no_line_trails() {
+        let rows =
+            [("a", "1"), ("long", "1000")].map(|(a, b)| vec![a.into(), b.into(), "-".into()]);
+        let text = table(&["name", "keys ", "zone"], rows);
+        assert_eq!(text, "NAME  KEYS  ZONE\na        1  -\nlong  1000  -");
+    }
+}

@@ -1,0 +1,166 @@
+//! What happened when: line by line on stderr as it happens, as a whole on stdout at the end; but not twice
+//! where both are the same terminal or file.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::dataset::Seen;
+use super::load::{Checked, Written};
+use super::region::Done;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, table};
+use staves_cli_common::served::Served;
+
+/// One node killed.
+#[derive(Clone, Copy, Serialize)]
+pub struct Round {
+    /// The node's id.
+    pub killed: u64,
+    /// Whether it led the directory.
+    pub led_directory: bool,
+    /// The longest time that any writer waited for an acknowledgement, the kill included.
+    pub writes_resumed_ms: u64,
+    /// From the kill until every bucket was whole again.
+    pub rebuilt_ms: u64,
+}
+
+/// Two nodes killed at once under a region of memory.
+#[derive(Serialize)]
+pub struct Act {
+    /// The pool's scheme.
+    pub scheme: String,
+    /// The nodes' ids.
+    pub killed: Vec<u64>,
+    /// Pages of the region.
+    pub pages: u32,
+    /// The longest that a read or a write took, the kills included.
+    pub longest_wait_ms: u64,
+    /// From the restart of the killed nodes until every bucket was there again.
+    pub rebuilt_ms: u64,
+    /// What the workers did and found.
+    pub done: Done,
+}
+
+/// A node killed under a dataset.
+#[derive(Serialize)]
+pub struct FilesAct {
+    /// How it was read: by a mount or the client library.
+    pub way: &'static str,
+    /// The node's id.
+    pub killed: u64,
+    /// Files, and bytes of all.
+    pub files: u32,
+    /// See `files`.
+    pub bytes: u64,
+    /// What the reads found.
+    pub seen: Seen,
+    /// Where the bytes came from.
+    pub served: Served,
+}
+
+#[derive(Serialize)]
+struct Event {
+    at_ms: u64,
+    what: String,
+}
+
+/// The demo's account.
+#[derive(Serialize)]
+pub struct Story {
+    #[serde(skip)]
+    begun: Instant,
+    nodes: u32,
+    rounds: Vec<Round>,
+    writes_acknowledged: u64,
+    writes_unknown: u64,
+    keys_checked: u64,
+    lost: u64,
+    memory: Option<Act>,
+    files: Option<FilesAct>,
+    events: Vec<Event>,
+}
+
+impl Story {
+    /// Time begins.
+    pub fn begin(nodes: u32) -> Story {
+        Story {
+            begun: Instant::now(),
+            nodes,
+            rounds: Vec::new(),
+            writes_acknowledged: 0,
+            writes_unknown: 0,
+            keys_checked: 0,
+            lost: 0,
+            memory: None,
+            files: None,
+            events: Vec::new(),
+        }
+    }
+
+    /// Something happened now.
+    pub fn note(&mut self, what: String) {
+        let at_ms = self.begun.elapsed().as_millis() as u64;
+        eprintln!("{:>7}  {what}", seconds(at_ms));
+        self.events.push(Event { at_ms, what });
+    }
+
+    /// A round is over.
+    pub fn round(&mut self, round: Round) {
+        self.rounds.push(round);
+    }
+
+    /// The check is over.
+    pub fn checked(&mut self, written: &Written, checked: &Checked) {
+        self.writes_acknowledged = written.acknowledged;
+        self.writes_unknown = written.unknown;
+        self.keys_checked = checked.keys;
+        self.lost = checked.lost;
+    }
+
+    /// The second act is over.
+    pub fn act(&mut self, act: Act) {
+        self.memory = Some(act);
+    }
+
+    /// The act about files is over.
+    pub fn files(&mut self, act: FilesAct) {
+        self.files = Some(act);
+    }
+
+    /// How many acknowledged values and pages were lost, and how many files were read wrong.
+    pub fn lost(&self) -> u64 {
+        let pages = self.memory.as_ref().map_or(0, |act| act.done.wrong);
+        let files = self.files.as_ref().map_or(0, |act| act.seen.wrong);
+        self.lost + pages + files
+    }
+
+    /// The account as a whole.
+    pub fn finish(&self, out: Format) -> anyhow::Result<()> {
+        if out == Format::Table && one_place() {
+            return Ok(());
+        }
+        output::answer(out, self, |story| {
+            let rows = story
+                .events
+                .iter()
+                .map(|e| vec![seconds(e.at_ms), e.what.clone()]);
+            table(&["at ", "what happened"], rows)
+        })
+    }
+}
+
+/// Whether stdout and stderr go to the same terminal, pipe or file.
+fn one_place() -> bool {
+    let place = |fd: std::os::fd::BorrowedFd<'_>| {
+        let stat = rustix::fs::fstat(fd).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    };
+    let stdout = place(std::io::stdout().as_fd());
+    stdout.is_some() && stdout == place(std::io::stderr().as_fd())
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{:.2} s", ms as f64 / 1000.0)
+}

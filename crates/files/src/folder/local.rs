@@ -1,0 +1,829 @@
+//! A folder of this machine. Every call may hold its thread for as long as the file system likes.
+//!
+//! The folder is where its path leads: something may be mounted there later, or anew. Whether the path still leads to what is
+//! open is looked at once a second, if anybody asks for anything.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::crossing;
+use crate::source::{Keep, Kind, Reader, SourceError, Stat};
+use crate::version::FileVersion;
+
+/// Files that are kept open.
+const OPEN_MAX: usize = 256;
+/// A file that changed this lately may change again within the grain of its times.
+const FRESH: Duration = Duration::from_secs(2);
+/// The interval between two checks that the path still leads to the folder that is open.
+const LOOK: Duration = Duration::from_secs(1);
+/// Folders of which it is remembered whether everybody may enter them; when there are more, all are forgotten.
+const WAYS_MAX: usize = 4096;
+/// Longest text of a symbolic link.
+const LINK_BYTES: usize = 4096;
+/// Nothing outside of the folder, and nothing by way of a link: kernels follow links themselves, and who may enter the folders on
+/// the way is asked of the path as it is.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+/// A folder of this machine.
+#[derive(Debug)]
+pub struct LocalFolder {
+    place: String,
+    root: Mutex<Option<Root>>,
+    open: Mutex<Open>,
+    /// Of folders: whether everybody may enter them, and when that was looked at.
+    ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
+}
+
+/// The target of the folder's path.
+#[derive(Clone, Debug)]
+struct Root {
+    folder: Arc<OwnedFd>,
+    /// Its device and inode.
+    is: (u64, u64),
+    /// The time of the last check of the path.
+    looked: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    files: HashMap<Vec<u8>, (Arc<File>, u64)>,
+    turn: u64,
+}
+
+impl LocalFolder {
+    /// Looks at nothing yet.
+    pub fn new(place: &str) -> LocalFolder {
+        LocalFolder {
+            place: place.to_owned(),
+            root: Mutex::default(),
+            open: Mutex::default(),
+            ways: Mutex::default(),
+        }
+    }
+
+    /// Its path.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Checks that the folder is there.
+    pub fn check(&self) -> Result<(), SourceError> {
+        self.root().map(drop)
+    }
+
+    fn error(&self, path: &[u8], errno: Errno) -> SourceError {
+        error(&self.place, path, errno)
+    }
+
+    /// The folder itself.
+    fn root(&self) -> Result<Arc<OwnedFd>, SourceError> {
+        let known = {
+            let mut root = self.root.lock();
+            match root.as_mut() {
+                Some(root) if root.looked.elapsed() < LOOK => return Ok(root.folder.clone()),
+                // The others go on with it meanwhile.
+                Some(root) => {
+                    root.looked = Instant::now();
+                    Some(root.clone())
+                }
+                None => None,
+            }
+        };
+        match known {
+            // What came over the folder since may be what shows it.
+            Some(known) if crossing::leads_to_ours(&self.place) => Ok(known.folder),
+            Some(known) if self.leads_to() == Ok(known.is) => Ok(known.folder),
+            // Where nothing else is, it goes on with what is open.
+            Some(known) => Ok(self.enter().unwrap_or(known.folder)),
+            None if crossing::leads_to_ours(&self.place) => Err(SourceError::Absent {
+                place: self.place.clone(),
+                reason: "it is in a mount of Staves: give the source that was mounted there".into(),
+            }),
+            None => self.enter().map_err(|errno| no_folder(&self.place, errno)),
+        }
+    }
+
+    /// The device and inode of what is at the path now.
+    fn leads_to(&self) -> Result<(u64, u64), Errno> {
+        let stat = rustix::fs::stat(&*self.place)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Opens what is at the path now, and goes on with that.
+    fn enter(&self) -> Result<Arc<OwnedFd>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = Arc::new(rustix::fs::open(&*self.place, flags, Mode::empty())?);
+        let stat = rustix::fs::fstat(&folder)?;
+        let root = Root {
+            folder: folder.clone(),
+            is: (stat.st_dev, stat.st_ino),
+            looked: Instant::now(),
+        };
+        // Files of the former one would keep what it is on from being unmounted. To close them may take long.
+        let former_files = std::mem::take(&mut *self.open.lock());
+        let former = self.root.lock().replace(root);
+        drop((former_files, former));
+        Ok(folder)
+    }
+
+    /// Opens a name below the root; links that lead out of it are refused.
+    fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, SourceError> {
+        let at = match path {
+            b"" => b".",
+            path => path,
+        };
+        let flags = flags | OFlags::CLOEXEC;
+        let root = self.root()?;
+        let open = |within| rustix::fs::openat2(&root, at, flags, Mode::empty(), within);
+        let opened = match open(WITHIN | ResolveFlags::NO_XDEV) {
+            // It leads into another mount, or out.
+            Err(Errno::XDEV) => refuse_ours(&root, path).and_then(|()| open(WITHIN)),
+            opened => opened,
+        };
+        opened.map_err(|errno| self.error(path, errno))
+    }
+
+    /// See [`crate::Source::stat`].
+    pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
+        let name = self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        self.stat_of(&name, path)
+    }
+
+    fn stat_of(&self, name: &OwnedFd, path: &[u8]) -> Result<Stat, SourceError> {
+        let stat = look(name).map_err(|errno| self.error(path, errno))?;
+        let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
+            FileType::Directory => Kind::Folder,
+            FileType::RegularFile => Kind::File {
+                version: version(&stat),
+                fresh: is_fresh(&stat),
+            },
+            FileType::Symlink => {
+                let link = rustix::fs::readlinkat(name, c"", Vec::with_capacity(LINK_BYTES))
+                    .map_err(|errno| self.error(path, errno))?;
+                Kind::Link(link.into_bytes())
+            }
+            _ => {
+                return Err(SourceError::Denied {
+                    path: text(path),
+                    reason: "it is neither a file nor a folder nor a link".into(),
+                });
+            }
+        };
+        Ok(Stat {
+            kind,
+            size: stat.stx_size,
+            modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+            executable: stat.stx_mode & 0o100 != 0,
+            for_all: path.is_empty() || is_for_all(&stat),
+        })
+    }
+
+    /// See [`crate::Source::list`]. What is neither file nor folder nor link, or is a mount of Staves, or goes meanwhile, is
+    /// left out. `each` is given the others; `goes_on` is called at each entry: large folders take long.
+    pub fn list(
+        &self,
+        path: &[u8],
+        goes_on: impl Fn(),
+        names_max: usize,
+        mut each: impl FnMut(&[u8], Stat),
+    ) -> Result<(), SourceError> {
+        let folder = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let device_here = crossing::device(&folder);
+        let entries = Dir::read_from(&folder).map_err(|errno| self.error(path, errno))?;
+        let mut names = 0;
+        for entry in entries {
+            goes_on();
+            let entry = entry.map_err(|errno| self.error(path, errno))?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let Ok(at) = rustix::fs::openat(&folder, name, flags, Mode::empty()) else {
+                continue;
+            };
+            let device = crossing::device(&at);
+            if device != device_here && device.as_deref().is_some_and(crossing::is_ours) {
+                continue;
+            }
+            let Ok(stat) = self.stat_of(&at, name) else {
+                continue;
+            };
+            if names == names_max {
+                return Err(SourceError::Denied {
+                    path: text(path),
+                    reason: format!(
+                        "it has more than {names_max} names, and cannot be listed: its files can be opened by their names; or spread \
+                         them over folders below it"
+                    ),
+                });
+            }
+            names += 1;
+            each(name, stat);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Source::read`]. The file's version is looked at before and after.
+    pub fn read(
+        &self,
+        file: &FileVersion,
+        from: u64,
+        len: usize,
+        reader: Reader,
+    ) -> Result<(Bytes, Keep), SourceError> {
+        let changed = || SourceError::Changed {
+            path: text(&file.path),
+        };
+        if from
+            .checked_add(len as u64)
+            .is_none_or(|end| end > file.size)
+        {
+            return Err(changed());
+        }
+        let (open, seen) = self.file(file)?;
+        let for_all = is_for_all(&seen) && self.way_is_for_all(&file.path)?;
+        if reader == Reader::AnyClient && !for_all {
+            return Err(SourceError::Private {
+                path: text(&file.path),
+            });
+        }
+        let read = read(&open, file, from, len, for_all);
+        if let Ok(Some(read)) = read {
+            return Ok(read);
+        }
+        let former = self.open.lock().files.remove(&file.path);
+        // To close it may take long: not under the lock.
+        drop(former);
+        Err(match read {
+            Err(errno) => self.error(&file.path, errno),
+            Ok(_) => changed(),
+        })
+    }
+
+    /// True if everybody may enter the folders that lead to a file, below the dataset's own: that one was made public by
+    /// mounting it.
+    fn way_is_for_all(&self, path: &[u8]) -> Result<bool, SourceError> {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for (end, _) in slashes {
+            if !self.folder_is_for_all(&path[..end])? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn folder_is_for_all(&self, path: &[u8]) -> Result<bool, SourceError> {
+        let known = self.ways.lock().get(path).copied();
+        if let Some((for_all, looked)) = known
+            && looked.elapsed() < LOOK
+        {
+            return Ok(for_all);
+        }
+        let looked = Instant::now();
+        let folder = self.open_at(path, OFlags::PATH | OFlags::DIRECTORY)?;
+        let stat = look(&folder).map_err(|errno| self.error(path, errno))?;
+        let for_all = stat.stx_mode & 0o001 != 0;
+        let mut ways = self.ways.lock();
+        if ways.len() >= WAYS_MAX {
+            ways.clear();
+        }
+        ways.insert(path.to_owned(), (for_all, looked));
+        Ok(for_all)
+    }
+
+    /// The file, open, in that version.
+    fn file(&self, file: &FileVersion) -> Result<(Arc<File>, Statx), SourceError> {
+        self.root()?;
+        if let Some(known) = self.known(&file.path)
+            && let Ok(seen) = look(&known)
+            && version(&seen) == file.version
+        {
+            return Ok((known, seen));
+        }
+        // To open what is no file may do something: rewind a tape, wake a waiting writer.
+        let name = self.open_at(&file.path, OFlags::PATH)?;
+        let seen = look(&name).map_err(|errno| self.error(&file.path, errno))?;
+        if version(&seen) != file.version || !is_file(&seen) {
+            return Err(SourceError::Changed {
+                path: text(&file.path),
+            });
+        }
+        let now = File::from(self.open_at(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?);
+        let seen = look(&now).map_err(|errno| self.error(&file.path, errno))?;
+        if version(&seen) != file.version {
+            return Err(SourceError::Changed {
+                path: text(&file.path),
+            });
+        }
+        let now = Arc::new(now);
+        self.remember(&file.path, now.clone());
+        Ok((now, seen))
+    }
+
+    fn known(&self, path: &[u8]) -> Option<Arc<File>> {
+        let mut open = self.open.lock();
+        open.turn += 1;
+        let turn = open.turn;
+        let (file, used) = open.files.get_mut(path)?;
+        *used = turn;
+        Some(file.clone())
+    }
+
+    fn remember(&self, path: &[u8], file: Arc<File>) {
+        let mut open = self.open.lock();
+        let turn = open.turn;
+        let mut surplus = None;
+        if open.files.len() >= OPEN_MAX {
+            let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
+            let oldest = oldest.map(|(path, _)| path.clone());
+            surplus = oldest.and_then(|path| open.files.remove(&path));
+        }
+        let former = open.files.insert(path.to_owned(), (file, turn));
+        // To close a file may take long, too.
+        drop(open);
+        drop((surplus, former));
+    }
+}
+
+/// Refuses a path that leads through a mount of Staves. Each folder on the way is looked at before a name in it is,
+/// for which its server would be asked.
+fn refuse_ours(root: &OwnedFd, path: &[u8]) -> Result<(), Errno> {
+    let mut device = crossing::device(root);
+    let ends = (0..path.len()).filter(|&at| path[at] == b'/');
+    for end in ends.chain([path.len()]).filter(|&end| end > 0) {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = rustix::fs::openat2(root, &path[..end], flags, Mode::empty(), WITHIN);
+        // Why it cannot be opened is found again where it is.
+        let Ok(name) = name else { return Ok(()) };
+        let here = crossing::device(&name);
+        if here != device && here.as_deref().is_some_and(crossing::is_ours) {
+            return Err(Errno::DEADLK);
+        }
+        device = here;
+    }
+    Ok(())
+}
+
+/// Bytes of a file, if they are those of that version.
+fn read(
+    open: &File,
+    file: &FileVersion,
+    from: u64,
+    len: usize,
+    for_all: bool,
+) -> Result<Option<(Bytes, Keep)>, Errno> {
+    let mut bytes = BytesMut::zeroed(len);
+    match open.read_exact_at(&mut bytes, from) {
+        Ok(()) => {}
+        Err(error) => match error.raw_os_error() {
+            Some(errno) => return Err(Errno::from_raw_os_error(errno)),
+            None => return Ok(None), // it ends before
+        },
+    }
+    let seen = look_anew(open)?;
+    Ok((version(&seen) == file.version).then(|| (bytes.freeze(), keep(&seen, for_all))))
+}
+
+fn look(file: impl AsFd) -> Result<Statx, Errno> {
+    rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+}
+
+/// As the file server sees it now. What this machine remembers of it (of NFS: up to a minute) may be older than bytes that
+/// were read since.
+fn look_anew(file: impl AsFd) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS)
+}
+
+fn is_file(seen: &Statx) -> bool {
+    FileType::from_raw_mode(seen.stx_mode.into()) == FileType::RegularFile
+}
+
+fn version(seen: &Statx) -> String {
+    format!(
+        "{}-{}.{:09}-{}.{:09}-{}",
+        seen.stx_size,
+        seen.stx_mtime.tv_sec,
+        seen.stx_mtime.tv_nsec,
+        seen.stx_ctime.tv_sec,
+        seen.stx_ctime.tv_nsec,
+        seen.stx_ino
+    )
+}
+
+fn is_for_all(seen: &Statx) -> bool {
+    let all = match FileType::from_raw_mode(seen.stx_mode.into()) {
+        FileType::Directory => 0o005,
+        _ => 0o004,
+    };
+    seen.stx_mode & all == all
+}
+
+fn keep(seen: &Statx, for_all: bool) -> Keep {
+    match for_all && is_for_all(seen) {
+        false => Keep::Never,
+        true if is_fresh(seen) => Keep::NotYet,
+        true => Keep::Yes,
+    }
+}
+
+fn is_fresh(seen: &Statx) -> bool {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    // The time of the last change of any kind: that of the bytes can be set to anything, and be years ahead. One that lies
+    // ahead is of another clock: the file is fresh for as long.
+    let nanos = seen.stx_ctime.tv_nsec.min(999_999_999);
+    now.saturating_sub(Duration::new(seen.stx_ctime.tv_sec.max(0) as u64, nanos)) < FRESH
+}
+
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// The error for a place without a readable folder.
+pub fn no_folder(place: &str, errno: Errno) -> SourceError {
+    let reason = match errno {
+        Errno::NOENT => "there is no such folder",
+        Errno::NOTDIR => "there is no such folder: a file is there, or above it",
+        errno => return error(place, b"", errno),
+    };
+    SourceError::Absent {
+        place: place.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+fn error(place: &str, path: &[u8], errno: Errno) -> SourceError {
+    let full = match path {
+        b"" => place.to_owned(),
+        path => format!("{place}/{}", text(path)),
+    };
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => SourceError::NotFound {
+            path: text(path),
+            place: place.to_owned(),
+        },
+        Errno::STALE => SourceError::Changed { path: full },
+        Errno::ACCESS | Errno::PERM => SourceError::Denied {
+            path: full,
+            reason: errno.to_string(),
+        },
+        Errno::LOOP => SourceError::Denied {
+            path: full,
+            reason: "a link is on the way, and links within a source are not followed: give the path of what it leads to".into(),
+        },
+        Errno::XDEV => SourceError::Denied {
+            path: full,
+            reason: "it leads out of the dataset".into(),
+        },
+        Errno::DEADLK => SourceError::Denied {
+            path: full,
+            reason: "a dataset is mounted there, and no source is read through a mount of Staves, which might wait for itself".into(),
+        },
+        _ => SourceError::Unreachable {
+            place: full,
+            reason: errno.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn at(folder: &LocalFolder, path: &[u8]) -> FileVersion {
+        let stat = folder.stat(path).unwrap();
+        let Kind::File { version, .. } = stat.kind else {
+            panic!("{stat:?}")
+        };
+        FileVersion {
+            dataset: "d".into(),
+            path: path.to_vec(),
+            size: stat.size,
+            version,
+        }
+    }
+
+    fn age(path: &Path) {
+        let then = SystemTime::now() - Duration::from_secs(60);
+        File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_modified(then)
+            .unwrap();
+    }
+
+    fn list(folder: &LocalFolder, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {
+        let mut all = Vec::new();
+        let each = |name: &[u8], stat| all.push((name.to_vec(), stat));
+        folder.list(path, || (), 9, each).map(|()| all)
+    }
+
+    #[test]
+    fn as_many_names_are_listed_as_may_be_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        for at in 0..9 {
+            std::fs::write(dir.path().join(at.to_string()), b"").unwrap();
+        }
+        assert_eq!(list(&folder, b"").unwrap().len(), 9);
+        std::fs::write(dir.path().join("one more"), b"").unwrap();
+        let error = list(&folder, b"").unwrap_err().to_string();
+        assert!(error.contains("more than 9 names"), "{error}");
+        assert!(error.contains("spread them"), "{error}");
+    }
+
+    #[test]
+    fn names_of_all_kinds_are_listed_and_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = std::ffi::OsStr::from_bytes(b"odd \xff name");
+        std::fs::write(dir.path().join(odd), b"hello").unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/x"), b"").unwrap();
+        symlink("sub/x", dir.path().join("link")).unwrap();
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        let mut all = list(&folder, b"").unwrap();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let names: Vec<&[u8]> = all.iter().map(|(name, _)| &name[..]).collect();
+        assert_eq!(names, [&b"link"[..], b"odd \xff name", b"sub"]);
+        assert_eq!(all[0].1.kind, Kind::Link(b"sub/x".to_vec()));
+        assert_eq!((all[1].1.size, all[2].1.kind.clone()), (5, Kind::Folder));
+        let file = at(&folder, b"odd \xff name");
+        assert_eq!(
+            &folder.read(&file, 1, 3, Reader::ThisProcess).unwrap().0[..],
+            b"ell"
+        );
+        assert!(
+            folder.read(&file, 3, 3, Reader::ThisProcess).is_err(),
+            "past its end"
+        );
+        assert!(
+            folder
+                .read(&file, u64::MAX, 3, Reader::ThisProcess)
+                .is_err()
+        );
+        assert_eq!(list(&folder, b"sub").unwrap().len(), 1);
+        assert!(matches!(
+            folder.stat(b"none"),
+            Err(SourceError::NotFound { .. })
+        ));
+        assert!(matches!(
+            list(&folder, b"sub/x"),
+            Err(SourceError::NotFound { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_no_folder_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for place in [file.path().to_str().unwrap(), "/nowhere/at/all"] {
+            let error = LocalFolder::new(place).check().unwrap_err().to_string();
+            assert!(
+                error.contains(place) && error.contains("no such folder"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_outside_of_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("inside");
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(dir.path().join("secret"), b"secret").unwrap();
+        symlink("../secret", inside.join("out")).unwrap();
+        symlink("/etc/passwd", inside.join("far")).unwrap();
+        let folder = LocalFolder::new(inside.to_str().unwrap());
+        for path in [
+            &b"../secret"[..],
+            b"/etc/passwd",
+            b"out",
+            b"far",
+            b"x/../../secret",
+        ] {
+            let file = FileVersion {
+                dataset: "d".into(),
+                path: path.to_vec(),
+                size: 6,
+                version: String::new(),
+            };
+            let read = folder.read(&file, 0, 1, Reader::ThisProcess);
+            let refused = matches!(
+                read,
+                Err(SourceError::Denied { .. } | SourceError::NotFound { .. })
+            );
+            assert!(refused, "{path:?}: {read:?}");
+        }
+        assert!(matches!(folder.stat(b"out").unwrap().kind, Kind::Link(_)));
+    }
+
+    /// Row D9: whatever happens to a file, a version's bytes are its own or an error.
+    #[test]
+    fn d9_another_version_is_never_read_as_this_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"one").unwrap();
+        age(&path);
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        let one = at(&folder, b"f");
+        assert!(folder.read(&one, 0, 3, Reader::ThisProcess).is_ok());
+        // The same size, in place, its time put back: the time of change tells.
+        std::fs::write(&path, b"two").unwrap();
+        age(&path);
+        assert!(matches!(
+            folder.read(&one, 0, 3, Reader::ThisProcess),
+            Err(SourceError::Changed { .. })
+        ));
+        let two = at(&folder, b"f");
+        assert_ne!(one.id(), two.id());
+        assert_eq!(
+            &folder.read(&two, 0, 3, Reader::ThisProcess).unwrap().0[..],
+            b"two"
+        );
+        // Another file under the name: whoever has the old one open may go on, and its bytes are its own.
+        std::fs::write(dir.path().join("g"), b"six").unwrap();
+        std::fs::rename(dir.path().join("g"), &path).unwrap();
+        match folder.read(&two, 0, 3, Reader::ThisProcess) {
+            Ok((bytes, _)) => assert_eq!(&bytes[..], b"two"),
+            Err(error) => assert!(matches!(error, SourceError::Changed { .. }), "{error}"),
+        }
+        assert_eq!(
+            &folder
+                .read(&at(&folder, b"f"), 0, 3, Reader::ThisProcess)
+                .unwrap()
+                .0[..],
+            b"six"
+        );
+        std::fs::remove_file(&path).unwrap();
+        assert!(folder.stat(b"f").is_err());
+    }
+
+    #[test]
+    fn what_changed_just_now_is_not_to_be_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), b"one").unwrap();
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        let file = at(&folder, b"f");
+        let (bytes, keep) = folder.read(&file, 0, 3, Reader::ThisProcess).unwrap();
+        assert_eq!((&bytes[..], keep), (&b"one"[..], Keep::NotYet));
+        // Where its own time of change is set to does not matter.
+        let ahead = SystemTime::now() + Duration::from_secs(1 << 20);
+        File::options()
+            .write(true)
+            .open(dir.path().join("f"))
+            .unwrap()
+            .set_modified(ahead)
+            .unwrap();
+        std::thread::sleep(FRESH + Duration::from_millis(100));
+        let file = at(&folder, b"f");
+        assert_eq!(
+            folder.read(&file, 0, 3, Reader::ThisProcess).unwrap().1,
+            Keep::Yes
+        );
+        let owners = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(dir.path().join("f"), owners).unwrap();
+        let file = at(&folder, b"f");
+        assert_eq!(
+            folder.read(&file, 0, 3, Reader::ThisProcess).unwrap().1,
+            Keep::Never
+        );
+    }
+
+    #[test]
+    fn no_more_files_stay_open_than_allowed() {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..OPEN_MAX + 20 {
+            std::fs::write(dir.path().join(i.to_string()), i.to_string()).unwrap();
+        }
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        for i in 0..OPEN_MAX + 20 {
+            let file = at(&folder, i.to_string().as_bytes());
+            let bytes = folder
+                .read(&file, 0, file.size as usize, Reader::ThisProcess)
+                .unwrap()
+                .0;
+            assert_eq!(bytes, i.to_string());
+        }
+        assert_eq!(folder.open.lock().files.len(), OPEN_MAX);
+    }
+
+    /// Regression: what was mounted at a folder's path after it was opened was never seen.
+    #[test]
+    fn the_folder_is_where_its_path_leads_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("data");
+        let folder = LocalFolder::new(place.to_str().unwrap());
+        assert!(folder.check().is_err(), "it is not there yet");
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("f"), b"one").unwrap();
+        let one = at(&folder, b"f");
+        assert_eq!(
+            &folder.read(&one, 0, 3, Reader::ThisProcess).unwrap().0[..],
+            b"one"
+        );
+        std::fs::rename(&place, dir.path().join("former")).unwrap();
+        assert!(folder.stat(b"f").is_ok(), "nothing else is there");
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("g"), b"six").unwrap();
+        std::thread::sleep(LOOK + Duration::from_millis(100));
+        // Whoever only reads sees it as well, and nothing of the former one stays open.
+        assert!(matches!(
+            folder.read(&one, 0, 3, Reader::ThisProcess),
+            Err(SourceError::NotFound { .. })
+        ));
+        assert!(folder.open.lock().files.is_empty());
+        assert_eq!(list(&folder, b"").unwrap()[0].0, b"g");
+        assert_eq!(
+            &folder
+                .read(&at(&folder, b"g"), 0, 3, Reader::ThisProcess)
+                .unwrap()
+                .0[..],
+            b"six"
+        );
+    }
+
+    /// Bytes that this thread has read until now, by the kernel's count.
+    fn read_bytes() -> u64 {
+        let all = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let first = all.lines().find_map(|line| line.strip_prefix("rchar: "));
+        first.unwrap().parse().unwrap()
+    }
+
+    /// Regression: a home read what it was not to give to anybody, and then refused.
+    #[test]
+    fn what_is_not_for_everybody_is_not_even_read_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        let file = at(&folder, b"f");
+        let before = read_bytes();
+        let read = folder.read(&file, 0, 1 << 20, Reader::AnyClient);
+        assert!(matches!(read, Err(SourceError::Private { .. })), "{read:?}");
+        assert!(read_bytes() - before < 1 << 19);
+        let before = read_bytes();
+        assert!(folder.read(&file, 0, 1 << 20, Reader::ThisProcess).is_ok());
+        assert!(read_bytes() - before >= 1 << 20, "it can be told");
+    }
+
+    /// Regression: what everybody may read was kept though it lies in a folder that nobody else may enter.
+    #[test]
+    fn what_lies_in_a_private_folder_is_private() {
+        let mode = std::fs::Permissions::from_mode;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), mode(0o755)).unwrap();
+        let sub = dir.path().join("a/b");
+        std::fs::create_dir_all(&sub).unwrap();
+        std::fs::write(sub.join("f"), b"text").unwrap();
+        let folder = LocalFolder::new(dir.path().to_str().unwrap());
+        let file = at(&folder, b"a/b/f");
+        let kept = |reader| folder.read(&file, 0, 4, reader).map(|(_, keep)| keep);
+        assert_ne!(kept(Reader::AnyClient).unwrap(), Keep::Never);
+        for private in ["a", "a/b"] {
+            let private = dir.path().join(private);
+            std::fs::set_permissions(&private, mode(0o750)).unwrap();
+            folder.ways.lock().clear(); // as after a second
+            assert!(matches!(
+                kept(Reader::AnyClient),
+                Err(SourceError::Private { .. })
+            ));
+            assert_eq!(kept(Reader::ThisProcess).unwrap(), Keep::Never);
+            std::fs::set_permissions(&private, mode(0o755)).unwrap();
+            folder.ways.lock().clear();
+            assert_ne!(kept(Reader::AnyClient).unwrap(), Keep::Never);
+        }
+        std::os::unix::fs::symlink("a/b", dir.path().join("link")).unwrap();
+        let by_link = FileVersion {
+            path: b"link/f".to_vec(),
+            ..file
+        };
+        assert!(
+            folder.stat(b"link/f").is_err(),
+            "a link is shown, never followed"
+        );
+        let read = folder.read(&by_link, 0, 4, Reader::AnyClient);
+        assert!(read.is_err(), "{read:?}");
+        assert!(folder.stat(b"a").unwrap().for_all && folder.stat(b"").unwrap().for_all);
+        std::fs::set_permissions(dir.path().join("a"), mode(0o711)).unwrap();
+        assert!(!folder.stat(b"a").unwrap().for_all, "it may not be listed");
+    }
+}

@@ -1,0 +1,591 @@
+//! From arguments to what is to be done: operations on keys, or something answered on the spot.
+
+use staves_wire::cache::{Condition, KEY_BYTES_MAX, Op};
+
+use super::output::Join;
+use super::parse::{Args, integer};
+use super::table::{Entry, Name, fits, lookup};
+use super::transaction::Mark;
+
+/// The operations of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ops<'a> {
+    /// One: most commands, and no allocation.
+    One(Op<'a>),
+    /// One for each key, in the order of the command.
+    Many(Vec<Op<'a>>),
+}
+
+impl<'a> Ops<'a> {
+    /// All of them.
+    pub fn as_slice(&self) -> &[Op<'a>] {
+        match self {
+            Ops::One(op) => std::slice::from_ref(op),
+            Ops::Many(ops) => ops,
+        }
+    }
+}
+
+/// What a command asks for.
+#[derive(Debug)]
+pub enum Command<'a> {
+    /// Operations on keys, and how their answers become one. The driver sends each to its bucket.
+    Data {
+        /// What to do. Each is atomic by itself; together they are not.
+        ops: Ops<'a>,
+        /// How to answer.
+        join: Join,
+    },
+    /// DBSIZE: the keys of all nodes, which the driver asks for; answered as an integer.
+    KeyCount,
+    /// Answered by [`Session::answer`](super::Session::answer) on the spot.
+    Local {
+        /// Which command.
+        name: Name,
+        /// Its arguments; their number fits the command (and the subcommand).
+        args: Args<'a>,
+    },
+    /// What begins or ends a transaction, of which nothing is done: see [`Transaction`](super::Transaction). What lies between MUST
+    /// be refused.
+    Transaction(Mark),
+    /// Not done, and why: the error as it goes on the wire, behind the `-`.
+    Refused(String),
+    /// An empty line: no answer.
+    Nothing,
+}
+
+impl<'a> Command<'a> {
+    /// What these arguments ask for. `value_bytes_max` is the configured limit of a value.
+    pub fn of(args: Args<'a>, value_bytes_max: usize) -> Command<'a> {
+        if args.is_empty() {
+            return Command::Nothing;
+        }
+        let Some(entry) = lookup(args.at(0)) else {
+            return not_here(args);
+        };
+        if !entry.takes(args.len()) || (entry.name == Name::MSet && args.len().is_multiple_of(2)) {
+            return Command::Refused(wrong_arity(entry.text));
+        }
+        if let Some(refusal) = oversized(entry, args, value_bytes_max) {
+            return Command::Refused(refusal);
+        }
+        if !entry.subcommands.is_empty()
+            && let Err(refusal) = check_subcommand(entry, args)
+        {
+            return Command::Refused(refusal);
+        }
+        data(entry.name, args).unwrap_or_else(Command::Refused)
+    }
+}
+
+/// Builds the operations; what is none is local.
+fn data<'a>(name: Name, args: Args<'a>) -> Result<Command<'a>, String> {
+    let (op, join) = match name {
+        Name::Get => (Op::Get { key: args.at(1) }, Join::Plain),
+        Name::Set => (set(args)?, Join::Plain),
+        Name::SetNx => (plain_set(args, Condition::IfAbsent, false), Join::Done),
+        Name::GetSet => (plain_set(args, Condition::Always, true), Join::Plain),
+        Name::GetDel => (Op::GetDel { key: args.at(1) }, Join::Plain),
+        Name::StrLen => (Op::StrLen { key: args.at(1) }, Join::Plain),
+        Name::Append => (
+            Op::Append {
+                key: args.at(1),
+                value: args.at(2),
+            },
+            Join::Plain,
+        ),
+        Name::Incr => (
+            Op::IncrBy {
+                key: args.at(1),
+                by: 1,
+            },
+            Join::Plain,
+        ),
+        Name::Decr => (
+            Op::IncrBy {
+                key: args.at(1),
+                by: -1,
+            },
+            Join::Plain,
+        ),
+        Name::IncrBy => (
+            Op::IncrBy {
+                key: args.at(1),
+                by: number(args.at(2))?,
+            },
+            Join::Plain,
+        ),
+        Name::DecrBy => {
+            let by = number(args.at(2))?.checked_neg();
+            let by = by.ok_or("ERR decrement would overflow")?;
+            (
+                Op::IncrBy {
+                    key: args.at(1),
+                    by,
+                },
+                Join::Plain,
+            )
+        }
+        Name::Del | Name::Unlink => return Ok(each(args, Join::Deleted, |key| Op::Del { key })),
+        Name::Exists => return Ok(each(args, Join::Sum, |key| Op::Exists { key })),
+        Name::MGet => return Ok(each(args, Join::Each, |key| Op::Get { key })),
+        Name::MSet => {
+            let places = (1..args.len()).step_by(2);
+            let ops = places.map(|at| Op::Set {
+                key: args.at(at),
+                value: args.at(at + 1),
+                condition: Condition::Always,
+                get_old: false,
+            });
+            return Ok(Command::Data {
+                ops: Ops::Many(ops.collect()),
+                join: Join::AllDone,
+            });
+        }
+        Name::DbSize => return Ok(Command::KeyCount),
+        local => return Ok(Command::Local { name: local, args }),
+    };
+    Ok(Command::Data {
+        ops: Ops::One(op),
+        join,
+    })
+}
+
+fn each<'a>(args: Args<'a>, join: Join, op: impl Fn(&'a [u8]) -> Op<'a>) -> Command<'a> {
+    let ops = if args.len() == 2 {
+        Ops::One(op(args.at(1)))
+    } else {
+        Ops::Many(args.iter_from(1).map(op).collect())
+    };
+    Command::Data { ops, join }
+}
+
+fn plain_set<'a>(args: Args<'a>, condition: Condition, get_old: bool) -> Op<'a> {
+    Op::Set {
+        key: args.at(1),
+        value: args.at(2),
+        condition,
+        get_old,
+    }
+}
+
+/// SET with its options. Those that ask for expiry are refused: a value that stays although its writer
+/// was told that it would go is worse than an error.
+fn set<'a>(args: Args<'a>) -> Result<Op<'a>, String> {
+    const SYNTAX: &str = "ERR syntax error";
+    let (mut condition, mut get_old, mut expiry) = (Condition::Always, false, None);
+    let mut options = args.iter_from(3);
+    while let Some(option) = options.next() {
+        let is = |text: &str| option.eq_ignore_ascii_case(text.as_bytes());
+        let asked = match () {
+            () if is("nx") => Some(Condition::IfAbsent),
+            () if is("xx") => Some(Condition::IfPresent),
+            () => None,
+        };
+        if let Some(asked) = asked {
+            if condition != Condition::Always && condition != asked {
+                return Err(SYNTAX.into());
+            }
+            condition = asked;
+        } else if is("get") {
+            get_old = true;
+        } else if let Some(name) = ["EX", "PX", "EXAT", "PXAT", "KEEPTTL"]
+            .into_iter()
+            .find(|n| is(n))
+        {
+            let whole = name == "KEEPTTL" || options.next().is_some();
+            if !whole || expiry.is_some() {
+                return Err(SYNTAX.into());
+            }
+            expiry = Some(name);
+        } else {
+            return Err(SYNTAX.into());
+        }
+    }
+    if let Some(option) = expiry {
+        return Err(format!(
+            "ERR SET option '{option}' is not supported yet: expiry comes with a later version. \
+             Nothing was set; leave the option out to set the value for good"
+        ));
+    }
+    Ok(plain_set(args, condition, get_old))
+}
+
+fn number(text: &[u8]) -> Result<i64, String> {
+    integer(text).ok_or_else(|| "ERR value is not an integer or out of range".into())
+}
+
+/// Keys and values beyond the limits of the store.
+fn oversized(entry: &Entry, args: Args<'_>, value_bytes_max: usize) -> Option<String> {
+    for at in entry.key_places(args.len()) {
+        let key = args.at(at);
+        if key.len() > KEY_BYTES_MAX {
+            return Some(format!(
+                "ERR the key has {} bytes, more than the {KEY_BYTES_MAX} that a key may have",
+                key.len()
+            ));
+        }
+        let brings_value = matches!(
+            entry.name,
+            Name::Set | Name::SetNx | Name::GetSet | Name::Append | Name::MSet
+        );
+        let value_len = if brings_value {
+            args.at(at + 1).len()
+        } else {
+            0
+        };
+        if value_len > value_bytes_max {
+            return Some(format!(
+                "ERR the value has {value_len} bytes, more than the {value_bytes_max} that \
+                 value_bytes_max allows"
+            ));
+        }
+    }
+    None
+}
+
+fn check_subcommand(entry: &Entry, args: Args<'_>) -> Result<(), String> {
+    let Some(text) = args.get(1) else {
+        return Ok(()); // arity allows the bare command (COMMAND)
+    };
+    match entry.subcommand(text) {
+        Some(sub) if fits(sub.arity, args.len()) => Ok(()),
+        Some(sub) => Err(wrong_arity(&format!("{}|{}", entry.text, sub.text))),
+        None => Err(format!(
+            "ERR unknown subcommand '{}'. Try {} HELP.",
+            shown(text, 128),
+            entry.text.to_ascii_uppercase()
+        )),
+    }
+}
+
+fn wrong_arity(name: &str) -> String {
+    format!("ERR wrong number of arguments for '{name}' command")
+}
+
+/// What Redis has and is not here: what to say of it. Some clients send a script again for ever where its command is unknown.
+const NOT_HERE: [(&[&str], &str); 6] = [
+    (
+        &[
+            "EVAL",
+            "EVALSHA",
+            "EVAL_RO",
+            "EVALSHA_RO",
+            "SCRIPT",
+            "FCALL",
+            "FCALL_RO",
+            "FUNCTION",
+        ],
+        "scripts are not supported",
+    ),
+    (
+        &[
+            "EXPIRE",
+            "PEXPIRE",
+            "EXPIREAT",
+            "PEXPIREAT",
+            "EXPIRETIME",
+            "PEXPIRETIME",
+            "PERSIST",
+            "TTL",
+            "PTTL",
+            "SETEX",
+            "PSETEX",
+            "GETEX",
+            "TOUCH",
+        ],
+        "keys do not expire yet: that comes with a later version",
+    ),
+    (
+        &["SCAN", "KEYS", "RANDOMKEY"],
+        "keys cannot be listed yet: that comes with a later version",
+    ),
+    (
+        &["FLUSHALL", "FLUSHDB", "SWAPDB"],
+        "there is no command yet that empties a pool: delete keys by their names, or the pool ('staves pool delete')",
+    ),
+    (
+        &["WATCH", "UNWATCH"],
+        "transactions are not supported: use INCR, APPEND, SET with NX or XX, GETSET or GETDEL, which are atomic",
+    ),
+    (
+        &[
+            "SUBSCRIBE",
+            "UNSUBSCRIBE",
+            "PSUBSCRIBE",
+            "PUNSUBSCRIBE",
+            "SSUBSCRIBE",
+            "SUNSUBSCRIBE",
+            "PUBLISH",
+            "SPUBLISH",
+            "PUBSUB",
+            "MONITOR",
+        ],
+        "publish and subscribe are not supported",
+    ),
+];
+
+fn not_here(args: Args<'_>) -> Command<'_> {
+    if let Some(mark) = Mark::of(args) {
+        return match args.len() {
+            1 => Command::Transaction(mark),
+            _ => Command::Refused(wrong_arity(&shown(args.at(0), 128).to_ascii_lowercase())),
+        };
+    }
+    let name = args.at(0);
+    let is = |text: &&str| name.eq_ignore_ascii_case(text.as_bytes());
+    let known = NOT_HERE.iter().find(|(names, _)| names.iter().any(is));
+    Command::Refused(match known {
+        Some((_, why)) => format!("ERR '{}': {why}. Nothing was done", shown(name, 128)),
+        None => unknown(args),
+    })
+}
+
+/// Redis 7's words for a command that does not exist, with as much of its arguments as Redis shows.
+fn unknown(args: Args<'_>) -> String {
+    const SHOWN: usize = 128;
+    let mut beginning = String::new();
+    for arg in args.iter_from(1) {
+        if beginning.len() >= SHOWN {
+            break;
+        }
+        let left = SHOWN - beginning.len();
+        beginning += &format!("'{}' ", shown(arg, left));
+    }
+    format!(
+        "ERR unknown command '{}', with args beginning with: {beginning}",
+        shown(args.at(0), SHOWN)
+    )
+}
+
+/// At most so many bytes of what a client sent, as text.
+fn shown(bytes: &[u8], max: usize) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::{Limits, Parser};
+
+    const VALUE_MAX: usize = 1 << 20;
+
+    fn with<T>(args: &[&[u8]], look: impl FnOnce(Command<'_>) -> T) -> T {
+        let mut input = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            input.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            input.extend_from_slice(arg);
+            input.extend_from_slice(b"\r\n");
+        }
+        let mut parser = Parser::new(Limits::default());
+        let frame = parser.next(&input).expect("well formed").expect("whole");
+        look(Command::of(frame.args, VALUE_MAX))
+    }
+
+    fn line<T>(text: &str, look: impl FnOnce(Command<'_>) -> T) -> T {
+        let args: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+        with(&args, look)
+    }
+
+    fn refusal(text: &str) -> String {
+        line(text, |command| match command {
+            Command::Refused(text) => text,
+            other => format!("not refused: {other:?}"),
+        })
+    }
+
+    fn set_of(condition: Condition, get_old: bool) -> Op<'static> {
+        Op::Set {
+            key: b"k",
+            value: b"v",
+            condition,
+            get_old,
+        }
+    }
+
+    #[test]
+    fn commands_become_operations() {
+        let cases: Vec<(&str, Op<'static>, Join)> = vec![
+            ("GET k", Op::Get { key: b"k" }, Join::Plain),
+            ("set k v", set_of(Condition::Always, false), Join::Plain),
+            (
+                "SET k v NX",
+                set_of(Condition::IfAbsent, false),
+                Join::Plain,
+            ),
+            (
+                "SET k v get xx",
+                set_of(Condition::IfPresent, true),
+                Join::Plain,
+            ),
+            (
+                "SET k v NX NX GET",
+                set_of(Condition::IfAbsent, true),
+                Join::Plain,
+            ),
+            ("SETNX k v", set_of(Condition::IfAbsent, false), Join::Done),
+            ("GETSET k v", set_of(Condition::Always, true), Join::Plain),
+            ("GETDEL k", Op::GetDel { key: b"k" }, Join::Plain),
+            ("STRLEN k", Op::StrLen { key: b"k" }, Join::Plain),
+            (
+                "APPEND k v",
+                Op::Append {
+                    key: b"k",
+                    value: b"v",
+                },
+                Join::Plain,
+            ),
+            ("INCR k", Op::IncrBy { key: b"k", by: 1 }, Join::Plain),
+            ("DECR k", Op::IncrBy { key: b"k", by: -1 }, Join::Plain),
+            ("INCRBY k 7", Op::IncrBy { key: b"k", by: 7 }, Join::Plain),
+            ("DECRBY k 7", Op::IncrBy { key: b"k", by: -7 }, Join::Plain),
+            ("DEL k", Op::Del { key: b"k" }, Join::Deleted),
+            ("EXISTS k", Op::Exists { key: b"k" }, Join::Sum),
+            ("MGET k", Op::Get { key: b"k" }, Join::Each),
+        ];
+        for (text, op, join) in cases {
+            line(text, |command| match command {
+                Command::Data {
+                    ops: Ops::One(got),
+                    join: how,
+                } => {
+                    assert_eq!((got, how), (op, join), "{text}");
+                }
+                other => panic!("{text}: {other:?}"),
+            });
+        }
+    }
+
+    #[test]
+    fn commands_of_many_keys_become_one_operation_a_key() {
+        let count = |text: &str| {
+            line(text, |command| match command {
+                Command::Data { ops, join } => (ops.as_slice().len(), join),
+                other => panic!("{text}: {other:?}"),
+            })
+        };
+        assert_eq!(count("DEL a b c"), (3, Join::Deleted));
+        assert_eq!(count("UNLINK a b"), (2, Join::Deleted));
+        assert_eq!(count("EXISTS a a a"), (3, Join::Sum));
+        assert_eq!(count("MGET a b"), (2, Join::Each));
+        assert_eq!(count("MSET a 1 b 2"), (2, Join::AllDone));
+        assert_eq!(count("MSET a 1"), (1, Join::AllDone));
+    }
+
+    #[test]
+    fn refusals_use_the_words_of_redis() {
+        let cases = [
+            ("GET", "ERR wrong number of arguments for 'get' command"),
+            ("GET a b", "ERR wrong number of arguments for 'get' command"),
+            (
+                "MSET a 1 b",
+                "ERR wrong number of arguments for 'mset' command",
+            ),
+            ("SET k v FOO", "ERR syntax error"),
+            ("SET k v NX XX", "ERR syntax error"),
+            ("SET k v EX", "ERR syntax error"),
+            ("SET k v EX 1 PX 1", "ERR syntax error"),
+            ("INCRBY k 1x", "ERR value is not an integer or out of range"),
+            (
+                "DECRBY k -9223372036854775808",
+                "ERR decrement would overflow",
+            ),
+            (
+                "FOO a b",
+                "ERR unknown command 'FOO', with args beginning with: 'a' 'b' ",
+            ),
+            (
+                "CONFIG FOO",
+                "ERR unknown subcommand 'FOO'. Try CONFIG HELP.",
+            ),
+            (
+                "CONFIG GET",
+                "ERR wrong number of arguments for 'config|get' command",
+            ),
+            (
+                "CLIENT",
+                "ERR wrong number of arguments for 'client' command",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(refusal(text), expected, "{text}");
+        }
+        let long = refusal(&format!("{} {} x", "F".repeat(300), "a".repeat(300)));
+        let name = "F".repeat(128);
+        let arg = "a".repeat(128);
+        assert_eq!(
+            long,
+            format!("ERR unknown command '{name}', with args beginning with: '{arg}' ")
+        );
+    }
+
+    /// Regression: a client of Java sends a script again, thousands of times a second and without end, where the error begins
+    /// with "ERR unknown command".
+    #[test]
+    fn what_redis_has_and_is_not_here_is_refused_in_words_of_its_own() {
+        for (text, says) in [
+            ("EVAL return 0", "scripts are not supported"),
+            ("evalsha 0123 0", "scripts are not supported"),
+            ("SETEX k 10 v", "do not expire yet"),
+            ("EXPIRE k 10", "do not expire yet"),
+            ("SCAN 0", "cannot be listed yet"),
+            ("FLUSHALL", "staves pool delete"),
+            ("WATCH k", "transactions are not supported"),
+            ("SUBSCRIBE c", "not supported"),
+        ] {
+            let said = refusal(text);
+            assert!(
+                said.contains(says) && said.ends_with("Nothing was done"),
+                "{said}"
+            );
+            assert!(!said.contains("unknown command"), "{said}");
+            assert!(lookup(text.split(' ').next().unwrap().as_bytes()).is_none());
+        }
+    }
+
+    #[test]
+    fn expiry_is_refused_and_never_ignored() {
+        for option in ["EX 10", "px 10", "EXAT 1", "PXAT 1", "KEEPTTL", "NX EX 1"] {
+            let text = refusal(&format!("SET k v {option}"));
+            assert!(text.starts_with("ERR SET option '"), "{text}");
+            assert!(text.contains("not supported yet: expiry"), "{text}");
+        }
+    }
+
+    #[test]
+    fn oversized_keys_and_values_are_refused() {
+        let key = vec![b'k'; KEY_BYTES_MAX + 1];
+        let value = vec![b'v'; VALUE_MAX + 1];
+        let refused = |args: &[&[u8]]| with(args, |c| matches!(c, Command::Refused(_)));
+        assert!(refused(&[b"GET", &key]));
+        assert!(!refused(&[b"GET", &key[1..]]));
+        assert!(refused(&[b"MGET", b"a", &key]));
+        assert!(refused(&[b"MSET", b"a", b"b", b"c", &value]));
+        assert!(refused(&[b"SET", b"a", &value]));
+        assert!(!refused(&[b"SET", b"a", &value[1..]]));
+        assert!(!refused(&[b"ECHO", &value]));
+    }
+
+    #[test]
+    fn the_rest_is_local() {
+        for text in [
+            "PING",
+            "HELLO 3",
+            "INFO",
+            "COMMAND",
+            "COMMAND DOCS get",
+            "client setinfo lib-name x",
+            "QUIT",
+        ] {
+            line(text, |command| {
+                assert!(
+                    matches!(command, Command::Local { .. }),
+                    "{text}: {command:?}"
+                );
+            });
+        }
+        line("DBSIZE", |command| {
+            assert!(matches!(command, Command::KeyCount))
+        });
+    }
+}

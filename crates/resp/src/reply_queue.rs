@@ -1,0 +1,295 @@
+//! The answers of one connection, in the order of its commands, whenever they come.
+//!
+//! While nothing is owed, answers go straight to the connection's output. A command that has to wait
+//! takes a place; what is answered after it waits behind it, as bytes.
+
+use std::collections::VecDeque;
+
+use staves_model::Time;
+use staves_wire::cache::{Answer, OwnedOp};
+
+use crate::output::{Join, Output, Protocol};
+
+/// One operation of a command.
+#[derive(Debug)]
+pub enum PartialReply {
+    /// Answered.
+    Answered(Answer),
+    /// Not yet; what to ask, should it have to be asked elsewhere.
+    Waits(OwnedOp),
+    /// Not yet, and whoever works on it has what to ask.
+    Away,
+}
+
+/// A command that waits.
+#[derive(Debug)]
+struct Place {
+    join: Join,
+    protocol: Protocol,
+    parts: Parts,
+    missing: usize,
+    /// Until when it may take.
+    deadline: Time,
+    /// Bytes that it takes while it waits: what was asked, and what was answered.
+    charged_bytes: usize,
+    /// The answers to the commands behind it, up to the next place.
+    after: Output,
+}
+
+#[derive(Debug)]
+enum Parts {
+    One(PartialReply),
+    Many(Vec<PartialReply>),
+}
+
+impl Parts {
+    fn get(&mut self, part: u32) -> Option<&mut PartialReply> {
+        match self {
+            Parts::One(one) => (part == 0).then_some(one),
+            Parts::Many(many) => many.get_mut(part as usize),
+        }
+    }
+}
+
+/// All places of one connection.
+#[derive(Debug, Default)]
+pub struct ReplyQueue {
+    /// The number of the front place.
+    first: u64,
+    queue: VecDeque<Place>,
+    /// Bytes of answers behind all places but the last.
+    behind: usize,
+    /// What all places charge_bytes.
+    charged_bytes: usize,
+}
+
+impl ReplyQueue {
+    /// How many commands wait.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The number that the next place will have.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
+    /// Where the next answer goes.
+    #[inline]
+    pub fn tail<'a>(&'a mut self, output: &'a mut Output) -> &'a mut Output {
+        match self.queue.back_mut() {
+            Some(place) => &mut place.after,
+            None => output,
+        }
+    }
+
+    /// A place for a command of one operation.
+    pub fn push_one(&mut self, join: Join, protocol: Protocol, deadline: Time, part: PartialReply) {
+        self.push(join, protocol, deadline, Parts::One(part), 1);
+    }
+
+    /// A place for a command of several operations, some of which may be answered already.
+    pub fn push_many(
+        &mut self,
+        join: Join,
+        protocol: Protocol,
+        deadline: Time,
+        parts: Vec<PartialReply>,
+    ) {
+        let missing = parts
+            .iter()
+            .filter(|p| !matches!(p, PartialReply::Answered(_)))
+            .count();
+        self.push(join, protocol, deadline, Parts::Many(parts), missing);
+    }
+
+    fn push(
+        &mut self,
+        join: Join,
+        protocol: Protocol,
+        deadline: Time,
+        parts: Parts,
+        missing: usize,
+    ) {
+        self.behind += self.queue.back().map_or(0, |last| last.after.len());
+        self.queue.push_back(Place {
+            join,
+            protocol,
+            parts,
+            missing,
+            deadline,
+            charged_bytes: 0,
+            after: Output::new(),
+        });
+    }
+
+    /// What the last command that took a place has asked, in bytes.
+    pub fn charge_bytes(&mut self, bytes: usize) {
+        if let Some(place) = self.queue.back_mut() {
+            place.charged_bytes += bytes;
+            self.charged_bytes += bytes;
+        }
+    }
+
+    /// Bytes of what the commands that wait have asked, and of their answers until now.
+    pub fn charged_bytes(&self) -> usize {
+        self.charged_bytes
+    }
+
+    /// What the operations that wait at this node's buckets ask.
+    pub fn waiting(&self) -> impl Iterator<Item = &OwnedOp> {
+        let parts = self.queue.iter().flat_map(|place| match &place.parts {
+            Parts::One(one) => std::slice::from_ref(one),
+            Parts::Many(many) => &many[..],
+        });
+        parts.filter_map(|part| match part {
+            PartialReply::Waits(op) => Some(op),
+            _ => None,
+        })
+    }
+
+    /// What an operation that waits asks, for whoever asks it elsewhere, and until when it may take.
+    pub fn send_away(&mut self, place: u64, part: u32) -> Option<(OwnedOp, Time)> {
+        let place = self.place(place)?;
+        let part = place.parts.get(part)?;
+        match std::mem::replace(part, PartialReply::Away) {
+            PartialReply::Waits(op) => Some((op, place.deadline)),
+            other => {
+                *part = other;
+                None
+            }
+        }
+    }
+
+    /// An operation's answer.
+    pub fn settle(&mut self, place: u64, part: u32, answer: Answer) {
+        let Some(place) = self.place(place) else {
+            return;
+        };
+        if let Some(part) = place.parts.get(part)
+            && !matches!(part, PartialReply::Answered(_))
+        {
+            let bytes = match &answer {
+                Answer::Value(value) => value.len(),
+                _ => 0,
+            };
+            *part = PartialReply::Answered(answer);
+            place.missing -= 1;
+            place.charged_bytes += bytes;
+            self.charged_bytes += bytes;
+        }
+    }
+
+    fn place(&mut self, place: u64) -> Option<&mut Place> {
+        let at = place.checked_sub(self.first)?;
+        self.queue.get_mut(usize::try_from(at).ok()?)
+    }
+
+    /// Moves the answers that are next to the output.
+    pub fn release(&mut self, output: &mut Output) {
+        while self.queue.front().is_some_and(|place| place.missing == 0) {
+            let Some(mut place) = self.queue.pop_front() else {
+                break;
+            };
+            self.first += 1;
+            self.charged_bytes -= place.charged_bytes;
+            match place.parts {
+                Parts::One(PartialReply::Answered(answer)) => {
+                    output.join(place.protocol, place.join, &[answer]);
+                }
+                Parts::One(_) => {}
+                Parts::Many(parts) => {
+                    let answers = parts.into_iter().filter_map(|part| match part {
+                        PartialReply::Answered(answer) => Some(answer),
+                        _ => None,
+                    });
+                    let answers: Vec<Answer> = answers.collect();
+                    output.join(place.protocol, place.join, &answers);
+                }
+            }
+            if !self.queue.is_empty() {
+                self.behind -= place.after.len();
+            }
+            if !place.after.is_empty() {
+                output.append(&mut place.after);
+            }
+        }
+    }
+
+    /// Bytes of answers that wait behind places.
+    pub fn held_bytes(&self) -> usize {
+        self.behind + self.queue.back().map_or(0, |last| last.after.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Buf;
+
+    fn written(output: &mut Output) -> String {
+        let bytes = output.copy_to_bytes(output.remaining());
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn answers_leave_in_the_order_of_the_commands() {
+        let (mut places, mut output) = (ReplyQueue::default(), Output::new());
+        places.tail(&mut output).ok();
+        assert_eq!(places.next(), 0);
+        places.push_one(Join::Plain, Protocol::Resp2, Time(5), PartialReply::Away);
+        places.tail(&mut output).integer(2);
+        let parts = vec![PartialReply::Answered(Answer::Int(1)), PartialReply::Away];
+        places.push_many(Join::Sum, Protocol::Resp2, Time(5), parts);
+        places.tail(&mut output).integer(4);
+        places.release(&mut output);
+        assert_eq!(written(&mut output), "+OK\r\n");
+        assert!(places.held_bytes() > 0);
+
+        places.settle(1, 1, Answer::Int(2));
+        places.release(&mut output);
+        assert_eq!(written(&mut output), "", "the first still waits");
+        places.settle(0, 0, Answer::Int(1));
+        places.settle(0, 0, Answer::Int(9));
+        places.release(&mut output);
+        assert_eq!(written(&mut output), ":1\r\n:2\r\n:3\r\n:4\r\n");
+        assert_eq!((places.len(), places.next()), (0, 2));
+        places.settle(0, 0, Answer::Nil);
+    }
+
+    /// Regression: what was asked by commands that waited, and answers behind an earlier one, counted as nothing: a client whose writes
+    /// waited for slow copies took a thousand times its values' size.
+    #[test]
+    fn what_waits_weighs_what_was_asked_and_answered_until_it_leaves() {
+        let (mut places, mut output) = (ReplyQueue::default(), Output::new());
+        places.charge_bytes(7);
+        assert_eq!(places.charged_bytes(), 0, "nothing waits");
+        for bytes in [1000, 50] {
+            places.push_one(Join::Plain, Protocol::Resp2, Time(5), PartialReply::Away);
+            places.charge_bytes(bytes);
+        }
+        places.settle(1, 0, Answer::Value(vec![0; 300].into()));
+        places.settle(1, 0, Answer::Value(vec![0; 300].into()));
+        places.release(&mut output);
+        assert_eq!(places.charged_bytes(), 1350);
+        places.settle(0, 0, Answer::Ok);
+        places.release(&mut output);
+        assert_eq!((places.charged_bytes(), places.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_waits_can_be_asked_elsewhere_once() {
+        let mut places = ReplyQueue::default();
+        let op = OwnedOp::Get { key: "k".into() };
+        places.push_one(
+            Join::Plain,
+            Protocol::Resp2,
+            Time(5),
+            PartialReply::Waits(op.clone()),
+        );
+        assert_eq!(places.send_away(0, 0), Some((op, Time(5))));
+        assert_eq!(places.send_away(0, 0), None);
+        assert_eq!(places.send_away(7, 0), None);
+    }
+}
