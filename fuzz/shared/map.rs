@@ -4,8 +4,8 @@ use bytes::Bytes;
 use staves_model::capacity::{Capacity, Own};
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, HASH_SLOTS, HashSlot, Holdings, Incarnation,
-    Keeper, KeeperConfig, Medium, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, PoolId, PoolKind,
-    Ring, Scheme, Time, whom_to_ping,
+    Keeper, KeeperConfig, Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, PoolId,
+    PoolKind, Ring, Scheme, Time, whom_to_ping,
 };
 use staves_wire::directory::MapAnswer;
 
@@ -121,14 +121,14 @@ pub fn beginnings() -> Vec<Change> {
 /// Others that a cluster like that may be asked for.
 pub fn proposals() -> Vec<Change> {
     let (n1, n2) = (NodeId(1), NodeId(2));
-    let life = |n: NodeId| Incarnation(n.0);
     let pin = Pin {
         dataset: "data".into(),
         path: b"genome.fa".to_vec(),
         size: 1 << 20,
         version: "v".into(),
     };
-    let member = |n: NodeId| Some((n, life(n)));
+    let life = |n: NodeId| Incarnation(n.0);
+    let member = |n: NodeId| Some(MemberId::new(n, life(n)));
     let epoch = NewEpoch {
         group: GroupId(1),
         epoch: Epoch(1),
@@ -263,7 +263,7 @@ fn go_by(map: &ClusterMap) {
         }
     }
     for group in map.groups.values() {
-        let _ = group.tolerates(|node, life| map.is_up(node, life));
+        let _ = group.tolerates(|id| map.runs(id));
         for (slot, member) in group.listed() {
             let _ = (
                 group.bucket_slot(slot),

@@ -272,8 +272,8 @@ impl World {
             let x = group.member(slot)?;
             let counted = self.nodes[node].true_time(member.promise_of(slot)?);
             let Some(other) = self
-                .node_of(x.node)
-                .filter(|n| self.nodes[*n].lives(x.incarnation))
+                .entry_of(x.id)
+                .filter(|n| self.nodes[*n].lives(x.id.incarnation))
             else {
                 continue;
             };
@@ -316,8 +316,8 @@ impl World {
         for slot in group.protectors(stream) {
             let x = group.member(slot)?;
             let Some(other) = self
-                .node_of(x.node)
-                .filter(|n| self.nodes[*n].lives(x.incarnation))
+                .entry_of(x.id)
+                .filter(|n| self.nodes[*n].lives(x.id.incarnation))
             else {
                 continue;
             };
@@ -445,7 +445,7 @@ impl World {
             .get(slot.index())
             .copied()
             .flatten()
-            .is_some_and(|x| x.is(self.nodes[node].id, self.nodes[node].incarnation));
+            .is_some_and(|x| x.id == self.nodes[node].member_id());
         if last_open.epoch > member.epoch() && !holds {
             let what = format!(
                 "I7 node {node} answers a read in {:?}, open is {:?}",
@@ -491,8 +491,8 @@ impl World {
                     of >= self.m || of == stream
                 })
                 .filter_map(|(_, x)| {
-                    self.node_of(x.node)
-                        .filter(|n| self.nodes[*n].lives(x.incarnation))
+                    self.entry_of(x.id)
+                        .filter(|n| self.nodes[*n].lives(x.id.incarnation))
                 })
                 .filter_map(|n| self.nodes[n].member.as_deref())
                 .filter(|m| m.synced() == group.epoch && self.is_of_group(m))
@@ -525,7 +525,7 @@ impl World {
                 continue;
             };
             let stays = group
-                .slot_of(n.id, n.incarnation)
+                .slot_of(n.member_id())
                 .is_some_and(|slot| slot.index() < self.m && group.retained(slot));
             if n.up && !stays && member.may_read(n.clock(self.now)) {
                 let what = format!(
@@ -562,11 +562,11 @@ impl World {
         // By the map: who is dead and not found dead yet counts.
         let stay = |gone: u32| {
             staves_model::whole_buckets(group.m, &group.last_open.members, |x| {
-                let at = self.node_of(x.node.home()).unwrap_or(hosts);
-                map.is_up(x.node, x.incarnation) && gone >> at & 1 == 0
+                let at = self.node_of(x.id.node).unwrap_or(hosts);
+                map.runs(x.id) && gone >> at & 1 == 0
             })
         };
-        let tolerates = group.tolerates(|n, i| map.is_up(n, i));
+        let tolerates = group.tolerates(|id| map.runs(id));
         if let Some(nodes) = tolerates.map(u32::from) {
             let sets = (0..1u32 << hosts).filter(|gone| gone.count_ones() == nodes);
             let fatal = sets.into_iter().find(|gone| stay(*gone) < self.m);

@@ -67,7 +67,7 @@ impl World {
         if self.rng.chance(200) {
             let (place, to) = (self.first_client() + c, self.rng.below(self.hosts() as u64));
             self.cover.count("detector: client complains");
-            self.send(place, to as usize, Packet::Complaint(about.node.home()));
+            self.send(place, to as usize, Packet::Complaint(about.id.node));
         }
     }
 
@@ -151,7 +151,7 @@ impl World {
             retry: client.attempts > 1,
             write: op.write.then_some(op.value),
         };
-        if let Some(node) = member.and_then(|x| self.node_of(x.node)) {
+        if let Some(node) = member.and_then(|x| self.entry_of(x.id)) {
             self.send(place, node, Packet::Request(request));
         }
     }

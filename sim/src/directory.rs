@@ -14,8 +14,9 @@ use staves_group::DirectoryCall;
 use staves_model::detector::Report;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Detector, Epoch, Group, Keeper, KeeperConfig, LeaseRequest,
-    Medium, Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
+    Change, ClusterId, ClusterMap, Detector, DiskId, Epoch, Group, Keeper, KeeperConfig,
+    LeaseRequest, Medium, Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme,
+    StuckReport, Time,
 };
 
 use crate::event::{Happening, Packet, Place};
@@ -48,7 +49,7 @@ pub struct Directory {
     /// The newest entry that was open.
     opened: Option<Arc<Group>>,
     /// Members that were reported, until the directory next looks.
-    stuck: BTreeSet<NodeId>,
+    stuck: BTreeSet<(NodeId, DiskId)>,
     /// The same reports, as the keeper takes them.
     pub reports: Vec<StuckReport>,
     /// The real detector of the program's directory leader, and what was reported to it.
@@ -273,11 +274,11 @@ impl World {
     fn take_report(&mut self, from: Place, epoch: Epoch, slots: Vec<MemberSlot>) {
         self.cover.count("stuck reported");
         let group = self.committed();
-        let nodes: Vec<NodeId> = slots
+        let places: Vec<_> = slots
             .iter()
-            .filter_map(|s| group.member(*s).map(|x| x.node))
+            .filter_map(|s| group.member(*s).map(|x| x.id.place()))
             .collect();
-        self.directory.stuck.extend(nodes);
+        self.directory.stuck.extend(places);
         let (group, reporter) = (self.group, self.nodes[from].id);
         if self.directory.reports.len() < 100 {
             self.directory.reports.push(StuckReport {
@@ -343,7 +344,10 @@ impl World {
             return self.keep();
         }
         let suspects = self.suspects();
-        let listed = |w: &World, n: &NodeId| w.committed().listed().any(|(_, x)| x.node == *n);
+        let listed = |w: &World, (node, disk): &(NodeId, DiskId)| {
+            let mut members = w.committed().members.iter().flatten();
+            members.any(|x| x.id.place() == (*node, *disk))
+        };
         if self.committed().open {
             let switch = !self.healing && self.rng.chance(self.profile.switched);
             let vacant = self.committed().members.iter().any(Option::is_none)
@@ -388,11 +392,11 @@ impl World {
 
     /// Whether a member's life is over.
     pub fn is_dead(&self, x: &Member) -> bool {
-        self.node_of(x.node)
-            .is_none_or(|n| !self.nodes[n].lives(x.incarnation))
+        self.entry_of(x.id)
+            .is_none_or(|n| !self.nodes[n].lives(x.id.incarnation))
     }
 
-    fn suspects(&mut self) -> BTreeSet<NodeId> {
+    fn suspects(&mut self) -> BTreeSet<(NodeId, DiskId)> {
         let mut suspects = std::mem::take(&mut self.directory.stuck);
         let group = self.committed().clone();
         for x in group
@@ -402,7 +406,7 @@ impl World {
             .flatten()
         {
             let paused = self
-                .node_of(x.node)
+                .entry_of(x.id)
                 .is_some_and(|n| self.nodes[n].paused_until > self.now);
             let chance = match () {
                 () if self.is_dead(x) => 400,
@@ -411,14 +415,14 @@ impl World {
                 () => self.profile.suspected,
             };
             if self.rng.chance(chance) {
-                suspects.insert(x.node);
+                suspects.insert(x.id.place());
             }
         }
         suspects
     }
 
     /// Proposes a new epoch without the suspects; `switch`: with another data bucket (m = 1).
-    pub fn propose(&mut self, suspects: &BTreeSet<NodeId>, switch: bool) {
+    pub fn propose(&mut self, suspects: &BTreeSet<(NodeId, DiskId)>, switch: bool) {
         let Some(new) = self.new_epoch(suspects, switch) else {
             return;
         };
@@ -445,7 +449,11 @@ impl World {
         self.entry_changed();
     }
 
-    fn new_epoch(&mut self, suspects: &BTreeSet<NodeId>, switch: bool) -> Option<NewEpoch> {
+    fn new_epoch(
+        &mut self,
+        suspects: &BTreeSet<(NodeId, DiskId)>,
+        switch: bool,
+    ) -> Option<NewEpoch> {
         let group = self.committed().clone();
         let fresh = group.last_open.epoch == Epoch(0);
         let sources = if planted(Mutant::SourcesFromCommitted) && !fresh {
@@ -465,11 +473,7 @@ impl World {
         Some(NewEpoch {
             group: group.id,
             epoch: group.epoch.next(),
-            members: plan
-                .members
-                .iter()
-                .map(|x| x.map(|x| (x.node, x.incarnation)))
-                .collect(),
+            members: plan.members.iter().map(|x| x.map(|x| x.id)).collect(),
             kept: plan.kept,
             leader,
             fresh,
@@ -489,7 +493,7 @@ impl World {
         &mut self,
         plan: &mut Plan,
         group: &Group,
-        suspects: &BTreeSet<NodeId>,
+        suspects: &BTreeSet<(NodeId, DiskId)>,
         fresh: bool,
     ) -> Option<()> {
         for slot in 0..plan.members.len() {
@@ -519,8 +523,7 @@ impl World {
             }
             let n = &self.nodes[node];
             plan.members[slot] = Some(Member {
-                node: n.id,
-                incarnation: n.incarnation,
+                id: n.member_id(),
                 complete: fresh,
             });
         }
@@ -531,15 +534,19 @@ impl World {
         &mut self,
         plan: &Plan,
         group: &Group,
-        suspects: &BTreeSet<NodeId>,
+        suspects: &BTreeSet<(NodeId, DiskId)>,
     ) -> Option<usize> {
         let free: Vec<usize> = (0..self.nodes.len())
             .filter(|n| {
-                let node = &self.nodes[*n];
-                let used = plan.members.iter().flatten().any(|x| x.node == node.id);
-                let source = group.last_open.slot_of(node.id, node.incarnation).is_some();
-                let known = self.directory.map.is_up(node.id, node.incarnation);
-                !used && !source && known && (self.healing || !suspects.contains(&node.id))
+                let id = self.nodes[*n].member_id();
+                let used = plan
+                    .members
+                    .iter()
+                    .flatten()
+                    .any(|x| x.id.place() == id.place());
+                let source = group.last_open.slot_of(id).is_some();
+                let known = self.directory.map.runs(id);
+                !used && !source && known && (self.healing || !suspects.contains(&id.place()))
             })
             .collect();
         let returning: Vec<usize> = free
@@ -553,7 +560,9 @@ impl World {
             })
             .collect();
         // Whoever proposes at random lets a node hold two now and then, though others are there.
-        let own = free.iter().filter(|n| !self.nodes[**n].id.is_shadow());
+        let own = free
+            .iter()
+            .filter(|n| !self.nodes[**n].member_id().is_second());
         let own: Vec<usize> = own.copied().collect();
         let (free, returning) = match own.is_empty() || self.rng.chance(100) {
             true => (free, returning),
@@ -581,7 +590,12 @@ struct Plan {
 }
 
 impl Plan {
-    fn keep(sources: &[Option<Member>], suspects: &BTreeSet<NodeId>, m: usize, k: usize) -> Plan {
+    fn keep(
+        sources: &[Option<Member>],
+        suspects: &BTreeSet<(NodeId, DiskId)>,
+        m: usize,
+        k: usize,
+    ) -> Plan {
         let width = m + k;
         let mut plan = Plan {
             members: vec![None; width],
@@ -595,7 +609,7 @@ impl Plan {
         }
         for (to, from) in order.into_iter().take(width).enumerate() {
             let to = if m == 1 { to } else { from };
-            let stays = sources[from].filter(|x| !suspects.contains(&x.node));
+            let stays = sources[from].filter(|x| !suspects.contains(&x.id.place()));
             if let Some(x) = stays {
                 plan.members[to] = Some(x);
                 plan.kept[to] = Some(MemberSlot(from as u8));

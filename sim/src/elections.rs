@@ -20,8 +20,8 @@ const LOAD: u64 = 120_000;
 const CALM: u64 = 70_000;
 /// In the second half of the load elections are so far apart on average, at least.
 const TERM_MIN: u64 = 1500;
-/// Longest time without a leader that works: the longest back-off, a time-out, and two elections that hold-ups spoil.
-const GAP_MAX: u64 = 7200 + 600 + 2 * 2000;
+/// Longest time without a leader that works: a few of the longest back-offs, as hold-ups spoil elections too.
+const GAP_MAX: u64 = 20_000;
 /// Longest time without a leader after a death in calm: two time-outs, as votes may be split once.
 const CALM_GAP_MAX: u64 = 1300;
 

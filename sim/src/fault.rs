@@ -120,7 +120,7 @@ impl World {
         let group = self.committed();
         let alive = |members: &[Option<staves_model::Member>]| {
             staves_model::whole_buckets(self.m as u8, members, |x| {
-                !self.is_dead(x) && self.nodes[node].id != x.node.home()
+                !self.is_dead(x) && self.nodes[node].id != x.id.node
             })
         };
         alive(&group.last_open.members).min(alive(&group.members))
@@ -229,7 +229,7 @@ impl World {
         let Some(data) = self.committed().members.first().copied().flatten() else {
             return false;
         };
-        let Some(node) = self.node_of(data.node.home()) else {
+        let Some(node) = self.node_of(data.id.node) else {
             return false;
         };
         // The detector notices, and the only source cut off again and again would never come back.
@@ -257,7 +257,7 @@ impl World {
             }
         }
         if self.committed().open {
-            let suspects = BTreeSet::from([self.nodes[node].id]);
+            let suspects = BTreeSet::from([self.nodes[node].member_id().place()]);
             self.propose(&suspects, false);
         }
     }
@@ -279,12 +279,12 @@ impl World {
         }
         self.calm_until = self.now + 800 * MS;
         if let Some(data) = group.members[0] {
-            self.propose(&BTreeSet::from([data.node]), false);
+            self.propose(&BTreeSet::from([data.id.place()]), false);
         }
         let next = self.committed().clone();
         // Nor is one that shares its node's memory with another member, or with what its node held before.
         let was_there =
-            |x: &staves_model::Member| group.listed().any(|(_, o)| o.node.home() == x.node.home());
+            |x: &staves_model::Member| group.listed().any(|(_, o)| o.id.node == x.id.node);
         let mut joiners = next.listed().filter(|(slot, _)| !next.retained(*slot));
         let shares = self.m > 1 && joiners.any(|(_, x)| was_there(x));
         let (epoch, timed) = (next.epoch, !next.open && !shares);
@@ -335,7 +335,7 @@ impl World {
     pub fn aim_at_data(&mut self) {
         let slot = self.rng.below(self.m as u64) as usize;
         let data = self.committed().members.get(slot).copied().flatten();
-        self.aim = data.and_then(|x| self.node_of(x.node.home()));
+        self.aim = data.and_then(|x| self.node_of(x.id.node));
     }
 
     /// The aimed crash: with the node go the deltas that it had sent and nobody has.

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use staves_cache::{Bucket, Options};
 use staves_group::Member;
-use staves_model::{Incarnation, NodeId};
 
 use crate::event::Place;
 use crate::kv_history::{Act, Seen};
@@ -64,26 +63,24 @@ pub enum Service {
 
 impl Seat {
     /// A new process's.
-    pub fn new(member: Member, service: Service, id: NodeId, incarnation: Incarnation) -> Seat {
+    pub fn new(member: Member, service: Service) -> Seat {
         match service {
             Service::Registers => Seat::Raw(Box::new(member)),
-            Service::Keys => Seat::Kv(Box::new(Bucket::new(options(), member, id, incarnation))),
+            Service::Keys => Seat::Kv(Box::new(Bucket::new(options(), member))),
             Service::Memory => {
                 let options = crate::memory::options();
-                let bucket = staves_memory::Bucket::new(options, member, id, incarnation);
+                let bucket = staves_memory::Bucket::new(options, member);
                 Seat::Memory(Box::new(bucket))
             }
         }
     }
 
     /// The same around what its process held before: the service begins anew.
-    pub(crate) fn begin_again(self, id: NodeId, incarnation: Incarnation) -> Seat {
+    pub(crate) fn begin_again(self) -> Seat {
         match self {
             Seat::Raw(member) => Seat::Raw(member),
-            Seat::Kv(bucket) => Seat::new(bucket.into_member(), Service::Keys, id, incarnation),
-            Seat::Memory(bucket) => {
-                Seat::new(bucket.into_member(), Service::Memory, id, incarnation)
-            }
+            Seat::Kv(bucket) => Seat::new(bucket.into_member(), Service::Keys),
+            Seat::Memory(bucket) => Seat::new(bucket.into_member(), Service::Memory),
         }
     }
 

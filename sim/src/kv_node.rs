@@ -2,7 +2,7 @@
 
 use staves_cache::{Ask, BucketEffects, Refused};
 use staves_group::Event;
-use staves_model::{Incarnation, NodeId, PAGE_BYTES};
+use staves_model::PAGE_BYTES;
 use staves_wire::cache::{Answer, Condition, Op};
 
 use crate::event::{KvRequest, Packet};
@@ -179,10 +179,8 @@ impl World {
     /// The node's process starts again over its old memory: the service begins anew around the member.
     pub(crate) fn restart_service(&mut self, node: usize) {
         self.forget_tokens(node);
-        let (id, incarnation): (NodeId, Incarnation) =
-            (self.nodes[node].id, self.nodes[node].incarnation);
         let seat = self.nodes[node].member.take();
-        self.nodes[node].member = seat.map(|seat| seat.begin_again(id, incarnation));
+        self.nodes[node].member = seat.map(Seat::begin_again);
     }
 
     /// At rest: index and pages agree everywhere, all members hold the same pages, keys and values; and
@@ -193,7 +191,7 @@ impl World {
         let mut first = None;
         for (slot, x) in group.listed() {
             let seat = self
-                .node_of(x.node)
+                .entry_of(x.id)
                 .and_then(|n| self.nodes[n].member.as_ref());
             let Some(bucket) = seat.and_then(Seat::bucket) else {
                 bad.push(format!("slot {slot} has no service"));

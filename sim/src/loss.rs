@@ -180,8 +180,8 @@ impl World {
     /// Whether the pool waits for members that can never come back with what they held.
     pub fn doomed(&self) -> bool {
         let keeps = |x: &staves_model::Member| {
-            let node = self.node_of(x.node).map(|n| &self.nodes[n]);
-            node.is_some_and(|n| n.incarnation == x.incarnation && n.member.is_some())
+            let node = self.entry_of(x.id).map(|n| &self.nodes[n]);
+            node.is_some_and(|n| n.incarnation == x.id.incarnation && n.member.is_some())
         };
         let sources = self.committed().last_open.members.iter().flatten();
         self.loss == Loss::Waits

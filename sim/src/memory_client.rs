@@ -141,7 +141,7 @@ impl World {
             attempt: client.attempts - 1,
             operation,
         };
-        if let Some(node) = data.and_then(|x| self.node_of(x.node)) {
+        if let Some(node) = data.and_then(|x| self.entry_of(x.id)) {
             self.send(place, node, Packet::MemoryRequest(request));
         }
     }

@@ -223,7 +223,7 @@ impl World {
                 .filter_map(|p| group.member(p))
                 .all(|x| {
                     let other = self
-                        .node_of(x.node)
+                        .entry_of(x.id)
                         .and_then(|n| self.nodes[n].member.as_deref());
                     other
                         .and_then(|m| m.stream(stream))

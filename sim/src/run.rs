@@ -349,7 +349,7 @@ fn at_rest(w: &mut World) {
     let group = w.committed().clone();
     let mut bad = Vec::new();
     for (slot, x) in group.listed() {
-        let Some(node) = w.node_of(x.node) else {
+        let Some(node) = w.entry_of(x.id) else {
             continue;
         };
         let Some(member) = &w.nodes[node].member else {
@@ -432,7 +432,7 @@ impl World {
 
     fn data_member(&self, stream: usize) -> Option<&staves_group::Member> {
         let x = self.committed().members.get(stream).copied().flatten()?;
-        self.node_of(x.node)
+        self.entry_of(x.id)
             .and_then(|n| self.nodes[n].member.as_deref())
     }
 
@@ -441,7 +441,7 @@ impl World {
         let group = self.committed();
         let member = |slot: usize| {
             let x = group.members.get(slot).copied().flatten()?;
-            self.nodes[self.node_of(x.node)?].member.as_deref()
+            self.nodes[self.entry_of(x.id)?].member.as_deref()
         };
         let page_of = |slot: usize, page: u32| {
             let there = member(slot).and_then(|m| m.pages()?.page(page));

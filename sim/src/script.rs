@@ -209,14 +209,11 @@ impl Script {
     pub fn commit(&mut self, nodes: &[Option<usize>]) {
         let group = self.group().clone();
         let fresh = group.last_open.epoch == Epoch(0);
-        let life = |n: &usize| {
-            let n = &self.world.nodes[*n];
-            (n.id, n.incarnation)
-        };
+        let life = |n: &usize| self.world.nodes[*n].member_id();
         let members: Vec<_> = nodes.iter().map(|n| n.as_ref().map(life)).collect();
         let kept: Vec<Option<MemberSlot>> = members
             .iter()
-            .map(|x| x.and_then(|(node, life)| group.last_open.slot_of(node, life)))
+            .map(|x| x.and_then(|id| group.last_open.slot_of(id)))
             .collect();
         let fit = |s: &usize| members[*s].is_some() && (fresh || kept[*s].is_some());
         let leader = (0..members.len())

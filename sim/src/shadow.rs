@@ -5,6 +5,7 @@
 //! right one of the two, as the program does.
 
 use staves_group::Event;
+use staves_model::DiskId;
 use staves_model::mutant::{Mutant, planted};
 use staves_wire::group::GroupEnvelope;
 
@@ -64,7 +65,7 @@ impl World {
         let kept = &mut self.nodes[shadow];
         let (member, waiting) = (kept.member.take(), std::mem::take(&mut kept.waiting));
         *kept = SimNode {
-            id: now.id.shadow(),
+            disk: DiskId::SECOND,
             member,
             waiting,
             ..now
@@ -80,10 +81,11 @@ impl World {
 
     /// Which of a node's entries a message is for.
     pub(crate) fn addressee(&mut self, node: usize, envelope: &GroupEnvelope) -> usize {
-        if envelope.to_shadow {
+        let second = envelope.to == DiskId::SECOND;
+        if second {
             self.cover.count("message to a shadow");
         }
-        match envelope.to_shadow && !planted(Mutant::ShadowsMailToHome) {
+        match second && !planted(Mutant::SecondsMailToFirst) {
             true => node + self.hosts(),
             false => node,
         }
@@ -123,7 +125,7 @@ impl World {
         }
         let data = group.members[..self.m].iter().all(Option::is_some);
         let map = &self.directory.map;
-        data && group.tolerates(|n, i| map.is_up(n, i)) >= Some(self.best_with(nodes))
+        data && group.tolerates(|id| map.runs(id)) >= Some(self.best_with(nodes))
     }
 
     // The most losses of nodes that can be borne where fewer nodes are than members: `twice` of them hold two.

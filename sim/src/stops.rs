@@ -66,7 +66,9 @@ pub struct Stops {
     /// Chance of its own, so that worlds without stops are what they are.
     rng: Rng,
     /// Of a thousand faults, how many are stops.
-    pub often: u64,
+    often: u64,
+    /// Of a thousand stops, during how many the leader changes.
+    elects: u64,
     rounds: u64,
     /// In the order in which they were given.
     permits: Vec<Permit>,
@@ -82,9 +84,11 @@ impl Stops {
     pub fn new(seed: u64, hunted: bool) -> Stops {
         let mut rng = Rng::new(seed ^ 0x5709_5709);
         let often = rng.pick(&[0, 60, 200]);
+        let elects = rng.pick(&[0, 100, 400]);
         Stops {
             rng,
             often: if hunted { 400 } else { often },
+            elects,
             rounds: 0,
             permits: Vec::new(),
         }
@@ -113,7 +117,7 @@ impl World {
                 });
             }
         }
-        if self.stops.rng.chance(400) {
+        if self.stops.rng.chance(self.stops.elects) {
             let soon = now + self.stops.rng.below(150) * MS;
             self.queue.push(soon, Happening::Elect);
         }
@@ -332,7 +336,7 @@ impl World {
             return;
         };
         let bears = |gone: &BTreeSet<NodeId>| {
-            group.tolerates(|n, life| last.map.is_up(n, life) && !gone.contains(&n.home()))
+            group.tolerates(|x| last.map.is_up(x.node, x.incarnation) && !gone.contains(&x.node))
         };
         let lost = bears(&gone).is_none() && bears(&BTreeSet::new()).is_some();
         if lost && group.names(last.node) {

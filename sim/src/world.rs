@@ -7,7 +7,7 @@ use std::time::Duration;
 use staves_erasure::Code;
 use staves_group::{Applied, Effects, Member, Options};
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Epoch, GroupId, Incarnation, NodeId, StopReply, Time};
+use staves_model::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, StopReply, Time};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 
 use crate::check::{Done, Ghost};
@@ -61,6 +61,8 @@ pub struct Profile {
 pub struct SimNode {
     /// Its id in the directory; set when its process first starts.
     pub id: NodeId,
+    /// For which of the members that the node may hold this entry stands.
+    pub disk: DiskId,
     /// Its present life.
     pub incarnation: Incarnation,
     /// Whether its process runs.
@@ -77,7 +79,7 @@ pub struct SimNode {
     pub budget: Arc<Budget>,
     /// Extents that a fault has taken away.
     pub taken: u32,
-    /// Its part in the group, or its shadow's.
+    /// Its part in the group.
     pub member: Option<Seat>,
     /// Who waits there for an answer.
     pub waiting: Waiting,
@@ -111,7 +113,7 @@ pub struct World {
     pub code: Code,
     /// The group.
     pub group: GroupId,
-    /// The nodes; with m > 1 their shadows behind them.
+    /// The nodes; with m > 1 those for their second members behind them.
     pub nodes: Vec<SimNode>,
     /// The directory's stand-in.
     pub directory: Directory,
@@ -173,6 +175,7 @@ impl SimNode {
         let arena = Arena::new(bytes).expect("a few MiB of memory for a simulated node");
         SimNode {
             id: NodeId(0),
+            disk: DiskId::MEMORY,
             incarnation: Incarnation(0),
             up: false,
             paused_until: 0,
@@ -201,6 +204,15 @@ impl SimNode {
         at.0.saturating_sub(self.offset) / 1000 * 1_000_000 / self.rate_ppm as u64 * 1000
     }
 
+    /// The identity of its member.
+    pub fn member_id(&self) -> MemberId {
+        MemberId {
+            node: self.id,
+            disk: self.disk,
+            incarnation: self.incarnation,
+        }
+    }
+
     /// Whether this life of it runs.
     pub fn lives(&self, incarnation: Incarnation) -> bool {
         self.up && self.incarnation == incarnation
@@ -213,6 +225,12 @@ impl World {
         self.nodes
             .iter()
             .position(|n| n.id == id && id != NodeId(0))
+    }
+
+    /// The entry of a member.
+    pub fn entry_of(&self, id: MemberId) -> Option<usize> {
+        let of = |n: &SimNode| n.member_id().place() == id.place() && n.id != NodeId(0);
+        self.nodes.iter().position(of)
     }
 
     /// Something that must not be.
@@ -267,10 +285,10 @@ impl World {
     pub(crate) fn make_seat(&mut self, node: usize, group: GroupId) {
         let (options, service) = (self.member_options(), self.service());
         let n = &mut self.nodes[node];
-        let (id, incarnation) = (n.id, n.incarnation);
+        let id = n.member_id();
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
-        let member = Member::new(options, group, id, incarnation, arena, budget);
-        n.member = Some(Seat::new(member, service, id, incarnation));
+        let member = Member::new(options, group, id, arena, budget);
+        n.member = Some(Seat::new(member, service));
     }
 
     /// A member's options in this world.
@@ -346,9 +364,8 @@ impl World {
 
     /// Sends what a step wants sent.
     pub(crate) fn carry_out(&mut self, node: usize, out: Effects) {
-        for (id, mut envelope) in out.sends {
+        for (id, envelope) in out.sends {
             if let Some(to) = self.node_of(id) {
-                envelope.to_shadow = id.is_shadow();
                 self.send(node, to, Packet::Group(envelope));
             }
         }

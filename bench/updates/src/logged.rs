@@ -10,7 +10,8 @@ use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use staves_group::{DirectoryCall, Effects, Event, Member, Options};
 use staves_model::{
-    Epoch, Group, GroupId, Incarnation, LastOpen, MemberSlot, NodeId, PoolId, Revision, Time,
+    Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
+    Time,
 };
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::group::{GroupEnvelope, Run, RunKind};
@@ -30,8 +31,7 @@ fn group(open: bool) -> Group {
         .map(|slot| {
             let listed = slot == STREAM as u64 || slot >= M as u64;
             listed.then_some(staves_model::Member {
-                node: NodeId(slot + 1),
-                incarnation: Incarnation(1),
+                id: MemberId::new(NodeId(slot + 1), Incarnation(1)),
                 complete: true,
             })
         })
@@ -83,8 +83,7 @@ impl Driver {
         let member = Member::new(
             options,
             GroupId(1),
-            NodeId(slot as u64 + 1),
-            Incarnation(1),
+            MemberId::new(NodeId(slot as u64 + 1), Incarnation(1)),
             Arena::new(bytes as u64).context("no memory for the arena")?,
             Arc::new(Budget::new((bytes / EXTENT_BYTES) as u32)),
         );

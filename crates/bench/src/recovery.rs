@@ -403,7 +403,7 @@ impl Town {
             let served = |id: &GroupId| {
                 let group = map.groups.get(id);
                 group.is_some_and(|g| {
-                    let up = g.listed().filter(|(_, x)| map.is_up(x.node, x.incarnation));
+                    let up = g.listed().filter(|(_, x)| map.runs(x.id));
                     g.open && up.count() == g.members.len()
                 })
             };
@@ -433,7 +433,7 @@ impl Town {
         let group = map.groups.get(&first).context("the region has no group")?;
         let data = (0..group.m).filter_map(|slot| group.member(staves_model::MemberSlot(slot)));
         let victims: Vec<NodeId> = data
-            .map(|x| x.node.home())
+            .map(|x| x.id.node)
             .filter(|node| Some(node.0) != leader)
             .take(usize::from(lost))
             .collect();
@@ -457,7 +457,7 @@ impl Town {
         let (_, region) = map.region_named(REGION).context("the region is gone")?;
         Ok(Places::of(region, self.scheme.m, |id, slot| {
             let member = map.groups.get(id).and_then(|group| group.member(slot));
-            member.is_some_and(|x| victims.contains(&x.node.home()))
+            member.is_some_and(|x| victims.contains(&x.id.node))
         }))
     }
 
@@ -475,7 +475,7 @@ impl Town {
                 group.is_some_and(|g| {
                     g.open
                         && g.listed()
-                            .filter(|(_, x)| x.complete && map.is_up(x.node, x.incarnation))
+                            .filter(|(_, x)| x.complete && map.runs(x.id))
                             .count()
                             == width
                 })

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Options};
 use staves_group::{DirectoryCall, Event, Member};
 use staves_model::{
-    Epoch, Group, GroupId, Incarnation, LastOpen, MemberSlot, NodeId, PoolId, Revision, Time,
-    hash_slot,
+    Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
+    Time, hash_slot,
 };
 use staves_store::{Arena, Budget, extents_for};
 use staves_wire::cache::{Condition, Op};
@@ -28,16 +28,15 @@ const IN_FLIGHT: usize = 4;
 
 /// An open bucket without copies: a fresh epoch, as the directory would commit and open it.
 fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
-    let (group, me, life) = (GroupId(id), NodeId(1), Incarnation(1));
+    let (group, me) = (GroupId(id), MemberId::new(NodeId(1), Incarnation(1)));
     let options = staves_group::Options {
         lease: Duration::from_secs(3600),
         ..Default::default()
     };
-    let member = Member::new(options, group, me, life, arena.clone(), budget.clone());
-    let mut bucket = Bucket::new(Options::default(), member, me, life);
+    let member = Member::new(options, group, me, arena.clone(), budget.clone());
+    let mut bucket = Bucket::new(Options::default(), member);
     let listed = Some(staves_model::Member {
-        node: me,
-        incarnation: life,
+        id: me,
         complete: true,
     });
     let mut entry = Group {
@@ -78,7 +77,7 @@ fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
     bucket.step(now, Event::Map(Arc::new(entry)), &mut out);
     let lease = Event::Lease {
         epoch: Epoch(1),
-        incarnation: life,
+        incarnation: me.incarnation,
         clock: now,
     };
     bucket.step(now, lease, &mut out);

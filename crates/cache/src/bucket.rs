@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use staves_group::{Effects, Event, Member};
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Group, Incarnation, MemberSlot, NodeId, Revision, Time};
+use staves_model::{Group, MemberSlot, Revision, Time};
 use staves_wire::cache::{Answer, Op};
 use staves_wire::group::GroupMessage;
 
@@ -56,8 +56,6 @@ pub struct Bucket {
     /// The log had no room for giving them back.
     pub(crate) orphans_wait: bool,
     pub(crate) room: Room,
-    me: NodeId,
-    incarnation: Incarnation,
     /// The newest entry of the directory that was seen, and whether it names us the data bucket.
     newest: Revision,
     chosen: bool,
@@ -83,8 +81,8 @@ pub(crate) enum Outcome {
 }
 
 impl Bucket {
-    /// A bucket around a member of a group; `me` and `incarnation` are the member's.
-    pub fn new(options: Options, member: Member, me: NodeId, incarnation: Incarnation) -> Bucket {
+    /// A bucket around a member of a group.
+    pub fn new(options: Options, member: Member) -> Bucket {
         Bucket {
             options,
             member,
@@ -97,8 +95,6 @@ impl Bucket {
             orphans: Vec::new(),
             orphans_wait: false,
             room: Room::default(),
-            me,
-            incarnation,
             newest: Revision(0),
             chosen: false,
             was_serving: false,
@@ -510,7 +506,7 @@ impl Bucket {
         if group.id == self.member.id() && group.revision >= self.newest {
             self.newest = group.revision;
             let data = group.member(MemberSlot(0));
-            self.chosen = data.is_some_and(|x| x.is(self.me, self.incarnation));
+            self.chosen = data.is_some_and(|x| x.id == self.member.me());
         }
     }
 

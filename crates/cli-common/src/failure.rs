@@ -121,6 +121,7 @@ fn of_folder(error: &StoreError) -> Own {
         StoreError::Locked { .. } => Own::FolderInUse,
         StoreError::Unreadable { .. } => Own::FolderUnusable,
         StoreError::NewerFormat { .. } => Own::FolderNewer,
+        StoreError::FormerFormat { .. } => Own::FolderUnusable,
     }
 }
 

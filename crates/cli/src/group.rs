@@ -111,7 +111,7 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
             (_, false, 0) => "starting",
             (_, false, _) => "changing",
         },
-        tolerates: group.tolerates(|node, incarnation| map.is_up(node, incarnation)),
+        tolerates: group.tolerates(|id| map.runs(id)),
         members: group
             .listed()
             .map(|(slot, member)| Member {
@@ -123,19 +123,19 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
                     (true, _) => "data",
                     (false, _) => "parity",
                 },
-                node: member.node.home().0,
+                node: member.id.node.0,
                 name: map
                     .node_of(member)
                     .map_or("?".into(), |node| node.name.clone()),
                 beside: {
                     let same = |(s, x): &(_, &staves_model::Member)| {
-                        *s != slot && x.node.home() == member.node.home()
+                        *s != slot && x.id.node == member.id.node
                     };
                     group.listed().find(same).map(|(slot, _)| slot.0)
                 },
-                up: map.is_up(member.node, member.incarnation),
+                up: map.runs(member.id),
                 // What a node that is down had is not there.
-                complete: member.complete && map.is_up(member.node, member.incarnation),
+                complete: member.complete && map.runs(member.id),
                 says: None,
             })
             .collect(),

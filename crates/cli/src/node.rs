@@ -242,7 +242,7 @@ fn told(
 fn holds(map: &ClusterMap, node: &staves_model::Node) -> usize {
     let held = map.groups.values().filter(|group| {
         let all = group.members.iter().chain(&group.last_open.members);
-        let mut nodes = all.flatten().map(|x| (x.node.home(), x.incarnation));
+        let mut nodes = all.flatten().map(|x| (x.id.node, x.id.incarnation));
         nodes.any(|held| held == (node.id, node.incarnation))
     });
     held.count()

@@ -89,9 +89,7 @@ fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut Tally) -> anyho
     let Some(pool) = map.pools.get(&group.pool) else {
         return Ok(());
     };
-    let held = whole_buckets(group.m, &group.members, |x| {
-        map.is_up(x.node, x.incarnation)
-    });
+    let held = whole_buckets(group.m, &group.members, |x| map.runs(x.id));
     let whole = group.open && held >= pool.scheme.width();
     let parity = originals(group).any(|(slot, _)| slot.0 >= group.m);
     tally.group(id, whole, parity || pool.scheme.k > 0);
@@ -314,7 +312,7 @@ impl Scrub<'_> {
     }
 
     fn difference(&self, page: u32, slot: MemberSlot, outcome: Outcome) -> Difference {
-        let node = self.group.member(slot).map(|member| member.node.home());
+        let node = self.group.member(slot).map(|member| member.id.node);
         let name = node.and_then(|node| self.map.nodes.get(&node));
         Difference {
             group: self.group.id.0,

@@ -83,8 +83,7 @@ fn owner(map: &ClusterMap, group: &Group, slot: MemberSlot) -> Option<NodeId> {
     let member = group
         .member(slot)
         .filter(|_| group.open && slot.0 < group.m)?;
-    map.is_up(member.node, member.incarnation)
-        .then_some(member.node.home())
+    map.runs(member.id).then_some(member.id.node)
 }
 
 /// The first node after this one, in the circle of ids, that is up and not to be avoided.

@@ -135,7 +135,7 @@ impl Load {
         let map = self.client.map();
         let groups = stat.groups.iter().filter_map(|id| map.groups.get(id));
         let members = groups.flat_map(|g| g.members.iter().take(g.m.into()).flatten());
-        Ok(members.map(|member| member.node.home().0).collect())
+        Ok(members.map(|member| member.id.node.0).collect())
     }
 
     /// Ends the load: each worker reads all its pages once more.

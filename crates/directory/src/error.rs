@@ -37,6 +37,16 @@ pub enum StoreError {
         /// The newest known here.
         known: u32,
     },
+    /// A former program wrote it, with members that have no disk.
+    #[error("{} has format {found} of a former program, this one reads format {known}: stop all nodes and begin with empty data folders, or run the former program", path.display())]
+    FormerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The only one known here.
+        known: u32,
+    },
 }
 
 /// What the directory's calls come back with.

@@ -23,7 +23,7 @@ use crate::types::{Applied, Proposal, Types};
 /// 4. The messages are as they were, but the map's rules let a node hold two members of a group: all who apply changes
 ///    must go by the same rules.
 /// 5. The answer to a ping says whether the node stops.
-/// 6. The calls of members are one question.
+/// 6. Members are (node, disk, life), and their calls are one question.
 pub const VERSION: u8 = 6;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.

@@ -42,8 +42,8 @@ use crate::types::{Entry, LogId, SnapshotMeta, Types, Vote};
 
 /// The file's name in the data folder.
 pub(crate) const FILE: &str = "directory.redb";
-/// The newest layout that this program writes and reads.
-const FORMAT: u32 = 1;
+/// The layout that this program writes and reads. Format 1 named members without a disk.
+const FORMAT: u32 = 2;
 /// redb's page cache. The log is in memory anyway.
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -204,7 +204,7 @@ fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> StoreError {
     }
 }
 
-/// Refuses a file of a newer program, and marks a new file as ours.
+/// Refuses a file of a newer or a former program, and marks a new file as ours.
 fn check_format(db: &Database, path: &Path) -> Result<(), StoreError> {
     let check = || -> Result<Option<u32>, redb::Error> {
         let tx = db.begin_write()?;
@@ -225,7 +225,12 @@ fn check_format(db: &Database, path: &Path) -> Result<(), StoreError> {
         Ok(found)
     };
     match check().map_err(|e| unreadable(path, &e))? {
-        Some(found) if found <= FORMAT => Ok(()),
+        Some(FORMAT) => Ok(()),
+        Some(found) if found < FORMAT => Err(StoreError::FormerFormat {
+            path: path.to_owned(),
+            found,
+            known: FORMAT,
+        }),
         Some(found) => Err(StoreError::NewerFormat {
             path: path.to_owned(),
             found,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    DirectoryCall, Label, MemberSlot, NodeId, PAGE_BYTES, Time, mutant::Mutant, mutant::planted,
+    DirectoryCall, Label, MemberId, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted,
 };
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
@@ -140,7 +140,7 @@ impl State {
                     group: ctx.group,
                     epoch: self.epoch,
                     slot: self.slot,
-                    incarnation: ctx.incarnation,
+                    incarnation: ctx.me.incarnation,
                 });
             }
             return;
@@ -261,41 +261,41 @@ impl State {
         page: u32,
         count: u32,
         urgent: bool,
-        sources: &[NodeId],
+        sources: &[MemberId],
         out: &mut Effects,
     ) {
         let held: Vec<Label> = match &self.old {
             Some(old) => (page..page + count).map(|p| old.label(p, 0)).collect(),
             None => vec![],
         };
-        for node in sources {
+        for source in sources {
             let message = GroupMessage::Get {
                 page,
                 count,
                 urgent,
                 held: held.clone(),
             };
-            out.sends.push((*node, ctx.envelope(self.epoch, message)));
+            out.sends.push(ctx.addressed(*source, self.epoch, message));
         }
     }
 
     // m = 1: one member, the data bucket first. m > 1: m members, data buckets first; or all, since any m
     // whose labels agree will do. After each request without an answer, others. A twin: its original alone.
-    fn sources(&self, all: bool) -> Vec<NodeId> {
-        let mut nodes: Vec<NodeId> = self
+    fn sources(&self, all: bool) -> Vec<MemberId> {
+        let mut members: Vec<MemberId> = self
             .view
             .listed()
             .filter(|(slot, x)| *slot != self.slot && x.complete && self.may_give(*slot))
-            .map(|(_, x)| x.node)
+            .map(|(_, x)| x.id)
             .collect();
         let m = self.shape().m;
-        if nodes.is_empty() || (all && m > 1) {
-            return nodes;
+        if members.is_empty() || (all && m > 1) {
+            return members;
         }
-        let turns = self.fill.turns as usize % nodes.len();
-        nodes.rotate_left(turns);
-        nodes.truncate(m);
-        nodes
+        let turns = self.fill.turns as usize % members.len();
+        members.rotate_left(turns);
+        members.truncate(m);
+        members
     }
 
     fn may_give(&self, slot: MemberSlot) -> bool {
@@ -389,7 +389,7 @@ impl State {
         for Made { slot, parts, .. } in with.made.into_iter().filter(|x| !x.parts.is_empty()) {
             if let Some(x) = self.view.member(slot) {
                 let message = GroupMessage::Parts { slot, parts };
-                out.sends.push((x.node, ctx.envelope(self.epoch, message)));
+                out.sends.push(ctx.addressed(x.id, self.epoch, message));
             }
         }
         all

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use staves_model::{Epoch, Label, NodeId, PAGE_BYTES, mutant::Mutant, mutant::planted};
+use staves_model::{Epoch, Label, MemberId, PAGE_BYTES, mutant::Mutant, mutant::planted};
 use staves_store::{EXTENT_PAGES, Pages};
 use staves_wire::group::{Delta, GroupMessage, Labels, PageContent, PagePart};
 
@@ -48,7 +48,7 @@ impl State {
     pub fn give(
         &mut self,
         ctx: &Ctx<'_>,
-        to: NodeId,
+        to: MemberId,
         epoch: Epoch,
         page: u32,
         count: u32,
@@ -73,7 +73,7 @@ impl State {
             slot: self.slot,
             parts,
         };
-        out.sends.push((to, ctx.envelope(self.epoch, message)));
+        out.sends.push(ctx.addressed(to, self.epoch, message));
     }
 
     // Parity applies what is stable, so its pages lag behind those of data buckets; what it lacks is in its

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use staves_model::{
-    DirectoryCall, Epoch, Group, Incarnation, MemberSlot, NodeId, Time, mutant::Mutant,
-    mutant::planted,
+    DirectoryCall, Epoch, Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted,
 };
 use staves_store::BUCKET_EXTENTS_MAX;
 use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
@@ -225,7 +224,7 @@ impl Leading {
                     released,
                 };
                 out.sends
-                    .push((member.node, ctx.envelope(self.epoch(), message)));
+                    .push(ctx.addressed(member.id, self.epoch(), message));
             }
         }
     }
@@ -249,7 +248,7 @@ impl Leading {
                 pages: plan.pages,
             };
             out.sends
-                .push((member.node, ctx.envelope(self.epoch(), message)));
+                .push(ctx.addressed(member.id, self.epoch(), message));
         }
     }
 
@@ -310,7 +309,7 @@ impl Leading {
 impl Member {
     /// The map names an epoch that is committed and not open: if this member is to lead it, begin.
     pub(crate) fn start_leading(&mut self, now: Time, group: Arc<Group>, out: &mut Effects) {
-        let mine = group.slot_of(self.me, self.incarnation) == Some(group.leader);
+        let mine = group.slot_of(self.me) == Some(group.leader);
         let newer = self
             .leading
             .as_ref()
@@ -373,10 +372,9 @@ impl Member {
     pub(crate) fn on_sealed(
         &mut self,
         now: Time,
-        from: NodeId,
+        from: MemberId,
         epoch: Epoch,
         slot: MemberSlot,
-        incarnation: Incarnation,
         streams: Vec<SealedStream>,
         want_extents: u32,
         pages: u32,
@@ -386,8 +384,7 @@ impl Member {
             return;
         };
         let member = leading.group.member(slot);
-        let retained =
-            member.is_some_and(|x| x.is(from, incarnation)) && leading.group.retained(slot);
+        let retained = member.is_some_and(|x| x.id == from) && leading.group.retained(slot);
         let m = usize::from(leading.group.m);
         let sound = streams
             .iter()
@@ -413,21 +410,16 @@ impl Member {
     pub(crate) fn on_synced(
         &mut self,
         now: Time,
-        from: NodeId,
+        from: MemberId,
         epoch: Epoch,
         slot: MemberSlot,
-        incarnation: Incarnation,
         able: bool,
         out: &mut Effects,
     ) {
         let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else {
             return;
         };
-        if leading
-            .group
-            .member(slot)
-            .is_none_or(|x| !x.is(from, incarnation))
-        {
+        if leading.group.member(slot).is_none_or(|x| x.id != from) {
             return;
         }
         if !able {
@@ -456,7 +448,7 @@ impl Leading {
                 pages: 0,
             };
             out.sends
-                .push((member.node, ctx.envelope(self.epoch(), message)));
+                .push(ctx.addressed(member.id, self.epoch(), message));
         }
     }
 }

@@ -32,7 +32,7 @@ impl State {
         clock: Time,
     ) {
         let current = epoch == self.epoch || planted(Mutant::LeaseWithoutEpoch);
-        if self.open && current && incarnation == ctx.incarnation {
+        if self.open && current && incarnation == ctx.me.incarnation {
             let until = clock + shortened(ctx.options.lease);
             self.directory_lease = self.directory_lease.max(until);
         }

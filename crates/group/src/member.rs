@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::{
-    DirectoryCall, Epoch, Group, GroupId, Incarnation, MemberSlot, NodeId, Revision, Time,
-    mutant::Mutant, mutant::planted,
+    DirectoryCall, Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision,
+    Time, mutant::Mutant, mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
@@ -144,7 +144,7 @@ pub(crate) struct State {
     pub directory_lease: Time,
     /// Asked to seal for this epoch: no new promises.
     pub sealing: Epoch,
-    pub pending_seal: Option<(NodeId, Arc<Group>, u32)>,
+    pub pending_seal: Option<(MemberId, Arc<Group>, u32)>,
     pub fill: Fill,
     pub want_extents: u32,
     pub wish: Wish,
@@ -169,10 +169,10 @@ impl State {
     }
 
     /// Whether the directory's entry has as many members and streams, and this one in its slot.
-    fn fits(&self, group: &Group, me: NodeId) -> bool {
+    fn fits(&self, group: &Group, me: MemberId) -> bool {
         self.peers.len() == group.members.len()
             && self.streams.len() == usize::from(group.m)
-            && group.member(self.slot).is_some_and(|x| x.node == me)
+            && group.slot_of(me) == Some(self.slot)
     }
 
     pub fn own(&self) -> &Stream {
@@ -194,28 +194,33 @@ impl State {
     }
 }
 
-/// Who this is, and when: what every step needs.
+/// The member's identity and the time: what every step needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Ctx<'a> {
     pub now: Time,
     pub options: &'a Options,
     pub group: GroupId,
-    pub me: NodeId,
-    pub incarnation: Incarnation,
+    pub me: MemberId,
     /// When this node last heard the directory, by rule 13; always now where the rule does not apply.
     pub quiet: bool,
 }
 
 impl Ctx<'_> {
-    pub fn envelope(&self, epoch: Epoch, message: GroupMessage) -> GroupEnvelope {
-        GroupEnvelope {
+    /// A message to a member, as [`Effects::sends`] has it.
+    pub fn addressed(
+        &self,
+        to: MemberId,
+        epoch: Epoch,
+        message: GroupMessage,
+    ) -> (NodeId, GroupEnvelope) {
+        let envelope = GroupEnvelope {
             group: self.group,
             epoch,
             from: self.me,
-            to_shadow: false,
-            incarnation: self.incarnation,
+            to: to.disk,
             message,
-        }
+        };
+        (to.node, envelope)
     }
 }
 
@@ -227,8 +232,7 @@ pub type Applied<'a> = dyn FnMut(&Pages, &Delta) + 'a;
 pub struct Member {
     pub(crate) options: Options,
     pub(crate) id: GroupId,
-    pub(crate) me: NodeId,
-    pub(crate) incarnation: Incarnation,
+    pub(crate) me: MemberId,
     pub(crate) arena: Arc<Arena>,
     pub(crate) budget: Arc<Budget>,
     newest: Revision,
@@ -247,7 +251,6 @@ macro_rules! ctx {
             options: &$member.options,
             group: $member.id,
             me: $member.me,
-            incarnation: $member.incarnation,
             quiet: $member.is_quiet($now),
         }
     };
@@ -259,8 +262,7 @@ impl Member {
     pub fn new(
         options: Options,
         id: GroupId,
-        me: NodeId,
-        incarnation: Incarnation,
+        me: MemberId,
         arena: Arc<Arena>,
         budget: Arc<Budget>,
     ) -> Member {
@@ -268,7 +270,6 @@ impl Member {
             options,
             id,
             me,
-            incarnation,
             arena,
             budget,
             newest: Revision(0),
@@ -278,6 +279,11 @@ impl Member {
             leading: None,
             old: None,
         }
+    }
+
+    /// Its identity.
+    pub fn me(&self) -> MemberId {
+        self.me
     }
 
     /// The group.
@@ -640,29 +646,14 @@ impl Member {
         match envelope.message {
             GroupMessage::Sealed {
                 slot,
-                incarnation,
                 streams,
                 want_extents,
                 pages,
             } => {
-                self.on_sealed(
-                    now,
-                    from,
-                    epoch,
-                    slot,
-                    incarnation,
-                    streams,
-                    want_extents,
-                    pages,
-                    out,
-                );
+                self.on_sealed(now, from, epoch, slot, streams, want_extents, pages, out);
             }
-            GroupMessage::Synced {
-                slot,
-                incarnation,
-                able,
-            } => {
-                self.on_synced(now, from, epoch, slot, incarnation, able, out);
+            GroupMessage::Synced { slot, able } => {
+                self.on_synced(now, from, epoch, slot, able, out);
             }
             GroupMessage::Sync {
                 group,
@@ -685,15 +676,7 @@ impl Member {
             }
             message => {
                 if let Some(state) = &mut self.state {
-                    state.message(
-                        &ctx,
-                        from,
-                        envelope.incarnation,
-                        epoch,
-                        message,
-                        out,
-                        applied,
-                    );
+                    state.message(&ctx, from, epoch, message, out, applied);
                 }
             }
         }
@@ -732,7 +715,7 @@ impl Member {
         {
             self.leading = None;
         }
-        if group.slot_of(self.me, self.incarnation).is_none() {
+        if group.slot_of(self.me).is_none() {
             self.drop_state(&group);
             return;
         }

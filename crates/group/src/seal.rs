@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::{Epoch, Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
+use staves_model::{Epoch, Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
 use staves_wire::group::{GroupMessage, SealedStream};
 
 use crate::member::{Ctx, Effects, State};
@@ -14,17 +14,17 @@ impl State {
     pub fn on_seal(
         &mut self,
         ctx: &Ctx<'_>,
-        leader: NodeId,
+        leader: MemberId,
         group: Arc<Group>,
         released: u32,
         out: &mut Effects,
     ) {
-        let Some(slot) = group.slot_of(ctx.me, ctx.incarnation) else {
+        let Some(slot) = group.slot_of(ctx.me) else {
             return;
         };
         let led = group.id == ctx.group
             && usize::from(group.m) == self.streams.len()
-            && group.member(group.leader).is_some_and(|x| x.node == leader);
+            && group.member(group.leader).is_some_and(|x| x.id == leader);
         if self.epoch > group.epoch || !group.retained(slot) || !led {
             return;
         }
@@ -63,7 +63,7 @@ impl State {
     fn report_sealed(
         &self,
         ctx: &Ctx<'_>,
-        leader: NodeId,
+        leader: MemberId,
         slot: MemberSlot,
         epoch: Epoch,
         out: &mut Effects,
@@ -84,12 +84,11 @@ impl State {
             .collect();
         let message = GroupMessage::Sealed {
             slot,
-            incarnation: ctx.incarnation,
             streams,
             want_extents: self.table.pages().reserved(),
             pages: self.table.end(),
         };
-        out.sends.push((leader, ctx.envelope(epoch, message)));
+        out.sends.push(ctx.addressed(leader, epoch, message));
     }
 
     /// See [`crate::Member::restart`].

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use staves_model::{Group, MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
+use staves_model::{Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
 use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
@@ -23,7 +23,7 @@ impl Member {
     pub(crate) fn on_sync(
         &mut self,
         now: Time,
-        leader: NodeId,
+        leader: MemberId,
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
@@ -35,11 +35,8 @@ impl Member {
         if planted(Mutant::ServeBeforeOpen) && group.open {
             return self.step(now, Event::Map(group), out, applied);
         }
-        let listed = group
-            .member(slot)
-            .is_some_and(|x| x.is(self.me, self.incarnation));
-        let led =
-            group.id == self.id && group.member(group.leader).is_some_and(|x| x.node == leader);
+        let listed = group.member(slot).is_some_and(|x| x.id == self.me);
+        let led = group.id == self.id && group.member(group.leader).is_some_and(|x| x.id == leader);
         let sound = streams.len() == usize::from(group.m)
             && fits(streams.len(), group.members.len())
             && want_extents <= BUCKET_EXTENTS_MAX
@@ -73,12 +70,8 @@ impl Member {
             }
         }
         let ctx = ctx!(self, now);
-        let message = GroupMessage::Synced {
-            slot,
-            incarnation: ctx.incarnation,
-            able,
-        };
-        out.sends.push((leader, ctx.envelope(group.epoch, message)));
+        let message = GroupMessage::Synced { slot, able };
+        out.sends.push(ctx.addressed(leader, group.epoch, message));
     }
 
     // A joiner: no state counts, the cut is its base (rule 10). What it held before may save bytes only.

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::{
-    DirectoryCall, Epoch, Incarnation, Label, MemberSlot, NodeId, Time, mutant::Mutant,
-    mutant::planted,
+    DirectoryCall, Epoch, Label, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted,
 };
 use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
@@ -217,7 +216,7 @@ impl State {
 
     // All that is owed to one parity bucket, in messages of bounded size; at least one message.
     fn send_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot, out: &mut Effects) {
-        let Some(node) = self.view.member(slot).map(|x| x.node) else {
+        let Some(to) = self.view.member(slot).map(|x| x.id) else {
             return;
         };
         let own = self.slot.index();
@@ -251,12 +250,11 @@ impl State {
                 want_extents: self.want_extents,
             };
             let (last, stable) = (stream.prefix, stream.stable);
-            let envelope = ctx.envelope(self.epoch, message);
+            let addressed = ctx.addressed(to, self.epoch, message);
             let peer = &mut self.peers[slot.index()];
             let stuck_in_place = sent == peer.sent;
             let copies = if stuck_in_place { 1 } else { copies };
-            out.sends
-                .extend(std::iter::repeat_n((node, envelope), copies));
+            out.sends.extend(std::iter::repeat_n(addressed, copies));
             peer.sent = sent;
             peer.sent_stable = stable;
             peer.sent_at = ctx.now;
@@ -356,8 +354,7 @@ impl State {
     pub fn message(
         &mut self,
         ctx: &Ctx<'_>,
-        from: NodeId,
-        incarnation: Incarnation,
+        from: MemberId,
         epoch: Epoch,
         message: GroupMessage,
         out: &mut Effects,
@@ -372,7 +369,7 @@ impl State {
                 clock,
                 want_extents,
             } => {
-                if self.accepts(from, incarnation, epoch, stream, deltas.first()) {
+                if self.accepts(from, epoch, stream, deltas.first()) {
                     let stream = usize::from(stream);
                     let carried = !deltas.is_empty();
                     // The data bucket speaks only once the directory has opened the epoch, so this one
@@ -389,7 +386,6 @@ impl State {
             }
             GroupMessage::Ack {
                 slot,
-                incarnation,
                 stream,
                 prefix,
                 gap,
@@ -397,11 +393,8 @@ impl State {
                 promise,
                 granted_extents,
             } => {
-                let current = epoch == self.epoch
-                    && self
-                        .view
-                        .member(slot)
-                        .is_some_and(|x| x.is(from, incarnation));
+                let current =
+                    epoch == self.epoch && self.view.member(slot).is_some_and(|x| x.id == from);
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
@@ -422,12 +415,12 @@ impl State {
                 urgent: _,
                 held,
             } => {
-                if self.view.listed().any(|(_, x)| x.is(from, incarnation)) {
+                if self.view.slot_of(from).is_some() {
                     self.give(ctx, from, epoch, page, count, &held, out);
                 }
             }
             GroupMessage::Parts { slot, parts } => {
-                let giver = self.view.slot_of(from, incarnation);
+                let giver = self.view.slot_of(from);
                 if epoch != self.epoch || !self.open || giver.is_none() {
                     return;
                 }
@@ -444,14 +437,7 @@ impl State {
     }
 
     // Rule 2: the envelope's epoch fences, whatever the deltas' labels say.
-    fn accepts(
-        &self,
-        from: NodeId,
-        incarnation: Incarnation,
-        epoch: Epoch,
-        stream: u8,
-        first: Option<&Delta>,
-    ) -> bool {
+    fn accepts(&self, from: MemberId, epoch: Epoch, stream: u8, first: Option<&Delta>) -> bool {
         let carried = self.shape().carries(usize::from(stream));
         if self.shape().is_data() || !carried || usize::from(stream) >= self.streams.len() {
             return false;
@@ -467,7 +453,7 @@ impl State {
             || self
                 .view
                 .member(MemberSlot(stream))
-                .is_some_and(|x| x.is(from, incarnation));
+                .is_some_and(|x| x.id == from);
         fence == self.epoch && self.synced == self.epoch && from_data
     }
 
@@ -509,7 +495,7 @@ impl State {
     fn acknowledge(
         &mut self,
         ctx: &Ctx<'_>,
-        to: NodeId,
+        to: MemberId,
         epoch: Epoch,
         stream: usize,
         (carried, last, wish): (bool, u64, u32),
@@ -544,7 +530,6 @@ impl State {
         }
         let message = GroupMessage::Ack {
             slot: self.slot,
-            incarnation: ctx.incarnation,
             stream: stream as u8,
             prefix,
             gap,
@@ -552,7 +537,7 @@ impl State {
             promise,
             granted_extents: self.table.pages().reserved().min(wanted),
         };
-        out.sends.push((to, ctx.envelope(epoch, message)));
+        out.sends.push(ctx.addressed(to, epoch, message));
     }
 
     fn acknowledged(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use staves_group::{Effects, Event, Member};
-use staves_model::{Group, Incarnation, MemberSlot, NodeId, Revision, Time};
+use staves_model::{Group, MemberSlot, Revision, Time};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Answer;
 use staves_wire::group::{GroupMessage, RequestId};
@@ -41,8 +41,6 @@ pub struct Bucket {
     pub(crate) waiters: Waiters,
     queue: Queue,
     pub(crate) room: Room,
-    me: NodeId,
-    incarnation: Incarnation,
     /// The newest entry of the directory that was seen, and the data slot that it gives us.
     newest: Revision,
     chosen: Option<MemberSlot>,
@@ -53,16 +51,14 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A bucket around a member of a group; `me` and `incarnation` are the member's.
-    pub fn new(options: Options, member: Member, me: NodeId, incarnation: Incarnation) -> Bucket {
+    /// A bucket around a member of a group.
+    pub fn new(options: Options, member: Member) -> Bucket {
         Bucket {
             options,
             member,
             waiters: Waiters::default(),
             queue: Queue::default(),
             room: Room::default(),
-            me,
-            incarnation,
             newest: Revision(0),
             chosen: None,
             served: None,
@@ -294,7 +290,7 @@ impl Bucket {
         };
         if group.id == self.member.id() && group.revision >= self.newest {
             self.newest = group.revision;
-            let slot = group.slot_of(self.me, self.incarnation);
+            let slot = group.slot_of(self.member.me());
             self.chosen = slot.filter(|slot| slot.0 < group.m);
         }
     }

@@ -359,13 +359,13 @@ impl ClusterMap {
 }
 
 impl Group {
-    /// Whether any life of this node, or of its shadow, is a member of the newest epoch or of the last open one.
+    /// Whether any life of this node is a member of the newest epoch or of the last open one.
     pub fn names(&self, node: NodeId) -> bool {
         self.members
             .iter()
             .chain(&self.last_open.members)
             .flatten()
-            .any(|x| x.node.home() == node.home())
+            .any(|x| x.id.node == node)
     }
 }
 

@@ -375,9 +375,9 @@ pub fn whom_to_ping(map: &ClusterMap, me: NodeId) -> Vec<NodeId> {
     for group in map
         .groups
         .values()
-        .filter(|g| g.members.iter().flatten().any(|x| x.node.home() == me))
+        .filter(|g| g.members.iter().flatten().any(|x| x.id.node == me))
     {
-        peers.extend(group.members.iter().flatten().map(|x| x.node.home()));
+        peers.extend(group.members.iter().flatten().map(|x| x.id.node));
     }
     // In the order of the circle, so that with very many peers each is pinged by somebody.
     for peer in circle.iter().filter(|n| peers.contains(n)) {

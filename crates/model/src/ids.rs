@@ -25,52 +25,15 @@ macro_rules! id {
     };
 }
 
-/// One `staves` process's place in the cluster. Kept across restarts where there is a data folder.
-///
-/// The directory hands out small numbers. A member of a group may also stand under the node's
-/// [shadow](NodeId::shadow): the node then holds it beside another one. To the group's members that is a
-/// node like any other; whoever asks whether the process runs, or where it is reached, asks for its
-/// [home](NodeId::home).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub u64);
-
-/// The bit that tells a node's shadow from the node.
-const SHADOW: u64 = 1 << 63;
-
-impl NodeId {
-    /// Ids of nodes are below this; what lies above has a meaning of its own.
-    pub const END: NodeId = NodeId(1 << 62);
-
-    /// The second id of the same node, under which it holds a second member of a group.
-    pub fn shadow(self) -> NodeId {
-        NodeId(self.0 | SHADOW)
-    }
-
-    /// The node itself.
-    pub fn home(self) -> NodeId {
-        NodeId(self.0 & !SHADOW)
-    }
-
-    /// Whether this is a node's shadow.
-    pub fn is_shadow(self) -> bool {
-        self != self.home()
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "n{self}")
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.is_shadow() { "'" } else { "" };
-        write!(f, "{}{mark}", self.home().0)
-    }
-}
-
+id!(
+    /// One `staves` process's place in the cluster. Kept across restarts where there is a data folder.
+    /// The directory hands out small numbers.
+    NodeId(u64), "n"
+);
+id!(
+    /// One of the disks of a node. A node without disks keeps members in memory, under the two ids below.
+    DiskId(u32), "d"
+);
 id!(
     /// Which life of a node: raised by the directory each time that the node's process starts.
     Incarnation(u64), "i"
@@ -107,6 +70,72 @@ id!(
     /// Who makes requests: one id per client (or per door of a node) and life of it.
     ClientId(u64), "c"
 );
+
+impl NodeId {
+    /// Ids of nodes are below this.
+    pub const END: NodeId = NodeId(1 << 62);
+}
+
+impl DiskId {
+    /// The node's memory.
+    pub const MEMORY: DiskId = DiskId(0);
+    /// The node's memory again, for a second member of the same group (m > 1) where nodes are too few.
+    pub const SECOND: DiskId = DiskId(1);
+}
+
+/// A member of a group: one life of a node, and the disk that holds the member's pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct MemberId {
+    /// The node.
+    pub node: NodeId,
+    /// The disk of that node.
+    pub disk: DiskId,
+    /// The life of that node. Another life is another member.
+    pub incarnation: Incarnation,
+}
+
+impl MemberId {
+    /// A member in the memory of a node.
+    pub fn new(node: NodeId, incarnation: Incarnation) -> MemberId {
+        MemberId {
+            node,
+            disk: DiskId::MEMORY,
+            incarnation,
+        }
+    }
+
+    /// The second member of the same group in the memory of the same node.
+    pub fn second(self) -> MemberId {
+        MemberId {
+            disk: DiskId::SECOND,
+            ..self
+        }
+    }
+
+    /// The node and its disk, in whatever life.
+    pub fn place(self) -> (NodeId, DiskId) {
+        (self.node, self.disk)
+    }
+
+    /// Whether it is the second member that its node holds.
+    pub fn is_second(self) -> bool {
+        self.disk == DiskId::SECOND
+    }
+}
+
+impl fmt::Debug for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{self}{:?}", self.incarnation)
+    }
+}
+
+/// The node, with a mark if it is the second member that the node holds.
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_second() { "'" } else { "" };
+        write!(f, "{}{mark}", self.node)
+    }
+}
 
 /// The cluster's own name, made at bootstrap; a node of another cluster is refused. Shown as 16 hexadecimal digits
 /// wherever it is shown.

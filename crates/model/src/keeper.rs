@@ -23,7 +23,7 @@ use std::time::Duration;
 use self::balance::Load;
 use self::plan::{Choice, Fit, Kind, View};
 use crate::change::{Change, NewEpoch};
-use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
 use crate::ring::Ring;
 use crate::time::Time;
@@ -110,7 +110,7 @@ pub struct Keeper {
     config: KeeperConfig,
     watches: BTreeMap<GroupId, Watch>,
     /// The lives of nodes that could not follow, per group.
-    unable: BTreeMap<(GroupId, NodeId, Incarnation), Unable>,
+    unable: BTreeMap<(GroupId, MemberId), Unable>,
     down_since: BTreeMap<NodeId, Time>,
     draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
@@ -287,10 +287,9 @@ impl Keeper {
                 self.homes.insert(node.id, Home { native, since });
             }
         }
-        self.unable.retain(|(group, node, incarnation), unable| {
-            unable.known_until > now
-                && map.groups.contains_key(group)
-                && map.is_up(*node, *incarnation)
+        self.unable.retain(|(group, member), unable| {
+            let known = unable.known_until > now && map.groups.contains_key(group);
+            known && map.runs(*member)
         });
         self.down_since
             .retain(|n, _| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down));
@@ -374,9 +373,8 @@ impl Keeper {
         let Some(group) = map.groups.get(&report.group) else {
             return;
         };
-        let speaks = |s: MemberSlot, x: &Member| {
-            x.node.home() == report.reporter.home() && speaks_for(group, s)
-        };
+        let speaks =
+            |s: MemberSlot, x: &Member| x.id.node == report.reporter && speaks_for(group, s);
         if report.epoch != group.epoch || !group.listed().any(|(s, x)| speaks(s, x)) {
             return;
         }
@@ -397,11 +395,11 @@ impl Keeper {
             return;
         }
         for (_, member) in news {
-            self.note_unable(now, (group.id, member.node, member.incarnation));
+            self.note_unable(now, (group.id, member.id));
         }
     }
 
-    fn note_unable(&mut self, now: Time, key: (GroupId, NodeId, Incarnation)) {
+    fn note_unable(&mut self, now: Time, key: (GroupId, MemberId)) {
         let before = self.unable.get(&key).map_or(0, |u| u.times);
         // When very many are unable at once, forgetting one costs a try in vain.
         if before == 0 && self.unable.len() >= UNABLE_MAX {
@@ -445,12 +443,13 @@ impl Keeper {
             .choices
             .get(group.bucket as usize)
             .map_or(&[][..], Vec::as_slice);
-        let choice = Choice::new(map, group, order, pool.scheme.width(), |n, i| {
-            match self.unable.get(&(group.id, n, i)) {
-                Some(u) if u.barred_until > now => Fit::Unable,
-                Some(u) if u.until > now => Fit::IfNeeded,
-                _ => Fit::Able,
-            }
+        let choice = Choice::new(map, group, order, pool.scheme.width(), |member| match self
+            .unable
+            .get(&(group.id, member))
+        {
+            Some(u) if u.barred_until > now => Fit::Unable,
+            Some(u) if u.until > now => Fit::IfNeeded,
+            _ => Fit::Able,
         });
         let view = View {
             map,
@@ -506,11 +505,11 @@ impl Keeper {
     /// address, which has one owner. A later life at another address proves nothing: the data folder may
     /// have been copied, and the process that it was copied from be cut off and serve on.
     fn may_live(&self, map: &ClusterMap, x: &Member) -> bool {
-        let later = |home: &Home| home.since > x.incarnation;
-        match map.nodes.get(&x.node.home()) {
+        let later = |home: &Home| home.since > x.id.incarnation;
+        match map.nodes.get(&x.id.node) {
             None => false, // removed, which is refused while it runs
-            Some(node) if node.incarnation == x.incarnation => true,
-            Some(_) => self.homes.get(&x.node.home()).is_none_or(later),
+            Some(node) if node.incarnation == x.id.incarnation => true,
+            Some(_) => self.homes.get(&x.id.node).is_none_or(later),
         }
     }
 

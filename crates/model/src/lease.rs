@@ -21,15 +21,15 @@ mod batch;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
 pub use batch::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest};
 
-/// Who holds a lease for what: a data slot of a group, and one life of a node.
-type Holder = (GroupId, MemberSlot, NodeId, Incarnation);
+/// The holder of a lease: a data slot of a group, and its member.
+type Holder = (GroupId, MemberSlot, MemberId);
 
 /// The book. At most one entry per data bucket and holder that lately asked; run-out ones are struck.
 #[derive(Clone, Debug)]
@@ -95,9 +95,8 @@ impl Leases {
             let Some(holders) = entitled_all(group, node, incarnation, *epoch) else {
                 continue;
             };
-            for (slot, node) in holders {
-                self.until
-                    .insert((*id, slot, node, incarnation), now + self.lease);
+            for (slot, member) in holders {
+                self.until.insert((*id, slot, member), now + self.lease);
             }
             granted.push((*id, *epoch));
         }
@@ -129,13 +128,13 @@ impl Leases {
     /// does not retain. Who is retained has sealed before its leader asks to open (GROUP rule 8), and a
     /// sealed member has let its lease go, whichever slot it has now.
     fn others(&self, group: &Group) -> impl Iterator<Item = Time> {
-        let first = (group.id, MemberSlot(0), NodeId(0), Incarnation(0));
+        let first = (group.id, MemberSlot(0), MemberId::default());
         self.until
             .range(first..)
             .take_while(|((id, ..), _)| *id == group.id)
-            .filter(|((_, _, node, incarnation), _)| {
+            .filter(|((_, _, member), _)| {
                 !group
-                    .slot_of(*node, *incarnation)
+                    .slot_of(*member)
                     .is_some_and(|slot| group.retained(slot))
             })
             .map(|(_, until)| *until)
@@ -150,18 +149,19 @@ impl Leases {
     }
 }
 
-/// The data slots for which this life of a node, and of its shadow, may have a lease. A grant names group and epoch,
+/// The data slots for which the members in this life of a node may have a lease. A grant names group and epoch,
 /// so it is for all data buckets that the node holds there, or for none.
 fn entitled_all(
     group: &Group,
     node: NodeId,
     incarnation: Incarnation,
     epoch: Epoch,
-) -> Option<Vec<(MemberSlot, NodeId)>> {
+) -> Option<Vec<(MemberSlot, MemberId)>> {
     let mut holders = Vec::new();
-    for id in [node, node.shadow()] {
-        let stood = group.last_open.slot_of(id, incarnation);
-        match entitled(group, id, incarnation, epoch) {
+    let first = MemberId::new(node, incarnation);
+    for id in [first, first.second()] {
+        let stood = group.last_open.slot_of(id);
+        match entitled(group, id, epoch) {
             Some(slot) => holders.push((slot, id)),
             None if stood.is_some_and(|slot| slot.0 < group.m) => return None,
             None => {}
@@ -170,23 +170,18 @@ fn entitled_all(
     (!holders.is_empty()).then_some(holders)
 }
 
-/// The data slot for which this life of this node may have a lease, if any: it holds the slot in the
+/// The data slot for which a member may have a lease, if any: it holds the slot in the
 /// last open epoch, that is the epoch it asks for, and a successor under way leaves it in place.
-fn entitled(
-    group: &Group,
-    node: NodeId,
-    incarnation: Incarnation,
-    epoch: Epoch,
-) -> Option<MemberSlot> {
+fn entitled(group: &Group, id: MemberId, epoch: Epoch) -> Option<MemberSlot> {
     let slot = if planted(Mutant::LeaseWithoutEpoch) {
-        group.slot_of(node, incarnation)?
+        group.slot_of(id)?
     } else {
         if epoch != group.last_open.epoch || epoch == Epoch(0) {
             return None;
         }
-        let slot = group.last_open.slot_of(node, incarnation)?;
+        let slot = group.last_open.slot_of(id)?;
         let stays = group.open
-            || (group.slot_of(node, incarnation) == Some(slot)
+            || (group.slot_of(id) == Some(slot)
                 && group.kept.get(slot.index()) == Some(&Some(slot)));
         stays.then_some(slot)?
     };

@@ -53,8 +53,8 @@ pub use files::{
     SOURCE_BYTES_MAX, STRETCH_BLOCKS, bucket_of,
 };
 pub use ids::{
-    ClientId, ClusterId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId,
-    RegionId, Revision,
+    ClientId, ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberId,
+    MemberSlot, NodeId, PoolId, RegionId, Revision,
 };
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest, Leases};

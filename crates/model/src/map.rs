@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::Holdings;
 use crate::ids::{
-    ClusterId, Epoch, GroupId, HashSlot, Incarnation, MemberSlot, NodeId, PoolId, RegionId,
-    Revision,
+    ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, MemberId, MemberSlot, NodeId, PoolId,
+    RegionId, Revision,
 };
 use crate::mutant::{Mutant, planted};
 use crate::region::Region;
@@ -129,22 +129,13 @@ impl Pool {
     }
 }
 
-/// A member of a group: one life of a node.
+/// A listed member of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The node, or its shadow where it holds a second member of the group.
-    pub node: NodeId,
-    /// Which life of it. Another life is another member.
-    pub incarnation: Incarnation,
+    /// Its identity.
+    pub id: MemberId,
     /// All its pages are done. Only complete members count towards m.
     pub complete: bool,
-}
-
-impl Member {
-    /// Whether this is that life of that node.
-    pub fn is(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.node == node && self.incarnation == incarnation
-    }
 }
 
 /// The members of the last epoch that was open: the only sources there are (GROUP rule 7).
@@ -195,16 +186,15 @@ impl Group {
         self.members.get(slot.index()).and_then(Option::as_ref)
     }
 
-    /// The slot of this life of this node in the newest committed epoch.
-    pub fn slot_of(&self, node: NodeId, incarnation: Incarnation) -> Option<MemberSlot> {
-        position(&self.members, node, incarnation)
+    /// The slot of a member in the newest committed epoch.
+    pub fn slot_of(&self, id: MemberId) -> Option<MemberSlot> {
+        position(&self.members, id)
     }
 
-    /// Whether a member of the newest epoch or of the last open one stands under this very id: the node's, or its
-    /// shadow's.
-    pub fn seats(&self, id: NodeId) -> bool {
+    /// Whether any life of this disk of this node is a member of the newest epoch or of the last open one.
+    pub fn seats(&self, node: NodeId, disk: DiskId) -> bool {
         let all = self.members.iter().chain(&self.last_open.members);
-        all.flatten().any(|x| x.node == id)
+        all.flatten().any(|x| x.id.place() == (node, disk))
     }
 
     /// The slots of the parity buckets that are listed (copies when m = 1), twins of them included.
@@ -248,22 +238,22 @@ impl Group {
 
     /// Whether a node holds two members of the newest epoch, this one among them.
     pub fn is_doubled(&self, x: &Member) -> bool {
-        let same = |(_, other): &(MemberSlot, &Member)| other.node.home() == x.node.home();
+        let same = |(_, other): &(MemberSlot, &Member)| other.id.node == x.id.node;
         self.listed().filter(same).count() > 1
     }
 
     /// How many more nodes may be lost now without losing data, whichever they are, by the complete members of the
     /// last open epoch that run. `None` if data is lost already.
-    pub fn tolerates(&self, up: impl Fn(NodeId, Incarnation) -> bool) -> Option<u8> {
+    pub fn tolerates(&self, up: impl Fn(MemberId) -> bool) -> Option<u8> {
         let source = if self.fresh && !self.open {
             &self.members
         } else {
             &self.last_open.members
         };
-        let counts = |x: &Member| x.complete && up(x.node, x.incarnation);
+        let counts = |x: &Member| x.complete && up(x.id);
         let holders = (0..).zip(source).filter_map(|(slot, x)| {
             let x = x.filter(counts)?;
-            Some((MemberSlot(slot), x.node))
+            Some((MemberSlot(slot), x.id))
         });
         nodes_to_spare(self.m, holders)
     }
@@ -274,26 +264,23 @@ impl Group {
 /// as one that the loss of two nodes takes. `None`: there are fewer than m now.
 pub(crate) fn nodes_to_spare(
     m: u8,
-    holders: impl Iterator<Item = (MemberSlot, NodeId)>,
+    holders: impl Iterator<Item = (MemberSlot, MemberId)>,
 ) -> Option<u8> {
-    let holders: Vec<(MemberSlot, NodeId)> = holders.collect();
-    let home = |node: NodeId| match planted(Mutant::ShadowTakenAsNode) {
-        true => node,
-        false => node.home(),
-    };
-    let mut held: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let apart = |id: MemberId| id.is_second() && planted(Mutant::SecondTakenAsNode);
+    let holders: Vec<_> = holders.map(|(s, id)| (s, (id.node, apart(id)))).collect();
+    let mut held: BTreeMap<_, usize> = BTreeMap::new();
     for (_, node) in &holders {
-        *held.entry(home(*node)).or_default() += 1;
+        *held.entry(*node).or_default() += 1;
     }
-    let mut of_bucket: BTreeMap<MemberSlot, NodeId> = BTreeMap::new();
-    for (slot, node) in holders {
-        let (here, bucket) = (home(node), bucket_slot(m, slot));
+    let mut of_bucket = BTreeMap::new();
+    for (slot, here) in holders {
+        let bucket = bucket_slot(m, slot);
         let known = of_bucket.entry(bucket).or_insert(here);
         if held[&here] < held[known] {
             *known = here;
         }
     }
-    let mut takes: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut takes: BTreeMap<_, usize> = BTreeMap::new();
     of_bucket
         .values()
         .for_each(|node| *takes.entry(*node).or_default() += 1);
@@ -323,20 +310,16 @@ pub fn whole_buckets(m: u8, members: &[Option<Member>], counts: impl Fn(&Member)
 const _: () = assert!(crate::scheme::M_MAX + crate::scheme::PARITY_SLOTS <= 64);
 
 impl LastOpen {
-    /// The slot of this life of this node in the last open epoch.
-    pub fn slot_of(&self, node: NodeId, incarnation: Incarnation) -> Option<MemberSlot> {
-        position(&self.members, node, incarnation)
+    /// The slot of a member in the last open epoch.
+    pub fn slot_of(&self, id: MemberId) -> Option<MemberSlot> {
+        position(&self.members, id)
     }
 }
 
-fn position(
-    members: &[Option<Member>],
-    node: NodeId,
-    incarnation: Incarnation,
-) -> Option<MemberSlot> {
+fn position(members: &[Option<Member>], id: MemberId) -> Option<MemberSlot> {
     members
         .iter()
-        .position(|x| x.as_ref().is_some_and(|x| x.is(node, incarnation)))
+        .position(|x| x.as_ref().is_some_and(|x| x.id == id))
         .map(|s| MemberSlot(s as u8))
 }
 
@@ -383,16 +366,21 @@ impl ClusterMap {
         all.find(|(_, region)| region.id == id)
     }
 
-    /// The node that a member stands on, also where it does so as the node's shadow.
+    /// The node that a member stands on.
     pub fn node_of(&self, x: &Member) -> Option<&Node> {
-        self.nodes.get(&x.node.home())
+        self.nodes.get(&x.id.node)
     }
 
-    /// Whether this life of this node, or of the node of this shadow, is believed to run.
+    /// Whether this life of this node is believed to run.
     pub fn is_up(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.nodes
-            .get(&node.home())
+            .get(&node)
             .is_some_and(|n| n.state == NodeState::Up && n.incarnation == incarnation)
+    }
+
+    /// Whether the process of a member is believed to run.
+    pub fn runs(&self, id: MemberId) -> bool {
+        self.is_up(id.node, id.incarnation)
     }
 
     /// The group that owns a hash slot of a pool.
@@ -415,17 +403,17 @@ mod tests {
         let mut seen = [0; 4];
         for _ in 0..2000 {
             let (m, nodes) = (2 + dice.below(3) as u8, 2 + dice.below(6));
-            let mut holders: Vec<(MemberSlot, NodeId)> = Vec::new();
+            let mut holders: Vec<(MemberSlot, MemberId)> = Vec::new();
             for slot in 0..m + 3 {
-                let node = NodeId(1 + dice.below(nodes));
+                let node = MemberId::new(NodeId(1 + dice.below(nodes)), Incarnation(1));
                 let held = |id| holders.iter().any(|(_, n)| *n == id);
-                let id = if held(node) { node.shadow() } else { node };
+                let id = if held(node) { node.second() } else { node };
                 if !held(id) && dice.below(8) > 0 {
                     holders.push((MemberSlot(slot), id));
                 }
             }
             let left = |gone: u64| {
-                let stays = |(_, n): &&(MemberSlot, NodeId)| gone >> n.home().0 & 1 == 0;
+                let stays = |(_, x): &&(MemberSlot, MemberId)| gone >> x.node.0 & 1 == 0;
                 holders.iter().filter(stays).count()
             };
             let bears = |t: u32| {
@@ -444,14 +432,17 @@ mod tests {
     #[test]
     fn a_twin_on_a_node_of_its_own_raises_what_is_tolerated() {
         let on = |slots: &[(u8, u64)]| {
-            let holders = slots.iter().map(|(s, n)| (MemberSlot(*s), NodeId(*n)));
+            let one = Incarnation(1);
+            let holders = slots
+                .iter()
+                .map(|(s, n)| (MemberSlot(*s), crate::testing::member_on(*n, one)));
             nodes_to_spare(2, holders)
         };
-        let shadow = NodeId(1).shadow().0;
+        let second = crate::testing::second(1);
         let twin = crate::scheme::twin(2, MemberSlot(1)).0;
-        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2)]), Some(0));
-        assert_eq!(on(&[(0, 1), (1, shadow), (2, 2), (twin, 3)]), Some(1));
-        assert_eq!(on(&[(0, 1), (1, 3), (2, 2), (twin, shadow)]), Some(1));
+        assert_eq!(on(&[(0, 1), (1, second), (2, 2)]), Some(0));
+        assert_eq!(on(&[(0, 1), (1, second), (2, 2), (twin, 3)]), Some(1));
+        assert_eq!(on(&[(0, 1), (1, 3), (2, 2), (twin, second)]), Some(1));
     }
 
     /// Row D2: which bucket a key is in never changes; which node holds the bucket is the map's.
@@ -466,8 +457,7 @@ mod tests {
             open: true,
             leader: MemberSlot(0),
             members: vec![Some(Member {
-                node: NodeId(node),
-                incarnation: Incarnation(1),
+                id: MemberId::new(NodeId(node), Incarnation(1)),
                 complete: true,
             })],
             kept: vec![None],
@@ -492,7 +482,7 @@ mod tests {
         let keys: Vec<String> = (0..1000).map(|i| format!("key:{i}")).collect();
         let bucket_of = |map: &ClusterMap, key: &String| {
             let group = map.group_of(PoolId(1), hash_slot(key.as_bytes()));
-            group.map(|g| (g.id, g.members[0].map(|x| x.node)))
+            group.map(|g| (g.id, g.members[0].map(|x| x.id.node)))
         };
         let before: Vec<_> = keys.iter().map(|k| bucket_of(&map, k)).collect();
         map.groups.insert(GroupId(3), group(3, 2));

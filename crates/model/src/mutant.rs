@@ -55,8 +55,8 @@ pub enum Mutant {
     MemoryOfTheLargestAsked = 411,
     GrantedToAll = 412,
     MissingPagesMemoryGivenBack = 413,
-    ShadowTakenAsNode = 414,
-    ShadowsMailToHome = 415,
+    SecondTakenAsNode = 414,
+    SecondsMailToFirst = 415,
     TwinSettledEarly = 416,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
@@ -142,8 +142,8 @@ impl Mutant {
         Mutant::MemoryOfTheLargestAsked,
         Mutant::GrantedToAll,
         Mutant::MissingPagesMemoryGivenBack,
-        Mutant::ShadowTakenAsNode,
-        Mutant::ShadowsMailToHome,
+        Mutant::SecondTakenAsNode,
+        Mutant::SecondsMailToFirst,
         Mutant::TwinSettledEarly,
     ];
 

@@ -32,7 +32,7 @@ impl ClusterMap {
                 continue;
             }
             let bears = |gone: &dyn Fn(NodeId) -> bool| {
-                group.tolerates(|n, life| self.is_up(n, life) && !gone(n.home()))
+                group.tolerates(|id| self.runs(id) && !gone(id.node))
             };
             let now = bears(&goes);
             let gone = |n: NodeId| n == node || goes(n);
@@ -57,7 +57,7 @@ impl ClusterMap {
     /// Whether a data bucket of the group would have no node: a lost one is made anew on a node without a part in
     /// the group, beside the one part that a node has, or on that of a parity bucket that the group can do without.
     fn is_mute(&self, group: &Group, gone: &dyn Fn(NodeId) -> bool) -> bool {
-        let there = |x: &Member| self.is_up(x.node, x.incarnation) && !gone(x.node.home());
+        let there = |x: &Member| self.runs(x.id) && !gone(x.id.node);
         let m = usize::from(group.m);
         let whole = whole_buckets(group.m, &group.members, there);
         if m == 1 || whole < m {
@@ -74,7 +74,7 @@ impl ClusterMap {
         let homeless = (0..m).filter(|slot| !answers(*slot)).count();
         let free = |n: &&Node| {
             let home = n.state == NodeState::Up && !n.draining && !gone(n.id);
-            let parts = group.listed().filter(|(_, x)| x.node.home() == n.id);
+            let parts = group.listed().filter(|(_, x)| x.id.node == n.id);
             home && parts.count() < 2
         };
         homeless > self.nodes.values().filter(free).count() + (whole - m)
@@ -241,7 +241,7 @@ mod tests {
         let mut map = cluster(3);
         map.apply(None, &create_pool("kept", "2+2", 1, false))
             .expect("new");
-        start(&mut map, &[1, 2, one.shadow().0, two.shadow().0]);
+        start(&mut map, &[1, 2, second(1), second(2)]);
         let borne = map.after_stop(one, |_| false);
         assert_eq!(borne.mute, [], "node 3 takes the bucket");
         assert_eq!(borne.refusal(&map, &map.nodes[&one]), None);

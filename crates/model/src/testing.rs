@@ -1,7 +1,7 @@
 //! Small clusters for this crate's tests.
 
 use crate::change::{Change, NewEpoch, Outcome, Refusal};
-use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Medium, PoolKind};
 use crate::scheme::Scheme;
 
@@ -66,21 +66,39 @@ pub(crate) fn create_pool(name: &str, scheme: &str, buckets: u32, may_start_empt
     }
 }
 
-/// The next epoch of a group: `members` as (node, slot it is kept from), 0 is vacant. Node lives
-/// are the present ones.
+/// The bit of a number below that stands for the second member that a node holds.
+const SECOND: u64 = 1 << 63;
+
+/// The number that stands for the second member that a node holds.
+pub(crate) const fn second(node: u64) -> u64 {
+    node | SECOND
+}
+
+/// The member that a number stands for.
+pub(crate) fn member_on(number: u64, incarnation: Incarnation) -> MemberId {
+    let id = MemberId::new(NodeId(number & !SECOND), incarnation);
+    if number & SECOND == 0 {
+        id
+    } else {
+        id.second()
+    }
+}
+
+/// The next epoch of a group: `members` as (node, slot it is kept from), 0 is vacant; see [`second`].
+/// Node lives are the present ones.
 pub(crate) fn next_epoch(map: &ClusterMap, group: u32, members: &[(u64, Option<u8>)]) -> NewEpoch {
     let group = &map.groups[&GroupId(group)];
-    let life = |n: u64| {
-        map.nodes
-            .get(&NodeId(n).home())
-            .map_or(Incarnation(0), |n| n.incarnation)
+    let member = |n: u64| {
+        let node = member_on(n, Incarnation(0)).node;
+        let life = map.nodes.get(&node).map(|n| n.incarnation);
+        member_on(n, life.unwrap_or_default())
     };
     NewEpoch {
         group: group.id,
         epoch: group.epoch.next(),
         members: members
             .iter()
-            .map(|(n, _)| (*n > 0).then(|| (NodeId(*n), life(*n))))
+            .map(|(n, _)| (*n > 0).then(|| member(*n)))
             .collect(),
         kept: members.iter().map(|(_, k)| k.map(MemberSlot)).collect(),
         leader: MemberSlot(0),

@@ -215,16 +215,17 @@ fn is_urgent(message: &GroupMessage) -> bool {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use staves_model::{Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time};
+    use staves_model::{
+        DiskId, Epoch, GroupId, Incarnation, Label, MemberId, MemberSlot, NodeId, Time,
+    };
     use staves_wire::group::{Delta, PageContent, PagePart};
 
     fn envelope(message: GroupMessage) -> GroupEnvelope {
         GroupEnvelope {
             group: GroupId(1),
             epoch: Epoch(1),
-            from: NodeId(2),
-            to_shadow: false,
-            incarnation: Incarnation(2),
+            from: MemberId::new(NodeId(2), Incarnation(2)),
+            to: DiskId::MEMORY,
             message,
         }
     }
@@ -254,7 +255,6 @@ mod tests {
     fn ack() -> GroupEnvelope {
         envelope(GroupMessage::Ack {
             slot: MemberSlot(1),
-            incarnation: Incarnation(2),
             stream: 0,
             prefix: 1,
             gap: false,

@@ -82,7 +82,7 @@ impl GroupState {
     /// What a node says of its cells of a group, as one: the first that is a member, then the other.
     pub(crate) fn joined(states: impl Iterator<Item = GroupState>) -> Option<GroupState> {
         let mut states: Vec<GroupState> = states.collect();
-        // Stable: the node itself before its shadow.
+        // Stable: the node itself before the one beside it.
         states.sort_by_key(|state| state.slot.is_none());
         let mut states = states.into_iter();
         let mut first = states.next()?;

@@ -1,7 +1,7 @@
 //! The host: all buckets of this node, and what drives them.
 //!
 //! A [`Cell`] stands for each group of the map, whether or not this node has a bucket of it, and with m > 1 one
-//! more for the second member that the node may hold as its shadow; [`Routes`] is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
+//! more for the second member that the node may hold beside it; [`Routes`] is the table from pool and hash slot to cell, replaced whole with each map that changes it, so that
 //! whoever routes by it takes no lock that another takes for long. Events come from other nodes'
 //! messages, from the clock ([`Host::tick`]), from the map ([`Host::follow`]) and from the directory's
 //! leader ([`Host::heard`]); what the machines want done leaves through `peers` and `calls`.
@@ -27,8 +27,8 @@ use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, Epoch, Group, GroupId, HashSlot, NodeId, NodeState, Pool, PoolId,
-    PoolKind, Time,
+    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, NodeState, Pool,
+    PoolId, PoolKind, Time,
 };
 use staves_net::Peers;
 use staves_store::{Arena, Budget, EXTENT_BYTES};
@@ -107,8 +107,8 @@ pub(crate) struct Routes {
 #[derive(Clone, Debug)]
 struct Places {
     home: Arc<Cell>,
-    /// Of the node's shadow, with m > 1.
-    shadow: Option<Arc<Cell>>,
+    /// Of the second member, with m > 1.
+    second: Option<Arc<Cell>>,
 }
 
 /// One pool's cells, by bucket.
@@ -116,8 +116,8 @@ struct Places {
 pub(crate) struct PoolRoutes {
     pub(crate) id: PoolId,
     pub(crate) cells: Vec<Arc<Cell>>,
-    /// Those of the node's shadow, with m > 1.
-    pub(crate) shadows: Vec<Arc<Cell>>,
+    /// Those of second members, with m > 1.
+    pub(crate) seconds: Vec<Arc<Cell>>,
     pub(crate) budget: Arc<Budget>,
 }
 
@@ -130,12 +130,13 @@ impl PoolRoutes {
 }
 
 impl Routes {
-    /// A group's cell of the node itself, or of its shadow.
-    pub(crate) fn cell(&self, group: GroupId, shadow: bool) -> Option<&Arc<Cell>> {
+    /// The cell of a group for the member on a disk of the node.
+    pub(crate) fn cell(&self, group: GroupId, disk: DiskId) -> Option<&Arc<Cell>> {
         let places = self.cells.get(&group)?;
-        match shadow {
-            false => Some(&places.home),
-            true => places.shadow.as_ref(),
+        match disk {
+            DiskId::MEMORY => Some(&places.home),
+            DiskId::SECOND => places.second.as_ref(),
+            _ => None,
         }
     }
 
@@ -163,7 +164,7 @@ impl Routes {
 
 impl Places {
     fn all(&self) -> impl Iterator<Item = &Arc<Cell>> {
-        std::iter::once(&self.home).chain(&self.shadow)
+        std::iter::once(&self.home).chain(&self.second)
     }
 }
 
@@ -251,9 +252,7 @@ impl Host {
                 self.tell_group(cell, now, group, &new);
             }
         }
-        let gone = old
-            .cells()
-            .filter(|c| new.cell(c.group, c.shadow).is_none());
+        let gone = old.cells().filter(|c| new.cell(c.group, c.disk).is_none());
         gone.for_each(|cell| cell.clear());
         self.peers.flush();
         self.lease_wake.notify_one();
@@ -287,8 +286,8 @@ impl Host {
         let pools: BTreeMap<PoolId, PoolRoutes> = each.collect();
         let places = |pool: &PoolRoutes| {
             let of = |(at, home): (usize, &Arc<Cell>)| {
-                let (home, shadow) = (home.clone(), pool.shadows.get(at).cloned());
-                (home.group, Places { home, shadow })
+                let (home, second) = (home.clone(), pool.seconds.get(at).cloned());
+                (home.group, Places { home, second })
             };
             pool.cells.iter().enumerate().map(of).collect::<Vec<_>>()
         };
@@ -314,41 +313,42 @@ impl Host {
             }
             None => Arc::new(Budget::new(extents)),
         };
-        let cells = |shadow| {
+        let cells = |disk| {
             let cell = move |id: &GroupId| {
-                let fresh = || Arc::new(Cell::new(*id, shadow, self.lane(*id, shadow)));
-                old.cell(*id, shadow).cloned().unwrap_or_else(fresh)
+                let fresh = || Arc::new(Cell::new(*id, disk, self.lane(*id, disk)));
+                old.cell(*id, disk).cloned().unwrap_or_else(fresh)
             };
             pool.groups.iter().map(cell)
         };
         let may_have_two = pool.scheme.m > 1;
         PoolRoutes {
             id: pool.id,
-            cells: cells(false).collect(),
-            shadows: cells(true).filter(|_| may_have_two).collect(),
+            cells: cells(DiskId::MEMORY).collect(),
+            seconds: cells(DiskId::SECOND).filter(|_| may_have_two).collect(),
             budget,
         }
     }
 
-    fn lane(&self, group: GroupId, shadow: bool) -> Lane {
-        let apart = u64::from(group.0) | u64::from(shadow) << 32;
+    fn lane(&self, group: GroupId, disk: DiskId) -> Lane {
+        let apart = u64::from(group.0) | u64::from(disk.0) << 32;
         let client = self.lane_clients.wrapping_add(apart);
         Lane::new(ClientId(client.max(1)), self.lanes_began)
     }
 
     /// The directory's entry of a group has changed.
     fn tell_group(&self, cell: &Cell, now: Time, group: &Group, routes: &Routes) {
-        if group.seats(self.id_of(cell)) {
+        if group.seats(self.life.node, cell.disk) {
             self.found(cell, routes, now);
         }
         cell.step(self, now, Event::Map(Arc::new(group.clone())));
     }
 
-    /// Under which id a cell's member stands.
-    fn id_of(&self, cell: &Cell) -> NodeId {
-        match cell.shadow {
-            false => self.life.node,
-            true => self.life.node.shadow(),
+    /// The identity of a cell's member.
+    fn id_of(&self, cell: &Cell) -> MemberId {
+        MemberId {
+            node: self.life.node,
+            disk: cell.disk,
+            incarnation: self.life.incarnation,
         }
     }
 
@@ -361,7 +361,7 @@ impl Host {
     }
 
     /// An empty bucket for a group of a pool.
-    fn bucket(&self, group: GroupId, me: NodeId, routes: &Routes, now: Time) -> Option<Bucket> {
+    fn bucket(&self, group: GroupId, me: MemberId, routes: &Routes, now: Time) -> Option<Bucket> {
         let pool = routes.map.groups.get(&group)?.pool;
         let pool = routes.map.pools.get(&pool)?;
         let budget = routes.pools.get(&pool.id)?.budget.clone();
@@ -369,16 +369,15 @@ impl Host {
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
-        let incarnation = self.life.incarnation;
-        let member = Member::new(options, group, me, incarnation, self.arena.clone(), budget);
+        let member = Member::new(options, group, me, self.arena.clone(), budget);
         let mut bucket = match &pool.kind {
             PoolKind::Cache => {
                 let options = self.options.cache.clone();
-                Bucket::Cache(staves_cache::Bucket::new(options, member, me, incarnation))
+                Bucket::Cache(staves_cache::Bucket::new(options, member))
             }
             PoolKind::Memory { .. } => {
                 let options = self.options.memory.clone();
-                Bucket::Memory(staves_memory::Bucket::new(options, member, me, incarnation))
+                Bucket::Memory(staves_memory::Bucket::new(options, member))
             }
             PoolKind::Files(_) => return None, // it has no groups
         };
@@ -398,8 +397,11 @@ impl Host {
     }
 
     fn receive_one(&self, routes: &Routes, envelope: GroupEnvelope) {
-        let to_shadow = envelope.to_shadow && !planted(Mutant::ShadowsMailToHome);
-        let Some(cell) = routes.cell(envelope.group, to_shadow) else {
+        let disk = match planted(Mutant::SecondsMailToFirst) {
+            true => DiskId::MEMORY,
+            false => envelope.to,
+        };
+        let Some(cell) = routes.cell(envelope.group, disk) else {
             return; // a newer map than ours; the sender says it again
         };
         let now = self.clock.now();
@@ -428,7 +430,7 @@ impl Host {
                 continue;
             };
             let entry = routes.map.groups.get(&cell.group);
-            let listed = entry.is_some_and(|g| g.seats(self.id_of(cell)));
+            let listed = entry.is_some_and(|g| g.seats(self.life.node, cell.disk));
             if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
                 state.idle_since = None;
             } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
 use staves_model::{
-    Change, ClusterMap, Holder, Holdings, Incarnation, MemberSlot, NodeId, NodeState,
+    Change, ClusterMap, Holder, Holdings, Incarnation, MemberId, MemberSlot, NodeId, NodeState,
 };
 
 use crate::node::Running;
@@ -84,7 +84,7 @@ fn serves(map: &ClusterMap, running: &Running) -> bool {
     let life = running.host.life;
     let mine = |g: &staves_model::Group| {
         let serves = g.member(MemberSlot(0)).filter(|_| g.m == 1);
-        serves.is_some_and(|x| x.is(life.node, life.incarnation))
+        serves.is_some_and(|x| x.id == MemberId::new(life.node, life.incarnation))
     };
     map.groups.values().any(mine)
 }

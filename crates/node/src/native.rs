@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
-use staves_model::{Change, ClusterMap, NodeId, NodeState, PoolKind, Scheme};
+use staves_model::{Change, ClusterMap, MemberId, NodeId, NodeState, PoolKind, Scheme};
 use staves_net::{Handler, NetError, PeerInfo, Reply};
 use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
@@ -199,7 +199,7 @@ fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
             let Some(held) = map
                 .groups
                 .get(group)
-                .and_then(|g| g.slot_of(node.id, node.incarnation))
+                .and_then(|g| g.slot_of(MemberId::new(node.id, node.incarnation)))
             else {
                 continue;
             };
@@ -572,7 +572,7 @@ mod tests {
         for (name, may_start_empty) in [("cache", true), ("kept", false)] {
             map.apply(None, &pool(name, may_start_empty)).expect("new");
             let group = *map.groups.keys().next_back().expect("one");
-            let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+            let life = |n| Some(MemberId::new(NodeId(n), map.nodes[&NodeId(n)].incarnation));
             let epoch = staves_model::NewEpoch {
                 group,
                 epoch: staves_model::Epoch(1),

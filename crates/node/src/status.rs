@@ -543,9 +543,7 @@ impl StatusReport {
 fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> NodeStatus {
     let (mut primaries, mut copies, mut filling, mut depending) = (0, 0, 0, 0);
     for group in map.groups.values() {
-        let here = |x: &&Member| {
-            x.is(node.id, node.incarnation) || x.is(node.id.shadow(), node.incarnation)
-        };
+        let here = |x: &&Member| (x.id.node, x.id.incarnation) == (node.id, node.incarnation);
         let sources = group.last_open.members.iter().flatten();
         let listed: Vec<_> = group.listed().filter(|(_, x)| here(x)).collect();
         depending += u32::from(listed.len() + sources.filter(here).count() > 0);
@@ -623,10 +621,10 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
     for group in groups() {
         let condition = condition(map, group, width);
-        status.doubled += u32::from(group.listed().any(|(_, x)| x.node.is_shadow()));
+        status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
         status.unanswered += u32::from(waits::unanswered(map, group));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
-        *least = (*least).min(group.tolerates(|n, i| map.is_up(n, i)));
+        *least = (*least).min(group.tolerates(|id| map.runs(id)));
         match condition {
             Condition::Whole => status.whole += 1,
             Condition::Short => status.short += 1,
@@ -677,7 +675,7 @@ enum Condition {
 }
 
 fn condition(map: &ClusterMap, group: &Group, width: usize) -> Condition {
-    let is_up = |x: &Member| map.is_up(x.node, x.incarnation);
+    let is_up = |x: &Member| map.runs(x.id);
     let data = group.members.iter().take(usize::from(group.m));
     let served = data.flatten().filter(|x| is_up(x)).count() == usize::from(group.m);
     let complete = whole_buckets(group.m, &group.members, is_up);

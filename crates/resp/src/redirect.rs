@@ -49,8 +49,8 @@ pub(super) fn owner<'a>(map: &'a ClusterMap, pool: &Pool, bucket: usize) -> Opti
         return None;
     }
     Some(Owner {
-        node: map.nodes.get(&data.node)?,
-        up: map.is_up(data.node, data.incarnation),
+        node: map.node_of(&data)?,
+        up: map.runs(data.id),
         open: group.open,
     })
 }

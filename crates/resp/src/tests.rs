@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Buf;
 use staves_model::{
     ClusterId, ClusterMap, Epoch, Group, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member,
-    MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Scheme,
+    MemberId, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Scheme,
 };
 
 use super::*;
@@ -31,8 +31,7 @@ fn node(id: u64) -> Node {
 fn group(id: u32, nodes: &[u64]) -> Group {
     let member = |n: &u64| {
         Some(Member {
-            node: NodeId(*n),
-            incarnation: Incarnation(*n),
+            id: MemberId::new(NodeId(*n), Incarnation(*n)),
             complete: true,
         })
     };

@@ -12,8 +12,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use staves_model::change::GROUPS_MAX;
 use staves_model::{
-    ClientId, ClusterId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, K_MAX, Label,
-    M_MAX, MemberSlot, NodeId, Pool, PoolId, Revision, Time, slots_max,
+    ClientId, ClusterId, DiskId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, K_MAX,
+    Label, M_MAX, MemberSlot, NodeId, Pool, PoolId, Revision, Time, slots_max,
 };
 use std::sync::Arc;
 
@@ -191,7 +191,7 @@ macro_rules! newtype {
 }
 
 newtype! {
-    ClientId; ClusterId; Epoch; GroupId; Incarnation; MemberSlot; NodeId; PoolId; Revision; Time;
+    ClientId; ClusterId; DiskId; Epoch; GroupId; Incarnation; MemberSlot; NodeId; PoolId; Revision; Time;
 }
 
 impl Wire for HashSlot {

@@ -36,14 +36,15 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 1;
+pub const VERSION_MIN: u8 = 4;
 /// The highest. What each brought:
 ///
 /// 1. The first.
 /// 2. `cache-answers` says above which number to draw; the codes `clock-ahead` and `answer-gone`;
 ///    the messages of regions, of a group's state and of its pages.
 /// 3. The messages of files.
-pub const VERSION_MAX: u8 = 3;
+/// 4. Members are named by node, disk and life, in `group` and in the map: older versions cannot read either.
+pub const VERSION_MAX: u8 = 4;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

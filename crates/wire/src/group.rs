@@ -3,7 +3,7 @@
 mod codec;
 
 use bytes::Bytes;
-use staves_model::{ClientId, Epoch, Group, GroupId, Incarnation, Label, MemberSlot, NodeId, Time};
+use staves_model::{ClientId, DiskId, Epoch, Group, GroupId, Label, MemberId, MemberSlot, Time};
 use std::sync::Arc;
 
 /// A client's name for one of its requests. A retry carries the same.
@@ -207,8 +207,6 @@ pub enum GroupMessage {
     Ack {
         /// The parity's member slot.
         slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
         /// Whose stream.
         stream: u8,
         /// Every delta up to here was received.
@@ -233,8 +231,6 @@ pub enum GroupMessage {
     Sealed {
         /// Its member slot in the epoch being made.
         slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
         /// What it holds of each stream that it keeps.
         streams: Vec<SealedStream>,
         /// Extents that it has reserved, so that joiners reserve as many as they need.
@@ -259,8 +255,6 @@ pub enum GroupMessage {
     Synced {
         /// Its member slot.
         slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
         /// False: it could not reserve the memory that the bucket needs; leave it out.
         able: bool,
     },
@@ -307,12 +301,10 @@ pub struct GroupEnvelope {
     pub group: GroupId,
     /// The sender's epoch.
     pub epoch: Epoch,
-    /// The sender: a node, or its shadow.
-    pub from: NodeId,
-    /// For the receiver's shadow: the second member of the group that the node holds.
-    pub to_shadow: bool,
-    /// The sender's life.
-    pub incarnation: Incarnation,
+    /// The sender.
+    pub from: MemberId,
+    /// The receiver's disk: a node may hold two members of a group.
+    pub to: DiskId,
     /// The message.
     pub message: GroupMessage,
 }

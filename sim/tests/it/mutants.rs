@@ -116,8 +116,8 @@ hunts! {
     equal_labels_of_two_streams_taken_as_one_are_found: EqualLabelsTakenAsOne, 3 + 2, mixed, 80;
     an_epoch_that_asks_all_for_the_largest_memory_is_found: MemoryOfTheLargestAsked, 2 + 1, mixed, 15;
     memory_of_missing_pages_given_back_is_found: MissingPagesMemoryGivenBack, 2 + 2, mixed, 20;
-    a_loss_of_two_members_with_one_node_taken_for_one_is_found: ShadowTakenAsNode, 2 + 2, mixed, 40;
-    a_shadows_messages_given_to_its_node_are_found: ShadowsMailToHome, 4 + 2, mixed, 60;
+    a_loss_of_two_members_with_one_node_taken_for_one_is_found: SecondTakenAsNode, 2 + 2, mixed, 40;
+    a_shadows_messages_given_to_its_node_are_found: SecondsMailToFirst, 4 + 2, mixed, 60;
     a_twin_settled_before_it_is_complete_is_found: TwinSettledEarly, 4 + 2, mixed, 80;
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use staves_cache::{Ask, Bucket, BucketEffects, Options, Refused};
 use staves_group::{DirectoryCall, Event, Member as GroupMember};
 use staves_model::{
-    ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberSlot, NodeId, PoolId,
-    Revision, Time,
+    ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
+    PoolId, Revision, Time,
 };
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::cache::{Answer, Op};
@@ -47,10 +47,13 @@ pub fn small_options() -> Options {
     }
 }
 
+fn id(node: usize) -> MemberId {
+    MemberId::new(NodeId(node as u64), Incarnation(1))
+}
+
 fn member(node: usize, complete: bool) -> Option<Member> {
     Some(Member {
-        node: NodeId(node as u64),
-        incarnation: Incarnation(1),
+        id: id(node),
         complete,
     })
 }
@@ -72,10 +75,9 @@ impl Cluster {
         let budgets: Vec<_> = (0..nodes).map(|_| Arc::new(Budget::new(extents))).collect();
         let bucket = |node: usize| {
             let arena = Arena::new(u64::from(extents) * EXTENT_BYTES as u64).unwrap();
-            let (me, life) = (NodeId(node as u64), Incarnation(1));
             let budget = budgets[node].clone();
-            let member = GroupMember::new(group_options.clone(), GROUP, me, life, arena, budget);
-            Bucket::new(options.clone(), member, me, life)
+            let member = GroupMember::new(group_options.clone(), GROUP, id(node), arena, budget);
+            Bucket::new(options.clone(), member)
         };
         let group = Group {
             id: GROUP,
@@ -112,7 +114,7 @@ impl Cluster {
     }
 
     pub fn data(&self) -> usize {
-        self.group.members[0].as_ref().unwrap().node.0 as usize
+        self.group.members[0].as_ref().unwrap().id.node.0 as usize
     }
 
     pub fn bucket(&mut self) -> &mut Bucket {
@@ -123,10 +125,7 @@ impl Cluster {
     /// Commits the next epoch with these nodes in slots 0, 1, ...; those of the last open epoch are kept.
     pub fn change(&mut self, nodes: &[usize]) {
         let old = self.group.last_open.clone();
-        let kept: Vec<_> = nodes
-            .iter()
-            .map(|n| old.slot_of(NodeId(*n as u64), Incarnation(1)))
-            .collect();
+        let kept: Vec<_> = nodes.iter().map(|n| old.slot_of(id(*n))).collect();
         self.group.epoch = self.group.epoch.next();
         self.group.revision = self.group.revision.next();
         self.group.open = false;
@@ -235,7 +234,7 @@ impl Cluster {
                     _ => {}
                 }
             }
-            let (to, from) = (to.0 as usize, envelope.from.0 as usize);
+            let (to, from) = (to.0 as usize, envelope.from.node.0 as usize);
             if !self.cut_off.contains(&to) && !self.cut_off.contains(&from) {
                 self.step(to, Event::Message(envelope));
             }

@@ -53,7 +53,7 @@ impl<'a> Taken<'a> {
         let (mut who, mut asks) = (Vec::new(), Vec::new());
         for group in region.groups().filter_map(|id| map.groups.get(&id)) {
             for (slot, member) in group.listed() {
-                if let Some(node) = map.nodes.get(&member.node.home()) {
+                if let Some(node) = map.nodes.get(&member.id.node) {
                     let message = Message::GroupState(GroupTarget { group: group.id });
                     who.push((group.id, slot));
                     asks.push((node.native.clone(), message));
@@ -133,7 +133,7 @@ impl<'a> Taken<'a> {
         for group in self.groups() {
             for slot in group.parity_slots() {
                 if let Some(member) = group.member(slot) {
-                    room.give(member.node.home(), self.bytes_of(group, slot));
+                    room.give(member.id.node, self.bytes_of(group, slot));
                 }
             }
         }
@@ -151,7 +151,7 @@ impl<'a> Taken<'a> {
                 let then = now.max(then.next_multiple_of(EXTENT_BYTES as u64));
                 largest = largest.max(then);
                 if let Some(member) = group.member(slot) {
-                    *more.entry(member.node.home()).or_default() += then - now;
+                    *more.entry(member.id.node).or_default() += then - now;
                 }
             }
             sizes.push((group, largest));
@@ -184,7 +184,7 @@ impl<'a> Taken<'a> {
 
     /// Why the region's parity is not all there yet, and what to do.
     pub fn why_unprotected(&self, room: Room) -> String {
-        let is_up = |x: &Member| self.map.is_up(x.node, x.incarnation);
+        let is_up = |x: &Member| self.map.runs(x.id);
         let down = |n: &&Node| n.state == NodeState::Down;
         let nodes: Vec<&str> = self
             .map
@@ -238,7 +238,7 @@ impl<'a> Taken<'a> {
             let data = (0..group.m).map(|slot| self.bytes_of(group, MemberSlot(slot)));
             let size = data.max().unwrap_or(0);
             let members = parity.saturating_sub(there);
-            let in_group = |node| group.listed().any(|(_, x)| x.node.home() == node);
+            let in_group = |node| group.listed().any(|(_, x)| x.id.node == node);
             bill.needs += members as u64 * size;
             bill.missing += room.place(size, members, in_group);
         }
@@ -248,12 +248,12 @@ impl<'a> Taken<'a> {
 
 fn holds_data(group: &Group, node: NodeId) -> bool {
     let data = (0..group.m).filter_map(|slot| group.member(MemberSlot(slot)));
-    data.into_iter().any(|x| x.node.home() == node)
+    data.into_iter().any(|x| x.id.node == node)
 }
 
 fn holds_parity(group: &Group, node: NodeId) -> bool {
     let parity = group.parity_slots().filter_map(|slot| group.member(slot));
-    parity.into_iter().any(|x| x.node.home() == node)
+    parity.into_iter().any(|x| x.id.node == node)
 }
 
 /// Chunks of each data bucket that a load touches.
@@ -319,7 +319,12 @@ mod tests {
             return map;
         }
         let (group, epoch) = (GroupId(1), Epoch(1));
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let new = NewEpoch {
             group,
             epoch,
@@ -418,7 +423,12 @@ mod tests {
             size_bytes: 256 * MIB,
         };
         map.apply(None, &grown).expect("sound");
-        let life = |n: u64| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n: u64| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let new = [(1, [1, 2, 4]), (2, [4, 1, 3])].map(|(group, nodes)| NewEpoch {
             group: GroupId(group),
             epoch: Epoch(1),

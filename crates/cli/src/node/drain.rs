@@ -66,7 +66,7 @@ pub fn room_elsewhere(map: &ClusterMap, report: &StatusReport, node: &Node) -> O
     let mut gone = map.clone();
     gone.nodes.get_mut(&node.id)?.draining = true;
     map.pools.values().find_map(|pool| {
-        let in_group = |group: &Group, id: NodeId| group.listed().any(|(_, x)| x.node.home() == id);
+        let in_group = |group: &Group, id: NodeId| group.listed().any(|(_, x)| x.id.node == id);
         let groups = pool.groups.iter().filter_map(|id| map.groups.get(id));
         let held: Vec<&Group> = groups.filter(|group| in_group(group, node.id)).collect();
         let pools = &row.facts.as_ref()?.pools;
@@ -202,7 +202,12 @@ pub(super) mod tests {
         };
         map.apply(None, &region).expect("new");
         let group = *map.groups.keys().next().expect("one");
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let epoch = Epoch(1);
         let new = NewEpoch {
             group,
@@ -295,7 +300,12 @@ pub(super) mod tests {
         let mut map = map(4);
         map.apply(None, &cache("cache")).expect("new");
         let group = *map.groups.keys().last().expect("the cache's");
-        let life = |n| Some((NodeId(n), map.nodes[&NodeId(n)].incarnation));
+        let life = |n| {
+            Some(staves_model::MemberId::new(
+                NodeId(n),
+                map.nodes[&NodeId(n)].incarnation,
+            ))
+        };
         let epoch = Epoch(1);
         let new = NewEpoch {
             group,

@@ -1,6 +1,6 @@
 //! Whether what a node holds can be made anew once it has stopped.
 
-use staves_model::{ClusterMap, Group, Member, MemberSlot, Node, NodeId, NodeState, whole_buckets};
+use staves_model::{ClusterMap, Group, MemberSlot, Node, NodeId, NodeState, whole_buckets};
 use staves_node::status::StatusReport;
 
 use super::drain::told_of_stuck;
@@ -16,7 +16,7 @@ pub fn not_made_anew(map: &ClusterMap, report: &StatusReport, node: &Node) -> Op
     map.pools.values().find_map(|pool| {
         let groups = pool.groups.iter().filter_map(|id| map.groups.get(id));
         let held = groups.filter(|group| !group.lost).flat_map(|group| {
-            let here = group.listed().filter(move |(_, x)| x.node.home() == id);
+            let here = group.listed().filter(move |(_, x)| x.id.node == id);
             here.map(move |(slot, _)| (group, slot))
         });
         let held: Vec<(&Group, MemberSlot)> = held.collect();
@@ -53,7 +53,7 @@ pub fn not_made_anew(map: &ClusterMap, report: &StatusReport, node: &Node) -> Op
 /// Whether a node may make a bucket of the group anew: it has no part in the group, or one (m > 1) beside which a data
 /// bucket finds its place.
 fn may_make(group: &Group, slot: MemberSlot, home: NodeId) -> bool {
-    let parts = group.listed().filter(|(_, x)| x.node.home() == home);
+    let parts = group.listed().filter(|(_, x)| x.id.node == home);
     parts.count() <= usize::from(is_coded_data(group, slot))
 }
 
@@ -63,11 +63,7 @@ fn is_coded_data(group: &Group, slot: MemberSlot) -> bool {
 
 /// Whether the group has no parity bucket to spare, the place of which a data bucket would take.
 fn nobody_answers(gone: &ClusterMap, group: &Group, slot: MemberSlot) -> bool {
-    let up = |x: &Member| {
-        let node = gone.nodes.get(&x.node.home());
-        node.is_some_and(|n| n.state == NodeState::Up && n.incarnation == x.incarnation)
-    };
-    let whole = whole_buckets(group.m, &group.members, up);
+    let whole = whole_buckets(group.m, &group.members, |x| gone.runs(x.id));
     is_coded_data(group, slot) && whole <= usize::from(group.m)
 }
 

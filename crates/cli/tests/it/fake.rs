@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::{
-    Change, ClusterId, ClusterMap, Holdings, Incarnation, Medium, MemberSlot, NewEpoch, NodeId,
-    PoolKind, Scheme,
+    Change, ClusterId, ClusterMap, Holdings, Incarnation, Medium, MemberId, MemberSlot, NewEpoch,
+    NodeId, PoolKind, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 use staves_node::status::{
@@ -172,7 +172,12 @@ fn map(addr: &str) -> ClusterMap {
 /// The group's first epoch, on the first two nodes.
 fn open(map: &mut ClusterMap, group: staves_model::GroupId) {
     let epoch = map.groups[&group].epoch.next();
-    let member = |node| Some((NodeId(node), map.nodes[&NodeId(node)].incarnation));
+    let member = |node| {
+        Some(MemberId::new(
+            NodeId(node),
+            map.nodes[&NodeId(node)].incarnation,
+        ))
+    };
     let new = NewEpoch {
         group,
         epoch,

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use staves_client::{Client, ClientOptions};
 use staves_model::{
     ClientId, ClusterId, ClusterMap, Epoch, Group, GroupId, HashSlot, Incarnation, LastOpen,
-    Medium, Member, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind, Revision, Scheme,
+    Medium, Member, MemberId, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind,
+    Revision, Scheme,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 pub use staves_testkit::{block_on, wait_until_async};
@@ -103,14 +104,13 @@ impl World {
             .map
             .group_of(PoolId(1), staves_model::hash_slot(key))
             .expect("a group");
-        group.member(MemberSlot(0)).expect("an owner").node
+        group.member(MemberSlot(0)).expect("an owner").id.node
     }
 }
 
 fn member(node: u64) -> Member {
     Member {
-        node: NodeId(node),
-        incarnation: Incarnation(node),
+        id: MemberId::new(NodeId(node), Incarnation(node)),
         complete: true,
     }
 }
@@ -346,7 +346,7 @@ impl Script {
             let mine = group.open
                 && group
                     .member(MemberSlot(0))
-                    .is_some_and(|m| m.node == self.node);
+                    .is_some_and(|m| m.id.node == self.node);
             let id = group.id;
             if mine || (world.forwarding && !request.forwarded) {
                 answers.push(apply(world, &request, op));

@@ -1,8 +1,8 @@
 //! What a map looks like in the file: postcard names no fields, so a program that has others reads nonsense.
 
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberSlot, NewEpoch,
-    NodeId, Pin, PoolKind,
+    Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberId, MemberSlot,
+    NewEpoch, NodeId, Pin, PoolKind,
 };
 
 /// FNV-1a, so that no bytes need be kept here.
@@ -53,7 +53,7 @@ fn map() -> ClusterMap {
     make(Change::CommitEpochs(vec![NewEpoch {
         group,
         epoch,
-        members: vec![Some((NodeId(1), Incarnation(1))), None],
+        members: vec![Some(MemberId::new(NodeId(1), Incarnation(1))), None],
         kept: vec![None, None],
         leader: MemberSlot(0),
         fresh: true,
@@ -81,7 +81,7 @@ fn map() -> ClusterMap {
 #[test]
 fn the_stored_map_has_the_layout_of_its_format() {
     let bytes = postcard::to_stdvec(&map()).expect("it encodes");
-    assert_eq!(super::FORMAT, 1);
+    assert_eq!(super::FORMAT, 2);
     assert_eq!(
         (bytes.len(), digest(&bytes)),
         (214, 0x3b9d_e18f_19c7_00e0),

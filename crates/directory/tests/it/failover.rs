@@ -193,7 +193,7 @@ async fn who_was_told_to_stop_is_known_to_the_next_leader() {
         };
         eventually("it is placed", || group().is_some()).await;
         let group = group().expect("placed");
-        let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.node).collect();
+        let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.id.node).collect();
         if nodes.contains(&lead.id()) {
             propose(Change::DeletePool { name: name.into() }).await;
             continue;

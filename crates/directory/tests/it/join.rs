@@ -300,7 +300,7 @@ impl std::io::Write for Log {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_in_use_and_a_newer_format_are_refused() {
+async fn a_folder_in_use_and_another_format_are_refused() {
     let town = Town::new();
     let a = town.start("a", &[]).await;
     let locked = town
@@ -315,26 +315,30 @@ async fn a_folder_in_use_and_a_newer_format_are_refused() {
     assert!(locked.to_string().contains(&holder), "{locked}");
     town.kill(&a).await;
     let path = town.folder("a").join("directory.redb");
-    let db = redb::Database::create(&path).expect("closed in order");
-    let meta: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("meta");
-    let tx = db.begin_write().expect("write");
-    tx.open_table(meta)
-        .expect("table")
-        .insert("format", 9u32.to_le_bytes().as_slice())
-        .expect("put");
-    tx.commit().expect("commit");
-    drop(db);
-    let newer = town
-        .open_unplugged(town.options("a", &[]))
-        .err()
-        .expect("newer");
-    assert!(
-        matches!(
-            newer,
+    for format in [9u32, 1] {
+        let db = redb::Database::create(&path).expect("closed in order");
+        let meta: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("meta");
+        let tx = db.begin_write().expect("write");
+        tx.open_table(meta)
+            .expect("table")
+            .insert("format", format.to_le_bytes().as_slice())
+            .expect("put");
+        tx.commit().expect("commit");
+        drop(db);
+        let refused = town
+            .open_unplugged(town.options("a", &[]))
+            .err()
+            .expect("another format");
+        let newer = matches!(
+            refused,
             DirectoryError::Store(StoreError::NewerFormat { found: 9, .. })
-        ),
-        "{newer}"
-    );
+        );
+        let former = matches!(
+            refused,
+            DirectoryError::Store(StoreError::FormerFormat { found: 1, .. })
+        );
+        assert!(if format == 9 { newer } else { former }, "{refused}");
+    }
     std::fs::write(&path, b"no database").expect("overwritten");
     let bad = town
         .open_unplugged(town.options("a", &[]))

@@ -84,7 +84,7 @@ async fn only_the_data_bucket_of_the_open_epoch_gets_a_lease() {
     let town = Town::new();
     let (citizens, group) = with_pool(&town).await;
     let g = entry(&citizens[0], group).expect("the group");
-    let data = on(&citizens, g.members[0].expect("a data bucket").node).clone();
+    let data = on(&citizens, g.members[0].expect("a data bucket").id.node).clone();
     assert!(ask(&data, group, g.epoch).await);
     assert!(!ask(&data, group, Epoch(g.epoch.0 + 1)).await);
     for other in others(&citizens, &data) {
@@ -100,13 +100,13 @@ async fn an_epoch_opens_only_after_the_old_holders_lease() {
     let town = Town::new();
     let (citizens, group) = with_pool(&town).await;
     let g = entry(&citizens[0], group).expect("the group");
-    let data = on(&citizens, g.members[0].expect("a data bucket").node).clone();
+    let data = on(&citizens, g.members[0].expect("a data bucket").id.node).clone();
     let asked = Instant::now();
     assert!(ask(&data, group, g.epoch).await);
     town.kill(&data).await;
     let rest = others(&citizens, &data);
     let opened = open_newest(&rest, group, g.epoch).await;
-    assert_ne!(opened.members[0].expect("a data bucket").node, data.id());
+    assert_ne!(opened.members[0].expect("a data bucket").id.node, data.id());
     assert!(
         asked.elapsed() >= LEASE,
         "opened {:?} after a lease was granted",
@@ -160,12 +160,12 @@ async fn a_new_leader_waits_a_lease_before_it_opens() {
     let g = entry(&citizens[0], group).expect("the group");
     eventually("somebody leads", || leader(&citizens).is_some()).await;
     let old = leader(&citizens).expect("just seen");
-    let data = on(&citizens, g.members[0].expect("a data bucket").node).clone();
+    let data = on(&citizens, g.members[0].expect("a data bucket").id.node).clone();
     let asked = Instant::now();
     assert!(ask(&data, group, g.epoch).await);
     town.kill(&old).await;
     let rest = others(&citizens, &old);
-    if data.id() == old.id() || g.members.iter().flatten().any(|x| x.node == old.id()) {
+    if data.id() == old.id() || g.members.iter().flatten().any(|x| x.id.node == old.id()) {
         open_newest(&rest, group, g.epoch).await;
         assert!(asked.elapsed() >= LEASE);
     }
@@ -179,7 +179,7 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
     let town = Town::new();
     let (citizens, group) = with_pool(&town).await;
     let g = entry(&citizens[0], group).expect("the group");
-    let copy = on(&citizens, g.members[1].expect("a copy").node).clone();
+    let copy = on(&citizens, g.members[1].expect("a copy").id.node).clone();
     let slot = MemberSlot(1);
     let incarnation = g.members[1].expect("a copy").incarnation;
     let complete = |epoch| DirectoryCall::Complete {

@@ -405,7 +405,7 @@ fn moves(slot: u8) {
     town.keep_parts = true;
     town.exchange(&[(beside.index(), 5)]);
     assert!(town.members[from].is_open(), "it serves on");
-    assert_eq!(town.group.tolerates(|_, _| true), Some(2), "and counts");
+    assert_eq!(town.group.tolerates(|_| true), Some(2), "and counts");
     assert!(town.write_at(0, 3 * PAGE, &[7; 64]) && town.write_at(1, 4 * PAGE, &[8; 64]));
     town.ticks(3);
     town.keep_parts = false;
@@ -414,7 +414,7 @@ fn moves(slot: u8) {
     let carried = if slot < m { vec![from] } else { vec![0, 1] };
     assert_eq!(kept, carried, "of other streams it knows nothing newer");
     assert_eq!(town.given.keys().max(), Some(&NodeId(from as u64 + 1)));
-    assert_eq!(town.group.tolerates(|_, _| true), Some(2), "two are one");
+    assert_eq!(town.group.tolerates(|_| true), Some(2), "two are one");
     assert!(town.write_at(0, 5 * PAGE, &[9; 64]) && town.write_at(1, 5 * PAGE, &[9; 64]));
 
     // They change places; a data bucket that was left out would have to be waited for.

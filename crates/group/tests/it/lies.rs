@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use staves_group::Event;
 use staves_model::{
-    ClientId, Epoch, Group, GroupId, Incarnation, Label, Member, MemberSlot, NodeId, PAGE_BYTES,
-    Time, twin,
+    ClientId, DiskId, Epoch, Group, GroupId, Incarnation, Label, Member, MemberId, MemberSlot,
+    NodeId, PAGE_BYTES, Time, twin,
 };
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{
@@ -118,8 +118,8 @@ fn group() -> impl Strategy<Value = Arc<Group>> {
         6 => (1..5u64).prop_map(|n| Some(life(n))),
         1 => Just(None),
         1 => (1..5u64, number()).prop_map(|(n, i)| Some(Member {
-            incarnation: Incarnation(i),
-            ..life(n)
+            id: MemberId::new(NodeId(n), Incarnation(i)),
+            complete: true,
         })),
     ];
     let members = prop_oneof![
@@ -185,29 +185,17 @@ fn data_message() -> impl Strategy<Value = GroupMessage> {
 
 fn ack() -> impl Strategy<Value = GroupMessage> {
     let flags = (any::<bool>(), any::<bool>());
-    (
-        slot(),
-        1..5u64,
-        0..3u8,
-        number(),
-        flags,
-        number(),
-        number32(),
+    (slot(), 0..3u8, number(), flags, number(), number32()).prop_map(
+        |(slot, stream, prefix, (gap, promise), clock, granted_extents)| GroupMessage::Ack {
+            slot,
+            stream,
+            prefix,
+            gap,
+            clock: Time(clock),
+            promise,
+            granted_extents,
+        },
     )
-        .prop_map(
-            |(slot, node, stream, prefix, (gap, promise), clock, granted_extents)| {
-                GroupMessage::Ack {
-                    slot,
-                    incarnation: life(node).incarnation,
-                    stream,
-                    prefix,
-                    gap,
-                    clock: Time(clock),
-                    promise,
-                    granted_extents,
-                }
-            },
-        )
 }
 
 fn sealed() -> impl Strategy<Value = GroupMessage> {
@@ -221,15 +209,14 @@ fn sealed() -> impl Strategy<Value = GroupMessage> {
         },
     );
     let streams = prop::collection::vec(stream, 0..3);
-    (slot(), 1..5u64, streams, number32(), number32()).prop_map(
-        |(slot, node, streams, want_extents, pages)| GroupMessage::Sealed {
+    (slot(), streams, number32(), number32()).prop_map(|(slot, streams, want_extents, pages)| {
+        GroupMessage::Sealed {
             slot,
-            incarnation: life(node).incarnation,
             streams,
             want_extents,
             pages,
-        },
-    )
+        }
+    })
 }
 
 fn sync() -> impl Strategy<Value = GroupMessage> {
@@ -257,16 +244,14 @@ fn sync() -> impl Strategy<Value = GroupMessage> {
 }
 
 fn message() -> impl Strategy<Value = GroupMessage> {
-    let node = || 1..5u64;
     prop_oneof![
         4 => data_message(),
         3 => ack(),
         2 => (group(), any::<u32>()).prop_map(|(group, released)| GroupMessage::Seal { group, released }),
         2 => sealed(),
         3 => sync(),
-        1 => (slot(), node(), any::<bool>()).prop_map(|(slot, node, able)| GroupMessage::Synced {
+        1 => (slot(), any::<bool>()).prop_map(|(slot, able)| GroupMessage::Synced {
             slot,
-            incarnation: life(node).incarnation,
             able,
         }),
         1 => (number32(), number32(), prop::collection::vec(label(), 0..4)).prop_map(
@@ -293,9 +278,8 @@ fn step() -> impl Strategy<Value = Step> {
         let envelope = GroupEnvelope {
             group: GroupId(1),
             epoch,
-            from: NodeId(from),
-            to_shadow: false,
-            incarnation: life(from).incarnation,
+            from: life(from).id,
+            to: DiskId::MEMORY,
             message,
         };
         Step::Say(Box::new(envelope), aimed)
@@ -363,27 +347,13 @@ fn aim(town: &Town, index: usize, envelope: &mut GroupEnvelope) {
             }
             listed(MemberSlot(0))
         }
-        GroupMessage::Ack {
-            slot,
-            stream,
-            incarnation,
-            ..
-        } => {
+        GroupMessage::Ack { slot, stream, .. } => {
             *stream = 0;
-            let from = listed(*slot);
-            *incarnation = from.map_or(*incarnation, |x| x.incarnation);
-            from
+            listed(*slot)
         }
-        GroupMessage::Sealed {
-            slot, incarnation, ..
-        }
-        | GroupMessage::Synced {
-            slot, incarnation, ..
-        } => {
+        GroupMessage::Sealed { slot, .. } | GroupMessage::Synced { slot, .. } => {
             envelope.epoch = town.group.epoch;
-            let from = listed(*slot);
-            *incarnation = from.map_or(*incarnation, |x| x.incarnation);
-            from
+            listed(*slot)
         }
         GroupMessage::Seal { group, .. } => {
             let next = next_of(town, index, member.epoch().0 + u64::from(group.open));
@@ -397,12 +367,7 @@ fn aim(town: &Town, index: usize, envelope: &mut GroupEnvelope) {
             ..
         } => {
             let next = next_of(town, index, member.epoch().0);
-            *slot = next
-                .slot_of(
-                    life(index as u64 + 1).node,
-                    life(index as u64 + 1).incarnation,
-                )
-                .unwrap_or(*slot);
+            *slot = next.slot_of(life(index as u64 + 1).id).unwrap_or(*slot);
             streams.resize_with(usize::from(next.m), || streams_at(prefix));
             for (i, s) in streams.iter_mut().enumerate() {
                 s.stream = i as u8;
@@ -423,7 +388,7 @@ fn aim(town: &Town, index: usize, envelope: &mut GroupEnvelope) {
         GroupMessage::Get { .. } => None,
     };
     if let Some(from) = from {
-        (envelope.from, envelope.incarnation) = (from.node, from.incarnation);
+        envelope.from = from.id;
     }
 }
 
@@ -514,9 +479,8 @@ fn a_cut_out_of_reach_is_refused() {
     let say = |message| GroupEnvelope {
         group: GroupId(1),
         epoch: group.epoch,
-        from: NodeId(1),
-        to_shadow: false,
-        incarnation: life(1).incarnation,
+        from: life(1).id,
+        to: DiskId::MEMORY,
         message,
     };
     let seal = say(GroupMessage::Seal {
@@ -557,9 +521,8 @@ fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
     Event::Message(GroupEnvelope {
         group: GroupId(1),
         epoch,
-        from: NodeId(1),
-        to_shadow: false,
-        incarnation: life(1).incarnation,
+        from: life(1).id,
+        to: DiskId::MEMORY,
         message: GroupMessage::Deltas {
             stream: 0,
             deltas: vec![Delta {
@@ -604,9 +567,8 @@ fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
         Event::Message(GroupEnvelope {
             group: GroupId(1),
             epoch,
-            from: NodeId(2),
-            to_shadow: false,
-            incarnation: life(2).incarnation,
+            from: life(2).id,
+            to: DiskId::MEMORY,
             message: GroupMessage::Parts {
                 slot: MemberSlot(1),
                 parts: vec![PagePart {
@@ -648,9 +610,8 @@ fn parts_that_answer_no_request_are_not_taken() {
         Event::Message(GroupEnvelope {
             group: GroupId(1),
             epoch,
-            from: NodeId(2),
-            to_shadow: false,
-            incarnation: life(2).incarnation,
+            from: life(2).id,
+            to: DiskId::MEMORY,
             message: GroupMessage::Parts {
                 slot: MemberSlot(1),
                 parts: pages.iter().map(part).collect(),
@@ -692,9 +653,8 @@ fn a_part_from_a_twin_is_not_built_upon() {
         let envelope = GroupEnvelope {
             group: GroupId(1),
             epoch: town.group.epoch,
-            from: NodeId(node),
-            to_shadow: false,
-            incarnation: life(node).incarnation,
+            from: life(node).id,
+            to: DiskId::MEMORY,
             message: GroupMessage::Parts {
                 slot,
                 parts: vec![part],

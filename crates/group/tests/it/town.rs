@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_group::{DirectoryCall, Effects, Event, Member, Options};
 use staves_model::{
-    Epoch, Group, GroupId, Incarnation, LastOpen, MemberSlot, NodeId, PoolId, Revision, Time,
+    Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
+    Time,
 };
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::group::{GroupEnvelope, GroupMessage, Run, RunKind};
@@ -27,8 +28,7 @@ pub fn options() -> Options {
 /// A node's life in these tests: node n is in its life 10 n.
 pub fn life(node: u64) -> staves_model::Member {
     staves_model::Member {
-        node: NodeId(node),
-        incarnation: Incarnation(10 * node),
+        id: MemberId::new(NodeId(node), Incarnation(10 * node)),
         complete: true,
     }
 }
@@ -85,15 +85,7 @@ impl Town {
         let member = |n: u64| {
             let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
             let budget = budgets[n as usize - 1].clone();
-            let life = life(n);
-            Member::new(
-                options.clone(),
-                group.id,
-                life.node,
-                life.incarnation,
-                arena,
-                budget,
-            )
+            Member::new(options.clone(), group.id, life(n).id, arena, budget)
         };
         let mut town = Town {
             members: (1..=u64::from(width + more)).map(member).collect(),
@@ -128,7 +120,7 @@ impl Town {
             let index = to.0.wrapping_sub(1) as usize;
             let parts = matches!(envelope.message, GroupMessage::Parts { .. });
             if let GroupMessage::Parts { parts, .. } = &envelope.message {
-                *self.given.entry(envelope.from).or_default() += parts.len();
+                *self.given.entry(envelope.from.node).or_default() += parts.len();
             }
             let kept = self.silent == Some(to) || (parts && self.keep_parts);
             if index >= self.members.len() || kept {

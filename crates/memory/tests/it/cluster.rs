@@ -8,8 +8,8 @@ use bytes::Bytes;
 use staves_group::{DirectoryCall, Effects, Event, Member as GroupMember};
 use staves_memory::{Answers, Ask, Bucket, Options};
 use staves_model::{
-    ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberSlot, NodeId, PoolId,
-    Revision, Time,
+    ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
+    PoolId, Revision, Time,
 };
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::ErrorCode;
@@ -45,10 +45,13 @@ pub fn options() -> Options {
     }
 }
 
+fn id(node: usize) -> MemberId {
+    MemberId::new(NodeId(node as u64), LIFE)
+}
+
 fn member(node: usize, complete: bool) -> Option<Member> {
     Some(Member {
-        node: NodeId(node as u64),
-        incarnation: LIFE,
+        id: id(node),
         complete,
     })
 }
@@ -65,10 +68,9 @@ impl Cluster {
         let budgets: Vec<_> = (0..nodes).map(|_| Arc::new(Budget::new(extents))).collect();
         let bucket = |node: usize| {
             let arena = Arena::new(u64::from(extents) * EXTENT_BYTES as u64).expect("memory");
-            let me = NodeId(node as u64);
             let budget = budgets[node].clone();
-            let member = GroupMember::new(group_options.clone(), GROUP, me, LIFE, arena, budget);
-            Bucket::new(options(), member, me, LIFE)
+            let member = GroupMember::new(group_options.clone(), GROUP, id(node), arena, budget);
+            Bucket::new(options(), member)
         };
         let width = usize::from(m + k);
         let group = Group {
@@ -108,17 +110,14 @@ impl Cluster {
     /// The node of a data bucket.
     pub fn node_of(&self, slot: u8) -> usize {
         let member = self.group.members[usize::from(slot)].as_ref();
-        member.expect("data slots are never vacant").node.0 as usize
+        member.expect("data slots are never vacant").id.node.0 as usize
     }
 
     /// Commits the next epoch with these nodes in slots 0, 1, ...; those of the last open epoch are kept,
     /// in their slots where m > 1.
     pub fn change(&mut self, nodes: &[usize]) {
         let old = self.group.last_open.clone();
-        let kept: Vec<_> = nodes
-            .iter()
-            .map(|n| old.slot_of(NodeId(*n as u64), LIFE))
-            .collect();
+        let kept: Vec<_> = nodes.iter().map(|n| old.slot_of(id(*n))).collect();
         let complete = |kept: &Option<MemberSlot>| {
             let member = kept.and_then(|slot| old.members[slot.index()]);
             member.is_some_and(|m| m.complete)
@@ -237,7 +236,7 @@ impl Cluster {
                     _ => {}
                 }
             }
-            let (to, from) = (to.0 as usize, envelope.from.0 as usize);
+            let (to, from) = (to.0 as usize, envelope.from.node.0 as usize);
             let parts = matches!(
                 envelope.message,
                 staves_wire::group::GroupMessage::Parts { .. }
@@ -368,7 +367,7 @@ impl Cluster {
     pub fn check_code(&self) {
         let m = usize::from(self.group.m);
         let pages = |slot: usize| {
-            let node = self.group.members[slot].as_ref()?.node.0 as usize;
+            let node = self.group.members[slot].as_ref()?.id.node.0 as usize;
             self.buckets[node].member().pages()
         };
         for parity in m..self.group.members.len() {

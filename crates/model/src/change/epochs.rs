@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, Refusal};
-use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+use crate::ids::{DiskId, Epoch, GroupId, Incarnation, MemberId, MemberSlot};
 use crate::map::{ClusterMap, Group, LastOpen, Member, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{bucket_slot, slots_max};
@@ -17,9 +17,9 @@ pub struct NewEpoch {
     pub group: GroupId,
     /// The epoch: one above the group's newest.
     pub epoch: Epoch,
-    /// Members by member slot: a node and its life; `None` is vacant. At least m slots. A data slot may be
+    /// Members by member slot: `None` is vacant. At least m slots. A data slot may be
     /// vacant where m others keep what it held (m > 1, and no node is there for it).
-    pub members: Vec<Option<(NodeId, Incarnation)>>,
+    pub members: Vec<Option<MemberId>>,
     /// For each slot of `members`: where that member stands in the last open epoch, if it is
     /// retained; `None` for a joiner and for a vacant slot.
     pub kept: Vec<Option<MemberSlot>>,
@@ -89,23 +89,24 @@ impl ClusterMap {
         Ok(members)
     }
 
-    /// Members are on distinct nodes, each in its present life and up. With m > 1 a node may hold a second one, as
-    /// its shadow: where nodes are fewer than members.
+    /// Members are on distinct nodes, each in its present life and up. With m > 1 a node may hold a second one:
+    /// where nodes are fewer than members.
     fn check_members_run(&self, n: &NewEpoch, m: u8) -> Result<(), Refusal> {
-        let mut nodes = BTreeSet::new();
-        for (slot, (node, incarnation)) in listed(n) {
-            if !nodes.insert(node) || (m == 1 && node.is_shadow()) {
+        let mut places = BTreeSet::new();
+        for (slot, id) in listed(n) {
+            let memory = id.disk == DiskId::MEMORY || (id.is_second() && m > 1);
+            if !memory || !places.insert(id.place()) {
                 return Err(Refusal::NodeTwice {
                     group: n.group,
-                    node,
+                    node: id.node,
                 });
             }
-            if !self.is_up(node, incarnation) {
+            if !self.runs(id) {
                 return Err(Refusal::MemberNotUp {
                     group: n.group,
                     slot,
-                    node,
-                    incarnation,
+                    node: id.node,
+                    incarnation: id.incarnation,
                 });
             }
         }
@@ -149,9 +150,7 @@ impl ClusterMap {
     /// How many buckets complete members of the last open epoch hold that run. None, once a start from
     /// nothing is committed: its members may have let go of what they held.
     pub fn complete_sources_up(&self, group: &Group) -> usize {
-        whole_buckets(group.m, sources(group), |x| {
-            self.is_up(x.node, x.incarnation)
-        })
+        whole_buckets(group.m, sources(group), |x| self.runs(x.id))
     }
 
     pub(super) fn open(&mut self, id: GroupId, epoch: Epoch) -> Result<Outcome, Refusal> {
@@ -203,7 +202,7 @@ impl ClusterMap {
             return Err(Refusal::NotOpen { group: id, epoch });
         }
         let member = group.members.get_mut(slot.index()).and_then(Option::as_mut);
-        let Some(member) = member.filter(|x| x.incarnation == incarnation) else {
+        let Some(member) = member.filter(|x| x.id.incarnation == incarnation) else {
             return Err(Refusal::NotThatMember {
                 group: id,
                 slot,
@@ -268,18 +267,12 @@ pub(crate) fn sources(group: &Group) -> &[Option<Member>] {
     &group.last_open.members
 }
 
-/// Whether this life of this node may not be listed as a joiner: it would wipe what it holds.
-pub(crate) fn is_source(group: &Group, node: NodeId, incarnation: Incarnation) -> bool {
-    if planted(Mutant::SourceListedAsJoiner) {
-        return false;
-    }
-    sources(group)
-        .iter()
-        .flatten()
-        .any(|x| x.is(node, incarnation))
+/// Whether a member may not be listed as a joiner: it would wipe what it holds.
+pub(crate) fn is_source(group: &Group, id: MemberId) -> bool {
+    !planted(Mutant::SourceListedAsJoiner) && sources(group).iter().flatten().any(|x| x.id == id)
 }
 
-fn listed(n: &NewEpoch) -> impl Iterator<Item = (MemberSlot, (NodeId, Incarnation))> + '_ {
+fn listed(n: &NewEpoch) -> impl Iterator<Item = (MemberSlot, MemberId)> + '_ {
     let slots = n.members.iter().enumerate();
     slots.filter_map(|(s, x)| x.map(|x| (MemberSlot(s as u8), x)))
 }
@@ -321,11 +314,7 @@ fn check_shape(group: &Group, n: &NewEpoch) -> Result<(), Refusal> {
 }
 
 fn fresh_members(n: &NewEpoch) -> Vec<Option<Member>> {
-    let all_there = |(node, incarnation)| Member {
-        node,
-        incarnation,
-        complete: true,
-    };
+    let all_there = |id| Member { id, complete: true };
     n.members.iter().map(|x| x.map(all_there)).collect()
 }
 
@@ -337,22 +326,19 @@ fn check_kept(group: &Group, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusa
         let slot = MemberSlot(s as u8);
         members[s] = match (n.members[s], *kept) {
             (None, None) => None,
-            (Some((node, incarnation)), None) => {
-                if is_source(group, node, incarnation) {
+            (Some(id), None) => {
+                if is_source(group, id) {
                     return Err(Refusal::SourceAsJoiner {
                         group: n.group,
-                        node,
+                        node: id.node,
                     });
                 }
-                Some(Member {
-                    node,
-                    incarnation,
-                    complete: false,
-                })
+                let complete = false;
+                Some(Member { id, complete })
             }
             (listed, Some(from)) => {
                 let source = sources.get(from.index()).copied().flatten();
-                let same = source.filter(|x| listed == Some((x.node, x.incarnation)));
+                let same = source.filter(|x| listed == Some(x.id));
                 let Some(source) = same else {
                     return Err(Refusal::NotThatSource {
                         group: n.group,

@@ -104,7 +104,7 @@ pub enum Refusal {
         reason: String,
     },
     #[error(
-        "node {node} is listed twice in group {group}: with m = 1 a node holds one member of a group, else one more as its shadow"
+        "node {node} is listed twice in group {group}: with m = 1 a node holds one member of a group, else one more beside it"
     )]
     NodeTwice { group: GroupId, node: NodeId },
     #[error(

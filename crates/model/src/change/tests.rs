@@ -3,6 +3,7 @@
 mod twice;
 
 use super::*;
+use crate::ids::{DiskId, MemberId};
 use crate::testing::*;
 
 /// A refused change leaves the map byte for byte as it was.
@@ -263,7 +264,7 @@ fn epochs_are_committed_opened_and_completed() {
         refused(&mut map, &again),
         Refusal::AlreadyOpen { .. }
     ));
-    assert_eq!(map.groups[&GroupId(1)].tolerates(|_, _| true), Some(1));
+    assert_eq!(map.groups[&GroupId(1)].tolerates(|_| true), Some(1));
     map.apply(None, &done(2)).expect("open");
     assert!(matches!(
         refused(&mut map, &done(2)),
@@ -271,7 +272,7 @@ fn epochs_are_committed_opened_and_completed() {
     ));
     let group = &map.groups[&GroupId(1)];
     assert_eq!(group.members, group.last_open.members);
-    assert_eq!(group.tolerates(|_, _| true), Some(2));
+    assert_eq!(group.tolerates(|_| true), Some(2));
     let stray = Change::Complete {
         group: GroupId(1),
         epoch: Epoch(2),
@@ -322,7 +323,7 @@ fn a_malformed_epoch_is_refused_and_the_whole_proposal_with_it() {
         edit(&mut new);
         new
     };
-    let dead = Some((NodeId(3), Incarnation(99)));
+    let dead = Some(MemberId::new(NodeId(3), Incarnation(99)));
     for (bad, why) in [
         (with(&|n| n.epoch = Epoch(3)), "does not follow"),
         (with(&|n| n.epoch = Epoch(1)), "does not follow"),
@@ -415,7 +416,7 @@ fn a_data_slot_is_vacant_only_where_others_keep_what_it_held() {
     commit(&mut map, without).expect("2 of 3 kept");
     open(&mut map, 1, 2).expect("newest");
     let group = &map.groups[&GroupId(1)];
-    assert_eq!(group.tolerates(|_, _| true), Some(0));
+    assert_eq!(group.tolerates(|_| true), Some(0));
 }
 
 /// GROUP rule 13 and DESIGN section 9: only a pool that may starts empty, and only when all is gone.
@@ -447,10 +448,7 @@ fn starting_empty_and_being_lost_are_last_resorts() {
         map.apply(None, &lost).expect("nobody is left");
         assert_eq!(map.apply(None, &lost), Ok(Outcome::Unchanged));
         assert!(map.groups[&GroupId(1)].lost);
-        assert_eq!(
-            map.groups[&GroupId(1)].tolerates(|n, i| map.is_up(n, i)),
-            None
-        );
+        assert_eq!(map.groups[&GroupId(1)].tolerates(|id| map.runs(id)), None);
         let now = empty(&map);
         if may {
             commit(&mut map, now).expect("it may");
@@ -705,10 +703,9 @@ mod regions {
     }
 }
 
-/// With m > 1 a node may hold one member more, as its shadow; with m = 1 none, and never as one that is not up.
+/// With m > 1 a node may hold one member more, beside it; with m = 1 none, and never as one that is not up.
 #[test]
 fn a_node_holds_at_most_two_members_of_a_group() {
-    let shadow = |n: u64| NodeId(n).shadow().0;
     let mut map = cluster(3);
     map.apply(None, &create_pool("kept", "2+1", 1, false))
         .expect("new");
@@ -720,16 +717,16 @@ fn a_node_holds_at_most_two_members_of_a_group() {
             &nodes.iter().map(|n| (*n, None)).collect::<Vec<_>>(),
         )
     };
-    for twice in [[1, 2, 1], [1, shadow(1), shadow(1)]] {
+    for twice in [[1, 2, 1], [1, second(1), second(1)]] {
         let new = fresh(&map, &twice);
         let refusal = commit(&mut map, new).expect_err("twice");
         assert!(matches!(refusal, Refusal::NodeTwice { .. }), "{refusal}");
     }
-    start(&mut map, &[1, shadow(1), 2]);
+    start(&mut map, &[1, second(1), 2]);
     let group = map.groups[&GroupId(1)].clone();
-    assert!(group.names(NodeId(1)) && group.names(NodeId(1).shadow()));
-    assert!(!group.names(NodeId(3)) && !group.seats(NodeId(2).shadow()));
-    let bears = |map: &ClusterMap| group.tolerates(|n, i| map.is_up(n, i));
+    assert!(group.names(NodeId(1)) && group.seats(NodeId(1), DiskId::SECOND));
+    assert!(!group.names(NodeId(3)) && !group.seats(NodeId(2), DiskId::SECOND));
+    let bears = |map: &ClusterMap| group.tolerates(|id| map.runs(id));
     assert_eq!(bears(&map), Some(0));
     assert_eq!(map.after_stop(NodeId(1), |_| false).broken, [GroupId(1)]);
     assert!(map.after_stop(NodeId(2), |_| false).broken.is_empty());
@@ -737,12 +734,12 @@ fn a_node_holds_at_most_two_members_of_a_group() {
     assert_eq!(bears(&map), None, "both went with the node");
     let forget = Change::ForgetNode { node: NodeId(1) };
     assert!(map.apply(None, &forget).is_err(), "it is a member still");
-    let new = next_epoch(&map, 1, &[(3, None), (shadow(1), Some(1)), (2, Some(2))]);
+    let new = next_epoch(&map, 1, &[(3, None), (second(1), Some(1)), (2, Some(2))]);
     let refusal = commit(&mut map, new).expect_err("its node is down");
     assert!(matches!(refusal, Refusal::MemberNotUp { .. }), "{refusal}");
 
     let mut copies = cluster_with_pool(3, "1+2", 1);
-    let new = fresh(&copies, &[1, 2, shadow(1)]);
+    let new = fresh(&copies, &[1, 2, second(1)]);
     let refusal = commit(&mut copies, new).expect_err("copies are on distinct nodes");
     assert!(matches!(refusal, Refusal::NodeTwice { .. }), "{refusal}");
 }

@@ -256,8 +256,7 @@ fn each_node_pings_its_neighbours_and_its_peers() {
         group.members = [1, u64::from(g) + 2]
             .map(|n| {
                 Some(crate::map::Member {
-                    node: NodeId(n),
-                    incarnation: Incarnation(n),
+                    id: crate::ids::MemberId::new(NodeId(n), Incarnation(n)),
                     complete: true,
                 })
             })

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::plan::{Seat, View, seat};
-use crate::ids::{Incarnation, MemberSlot, NodeId, PoolId};
+use crate::ids::{MemberId, MemberSlot, NodeId, PoolId};
 use crate::map::{ClusterMap, Member};
 use crate::scheme::twin;
 
@@ -28,14 +28,14 @@ impl Load {
         for group in map.groups.values().filter(|group| group.m > 1) {
             let own = |(slot, _): &(MemberSlot, &Member)| group.bucket_slot(*slot) == *slot;
             for (_, member) in group.listed().filter(own) {
-                *buckets.entry((group.pool, member.node.home())).or_default() += 1;
+                *buckets.entry((group.pool, member.id.node)).or_default() += 1;
             }
         }
         Load { buckets }
     }
 
     fn on(&self, pool: PoolId, node: NodeId) -> usize {
-        self.buckets.get(&(pool, node.home())).copied().unwrap_or(0)
+        self.buckets.get(&(pool, node)).copied().unwrap_or(0)
     }
 }
 
@@ -62,15 +62,15 @@ impl View<'_> {
         }
         let fullest = members
             .iter()
-            .max_by_key(|(slot, x)| (self.load(x.node), *slot));
+            .max_by_key(|(slot, x)| (self.load(x.id.node), *slot));
         let taken: Vec<Seat> = members.iter().map(seat).collect();
-        let emptiest = |(node, _): &(NodeId, Incarnation)| self.load(*node);
+        let emptiest = |id: &MemberId| self.load(id.node);
         let (Some((slot, x)), Some(to)) = (fullest, self.joiners(&taken).min_by_key(emptiest))
         else {
             return false;
         };
-        let more = self.load(x.node).saturating_sub(self.load(to.0));
-        if more < BUCKETS_MORE || more * PART_MORE < self.load(x.node) {
+        let more = self.load(x.id.node).saturating_sub(self.load(to.node));
+        if more < BUCKETS_MORE || more * PART_MORE < self.load(x.id.node) {
             return false;
         }
         let at = twin(self.group.m, *slot).index();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::balance::Load;
 use crate::change::{NewEpoch, is_source, sources};
-use crate::ids::{Incarnation, MemberSlot, NodeId};
+use crate::ids::{MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Pool, nodes_to_spare, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
@@ -40,11 +40,11 @@ pub(super) enum Fit {
 
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
-    able: Vec<(NodeId, Incarnation)>,
+    able: Vec<MemberId>,
     /// How many there are, with those that cannot at present.
     homes: usize,
-    /// All that are up, and their shadows, for a second member: those that are able, then those that lately could not.
-    seconds: [Vec<(NodeId, Incarnation)>; 2],
+    /// Places beside another member, on all that are up: those that are able, then those that lately could not.
+    seconds: [Vec<MemberId>; 2],
 }
 
 impl Choice {
@@ -54,28 +54,24 @@ impl Choice {
         group: &Group,
         order: &[NodeId],
         width: usize,
-        fit: impl Fn(NodeId, Incarnation) -> Fit,
+        fit: impl Fn(MemberId) -> Fit,
     ) -> Choice {
-        let fit = |n, i| match wiped_all_the_same(group, n, i) {
+        let fit = |id| match wiped_all_the_same(group, id) {
             true => Fit::Able,
-            false => fit(n, i),
+            false => fit(id),
         };
         let up: Vec<_> = order
             .iter()
-            .filter_map(|n| Some((*n, map.nodes.get(n)?.incarnation)))
-            .filter(|(n, i)| map.is_up(*n, *i))
+            .filter_map(|n| Some(MemberId::new(*n, map.nodes.get(n)?.incarnation)))
+            .filter(|id| map.runs(*id))
             .collect();
-        let of = |wanted| {
-            up.iter()
-                .copied()
-                .filter(move |(n, i)| fit(*n, *i) == wanted)
-        };
+        let of = |wanted| up.iter().copied().filter(move |id| fit(*id) == wanted);
         let mut able: Vec<_> = of(Fit::Able).collect();
         let few = width.saturating_sub(able.len());
         able.extend(of(Fit::IfNeeded).take(few));
         let seconds = [Fit::Able, Fit::IfNeeded].map(|wanted| {
-            let ids = up.iter().flat_map(|(n, i)| [(n.shadow(), *i), (*n, *i)]);
-            ids.filter(|(n, i)| fit(*n, *i) == wanted).collect()
+            let ids = up.iter().flat_map(|id| [id.second(), *id]);
+            ids.filter(|id| fit(*id) == wanted).collect()
         });
         Choice {
             able,
@@ -86,8 +82,8 @@ impl Choice {
 }
 
 /// The planted bug 18: a source that did not answer is called in again, as a joiner.
-fn wiped_all_the_same(group: &Group, node: NodeId, incarnation: Incarnation) -> bool {
-    planted(Mutant::SourceListedAsJoiner) && group.last_open.slot_of(node, incarnation).is_some()
+fn wiped_all_the_same(group: &Group, id: MemberId) -> bool {
+    planted(Mutant::SourceListedAsJoiner) && group.last_open.slot_of(id).is_some()
 }
 
 /// A group with all that a decision about it rests on.
@@ -107,7 +103,7 @@ pub(super) struct View<'a> {
 }
 
 /// A member on its way into an epoch: where it is kept from, if it is.
-pub(super) type Seat = ((NodeId, Incarnation), Option<MemberSlot>);
+pub(super) type Seat = (MemberId, Option<MemberSlot>);
 
 impl View<'_> {
     /// How many epochs were committed since the last open one and not opened, the newest not counted.
@@ -119,9 +115,7 @@ impl View<'_> {
     }
 
     pub(super) fn somebody_is_dead(&self) -> bool {
-        self.group
-            .listed()
-            .any(|(_, x)| !self.map.is_up(x.node, x.incarnation))
+        self.group.listed().any(|(_, x)| !self.map.runs(x.id))
     }
 
     /// The group was given up, and now enough of its members are there again.
@@ -145,40 +139,29 @@ impl View<'_> {
     }
 
     /// The nodes that should hold the group.
-    fn desired(&self) -> &[(NodeId, Incarnation)] {
+    fn desired(&self) -> &[MemberId] {
         &self.choice.able[..self.width().min(self.choice.able.len())]
     }
 
     /// The best nodes that hold none of `taken` and may join.
-    pub(super) fn joiners<'s>(
-        &'s self,
-        taken: &'s [Seat],
-    ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
-        self.choice
-            .able
-            .iter()
-            .copied()
-            .filter(|(node, incarnation)| {
-                !taken.iter().any(|((n, _), _)| n.home() == *node)
-                    && !is_source(self.group, *node, *incarnation)
-            })
+    pub(super) fn joiners<'s>(&'s self, taken: &'s [Seat]) -> impl Iterator<Item = MemberId> + 's {
+        self.choice.able.iter().copied().filter(|id| {
+            let there = taken.iter().any(|(member, _)| member.node == id.node);
+            !there && !is_source(self.group, *id)
+        })
     }
 
-    /// The second ids of the best nodes that hold just one of `taken`, for a member beside it.
-    fn seconds<'s>(
-        &'s self,
-        fit: Fit,
-        taken: &'s [Seat],
-    ) -> impl Iterator<Item = (NodeId, Incarnation)> + 's {
+    /// The second places of the best nodes that hold just one of `taken`, for a member beside it.
+    fn seconds<'s>(&'s self, fit: Fit, taken: &'s [Seat]) -> impl Iterator<Item = MemberId> + 's {
         let of = match fit {
             Fit::Able => &self.choice.seconds[0],
             _ => &self.choice.seconds[1],
         };
-        of.iter().copied().filter(|(id, incarnation)| {
-            let held = taken.iter().map(|((n, _), _)| *n);
-            let mut held = held.filter(|n| n.home() == id.home());
-            let other = held.next().is_some_and(|one| one != *id);
-            other && held.next().is_none() && !is_source(self.group, *id, *incarnation)
+        of.iter().copied().filter(|id| {
+            let held = taken.iter().map(|(member, _)| member);
+            let mut held = held.filter(|member| member.node == id.node);
+            let other = held.next().is_some_and(|one| one.disk != id.disk);
+            other && held.next().is_none() && !is_source(self.group, *id)
         })
     }
 
@@ -264,7 +247,7 @@ impl View<'_> {
 fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> {
     let group = view.group;
     let stuck = |x: &Member| {
-        let listed = group.slot_of(x.node, x.incarnation);
+        let listed = group.slot_of(x.id);
         without_stuck
             && !leader_is_the_odd_one(group, view.stuck)
             && listed.is_some_and(|s| view.stuck.contains(&s))
@@ -273,19 +256,19 @@ fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> 
         .iter()
         .enumerate()
         .filter_map(|(s, x)| x.map(|x| (MemberSlot(s as u8), x)))
-        .filter(|(_, x)| view.map.is_up(x.node, x.incarnation) && !stuck(x))
+        .filter(|(_, x)| view.map.runs(x.id) && !stuck(x))
         .collect()
 }
 
 /// How many buckets they hold whole.
 fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
     whole_buckets(view.group.m, sources(view.group), |x| {
-        kept.iter().any(|(_, k)| k.is(x.node, x.incarnation))
+        kept.iter().any(|(_, k)| k.id == x.id)
     })
 }
 
 pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> Seat {
-    ((x.node, x.incarnation), Some(*slot))
+    (x.id, Some(*slot))
 }
 
 /// m = 1: the complete copy that stands first serves; all others follow in their order.
@@ -366,7 +349,7 @@ fn choose_leader(view: &View<'_>, seats: &[Option<Seat>]) -> Option<MemberSlot> 
     }
     let leads_now = |s: &usize| {
         let now = group.member(group.leader).filter(|_| !group.open);
-        now.is_some_and(|x| seats[*s].is_some_and(|((n, i), _)| x.is(n, i)))
+        now.is_some_and(|x| seats[*s].is_some_and(|(member, _)| x.id == member))
     };
     let odd = leader_is_the_odd_one(group, view.stuck);
     let reported = !view.stuck.is_empty() && !odd;
@@ -399,17 +382,17 @@ impl View<'_> {
     }
 
     fn wanted(&self, x: &Member) -> bool {
-        self.desired().contains(&(x.node, x.incarnation))
+        self.desired().contains(&x.id)
     }
 
     fn drains(&self, x: &Member) -> bool {
-        let node = self.map.nodes.get(&x.node.home());
+        let node = self.map.node_of(x);
         node.is_some_and(|n| n.draining)
     }
 
     /// Whether the member is to go elsewhere: its node drains, or holds another one of the group too.
     fn leaves(&self, x: &Member) -> bool {
-        self.drains(x) || (x.node.is_shadow() && self.group.is_doubled(x))
+        self.drains(x) || (x.id.is_second() && self.group.is_doubled(x))
     }
 
     fn move_copies(&self) -> Option<(Kind, NewEpoch)> {
@@ -421,7 +404,7 @@ impl View<'_> {
         let all_here = self
             .desired()
             .iter()
-            .all(|(n, _)| members.iter().any(|(_, x)| x.node == *n));
+            .all(|id| members.iter().any(|(_, x)| x.id.node == id.node));
         if all_here {
             self.settle(&members)
         } else {
@@ -449,7 +432,7 @@ impl View<'_> {
         let missing = self
             .desired()
             .iter()
-            .filter(|(n, _)| !seats.iter().any(|((s, _), _)| s == n));
+            .filter(|id| !seats.iter().any(|(member, _)| member.node == id.node));
         let missing: Vec<Seat> = missing.take(room).map(|member| (*member, None)).collect();
         if missing.is_empty() {
             return None;
@@ -467,9 +450,9 @@ impl View<'_> {
     fn settle(&self, members: &[(MemberSlot, Member)]) -> Option<(Kind, NewEpoch)> {
         let (_, serving) = members.first()?;
         let first = self.desired()[0];
-        let moves = (serving.node, serving.incarnation) != first;
+        let moves = serving.id != first;
         let kept = self.kept_for_want_of_room(members);
-        let stands = |x: &Member| self.wanted(x) || kept.contains(&x.node);
+        let stands = |x: &Member| self.wanted(x) || kept.contains(&x.id.node);
         let surplus = members.iter().any(|(_, x)| !stands(x));
         if !moves && !surplus {
             return None;
@@ -492,7 +475,7 @@ impl View<'_> {
         let missing = possible.saturating_sub(self.desired().len());
         let goes = |x: &&Member| x.complete && self.drains(x) && !self.wanted(x);
         let copies = members.iter().map(|(_, x)| x).filter(goes);
-        copies.map(|x| x.node).take(missing).collect()
+        copies.map(|x| x.id.node).take(missing).collect()
     }
 
     /// m > 1. Vacant slots are filled, surplus ones (k lowered) given up, and members of draining nodes and of
@@ -553,7 +536,7 @@ impl View<'_> {
     ) -> bool {
         let Some((slot, _)) = members
             .iter()
-            .find(|(_, x)| self.leaves(x) && (!self.drains(x) || (self.drained)(x.node.home())))
+            .find(|(_, x)| self.leaves(x) && (!self.drains(x) || (self.drained)(x.id.node)))
         else {
             return false;
         };
@@ -578,7 +561,7 @@ impl View<'_> {
         let of = bucket_slot(m, *at);
         // For balance nothing goes to a node that holds another one of the group.
         let fits = !self.group.is_doubled(x);
-        let leaves = |o: &Member| self.leaves(o) || (fits && self.is_lighter(o.node, x.node));
+        let leaves = |o: &Member| self.leaves(o) || (fits && self.is_lighter(o.id.node, x.id.node));
         let leaves = self.group.member(of).is_some_and(leaves);
         if leaves && !self.drains(x) {
             seats.swap(of.index(), at.index());
@@ -618,8 +601,8 @@ impl View<'_> {
     fn double_parity_up(&self, seats: &mut [Option<Seat>]) -> bool {
         let spare = |seats: &[Option<Seat>]| {
             let holders = (0..).zip(seats).filter_map(|(slot, seat)| {
-                let ((node, _), _) = (*seat)?;
-                Some((MemberSlot(slot), node))
+                let (member, _) = (*seat)?;
+                Some((MemberSlot(slot), member))
             });
             nodes_to_spare(self.group.m, holders)
         };

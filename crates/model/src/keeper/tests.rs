@@ -59,9 +59,7 @@ impl Town {
     }
 
     fn runs(&self, group: &Group) -> bool {
-        group
-            .listed()
-            .all(|(_, x)| self.map.is_up(x.node, x.incarnation))
+        group.listed().all(|(_, x)| self.map.runs(x.id))
     }
 
     /// Leaders open, and joiners complete, each with the given chance in percent.
@@ -87,7 +85,7 @@ impl Town {
                 if dice.below(100) >= percent {
                     continue;
                 }
-                let incarnation = member.incarnation;
+                let incarnation = member.id.incarnation;
                 let epoch = group.epoch;
                 self.change(&Change::Complete {
                     group: group.id,
@@ -131,7 +129,7 @@ impl Town {
                     group.members.iter().flatten().all(|x| x.complete),
                     "{group:?}"
                 );
-                let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.node).collect();
+                let nodes: Vec<NodeId> = group.listed().map(|(_, x)| x.id.node).collect();
                 let as_set = |nodes: &[NodeId]| nodes.iter().copied().collect::<BTreeSet<_>>();
                 if group.m == 1 {
                     assert_eq!(nodes[0], plan[0], "the ring's first serves: {group:?}");
@@ -143,11 +141,11 @@ impl Town {
                             .all(Option::is_some)
                     );
                     assert!(nodes.len() <= pool.scheme.width());
-                    let free = ring.nodes().any(|n| !nodes.iter().any(|x| x.home() == n));
+                    let free = ring.nodes().any(|n| !nodes.contains(&n));
                     assert!(nodes.len() == pool.scheme.width() || !free, "{group:?}");
                     let doubled = group.listed().any(|(_, x)| group.is_doubled(x));
                     assert!(!doubled || !free, "{group:?}");
-                    let draining = nodes.iter().any(|n| self.map.nodes[&n.home()].draining);
+                    let draining = nodes.iter().any(|n| self.map.nodes[n].draining);
                     assert!(
                         !draining || !free || nodes.len() == usize::from(group.m),
                         "{group:?}"
@@ -156,7 +154,7 @@ impl Town {
                     // No twin is left beside its original.
                     let own = |(slot, _): (MemberSlot, &Member)| group.bucket_slot(slot) == slot;
                     assert!(group.listed().all(own), "{group:?}");
-                    let bears = group.tolerates(|n, i| self.map.is_up(n, i));
+                    let bears = group.tolerates(|id| self.map.runs(id));
                     let spare = nodes.len() - usize::from(group.m);
                     assert!(doubled || bears == Some(spare as u8), "{group:?}");
                 }
@@ -178,7 +176,7 @@ impl Town {
         let mut count = BTreeMap::new();
         for group in self.map.groups.values() {
             *count
-                .entry(group.members[0].expect("data slots are listed").node)
+                .entry(group.members[0].expect("data slots are listed").id.node)
                 .or_insert(0) += 1;
         }
         count
@@ -262,7 +260,7 @@ fn disturb(town: &mut Town, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
         8 => town.set_scheme(&format!("{}+{}", &scheme[..1], dice.below(4))),
         9 | 10 => {
             let group = &town.map.groups[&GroupId(1 + dice.below(8) as u32)];
-            let leader = group.member(group.leader).map_or(node, |x| x.node);
+            let leader = group.member(group.leader).map_or(node, |x| x.id.node);
             let slots: Vec<u8> = (0..5).filter(|_| dice.below(2) == 0).collect();
             return vec![stuck(town, group.id.0, &slots, leader)];
         }
@@ -311,6 +309,7 @@ mod planted {
         let node = |s: usize| {
             town.map.groups[&GroupId(1)].members[s]
                 .expect("listed")
+                .id
                 .node
         };
         let (data, copy) = (node(0), node(2));
@@ -321,7 +320,7 @@ mod planted {
         let at = new
             .members
             .iter()
-            .position(|x| x.is_some_and(|x| x.0 == copy));
+            .position(|x| x.is_some_and(|x| x.node == copy));
         assert_eq!(new.kept[at.expect("listed again")], None);
     }
 
@@ -330,11 +329,13 @@ mod planted {
         let mut town = settled(4, "1+2", 1);
         let first = town.map.groups[&GroupId(1)].members[0]
             .expect("listed")
+            .id
             .node;
         town.change(&node_down(&town.map, first.0));
         town.keep(&[]);
         let joiner = town.map.groups[&GroupId(1)].members[2]
             .expect("listed")
+            .id
             .node;
         town.wait(1000);
         town.keep(&[]);
@@ -346,7 +347,7 @@ mod planted {
         let at = new
             .members
             .iter()
-            .position(|x| x.is_some_and(|x| x.0 == joiner));
+            .position(|x| x.is_some_and(|x| x.node == joiner));
         assert!(new.kept[at.expect("listed")].is_some());
     }
 }

@@ -34,11 +34,11 @@ fn settled() -> (ClusterMap, Leases) {
 /// waited out.
 #[test]
 fn a_node_with_two_data_buckets_gets_leases_for_both_or_none() {
-    let shadow = NodeId(1).shadow().0;
+    let second = crate::testing::second(1);
     let mut map = cluster(4);
     map.apply(None, &create_pool("kept", "2+1", 1, false))
         .expect("new");
-    start(&mut map, &[1, shadow, 2]);
+    start(&mut map, &[1, second, 2]);
     let mut book = Leases::new(LEASE);
     book.become_leader(at(0));
     assert!(ask(&mut book, 1000, &map, 1, 1));
@@ -46,7 +46,7 @@ fn a_node_with_two_data_buckets_gets_leases_for_both_or_none() {
     let stays = next_epoch(
         &map,
         1,
-        &[(1, Some(0)), (shadow, Some(1)), (2, Some(2)), (3, None)],
+        &[(1, Some(0)), (second, Some(1)), (2, Some(2)), (3, None)],
     );
     commit(&mut map, stays).expect("well formed");
     assert!(book.may_open(at(1001), group(&map)), "both are retained");
@@ -155,6 +155,7 @@ fn the_book_stays_small() {
         moved.last_open.members[0]
             .as_mut()
             .expect("listed")
+            .id
             .incarnation = inc;
         map.groups.insert(GroupId(1), moved);
         assert!(ask(&mut book, now, &map, 1, 1));

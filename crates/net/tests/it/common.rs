@@ -121,11 +121,14 @@ pub fn within(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
+/// The most that a slowed relay catches up.
+const LAG_MAX: Duration = Duration::from_millis(700);
+
 /// A cable between client and server that can be cut without either noticing.
 pub struct Relay {
     pub addr: String,
     frozen: Arc<std::sync::atomic::AtomicBool>,
-    pause_ms: Arc<std::sync::atomic::AtomicU64>,
+    pause_us: Arc<std::sync::atomic::AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -139,8 +142,8 @@ impl Relay {
         let addr = listener.local_addr().expect("its address").to_string();
         let frozen = Arc::new(AtomicBool::new(false));
         let cut = frozen.clone();
-        let pause_ms = Arc::new(AtomicU64::new(0));
-        let slow = pause_ms.clone();
+        let pause_us = Arc::new(AtomicU64::new(0));
+        let slow = pause_us.clone();
         let task = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let far = tokio::net::TcpStream::connect(&to)
@@ -152,6 +155,7 @@ impl Relay {
                     let (cut, slow) = (cut.clone(), slow.clone());
                     tokio::spawn(async move {
                         let mut bytes = vec![0; 65536];
+                        let mut due = Instant::now();
                         loop {
                             let Ok(n @ 1..) = from.read(&mut bytes).await else {
                                 return;
@@ -159,10 +163,10 @@ impl Relay {
                             while cut.load(Ordering::Relaxed) {
                                 tokio::time::sleep(Duration::from_millis(5)).await;
                             }
-                            let pause = slow.load(Ordering::Relaxed);
-                            if pause > 0 {
-                                tokio::time::sleep(Duration::from_millis(pause)).await;
-                            }
+                            let per_64_kib = Duration::from_micros(slow.load(Ordering::Relaxed));
+                            due = due.max(Instant::now() - LAG_MAX);
+                            due += per_64_kib.mul_f64(n as f64 / 65536.0);
+                            tokio::time::sleep_until(due.into()).await;
                             if into.write_all(&bytes[..n]).await.is_err() {
                                 return;
                             }
@@ -174,15 +178,17 @@ impl Relay {
         Relay {
             addr,
             frozen,
-            pause_ms,
+            pause_us,
             task,
         }
     }
 
-    /// Rests so long for each 64 KiB.
-    pub fn slow_down(&self, pause_ms: u64) {
-        self.pause_ms
-            .store(pause_ms, std::sync::atomic::Ordering::Relaxed);
+    /// Takes so long for each 64 KiB on average: what a busy machine delays is caught up.
+    pub fn slow_down(&self, per_64_kib: Duration) {
+        self.pause_us.store(
+            per_64_kib.as_micros() as u64,
+            std::sync::atomic::Ordering::Relaxed,
+        );
     }
 
     pub fn freeze(&self) {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use staves_model::{Epoch, GroupId, Incarnation, Label, NodeId, Time};
+use staves_model::{DiskId, Epoch, GroupId, Incarnation, Label, MemberId, NodeId, Time};
 use staves_net::{NetError, Options, PeerOptions, Peers};
 use staves_wire::directory::Sign;
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, Run, RunKind};
@@ -38,9 +38,8 @@ fn envelope(seq: u64, len: usize) -> GroupEnvelope {
     GroupEnvelope {
         group: GroupId(1),
         epoch: Epoch(1),
-        from: NodeId(2),
-        to_shadow: false,
-        incarnation: Incarnation(2),
+        from: MemberId::new(NodeId(2), Incarnation(2)),
+        to: DiskId::MEMORY,
         message: GroupMessage::Deltas {
             stream: 0,
             deltas: vec![delta],

@@ -1,4 +1,4 @@
-//! One group's place on this node, or on its shadow: its bucket if it has one, who waits at it, and the lane of numbers
+//! One group's place on this node, or beside another one of it: its bucket if it has one, who waits at it, and the lane of numbers
 //! that the RESP door uses for it. Everything in it happens under one short lock, so that the machine is
 //! never stepped by two threads at once.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use staves_cache::{AnswerRef, Ask, BucketEffects, Refused};
 use staves_group::Event;
-use staves_model::{GroupId, MemberSlot, Time};
+use staves_model::{DiskId, GroupId, MemberSlot, Time};
 use staves_wire::cache::{Answer, Op};
 use staves_wire::group::{GroupEnvelope, RequestId};
 use staves_wire::memory::MemoryOp;
@@ -29,7 +29,7 @@ const LOOPED_MAX: usize = 256;
 pub(crate) struct Cell {
     pub(crate) group: GroupId,
     /// For the second member that the node may hold.
-    pub(crate) shadow: bool,
+    pub(crate) disk: DiskId,
     state: Mutex<State>,
 }
 
@@ -77,10 +77,10 @@ pub(crate) enum Submitted<R> {
 }
 
 impl Cell {
-    pub(crate) fn new(group: GroupId, shadow: bool, lane: Lane) -> Cell {
+    pub(crate) fn new(group: GroupId, disk: DiskId, lane: Lane) -> Cell {
         Cell {
             group,
-            shadow,
+            disk,
             state: Mutex::new(State {
                 bucket: None,
                 waiting: Slab::default(),
@@ -288,14 +288,13 @@ impl State {
         let mut to_self: VecDeque<GroupEnvelope> = VecDeque::new();
         let mut looped = 0;
         loop {
-            for (node, mut envelope) in self.out.effects.sends.drain(..) {
-                envelope.to_shadow = node.is_shadow();
-                if node == envelope.from {
+            for (node, envelope) in self.out.effects.sends.drain(..) {
+                if (node, envelope.to) == envelope.from.place() {
                     to_self.push_back(envelope);
-                } else if node.home() == host.life.node {
+                } else if node == host.life.node {
                     host.own.put(envelope);
                 } else {
-                    host.peers.send_group(node.home(), &envelope);
+                    host.peers.send_group(node, &envelope);
                 }
             }
             let Some(envelope) = to_self.pop_front().filter(|_| looped < LOOPED_MAX) else {
@@ -356,7 +355,7 @@ mod tests {
     /// its number must not keep the lane's floor, nor a place in the lane's window, for ever.
     #[test]
     fn a_write_whose_connection_has_ended_gives_its_number_back() {
-        let cell = Cell::new(GroupId(1), false, Lane::new(ClientId(7), 1));
+        let cell = Cell::new(GroupId(1), DiskId::MEMORY, Lane::new(ClientId(7), 1));
         let mailboxes = [(); 2].map(|()| Arc::new(Mailbox::default()));
         let mut numbers = Vec::new();
         for mailbox in &mailboxes {

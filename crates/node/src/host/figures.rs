@@ -58,7 +58,7 @@ impl Host {
             .values()
             .filter(|p| pool.is_none_or(|id| p.id == id));
         let mut sum = Figures::default();
-        for cell in wanted.flat_map(|p| p.cells.iter().chain(&p.shadows)) {
+        for cell in wanted.flat_map(|p| p.cells.iter().chain(&p.seconds)) {
             let state = cell.lock();
             sum.requests_waiting += state.waiting() as u64;
             let Some(bucket) = &state.bucket else {

@@ -1,4 +1,4 @@
-//! What one member on this node says to the other one of its group, which the node holds as its shadow.
+//! What one member on this node says to the other one of its group, which the node holds beside it.
 //!
 //! A member is stepped under its cell's lock, and the other one has a lock of its own: so what is said waits here
 //! until a task brings it over. It takes the way of any message but for the network.
@@ -78,7 +78,7 @@ pub(super) async fn run(host: Arc<Host>) {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use staves_model::{Epoch, GroupId, Incarnation, MemberSlot, NodeId};
+    use staves_model::{DiskId, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
     use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
     fn envelope(pages: usize) -> GroupEnvelope {
@@ -90,9 +90,8 @@ mod tests {
         GroupEnvelope {
             group: GroupId(1),
             epoch: Epoch(1),
-            from: NodeId(1),
-            to_shadow: true,
-            incarnation: Incarnation(1),
+            from: MemberId::new(NodeId(1), Incarnation(1)),
+            to: DiskId::SECOND,
             message: GroupMessage::Parts {
                 slot: MemberSlot(pages as u8),
                 parts: (0..pages as u32).map(part).collect(),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use staves_cache::Refused;
-use staves_model::{ClusterMap, Group, GroupId, HashSlot, NodeId, PoolId, Revision, Time};
+use staves_model::{ClusterMap, Group, GroupId, HashSlot, MemberId, PoolId, Revision, Time};
 use staves_net::Reply;
 use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, Op, PoolRef};
 use staves_wire::group::RequestId;
@@ -390,13 +390,14 @@ impl Hand<'_> {
 
     /// Whether the bucket is this node's to answer for, by what it does or by what the map says.
     fn is_here(&self, routes: &Routes, cell: &Cell) -> bool {
-        let me: NodeId = self.host.life.node;
         if cell.lock().answers() {
             return true;
         }
         let group = routes.map.groups.get(&cell.group);
         let data = group.and_then(|g| g.member(staves_model::MemberSlot(0)));
-        data.is_some_and(|x| x.is(me, self.host.life.incarnation)) && cell.lock().bucket.is_some()
+        let life = self.host.life;
+        let me = MemberId::new(life.node, life.incarnation);
+        data.is_some_and(|x| x.id == me) && cell.lock().bucket.is_some()
     }
 
     fn submit(&mut self, bucket: u32, cell: &Arc<Cell>, index: usize, op: &CacheOp) {

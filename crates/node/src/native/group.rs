@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use staves_model::{GroupId, MemberSlot};
+use staves_model::{DiskId, GroupId, MemberSlot};
 use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
@@ -44,7 +44,9 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
         member.and_then(|member| member.slot()) == Some(slot)
     };
     let found = routes.cells_of(group).find(holds);
-    found.or_else(|| routes.cell(group, false)).cloned()
+    found
+        .or_else(|| routes.cell(group, DiskId::MEMORY))
+        .cloned()
 }
 
 /// Gives the sums of the pages of one of its members, of those that are here.
@@ -103,7 +105,7 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
             .members
             .iter()
             .flatten()
-            .all(|x| x.complete && map.is_up(x.node, x.incarnation));
+            .all(|x| x.complete && map.runs(x.id));
     if !whole {
         let text = format!(
             "group {} is not whole: a page is made anew once all its members are",

@@ -6,8 +6,8 @@ mod pools;
 mod regions;
 
 use staves_model::{
-    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberSlot, PoolId, PoolKind,
-    Revision,
+    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, PoolId,
+    PoolKind, Revision,
 };
 
 use super::*;
@@ -26,8 +26,7 @@ fn cluster(nodes: u64, scheme: &str) -> Cluster {
             .map(|slot| {
                 let node = (u64::from(bucket) + slot) % nodes + 1;
                 Some(Member {
-                    node: NodeId(node),
-                    incarnation: Incarnation(node),
+                    id: MemberId::new(NodeId(node), Incarnation(node)),
                     complete: true,
                 })
             })
@@ -116,7 +115,7 @@ impl Cluster {
         for group in self.groups() {
             group
                 .members
-                .retain(|m| m.is_none_or(|m| m.node != NodeId(node)));
+                .retain(|m| m.is_none_or(|m| m.id.node != NodeId(node)));
             group.last_open.members = group.members.clone();
         }
     }

@@ -18,7 +18,7 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<String> {
         .map(|n| n.id)
         .collect();
     let listed = |group: &Group, node: NodeId| {
-        let is = |(_, x): (_, &Member)| x.node.home() == node;
+        let is = |(_, x): (_, &Member)| x.id.node == node;
         group.listed().any(is)
     };
     // With m = 1 a group may do with fewer copies while it has any home at all. With m > 1 who comes stands
@@ -55,9 +55,7 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<String> {
 /// there is parity to spare, that gives its place up.
 pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
     let m = usize::from(group.m);
-    let whole = whole_buckets(group.m, &group.members, |x| {
-        map.is_up(x.node, x.incarnation)
-    });
+    let whole = whole_buckets(group.m, &group.members, |x| map.runs(x.id));
     let vacant = || group.members.iter().take(m).any(Option::is_none);
     group.open && !group.lost && whole == m && vacant()
 }
@@ -81,7 +79,7 @@ pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
             true => group.m.into(),
             false => pool.scheme.width(),
         };
-        let in_group = |node: &NodeId| group.listed().any(|(_, x)| x.node.home() == *node);
+        let in_group = |node: &NodeId| group.listed().any(|(_, x)| x.id.node == *node);
         let free = homes.iter().filter(|home| !in_group(home)).count();
         let vacant = (0..width).filter(|s| group.member(MemberSlot(*s as u8)).is_none());
         // Parity that there are no nodes for is no bucket that anybody expects.

@@ -221,9 +221,11 @@ fn d6_a_node_joins_and_one_leaves_under_load() {
         leaver.leave();
         eventually("all goes on", || {
             let map = town.citizens[0].map();
-            map.groups
-                .values()
-                .all(|g| g.open && g.member(MemberSlot(0)).is_some_and(|x| x.node != leaver.id))
+            map.groups.values().all(|g| {
+                g.open
+                    && g.member(MemberSlot(0))
+                        .is_some_and(|x| x.id.node != leaver.id)
+            })
         });
     });
     let id = leaver.id;

@@ -318,7 +318,7 @@ fn kills_under_load(scheme: &str, nodes: usize, at_once: usize) {
         });
         // Not the first citizen: the clients run there.
         let members = town.citizens[0].map().groups[&group].members.clone();
-        let held = members.iter().flatten().map(|x| town.position(x.node));
+        let held = members.iter().flatten().map(|x| town.position(x.id.node));
         let victims: Vec<usize> = held.filter(|at| *at != 0).take(at_once).collect();
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let runtime = town.citizens[0].runtime().handle().clone();
@@ -365,7 +365,7 @@ fn kills_under_load(scheme: &str, nodes: usize, at_once: usize) {
         let rebuilt = || {
             let map = town.citizens[0].map();
             let group = &map.groups[&group];
-            let whole = |x: &staves_model::Member| x.complete && map.is_up(x.node, x.incarnation);
+            let whole = |x: &staves_model::Member| x.complete && map.runs(x.id);
             let width = members.len();
             group.open && group.members.iter().flatten().filter(|x| whole(x)).count() == width
         };
@@ -409,7 +409,7 @@ fn h10_k_of_a_region_is_raised_while_it_is_written() {
         let entry = map.region_named("r").expect("made").1.stretches[0].first;
         let group = &map.groups[&entry];
         let whole = group.members.iter().flatten().filter(|x| x.complete);
-        let nodes: Vec<usize> = whole.map(|x| town.position(x.node)).collect();
+        let nodes: Vec<usize> = whole.map(|x| town.position(x.id.node)).collect();
         (nodes, group.open)
     };
     town.citizens[0].propose(&set("2+2")).expect("one more");
@@ -433,7 +433,7 @@ fn h10_k_of_a_region_is_raised_while_it_is_written() {
 /// What the group bears that bears least.
 fn bears(map: &ClusterMap) -> Option<u8> {
     let regions = map.groups.values().filter(|g| g.m > 1);
-    let each = regions.map(|g| g.tolerates(|n, i| map.is_up(n, i)));
+    let each = regions.map(|g| g.tolerates(|id| map.runs(id)));
     each.min().expect("a region")
 }
 
@@ -460,7 +460,7 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
 
     let map = town.citizens[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
-    let data = group.members[1].expect("a data bucket").node;
+    let data = group.members[1].expect("a data bucket").id.node;
     let drain = Change::Drain {
         node: data,
         on: true,
@@ -486,7 +486,7 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
     town.citizens[0].propose(&resume).expect("resumed");
     let map = town.citizens[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
-    let nodes = group.listed().map(|(_, x)| x.node);
+    let nodes = group.listed().map(|(_, x)| x.id.node);
     let dies = nodes.map(|n| town.position(n)).find(|at| *at != 0);
     town.citizens[dies.expect("one of three")].kill();
     let runtime = town.citizens[0].runtime();
@@ -565,7 +565,7 @@ fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
     let members = map.groups[&groups[0]].listed();
     // The client lives at the first node.
     let places = members
-        .map(|(_, x)| town.position(x.node))
+        .map(|(_, x)| town.position(x.id.node))
         .filter(|at| *at != 0);
     let victims: Vec<usize> = places.take(2).collect();
     victims.iter().for_each(|at| town.citizens[*at].kill());
@@ -590,7 +590,7 @@ fn h11_a_group_that_is_lost_while_it_is_loaded_is_told_when_the_load_ends() {
         let map = town.citizens[0].map();
         let mut nodes = map.groups[&group]
             .listed()
-            .map(|(_, x)| town.position(x.node));
+            .map(|(_, x)| town.position(x.id.node));
         nodes.find(|at| *at != 0).expect("two hold data")
     };
     let victim = at_data(&town);
@@ -636,7 +636,7 @@ fn h6_a_missing_page_does_not_wait_for_the_clock() {
     let home = |slot| map.groups[&group].member(staves_model::MemberSlot(slot));
     let homes: Vec<usize> = slots
         .filter_map(home)
-        .map(|x| town.position(x.node))
+        .map(|x| town.position(x.id.node))
         .collect();
     let lost = (0..2).find(|slot| homes[*slot] != 0).expect("one of two");
     town.citizens[homes[lost]].kill();

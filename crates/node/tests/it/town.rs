@@ -159,7 +159,7 @@ impl Citizen {
         let pool = map.pool_named("cache")?;
         let group = map.group_of(pool.id, staves_model::hash_slot(key.as_bytes()))?;
         let data = group.member(MemberSlot(0)).filter(|_| group.open)?;
-        Some(data.node)
+        Some(data.id.node)
     }
 
     /// Ends it as SIGKILL would: no goodbye, sockets closed.
@@ -301,7 +301,7 @@ impl Town {
             let living = self.citizens.iter().find(|c| !c.is_dead());
             let map = living.expect("somebody lives").map();
             let whole = |g: &staves_model::Group| {
-                let up = |x: &staves_model::Member| x.complete && map.is_up(x.node, x.incarnation);
+                let up = |x: &staves_model::Member| x.complete && map.runs(x.id);
                 g.open && g.members.iter().flatten().filter(|x| up(x)).count() == 3
             };
             map.groups.values().all(whole)

@@ -2,7 +2,7 @@
 //! machines never index past an end.
 
 use bytes::{BufMut, BytesMut};
-use staves_model::{Label, NodeId, PAGE_BYTES};
+use staves_model::{Label, MemberId, PAGE_BYTES};
 
 use super::{
     Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, Labels, PageContent, PagePart,
@@ -31,39 +31,26 @@ wire_struct!(SyncStream {
     requests,
     forgot
 });
-/// The bit of an envelope's `from` that says for whom it is. Ids of nodes, and of their shadows, leave it clear.
-const TO_SHADOW: u64 = NodeId::END.0;
-
-impl Wire for GroupEnvelope {
-    fn put(&self, out: &mut BytesMut) {
-        let to = if self.to_shadow { TO_SHADOW } else { 0 };
-        self.group.put(out);
-        self.epoch.put(out);
-        (self.from.0 | to).put(out);
-        self.incarnation.put(out);
-        self.message.put(out);
-    }
-
-    fn take(from: &mut Reader) -> Result<GroupEnvelope, DecodeError> {
-        let (group, epoch, sender) = (Wire::take(from)?, Wire::take(from)?, u64::take(from)?);
-        Ok(GroupEnvelope {
-            group,
-            epoch,
-            from: NodeId(sender & !TO_SHADOW),
-            to_shadow: sender & TO_SHADOW != 0,
-            incarnation: Wire::take(from)?,
-            message: Wire::take(from)?,
-        })
-    }
-}
+wire_struct!(MemberId {
+    node,
+    disk,
+    incarnation
+});
+wire_struct!(GroupEnvelope {
+    group,
+    epoch,
+    from,
+    to,
+    message
+});
 
 wire_enum!(GroupMessage {
     0 => Deltas { stream, deltas, stable, last, clock, want_extents },
-    1 => Ack { slot, incarnation, stream, prefix, gap, clock, promise, granted_extents },
+    1 => Ack { slot, stream, prefix, gap, clock, promise, granted_extents },
     2 => Seal { group, released },
-    3 => Sealed { slot, incarnation, streams, want_extents, pages },
+    3 => Sealed { slot, streams, want_extents, pages },
     4 => Sync { group, slot, streams, want_extents, pages },
-    5 => Synced { slot, incarnation, able },
+    5 => Synced { slot, able },
     6 => Get { page, count, urgent, held },
     7 => Parts { slot, parts },
 });

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberSlot, NodeId, PoolId,
-    Revision,
+    ClusterMap, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
+    PoolId, Revision,
 };
 use staves_wire::directory::MapAnswer;
 use staves_wire::frame::{Decoder, FrameError, HEADER_BYTES, Incoming, Limits};
@@ -139,8 +139,7 @@ fn a_partial_frame_waits_for_the_rest() {
 fn a_group_that_opened_narrower_than_before_is_sound() {
     let member = |node| {
         Some(Member {
-            node: NodeId(node),
-            incarnation: Incarnation(node),
+            id: MemberId::new(NodeId(node), Incarnation(node)),
             complete: true,
         })
     };

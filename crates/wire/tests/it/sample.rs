@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use staves_model::{
-    ClientId, ClusterId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen, Member,
-    MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
+    ClientId, ClusterId, DiskId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen,
+    Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
 };
 use staves_wire::admin::{
     GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
@@ -90,6 +90,18 @@ impl Rng {
 
     fn node(&mut self) -> NodeId {
         NodeId(self.below(100))
+    }
+
+    fn disk(&mut self) -> DiskId {
+        DiskId(self.below(2) as u32)
+    }
+
+    fn member(&mut self) -> MemberId {
+        MemberId {
+            node: self.node(),
+            disk: self.disk(),
+            incarnation: self.incarnation(),
+        }
     }
 
     fn incarnation(&mut self) -> Incarnation {
@@ -537,19 +549,17 @@ fn batch(rng: &mut Rng, kind: u64) -> Batch {
 }
 
 pub fn envelope(rng: &mut Rng, kind: u64) -> GroupEnvelope {
-    let (group, epoch, bits) = (GroupId(rng.u32()), rng.epoch(), rng.node().0);
     GroupEnvelope {
-        group,
-        epoch,
-        from: NodeId(bits & !NodeId::END.0),
-        to_shadow: bits & NodeId::END.0 != 0,
-        incarnation: rng.incarnation(),
+        group: GroupId(rng.u32()),
+        epoch: rng.epoch(),
+        from: rng.member(),
+        to: rng.disk(),
         message: group_message(rng, kind),
     }
 }
 
 fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
-    let (slot, incarnation) = (rng.slot(), rng.incarnation());
+    let slot = rng.slot();
     let (want_extents, pages) = (rng.u32(), rng.u32());
     match kind {
         0 => GroupMessage::Deltas {
@@ -562,7 +572,6 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
         },
         1 => GroupMessage::Ack {
             slot,
-            incarnation,
             stream: rng.below(32) as u8,
             prefix: rng.next(),
             gap: rng.yes(),
@@ -576,7 +585,6 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
         },
         3 => GroupMessage::Sealed {
             slot,
-            incarnation,
             streams: rng.list(2, |r| SealedStream {
                 stream: r.below(32) as u8,
                 prefix: r.next(),
@@ -602,7 +610,6 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
         },
         5 => GroupMessage::Synced {
             slot,
-            incarnation,
             able: rng.yes(),
         },
         6 => GroupMessage::Get {
@@ -671,8 +678,7 @@ fn part(rng: &mut Rng) -> PagePart {
 
 fn group(rng: &mut Rng) -> Arc<Group> {
     let member = |r: &mut Rng| Member {
-        node: r.node(),
-        incarnation: r.incarnation(),
+        id: r.member(),
         complete: r.yes(),
     };
     let m = 1 + rng.below(2) as u8;

@@ -202,9 +202,7 @@ fn group_of<'a>(map: &'a ClusterMap, region: &str) -> &'a Group {
 }
 
 fn is_whole(map: &ClusterMap, group: &Group) -> bool {
-    let whole = |x: &staves_model::Member| {
-        x.complete && map.is_up(x.node, x.incarnation) && !group.is_doubled(x)
-    };
+    let whole = |x: &staves_model::Member| x.complete && map.runs(x.id) && !group.is_doubled(x);
     group.open && group.members.iter().all(|x| x.as_ref().is_some_and(whole))
 }
 
@@ -212,7 +210,7 @@ fn is_whole(map: &ClusterMap, group: &Group) -> bool {
 fn bears(map: &ClusterMap, group: &Group, victims: &[String]) -> bool {
     let stays = |x: &staves_model::Member| {
         let address = &map.node_of(x).expect("a member is a node").native;
-        x.complete && map.is_up(x.node, x.incarnation) && !victims.contains(address)
+        x.complete && map.runs(x.id) && !victims.contains(address)
     };
     let left = group.listed().filter(|(_, x)| stays(x)).count();
     group.open && left >= usize::from(group.m)
@@ -426,7 +424,7 @@ fn two_groups_apart(
         let map = client.map();
         let nodes = |region: &str| {
             let members = group_of(&map, region).listed();
-            members.map(|(_, x)| x.node).collect::<Vec<_>>()
+            members.map(|(_, x)| x.id.node).collect::<Vec<_>>()
         };
         for other in (0..count).map(|other| format!("r{other}")) {
             let (gone, stays) = (nodes(&name), nodes(&other));

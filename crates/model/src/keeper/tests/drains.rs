@@ -21,7 +21,7 @@ fn a_drained_node_is_emptied() {
     town.settle();
     town.check_at_rest();
     let members = |map: &ClusterMap| -> Vec<BTreeSet<NodeId>> {
-        let of = |g: &Group| g.listed().map(|(_, x)| x.node).collect();
+        let of = |g: &Group| g.listed().map(|(_, x)| x.id.node).collect();
         map.groups.values().map(of).collect()
     };
     assert_eq!(members(&town.map), members(&before), "as it was");
@@ -53,7 +53,7 @@ fn drains_go_before_balance() {
     assert_eq!(new.len(), 16);
     assert!(
         new.iter()
-            .all(|n| n.members.iter().flatten().any(|x| x.0 == NodeId(1)))
+            .all(|n| n.members.iter().flatten().any(|x| x.node == NodeId(1)))
     );
 }
 
@@ -71,7 +71,7 @@ fn a_drain_never_lowers_what_a_coded_group_bears() {
             town.work(&mut dice, 30);
             town.wait(25);
             for group in town.map.groups.values() {
-                let bears = group.tolerates(|n, i| town.map.is_up(n, i));
+                let bears = group.tolerates(|id| town.map.runs(id));
                 assert!(bears >= Some(k), "{scheme}: {group:?}");
                 beside += usize::from(group.members.len() > 16);
             }
@@ -151,7 +151,7 @@ fn a_drain_that_is_disturbed_loses_nothing() {
 fn a_lost_bucket_goes_before_one_that_moves() {
     let mut town = coded(4, "2+1", 1);
     let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
-    let of = |slot: usize| group(&town).members[slot].expect("listed").node.0;
+    let of = |slot: usize| group(&town).members[slot].expect("listed").id.node.0;
     let (moves, dies) = (of(0), of(2));
     drain(&mut town, moves, true);
     town.keep(&[]);
@@ -160,9 +160,9 @@ fn a_lost_bucket_goes_before_one_that_moves() {
     assert!(group(&town).members.len() > 3, "one stands beside it");
     town.change(&node_down(&town.map.clone(), dies));
     town.settle();
-    let nodes: Vec<u64> = group(&town).listed().map(|(_, x)| x.node.0).collect();
+    let nodes: Vec<u64> = group(&town).listed().map(|(_, x)| x.id.node.0).collect();
     assert!(nodes.len() == 3 && nodes.contains(&moves), "{nodes:?}");
-    assert_eq!(group(&town).tolerates(|_, _| true), Some(1));
+    assert_eq!(group(&town).tolerates(|_| true), Some(1));
 }
 
 /// Regression: where the node that was to take a drained node's copies had no room for them, the drain ended all the
@@ -188,7 +188,7 @@ fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
                 group: group.id,
                 epoch: group.epoch,
                 slots: joiners.map(|(slot, _)| slot).collect(),
-                reporter: group.members[0].expect("listed").node,
+                reporter: group.members[0].expect("listed").id.node,
             }
         });
         let reports: Vec<_> = reports.collect();
@@ -199,13 +199,13 @@ fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
         }
         town.wait(25);
         for group in town.map.groups.values() {
-            let bears = group.tolerates(|n, i| town.map.is_up(n, i));
+            let bears = group.tolerates(|id| town.map.runs(id));
             assert!(bears >= Some(2), "{group:?}");
         }
     }
     assert!(before > 0);
     assert_eq!(of_two(&town), before, "nobody else could have them");
-    let first = |g: &Group| g.members[0].expect("listed").node;
+    let first = |g: &Group| g.members[0].expect("listed").id.node;
     assert!(
         town.map.groups.values().all(|g| first(g) != NodeId(2)),
         "others serve"

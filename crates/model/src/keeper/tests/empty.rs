@@ -14,8 +14,8 @@ fn when_all_is_lost_a_cache_starts_empty_and_others_say_lost() {
         let group = town.map.groups[&GroupId(1)].clone();
         for (_, x) in group.listed() {
             town.change(&Change::NodeDown {
-                node: x.node,
-                incarnation: x.incarnation,
+                node: x.id.node,
+                incarnation: x.id.incarnation,
             });
         }
         let said = town.keep(&[]);
@@ -31,8 +31,8 @@ fn when_all_is_lost_a_cache_starts_empty_and_others_say_lost() {
             // They were only cut off: what was thought lost is found again.
             for (_, x) in group.listed() {
                 town.change(&Change::NodeBack {
-                    node: x.node,
-                    incarnation: x.incarnation,
+                    node: x.id.node,
+                    incarnation: x.id.incarnation,
                 });
             }
             town.settle();
@@ -103,7 +103,7 @@ fn a_node_that_was_back_for_a_moment_is_waited_for_anew() {
     let mut town = settled(2, "1+0", 1);
     let group = town.map.groups[&GroupId(1)].clone();
     let (_, x) = group.listed().next().expect("one");
-    let (node, incarnation) = (x.node, x.incarnation);
+    let (node, incarnation) = (x.id.node, x.id.incarnation);
     town.change(&Change::NodeDown { node, incarnation });
     assert!(town.keep(&[]).is_empty());
     town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
@@ -163,14 +163,14 @@ fn who_began_anew_is_waited_for_as_long_as_who_was_before() {
     let mut town = settled(2, "1+0", 1);
     let first = town.map.groups[&GroupId(1)].clone();
     let (_, x) = first.listed().next().expect("one");
-    let (node, incarnation) = (x.node, x.incarnation);
+    let (node, incarnation) = (x.id.node, x.id.incarnation);
     town.change(&Change::NodeDown { node, incarnation });
     assert!(town.keep(&[]).is_empty());
     town.wait(START_EMPTY_AFTER.as_millis() as u64);
     assert!(epochs_of(&town.keep(&[]))[0].fresh);
     let begun = town.map.groups[&GroupId(1)].clone();
     let (_, x) = begun.listed().next().expect("one");
-    let (node, incarnation) = (x.node, x.incarnation);
+    let (node, incarnation) = (x.id.node, x.id.incarnation);
     town.change(&Change::Open {
         group: begun.id,
         epoch: begun.epoch,
@@ -178,7 +178,9 @@ fn who_began_anew_is_waited_for_as_long_as_who_was_before() {
     town.change(&Change::NodeDown { node, incarnation });
     town.wait(200);
     assert!(town.keep(&[]).is_empty(), "it may live and answer for T");
-    town.change(&node_up(Some(first.listed().next().expect("one").1.node.0)));
+    town.change(&node_up(Some(
+        first.listed().next().expect("one").1.id.node.0,
+    )));
     town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
     assert!(town.keep(&[]).is_empty());
     town.wait(1);

@@ -17,8 +17,12 @@ fn a_death_moves_all_buckets_of_the_node_at_once() {
     assert_eq!((said.len(), new.len()), (1, holds));
     for new in new {
         let old = &before.groups[&new.group];
-        let first = old.members.iter().flatten().find(|x| x.node != NodeId(3));
-        assert_eq!(new.members[0].map(|x| x.0), first.map(|x| x.node));
+        let first = old
+            .members
+            .iter()
+            .flatten()
+            .find(|x| x.id.node != NodeId(3));
+        assert_eq!(new.members[0].map(|x| x.node), first.map(|x| x.id.node));
         assert_eq!(new.members.len(), 3, "a joiner for the dead one");
         assert_eq!(new.kept.iter().flatten().count(), 2);
         assert_eq!(new.leader, MemberSlot(0));
@@ -32,12 +36,13 @@ fn an_epoch_that_does_not_open_is_tried_again_with_another_leader_then_with_surv
     let mut town = settled(5, "1+2", 1);
     let dead = town.map.groups[&GroupId(1)].members[0]
         .expect("listed")
+        .id
         .node;
     town.change(&node_down(&town.map, dead.0));
     let mut tries = Vec::new();
     for _ in 0..400 {
         for new in epochs_of(&town.keep(&[])) {
-            let leader = new.members[new.leader.index()].expect("listed").0;
+            let leader = new.members[new.leader.index()].expect("listed").node;
             tries.push((town.now, leader, new.members.len()));
         }
         town.wait(25);
@@ -64,20 +69,20 @@ fn an_epoch_that_does_not_open_is_tried_again_with_another_leader_then_with_surv
 fn a_data_bucket_without_a_node_goes_beside_another() {
     let mut town = coded(6, "4+2", 1);
     let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
-    let bears = |town: &Town| group(town).tolerates(|n, i| town.map.is_up(n, i));
-    let shadows = |town: &Town| {
+    let bears = |town: &Town| group(town).tolerates(|id| town.map.runs(id));
+    let seconds = |town: &Town| {
         let group = group(town);
-        group.listed().filter(|(_, x)| x.node.is_shadow()).count()
+        group.listed().filter(|(_, x)| x.id.is_second()).count()
     };
     for slot in [0, 1] {
         let data = group(&town).members[slot].expect("a data bucket");
-        town.change(&node_down(&town.map, data.node.0));
+        town.change(&node_down(&town.map, data.id.node.0));
     }
     let said = town.keep(&[]);
     let new = epochs_of(&said)[0];
     assert!(new.members[..4].iter().all(Option::is_some), "{new:?}");
-    assert_eq!((shadows(&town), bears(&town)), (2, Some(0)));
-    let left: BTreeSet<NodeId> = group(&town).listed().map(|(_, x)| x.node.home()).collect();
+    assert_eq!((seconds(&town), bears(&town)), (2, Some(0)));
+    let left: BTreeSet<NodeId> = group(&town).listed().map(|(_, x)| x.id.node).collect();
     assert_eq!(
         (left.len(), group(&town).listed().count()),
         (4, 6),
@@ -99,7 +104,7 @@ fn a_data_bucket_without_a_node_goes_beside_another() {
         .copied();
     town.change(&node_down(
         &town.map,
-        dead.expect("two are doubled").node.home().0,
+        dead.expect("two are doubled").id.node.0,
     ));
     town.settle();
     assert_eq!(bears(&town), Some(1), "six on three");
@@ -112,7 +117,7 @@ fn a_data_bucket_without_a_node_goes_beside_another() {
         town.change(&node_up(id));
         town.settle();
         town.check_at_rest();
-        assert_eq!((shadows(&town), bears(&town)), (6 - nodes, Some(borne)));
+        assert_eq!((seconds(&town), bears(&town)), (6 - nodes, Some(borne)));
     }
 }
 
@@ -124,18 +129,24 @@ fn a_data_bucket_that_nobody_has_room_for_takes_the_place_of_parity() {
     let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
     let data = group(&town).members[1].expect("a data bucket");
     let last = group(&town).members[5].expect("a parity bucket");
-    town.change(&node_down(&town.map, data.node.0));
+    town.change(&node_down(&town.map, data.id.node.0));
     let (mut tried, mut waited) = (0, 0);
-    while group(&town).members[1].map(|x| x.node) != Some(last.node) {
+    while group(&town).members[1].map(|x| x.id.node) != Some(last.id.node) {
         let now = group(&town);
-        let shadow = now.members[1].filter(|x| x.node.is_shadow());
-        let report =
-            shadow.map(|_| stuck(&town, 1, &[1], now.member(now.leader).expect("listed").node));
+        let second = now.members[1].filter(|x| x.id.is_second());
+        let report = second.map(|_| {
+            stuck(
+                &town,
+                1,
+                &[1],
+                now.member(now.leader).expect("listed").id.node,
+            )
+        });
         tried += usize::from(report.is_some());
         let given_up = now.members.get(5).is_none_or(Option::is_none);
         waited += usize::from(now.open && !given_up);
         town.keep(&Vec::from_iter(report));
-        if group(&town).members[1].is_none_or(|x| !x.node.is_shadow()) {
+        if group(&town).members[1].is_none_or(|x| !x.id.is_second()) {
             town.work(&mut Dice(1), 100);
         }
         town.wait(25);
@@ -144,7 +155,7 @@ fn a_data_bucket_that_nobody_has_room_for_takes_the_place_of_parity() {
     assert!((2..200).contains(&tried), "{tried}");
     assert!(waited >= 200, "calm for 5 s");
     town.settle();
-    let bears = |town: &Town| group(town).tolerates(|n, i| town.map.is_up(n, i));
+    let bears = |town: &Town| group(town).tolerates(|id| town.map.runs(id));
     assert_eq!(bears(&town), Some(1));
 }
 
@@ -166,7 +177,7 @@ fn a_group_of_fewer_than_m_members_is_lost() {
 fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
     let mut town = settled(5, "1+2", 1);
     let group = town.map.groups[&GroupId(1)].clone();
-    let node = |s: usize| group.members[s].expect("listed").node;
+    let node = |s: usize| group.members[s].expect("listed").id.node;
     let report = stuck(&town, 1, &[2], node(1));
     assert!(
         town.keep(&[report]).is_empty(),
@@ -175,8 +186,8 @@ fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
     let report = stuck(&town, 1, &[2], node(0));
     let said = town.keep(&[report]);
     let new = epochs_of(&said)[0];
-    assert_eq!(new.members[0].map(|x| x.0), Some(node(0)));
-    assert!(!new.members.iter().flatten().any(|x| x.0 == node(2)));
+    assert_eq!(new.members[0].map(|x| x.node), Some(node(0)));
+    assert!(!new.members.iter().flatten().any(|x| x.node == node(2)));
     assert_eq!(new.members.len(), 3, "another joins for it");
     let mut dice = Dice(1);
     for _ in 0..400 {
@@ -185,7 +196,7 @@ fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
         town.wait(25);
         assert!(
             town.map.groups[&GroupId(1)]
-                .slot_of(node(2), Incarnation(node(2).0))
+                .slot_of(MemberId::new(node(2), Incarnation(node(2).0)))
                 .is_none()
         );
     }
@@ -203,10 +214,10 @@ fn who_had_a_slow_moment_stands_in_where_nobody_else_can() {
     let mut town = settled(6, "4+2", 1);
     let group = town.map.groups[&GroupId(1)].clone();
     let member = |s: usize| group.members[s].expect("listed");
-    let report = stuck(&town, 1, &[4], member(0).node);
+    let report = stuck(&town, 1, &[4], member(0).id.node);
     assert_eq!(epochs_of(&town.keep(&[report])).len(), 1);
     town.work(&mut Dice(1), 100);
-    let (node, incarnation) = (member(1).node, member(1).incarnation);
+    let (node, incarnation) = (member(1).id.node, member(1).id.incarnation);
     town.change(&Change::NodeDown { node, incarnation });
     let mut dice = Dice(1);
     for _ in 0..60 {
@@ -226,20 +237,21 @@ fn who_finds_all_others_stuck_loses_the_lead() {
     let node = |town: &Town, s: usize| {
         town.map.groups[&GroupId(1)].members[s]
             .expect("listed")
+            .id
             .node
     };
     let cut_off = node(&town, 0);
     let said = town.keep(&[stuck(&town, 1, &[1, 2], cut_off)]);
     let new = epochs_of(&said)[0].clone();
     assert_eq!(new.members.iter().flatten().count(), 3);
-    let leader = new.members[new.leader.index()].expect("listed").0;
+    let leader = new.members[new.leader.index()].expect("listed").node;
     assert_ne!(leader, cut_off);
     let said = town.keep(&[stuck(&town, 1, &[0], leader)]);
     let new = epochs_of(&said)[0];
     assert_eq!(new.members.len(), 2);
-    assert!(!new.members.iter().flatten().any(|x| x.0 == cut_off));
+    assert!(!new.members.iter().flatten().any(|x| x.node == cut_off));
     assert_eq!(
-        new.members[new.leader.index()].expect("listed").0,
+        new.members[new.leader.index()].expect("listed").node,
         leader,
         "it is at work"
     );
@@ -251,12 +263,17 @@ fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
     for late in [false, true] {
         let mut town = settled(4, "1+2", 1);
         let stays = town.map.groups[&GroupId(1)].members.clone();
-        let (node, incarnation) = stays[1].map(|x| (x.node, x.incarnation)).expect("one");
+        let (node, incarnation) = stays[1]
+            .map(|x| (x.id.node, x.id.incarnation))
+            .expect("one");
         town.change(&Change::NodeDown { node, incarnation });
         assert_eq!(epochs_of(&town.keep(&[])).len(), 1);
         let group = town.map.groups[&GroupId(1)].clone();
-        let leader = group.member(group.leader).expect("it leads").node;
-        let slow = group.listed().find(|(_, x)| x.node != leader).expect("one");
+        let leader = group.member(group.leader).expect("it leads").id.node;
+        let slow = group
+            .listed()
+            .find(|(_, x)| x.id.node != leader)
+            .expect("one");
         let report = stuck(&town, 1, &[slow.0.0], leader);
         if !late {
             // Heard while the epoch was not open, and nothing was proposed before it was.
@@ -271,7 +288,7 @@ fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
         let said = town.keep(&reports);
         let thrown = epochs_of(&said).iter().any(|new| {
             let left = new.members.iter().flatten();
-            !left.clone().any(|(node, _)| *node == slow.1.node)
+            !left.clone().any(|x| x.node == slow.1.id.node)
         });
         assert!(!thrown, "late: {late}: {said:?}");
     }

@@ -81,7 +81,7 @@ fn x2_coded_buckets_go_to_nodes_that_join_one_at_a_time() {
     }
     let before = town.map.clone();
     let tolerated = |map: &ClusterMap| {
-        let bears = |group: &Group| group.tolerates(|n, i| map.is_up(n, i));
+        let bears = |group: &Group| group.tolerates(|id| map.runs(id));
         map.groups.values().map(bears).min().flatten()
     };
     let mut dice = Dice(3);
@@ -98,7 +98,7 @@ fn x2_coded_buckets_go_to_nodes_that_join_one_at_a_time() {
     let load = |map: &ClusterMap| {
         let mut buckets: BTreeMap<NodeId, usize> = map.nodes.keys().map(|n| (*n, 0)).collect();
         for (_, x) in map.groups.values().flat_map(|group| group.listed()) {
-            *buckets.get_mut(&x.node).expect("a node") += 1;
+            *buckets.get_mut(&x.id.node).expect("a node") += 1;
         }
         buckets
     };
@@ -127,7 +127,7 @@ fn a_joined_node_gets_its_fair_share_and_nothing_is_risked() {
         town.work(&mut dice, 30);
         town.wait(25);
         for group in town.map.groups.values() {
-            let bears = group.tolerates(|n, i| town.map.is_up(n, i));
+            let bears = group.tolerates(|id| town.map.runs(id));
             assert!(bears >= Some(2), "{group:?}");
         }
     }
@@ -176,7 +176,7 @@ fn parity_is_raised_at_once_and_lowered() {
 fn a_raised_budget_takes_effect_within_a_second() {
     let mut town = coded(4, "2+1", 1);
     let before = town.map.groups[&GroupId(1)].clone();
-    let dead = before.members[0].expect("a data bucket").node;
+    let dead = before.members[0].expect("a data bucket").id.node;
     town.change(&node_down(&town.map.clone(), dead.0));
     // Who is to take its place cannot, again and again.
     let mut asked = 0;
@@ -186,7 +186,7 @@ fn a_raised_budget_takes_effect_within_a_second() {
         let group = town.map.groups[&GroupId(1)].clone();
         let joins = group.listed().find(|(_, x)| !x.complete);
         if let (false, Some((slot, _))) = (group.open, joins) {
-            let leader = group.member(group.leader).expect("listed").node;
+            let leader = group.member(group.leader).expect("listed").id.node;
             let report = stuck(&town, 1, &[slot.0], leader);
             town.keep(&[report]);
         }
@@ -205,6 +205,6 @@ fn a_raised_budget_takes_effect_within_a_second() {
         town.wait(25);
     }
     let group = &town.map.groups[&GroupId(1)];
-    assert_eq!(group.tolerates(|_, _| true), Some(1), "{group:?}");
+    assert_eq!(group.tolerates(|_| true), Some(1), "{group:?}");
     assert!(group.members.iter().flatten().all(|x| x.complete));
 }

@@ -17,18 +17,17 @@ fn a_killed_node_is_told_with_what_is_rebuilt() {
     );
     // Its places are taken by n5 where it was not a member, and n5 is filling.
     for group in five.groups() {
-        let has = |node| group.listed().any(|(_, m)| m.node == NodeId(node));
+        let has = |node| group.listed().any(|(_, m)| m.id.node == NodeId(node));
         let free = [5, 4, 2, 1].into_iter().find(|node| !has(*node));
         let free = free.expect("three of five nodes hold a group");
         for member in group
             .members
             .iter_mut()
             .flatten()
-            .filter(|m| m.node == NodeId(3))
+            .filter(|m| m.id.node == NodeId(3))
         {
             *member = Member {
-                node: NodeId(free),
-                incarnation: Incarnation(free),
+                id: MemberId::new(NodeId(free), Incarnation(free)),
                 complete: false,
             };
         }
@@ -72,10 +71,10 @@ fn a_node_that_is_down_is_missed_until_it_is_forgotten() {
     let mut five = cluster(5, "1+0");
     five.directory.voters = vec![1, 2, 3];
     for group in five.groups() {
-        let at_home = |m: &Member| m.node != NodeId(5);
+        let at_home = |m: &Member| m.id.node != NodeId(5);
         let members = group.members.iter_mut().chain(&mut group.last_open.members);
         members.flatten().filter(|m| !at_home(m)).for_each(|m| {
-            (m.node, m.incarnation) = (NodeId(1), Incarnation(1));
+            m.id = MemberId::new(NodeId(1), Incarnation(1));
         });
     }
     assert_eq!(five.says().0, State::Healthy);
@@ -190,7 +189,7 @@ fn a_node_is_drained_once_nothing_depends_on_it() {
         group.epoch = Epoch(2);
         let members = group.members.iter_mut();
         members
-            .filter(|x| x.is_some_and(|x| x.node == NodeId(4)))
+            .filter(|x| x.is_some_and(|x| x.id.node == NodeId(4)))
             .for_each(|x| *x = None);
     }
     let state = |five: &Cluster| five.report().nodes[3].state();
@@ -220,7 +219,7 @@ fn a_drained_node_is_told_with_the_way_back() {
     let mut five = cluster(5, "1+1");
     five.map.nodes.get_mut(&NodeId(4)).expect("n4").draining = true;
     five.map.groups.values_mut().for_each(|group| {
-        let gone = |member: &Member| member.node == NodeId(4);
+        let gone = |member: &Member| member.id.node == NodeId(4);
         let members = group.members.iter_mut().chain(&mut group.last_open.members);
         members
             .filter(|member| member.as_ref().is_some_and(gone))

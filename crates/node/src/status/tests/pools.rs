@@ -170,8 +170,8 @@ fn two_members_on_one_node_are_told() {
     six.down(6);
     for group in six.groups() {
         for x in group.members.iter_mut().flatten() {
-            if x.node == NodeId(6) {
-                (x.node, x.incarnation) = (NodeId(1).shadow(), Incarnation(1));
+            if x.id.node == NodeId(6) {
+                x.id = MemberId::new(NodeId(1), Incarnation(1)).second();
             }
         }
         group.last_open.members = group.members.clone();
@@ -214,7 +214,7 @@ fn what_is_lost_is_said_plainly() {
     five.down(2);
     for group in five
         .groups()
-        .filter(|g| g.members[0].is_some_and(|m| m.node == NodeId(2)))
+        .filter(|g| g.members[0].is_some_and(|m| m.id.node == NodeId(2)))
     {
         group.lost = true;
     }

@@ -127,7 +127,7 @@ fn buckets_that_there_are_no_nodes_for_wait_for_one_if_they_hold_data() {
     five.map.pools.insert(PoolId(1), pool);
     five.map.nodes.remove(&NodeId(6));
     for group in five.groups() {
-        let left = |x: &Option<Member>| x.filter(|x| x.node != NodeId(6));
+        let left = |x: &Option<Member>| x.filter(|x| x.id.node != NodeId(6));
         group.members = group.members.iter().map(left).collect();
         group.last_open.members = group.members.clone();
     }

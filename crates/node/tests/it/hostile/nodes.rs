@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use staves_directory::LETTER_VERSION;
 use staves_model::{
-    ClientId, ClusterId, Epoch, GroupId, Incarnation, Label, MemberSlot, NodeId, Time,
+    ClientId, ClusterId, DiskId, Epoch, GroupId, Incarnation, Label, MemberId, MemberSlot, NodeId,
+    Time,
 };
 use staves_wire::Message;
 use staves_wire::directory::{Raft, RaftKind};
@@ -50,7 +51,6 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         messages.push(deltas(n, n));
         messages.push(GroupMessage::Ack {
             slot: MemberSlot(n as u8),
-            incarnation: Incarnation(n),
             stream: n as u8,
             prefix: n,
             gap: true,
@@ -67,7 +67,6 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         });
         messages.push(GroupMessage::Synced {
             slot: MemberSlot(255),
-            incarnation: Incarnation(n),
             able: n.is_multiple_of(2),
         });
         messages.push(GroupMessage::Parts {
@@ -76,7 +75,6 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         });
         messages.push(GroupMessage::Sealed {
             slot: MemberSlot(255),
-            incarnation: Incarnation(n),
             streams: Vec::new(),
             want_extents: u32::MAX,
             pages: u32::MAX,
@@ -86,19 +84,32 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
     for group in map.groups.values() {
         let real = group.members.iter().flatten().next().expect("it is open");
         let senders = [
-            (NOBODY, Incarnation(1), group.epoch),
-            (NodeId(u64::MAX), Incarnation(u64::MAX), Epoch(u64::MAX)),
-            (real.node, Incarnation(u64::MAX), group.epoch),
-            (real.node, real.incarnation, Epoch(u64::MAX)),
-            (real.node, real.incarnation, Epoch(0)),
+            (MemberId::new(NOBODY, Incarnation(1)), group.epoch),
+            (
+                MemberId {
+                    node: NodeId(u64::MAX),
+                    disk: DiskId(u32::MAX),
+                    incarnation: Incarnation(u64::MAX),
+                },
+                Epoch(u64::MAX),
+            ),
+            (
+                MemberId::new(real.id.node, Incarnation(u64::MAX)),
+                group.epoch,
+            ),
+            (real.id, Epoch(u64::MAX)),
+            (real.id, Epoch(0)),
         ];
-        for (from, incarnation, epoch) in senders {
+        for (from, epoch) in senders {
             let envelope = |message: &GroupMessage| GroupEnvelope {
                 group: group.id,
                 epoch,
                 from,
-                to_shadow: matches!(message, GroupMessage::Get { .. }),
-                incarnation,
+                to: match message {
+                    GroupMessage::Get { .. } => DiskId::SECOND,
+                    GroupMessage::Parts { .. } => DiskId(u32::MAX),
+                    _ => DiskId::MEMORY,
+                },
                 message: message.clone(),
             };
             let alone = |message| Message::Group(Batch(vec![envelope(message)]));
@@ -130,7 +141,7 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
     let slots = vec![MemberSlot(255); 10_000];
     let questions = [
         encoded(&(2u32, NOBODY, life, wanted(10_000))),
-        encoded(&(2u32, real.node, life, wanted(10_000))),
+        encoded(&(2u32, real.id.node, life, wanted(10_000))),
         encoded(&(3u32, NOBODY, seen(10_000))),
         encoded(&(4u32, NOBODY, 0u32, group.id, absurd)),
         encoded(&(4u32, NOBODY, 0u32, GroupId(u32::MAX), Epoch(0))),
@@ -145,11 +156,11 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
             life,
         )),
         encoded(&(4u32, NOBODY, 2u32, group.id, group.epoch, &slots)),
-        encoded(&(4u32, real.node, 2u32, group.id, group.epoch, &slots)),
+        encoded(&(4u32, real.id.node, 2u32, group.id, group.epoch, &slots)),
         encoded(&(5u32, NOBODY, life)),
-        encoded(&(5u32, real.node, life)),
+        encoded(&(5u32, real.id.node, life)),
         encoded(&(6u32, NOBODY, life)),
-        encoded(&(6u32, real.node, life)),
+        encoded(&(6u32, real.id.node, life)),
     ];
     for question in questions {
         let ask = [&encoded(&3u32)[..], &question, &encoded(&(255u8, u32::MAX))].concat();

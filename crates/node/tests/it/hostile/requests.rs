@@ -276,7 +276,7 @@ pub fn of_tools(groups: &[GroupId]) -> Vec<Message> {
         }),
         Message::Report(report(10_000)),
     ];
-    for node in [NOBODY, NodeId(0), NodeId(u64::MAX), NOBODY.shadow()] {
+    for node in [NOBODY, NodeId(0), NodeId(u64::MAX), NodeId(1 << 63)] {
         let target = NodeTarget { node };
         all.extend([
             Message::KeyRange(target),
