@@ -1,4 +1,4 @@
-//! One thread of a process talks to all servers: whoever asks need not have a runtime, and what a server's bytes cost in
+//! One thread of a process talks to all servers: a caller needs no runtime, and what a server's bytes cost in
 //! deciphering is not taken from those that answer readers.
 
 use std::future::Future;

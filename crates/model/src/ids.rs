@@ -63,6 +63,27 @@ id!(
     MemberSlot(u8), "s"
 );
 id!(
+    /// A service on groups, by its number on the wire.
+    ServiceId(u8), "service "
+);
+
+impl ServiceId {
+    /// Key-value records in hash slots.
+    pub const CACHE: ServiceId = ServiceId(1);
+    /// Flat bytes in regions.
+    pub const MEMORY: ServiceId = ServiceId(2);
+
+    /// A word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            ServiceId::CACHE => "key-value",
+            ServiceId::MEMORY => "memory",
+            _ => "unknown",
+        }
+    }
+}
+
+id!(
     /// One of the 16,384 hash slots of a key-value pool.
     HashSlot(u16), "h"
 );

@@ -54,7 +54,7 @@ pub use files::{
 };
 pub use ids::{
     ClientId, ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberId,
-    MemberSlot, NodeId, PoolId, RegionId, Revision,
+    MemberSlot, NodeId, PoolId, RegionId, Revision, ServiceId,
 };
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest, Leases};

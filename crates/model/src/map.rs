@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::Holdings;
 use crate::ids::{
     ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, MemberId, MemberSlot, NodeId, PoolId,
-    RegionId, Revision,
+    RegionId, Revision, ServiceId,
 };
 use crate::mutant::{Mutant, planted};
 use crate::region::Region;
@@ -70,6 +70,15 @@ impl PoolKind {
             PoolKind::Cache => "cache",
             PoolKind::Memory { .. } => "memory",
             PoolKind::Files(_) => "files",
+        }
+    }
+
+    /// The service that its groups' buckets are of; none if it has no groups.
+    pub fn service(&self) -> Option<ServiceId> {
+        match self {
+            PoolKind::Cache => Some(ServiceId::CACHE),
+            PoolKind::Memory { .. } => Some(ServiceId::MEMORY),
+            PoolKind::Files(_) => None,
         }
     }
 }

@@ -16,7 +16,7 @@ pub enum Kind {
     File,
     /// Names.
     Folder,
-    /// A symbolic link, and what it says. It is shown, never followed.
+    /// A symbolic link, and its target. It is shown, never followed.
     Link(PathBuf),
 }
 

@@ -41,7 +41,7 @@ pub struct NfsOptions {
     pub name: String,
     /// The lifetime of cached attributes.
     pub lifetime: Duration,
-    /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
+    /// Bytes that [`Files::will_read`] announces ahead of a reader in order; 0 for none.
     pub read_ahead_bytes: u64,
     /// Clients at a time; who was idle for longest makes room for one more. Each may take some 3 MB.
     pub connections_max: usize,
@@ -145,7 +145,7 @@ impl NfsServer {
         self.address
     }
 
-    /// Serves until the process is told to end (SIGTERM, SIGINT, SIGHUP).
+    /// Serves until the process receives SIGTERM, SIGINT or SIGHUP.
     ///
     /// # Errors
     /// Signals cannot be waited for.

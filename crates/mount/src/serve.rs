@@ -87,7 +87,7 @@ impl<S: Files> Serve<S> {
         self.inodes.lock().get(number.0).ok_or(Errno::ESTALE)
     }
 
-    /// The kernel is told of an entry.
+    /// Counts a look-up of an entry by the kernel.
     fn tell(&self, path: &Path, stat: &Stat) -> Result<FileAttr, Errno> {
         let (found, surplus) = {
             let mut inodes = self.inodes.lock();
@@ -111,7 +111,7 @@ impl<S: Files> Serve<S> {
         Ok(self.attr(found.number, stat))
     }
 
-    /// The kernel is told of an entry of a listing, which may have been made some time ago.
+    /// Counts an entry of a listing as looked up; the listing may have been made some time ago.
     pub fn tell_listed(&self, path: &Path, stat: &Stat) -> Result<FileAttr, Errno> {
         if !self.inodes.lock().is_news(path, stat) {
             return self.tell(path, stat);
@@ -150,7 +150,7 @@ impl<S: Files> Serve<S> {
         self.errno(path, error, errno)
     }
 
-    /// Finds a name in a folder, and tells the kernel of it.
+    /// Finds a name in a folder, and counts the kernel's look-up.
     pub fn look_up(&self, folder: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
         let path = self.known(folder)?.path.join(name);
         match self.files.stat(&path) {
@@ -188,7 +188,7 @@ impl<S: Files> Serve<S> {
         Ok(stat)
     }
 
-    /// Opens the version that the inode stands for, or says ESTALE.
+    /// Opens the version that the inode stands for, or fails with ESTALE.
     pub fn open_file(&self, number: INodeNo, flags: OpenFlags) -> Result<(u64, FopenFlags), Errno> {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return Err(Errno::EROFS);
@@ -197,7 +197,7 @@ impl<S: Files> Serve<S> {
         let path = known.path;
         let file = match self.files.open(&path) {
             Ok(file) => file,
-            // The kernel looks the name up again, and says that there is none.
+            // The kernel looks the name up again, and reports that there is none.
             Err(FileError::NotFound) => return Err(Errno::ESTALE),
             Err(error) => return Err(self.fail(&path, &error)),
         };

@@ -98,7 +98,7 @@ impl Inner {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 parking_lot::MutexGuard::unlocked(&mut state, || {
-                    // Whoever asked is told by the reply that is dropped.
+                    // The caller's reply is dropped, which answers it.
                     let job = std::panic::AssertUnwindSafe(job);
                     if std::panic::catch_unwind(job).is_err() {
                         tracing::error!("a read of a mount failed: this is a fault of Staves");

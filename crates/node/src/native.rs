@@ -8,7 +8,6 @@ mod ahead;
 mod batch;
 mod files;
 mod group;
-mod memory;
 mod sides;
 
 use std::sync::Arc;
@@ -16,19 +15,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
-use staves_model::{Change, ClusterMap, MemberId, NodeId, NodeState, PoolKind, Scheme};
+use staves_model::{Change, ClusterMap, MemberId, NodeId, NodeState, PoolKind, Scheme, ServiceId};
 use staves_net::{Handler, NetError, PeerInfo, Reply};
 use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
-use staves_wire::cache::PoolRef;
 use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed, RaftAnswer, Report};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::hello::Role;
+use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 use self::batch::Asker;
 pub(crate) use self::batch::{Batch, serve_and_wait};
-pub(crate) use self::memory::serve_and_wait as serve_memory_and_wait;
 use crate::config::Size;
 use crate::entry::Entry;
 use crate::node::Running;
@@ -73,39 +71,7 @@ impl Handler for NativeDoor {
 
 fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Reply) {
     match request {
-        Message::Cache(request) => {
-            if running.is_stopping() && !request.forwarded {
-                let text = "this node is stopping: ask another";
-                return reply.error(ErrorCode::Stopping, text);
-            }
-            let request_time = running.host.options().request;
-            let until = Instant::now() + request_time;
-            let deadline = reply.deadline().map_or(until, |d| d.min(until));
-            let pass_on = !request.forwarded;
-            batch::serve(
-                &running.host,
-                request,
-                deadline,
-                pass_on,
-                Asker::Wire(reply),
-            );
-        }
-        Message::Memory(request) => {
-            if running.is_stopping() && !request.forwarded {
-                let text = "this node is stopping: ask another";
-                return reply.error(ErrorCode::Stopping, text);
-            }
-            let until = Instant::now() + running.host.options().request;
-            let deadline = reply.deadline().map_or(until, |d| d.min(until));
-            let pass_on = !request.forwarded;
-            memory::serve(
-                &running.host,
-                request,
-                deadline,
-                pass_on,
-                Asker::Wire(reply),
-            );
-        }
+        Message::Service(request) => service(running, request, reply),
         Message::FileRead(ask) => files::read(running, ask, reply),
         Message::FileFetch(ask) => files::fetch(running, ask, reply),
         Message::FilePut(ask) => files::put(running, ask, reply),
@@ -146,6 +112,18 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
     }
 }
 
+/// Operations of a service on groups.
+fn service(running: &Running, request: ServiceRequest, reply: Reply) {
+    let pass_on = !request.forwarded;
+    if running.is_stopping() && pass_on {
+        return reply.error(ErrorCode::Stopping, "this node is stopping: ask another");
+    }
+    let until = Instant::now() + running.host.options().request;
+    let deadline = reply.deadline().map_or(until, |d| d.min(until));
+    let asker = Asker::Wire(reply);
+    batch::serve(&running.host, request, deadline, pass_on, asker);
+}
+
 /// How long this question may take.
 fn time_left(reply: &Reply) -> Duration {
     let left = reply
@@ -155,12 +133,12 @@ fn time_left(reply: &Reply) -> Duration {
 }
 
 fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
-    match running.host.routes().pool(pool) {
+    match running.host.routes().pool(ServiceId::CACHE, pool) {
         Some(pool) => reply.send(&Message::CacheStatsAnswer(
             running.host.cache_stats(pool.id),
         )),
         None => {
-            let text = batch::no_pool(&running.host.routes().map, pool);
+            let text = batch::no_pool(&running.host.routes().map, ServiceId::CACHE, pool);
             reply.error(ErrorCode::NotFound, text);
         }
     }

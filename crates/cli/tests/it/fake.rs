@@ -14,10 +14,11 @@ use staves_node::status::{
     AgainFacts, DirectoryFacts, LackFacts, NodeFacts, PoolFacts, StatusReport,
 };
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, StatusAnswer};
-use staves_wire::cache::{Answer, CacheAnswers, CacheRequest, CacheStatsAnswer, OwnedOp};
+use staves_wire::cache::{CacheStatsAnswer, Op, OwnedOp};
 use staves_wire::directory::{MapAnswer, Propose, Proposed};
 use staves_wire::files::{CHECKED_ALL, FileChange, FileChangesAnswer, FileKey};
 use staves_wire::group::GroupEnvelope;
+use staves_wire::service::{Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 
@@ -218,7 +219,7 @@ impl Door {
                 map: Some(postcard::to_allocvec(&state.map).expect("encodes").into()),
             }),
             Message::Propose(proposal) => self.propose(state, proposal),
-            Message::Cache(request) => cache(state, request),
+            Message::Service(request) => cache(state, request),
             Message::CacheStats(_) => Message::CacheStatsAnswer(CacheStatsAnswer {
                 buckets: 2,
                 keys: state.keys.len() as u64,
@@ -314,7 +315,7 @@ fn status(state: &State) -> Message {
     Message::StatusAnswer(StatusAnswer { json: json.into() })
 }
 
-fn cache(state: &mut State, request: CacheRequest) -> Message {
+fn cache(state: &mut State, request: ServiceRequest) -> Message {
     state.numbers.extend(
         request
             .ops
@@ -324,7 +325,8 @@ fn cache(state: &mut State, request: CacheRequest) -> Message {
     );
     let refused = state.not_serving > 0;
     state.not_serving = state.not_serving.saturating_sub(1);
-    let answers = request.ops.into_iter().map(|op| match op.op {
+    let operation = |op: &NumberedOp| Op::from_body(&op.body).expect("an operation").to_owned();
+    let answers = request.ops.iter().map(|op| match operation(op) {
         _ if refused => Answer::error(ErrorCode::NotServing, "bucket 0 has no primary right now"),
         OwnedOp::Get { key } => state
             .keys
@@ -353,7 +355,7 @@ fn cache(state: &mut State, request: CacheRequest) -> Message {
         _ => Answer::error(ErrorCode::Unsupported, "not in the fake"),
     });
     let answers = answers.collect();
-    Message::CacheAnswers(CacheAnswers {
+    Message::ServiceAnswers(ServiceAnswers {
         revision: state.map.revision,
         answers,
         moved: vec![],

@@ -181,7 +181,7 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
     let g = entry(&citizens[0], group).expect("the group");
     let copy = on(&citizens, g.members[1].expect("a copy").id.node).clone();
     let slot = MemberSlot(1);
-    let incarnation = g.members[1].expect("a copy").incarnation;
+    let incarnation = g.members[1].expect("a copy").id.incarnation;
     let complete = |epoch| DirectoryCall::Complete {
         group,
         epoch,

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that has every file and knows one key. To others it says `refusal`. It ends with the test's process.
+    /// A store that has every file and knows one key. To others it answers `refusal`. It ends with the test's process.
     fn store(key: Arc<Mutex<&'static str>>, refusal: &'static str) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -18,7 +18,7 @@ use crate::listing::Listing as Names;
 
 /// Paths that are found again without listing folders.
 const PATHS_MAX: usize = 1 << 16;
-/// Files that stay open: a client does not say when it closes one.
+/// Files that stay open: NFSv3 has no close.
 const OPEN_MAX: usize = 256;
 /// Listings that are kept for who reads them in pieces.
 const LISTINGS_MAX: usize = 4;

@@ -181,7 +181,7 @@ impl<S: Files> Export<S> {
         self.may_read(&path, &stat)?;
         let listing = self.list(&path, place)?;
         self.attributes_told(reply, &path, &stat);
-        // Places are good for ever: nothing need tell listings apart.
+        // Places are good for ever: nothing need distinguish listings.
         reply.u64(0);
         let parent = path.parent().unwrap_or(&path);
         let above = (parent != &*path).then(|| self.look_up(parent)).transpose();
@@ -245,7 +245,7 @@ impl<S: Files> Export<S> {
             reply.u32(size);
         }
         reply.u64(i64::MAX as u64);
-        // Times are told to the nanosecond.
+        // Times are exact to the nanosecond.
         reply.u32(0);
         reply.u32(1);
         let (links, alike) = (0x2, 0x8);
@@ -349,7 +349,7 @@ impl<S: Files> Export<S> {
         }
         reply.u32(0);
         reply.string(self.handle(&path, &stat).as_bytes());
-        // Who calls may say who he is, or not: nobody checks it.
+        // The caller's identity is optional: nothing checks it.
         let (by_name, unnamed) = (1, 0);
         for word in [2, by_name, unnamed] {
             reply.u32(word);

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use staves_model::{ClientId, ClusterId, Incarnation, NodeId};
+use staves_model::{ClientId, ClusterId, Incarnation, NodeId, ServiceId};
 use staves_net::{Connection, Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 pub use staves_testkit::{block_on, wait_until_async};
 use staves_wire::admin::StatusAnswer;
-use staves_wire::cache::{CacheRequest, PoolRef};
 use staves_wire::directory::GetMap;
 use staves_wire::group::GroupEnvelope;
+use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 pub const CLUSTER: ClusterId = ClusterId(0xC1);
@@ -19,7 +19,7 @@ pub const CLUSTER: ClusterId = ClusterId(0xC1);
 /// Answers:
 /// `GetMap` with `wait_ms` n: a status of that many bytes, in turn; n = 1: keeps the reply;
 /// n = 2: drops the reply; n = 3: answers all that it kept, the last first, then this.
-/// `Cache` of client n: a status of that many bytes.
+/// `Service` of client n: a status of that many bytes.
 #[derive(Clone, Default)]
 pub struct Script {
     pub kept: Arc<Mutex<Vec<Reply>>>,
@@ -41,10 +41,11 @@ pub fn ask(n: u32) -> Message {
     })
 }
 
-/// A cache request that is answered by so many bytes.
+/// A request to the cache that is answered by so many bytes.
 pub fn ask_cache(len: u64) -> Message {
-    Message::Cache(CacheRequest {
+    Message::Service(ServiceRequest {
         revision: Default::default(),
+        service: ServiceId::CACHE,
         pool: PoolRef::Name("cache".to_owned()),
         client: ClientId(len),
         floor: 1,
@@ -67,7 +68,7 @@ impl Handler for Script {
     fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
         let n = match request {
             Message::GetMap(GetMap { wait_ms, .. }) => wait_ms,
-            Message::Cache(request) => return reply.send(&status(request.client.0 as usize)),
+            Message::Service(request) => return reply.send(&status(request.client.0 as usize)),
             Message::Propose(propose) => return reply.send(&status(propose.change.len())),
             _ => return reply.error(ErrorCode::Unsupported, "not in the script"),
         };

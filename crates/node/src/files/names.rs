@@ -19,7 +19,7 @@ const DEPTH_MAX: usize = 64;
 const FOUND_MAX: usize = 16;
 /// Names of a folder, which are in memory at once: some 20 MB. What lies in a larger one comes when it is asked for.
 const NAMES_MAX: usize = 100_000;
-/// With no name in such a time the source is taken for gone. A folder's names are told all at once.
+/// With no name in such a time the source is taken for gone. A folder's names come all at once.
 const SILENT_MAX: Duration = Duration::from_secs(120);
 /// Longest that names are gone through at all.
 const WALK_MAX: Duration = Duration::from_secs(1800);
@@ -51,7 +51,7 @@ impl Names {
         }
     }
 
-    /// The next file that is wanted; `None`: there are no more, or the source does not say.
+    /// The next file that is wanted; `None`: there are no more, or the source does not answer.
     pub(super) async fn next(&mut self) -> Option<(FileId, FileVersion)> {
         while Instant::now() < self.until {
             let before = self.looked.load(Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Walk {
 mod tests {
     use super::*;
 
-    /// Files are found in folders within folders, whoever else is there; who does not want more ends the walk.
+    /// Files are found in folders within folders, whatever else is there; a caller that wants no more ends the walk.
     #[tokio::test]
     async fn files_are_found_by_their_digests() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Keeps pinned files in memory: the home of each of their buckets fetches what is missing, and does not evict it. So they
+//! Keeps pinned files in memory: the home of each of their buckets fetches missing blocks, and does not evict them. So they
 //! come back when a node dies, a block is damaged, or buckets move. A home that does not reach the source has another node fetch
-//! for it (`files/helpers.rs`). What cannot be had is tried again, ever more seldom, and people are told why it is not there.
+//! for it (`files/helpers.rs`). A failed fetch is tried again, ever more seldom, and status reports the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ const LOOKS_MAX: usize = 16 << 10;
 const REST: Duration = Duration::from_secs(5);
 /// Longest that it is.
 const REST_MAX: Duration = Duration::from_secs(80);
-/// Files of which a node says why it has not all.
+/// The most files whose missing blocks a node explains.
 pub(super) const LACKING_MAX: usize = 8;
-/// Longest text that says so, in characters.
+/// The longest text of such an explanation, in characters.
 const WHY_MAX: usize = 300;
 /// The bound on a stretch.
 const FETCH: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// Takes over what the map says. Whether anything is other than before.
+    /// Takes the pins of the map over. True if anything changed.
     pub(super) fn follow(&mut self, holdings: &Holdings) -> bool {
         if self.pins == holdings.pins {
             return false;
@@ -269,7 +269,7 @@ async fn fetch(
 /// that is all.
 fn pin_listed(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64) -> bool {
     let whole = pin(pool, id, file, stretch, true);
-    // Whoever unpins changes the list first, and then lets go of what is pinned.
+    // An unpin changes the list first, and then releases what is pinned.
     if !pool.pinned.lock().has(id) {
         pin(pool, id, file, stretch, false);
     }

@@ -26,7 +26,7 @@ pub(crate) struct FilesPool {
     pub(crate) counts: Counts,
 }
 
-/// By which holdings blocks were last told apart into spare copies and last ones.
+/// The holdings by which blocks were last divided into spare copies and last ones.
 pub(super) struct Sorted {
     /// `None` before that was done first.
     pub(super) revision: Option<Revision>,

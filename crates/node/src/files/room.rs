@@ -1,10 +1,10 @@
 //! The memory that a node takes for files beside the blocks themselves, and so the share of its `--memory` that blocks may have: a
-//! process keeps to what it was given and a tenth.
+//! process keeps to its `--memory` and a tenth.
 //!
-//! Three things hold bytes: what is on its way from a source or through a question (flights), answers that their
-//! askers have not taken yet, and copies for other holders. Who finds no room waits for
-//! it, but not long, and is then told `busy`: a mount goes to another holder or to the source. Copies are not waited for,
-//! so that they are left out. A small node has less room for them; and as the program itself is more than a tenth of its memory, its
+//! Three things hold bytes: bytes on their way from a source or through a question (flights), answers that their
+//! askers have not taken yet, and copies for other holders. A request without room waits for it, a short time,
+//! and is then answered `busy`: a mount goes to another holder or to the source. Copies are not waited for: they are
+//! dropped. A small node has less room for them; and since the program itself is more than a tenth of its memory, its
 //! blocks have less than all.
 
 use std::sync::Arc;

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use staves_client::{Client, ClientOptions};
-use staves_model::{ClientId, ClusterId, Revision, hash_slot};
+use staves_model::{ClientId, ClusterId, Revision, ServiceId};
 use staves_net::{Connection, Identity};
-use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::cache::OwnedOp;
+use staves_wire::service::{Answer, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 use crate::client::Reply;
@@ -21,28 +22,26 @@ fn now_micros() -> u64 {
 
 /// INCR under a client and a number of the test's choice.
 fn incr(client: u64, number: u64, retry: bool) -> Message {
-    Message::Cache(CacheRequest {
+    let op = OwnedOp::IncrBy {
+        key: KEY.into(),
+        by: 1,
+    };
+    Message::Service(ServiceRequest {
         revision: Revision(0),
+        service: ServiceId::CACHE,
         pool: PoolRef::Name("cache".into()),
         client: ClientId(client),
         floor: number,
         retry,
         forwarded: false,
-        ops: vec![CacheOp {
-            number,
-            slot: hash_slot(KEY.as_bytes()),
-            op: OwnedOp::IncrBy {
-                key: KEY.into(),
-                by: 1,
-            },
-        }],
+        ops: vec![op.numbered(number)],
     })
 }
 
 async fn ask(connection: &Connection, request: Message) -> (Answer, u64) {
     let deadline = Instant::now() + Duration::from_secs(8);
     match connection.call(&request, deadline).await {
-        Ok(Message::CacheAnswers(mut answers)) => {
+        Ok(Message::ServiceAnswers(mut answers)) => {
             let answer = answers.answers.pop().expect("one answer");
             (answer, answers.draw_above)
         }
