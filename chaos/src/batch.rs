@@ -176,7 +176,7 @@ fn hunt(told: &Told, wanted: &[String]) -> anyhow::Result<bool> {
     Ok(all_found)
 }
 
-/// What runs came to together.
+/// The totals of several runs.
 struct Batch<'a> {
     args: &'a Args,
     told: Told,

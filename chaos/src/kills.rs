@@ -13,7 +13,7 @@ use crate::scenario::{Scenario, parse};
 /// Kills of one cluster, before a new one is made.
 const KILLS_A_RUN: u32 = 10;
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Kills {
     /// For each kill, the longest that a client's next write anywhere took to be answered.
@@ -111,7 +111,7 @@ fn take(kills: &mut Kills, verdict: &Verdict, tell: &mut impl FnMut(String)) -> 
     Ok(())
 }
 
-/// How long after `at` the last of the contended keys was written again: the largest, over the keys, of
+/// The time after `at` until the last of the contended keys was written again: the largest, over the keys, of
 /// the gaps between writes that `at` falls into.
 fn resumed(records: &[Record], at: u64) -> (String, Duration) {
     let mut next: std::collections::BTreeMap<&str, u64> = Default::default();

@@ -60,14 +60,14 @@ pub const HUNTS: [Hunt; 8] = [
     hunt_for("RequestTableNotRebuilt", "moved-while-deaf", WRONG_ANSWERS),
 ];
 
-/// How a hunt ended.
+/// The result of a hunt.
 #[derive(Clone, Debug, Default)]
 pub struct Hunted {
     /// After how many runs.
     pub runs: u32,
-    /// What showed the bug; `None` if nothing did.
+    /// The violation that showed the bug; `None` if nothing did.
     pub found: Option<String>,
-    /// What else the last run complained of.
+    /// The other complaints of the last run.
     pub others: Vec<String>,
 }
 

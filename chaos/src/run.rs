@@ -23,16 +23,16 @@ use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
 use crate::watch::Watch;
 
-/// How long the cluster may take to be whole again.
+/// The bound on the cluster's recovery.
 const HEALING: Duration = Duration::from_secs(90);
 /// The same, where a planted bug may be what it takes so long for.
 const HEALING_HUNTED: Duration = Duration::from_secs(20);
-/// How long a node may take to end when it is asked to.
+/// The bound on a node's orderly stop.
 const STOPPING: Duration = Duration::from_secs(25);
 /// The process number of the reader at the end.
 const READER: u32 = 1_000_000;
 
-/// What a run is told besides its scenario.
+/// The options of a run besides its scenario.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// The `staves` program.
@@ -43,18 +43,18 @@ pub struct Told {
     pub mutant: Option<String>,
     /// Words of the violation that is hunted for, any of these: once it is seen, the run need not go on.
     pub wanted: Option<&'static [&'static str]>,
-    /// Where the folders of runs go.
+    /// The parent of the folders of runs.
     pub folder: PathBuf,
     /// Leave the folder behind in any case.
     pub keep: bool,
 }
 
-/// What a run came to.
+/// The verdict on a run.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// The scenario's name.
     pub name: String,
-    /// What is wrong; nothing if all is well.
+    /// The violations; nothing if all is well.
     pub violations: Vec<String>,
     /// Operations in the history.
     pub operations: usize,
@@ -66,11 +66,11 @@ pub struct Verdict {
     pub stall: Stall,
     /// Faults by kind.
     pub faults: Vec<&'static str>,
-    /// When nodes were killed, in nanoseconds of the run.
+    /// The times at which nodes were killed, in nanoseconds of the run.
     pub kills: Vec<u64>,
-    /// What happened, with times.
+    /// The events, with times.
     pub story: String,
-    /// Where logs and history are, if they were left behind.
+    /// The folder of logs and history, if they were left behind.
     pub folder: Option<PathBuf>,
     /// The history, as JSON lines, while the folder is there.
     pub history: PathBuf,
@@ -86,7 +86,7 @@ struct Runner<'a> {
     shared: Arc<Shared>,
     watch: Watch,
     rng: SmallRng,
-    /// Whom the last step was about.
+    /// The nodes of the last step.
     last: Vec<usize>,
     /// Nodes that are not meant to run.
     down: BTreeSet<usize>,
@@ -187,7 +187,7 @@ impl Runner<'_> {
         let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
     }
 
-    /// Whether a violation that is hunted for has been seen.
+    /// True if a violation that is hunted for has been seen.
     fn is_found(&self) -> bool {
         self.told.wanted.is_some_and(|words| {
             let seen = self.watch.violations();
@@ -295,7 +295,7 @@ impl Runner<'_> {
         self.healthy_within(self.healing())
     }
 
-    /// How long all may take to be well again.
+    /// The bound on recovery in this run.
     fn healing(&self) -> Duration {
         match self.told.wanted {
             Some(_) => HEALING_HUNTED,
@@ -351,7 +351,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whether the report has this node's word from its present process.
+    /// True if the report has this node's status from its present process.
     fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
         let native = format!("{}:1600", self.lab.address(at));
         let nodes = said["nodes"].as_array();
@@ -415,7 +415,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whom a step is about.
+    /// The nodes of a step.
     fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
         let running: Vec<usize> = self.nodes.running();
         let nodes = match who {
@@ -440,7 +440,7 @@ impl Runner<'_> {
         Ok(nodes)
     }
 
-    /// Who leads the directory, as soon as it can be told.
+    /// The directory's leader, as soon as it is known.
     fn leader(&self) -> anyhow::Result<usize> {
         let until = Instant::now() + HEALING;
         while Instant::now() < until {
@@ -809,7 +809,7 @@ impl Runner<'_> {
     }
 }
 
-/// Whether every bucket has its members and the directory its voters. `status --check` misses every node
+/// True if every bucket has its members and the directory its voters. `status --check` misses every node
 /// that is not up; here some stay away on purpose.
 fn is_whole(said: &serde_json::Value) -> bool {
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();

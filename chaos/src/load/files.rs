@@ -42,7 +42,7 @@ const COMPLAINTS_MAX: u64 = 10;
 /// Most that a file has to be opened anew at the end until it is read whole.
 const TRIES: u32 = 200;
 
-/// What readers found, but for what they complain of.
+/// The readers' counts, but for complaints.
 #[derive(Default)]
 struct Tally {
     /// Reads that were answered, and checked.
@@ -71,13 +71,13 @@ impl Tally {
 
 /// The dataset of a run, its mounts and what was read. Unmounted when dropped.
 pub struct Files {
-    /// Where it comes from.
+    /// The source.
     pub source: Arc<Source>,
     tally: Arc<Tally>,
     mounts: Vec<Mount>,
 }
 
-/// How a file is read.
+/// The way in which a file is read.
 #[derive(Clone)]
 enum Way {
     /// Through a mount, by its place among them and its folder.
@@ -86,7 +86,7 @@ enum Way {
     Client(Vec<String>),
 }
 
-/// Why something was not read.
+/// The reason that bytes were not read.
 #[derive(Debug)]
 enum Failed {
     /// Another version is there.
