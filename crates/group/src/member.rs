@@ -8,7 +8,7 @@ use staves_model::{
     Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision, Time,
     mutant::Mutant, mutant::planted,
 };
-use staves_store::{Arena, Budget, Pages};
+use staves_store::{Arena, Budget, Journal, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::fill::{Fill, Filled};
@@ -17,6 +17,26 @@ use crate::requests::Recall;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
 use crate::update::{Peer, Wish};
+
+/// The moment at which an update may be answered (DISK rule D-2). In memory there is no difference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// Every listed member has synced it.
+    #[default]
+    Durable,
+    /// Every listed member has received it; a flush waits for the sync.
+    Writeback,
+}
+
+impl Durability {
+    /// The watermark of answers, of the lowest that is held and the lowest that is synced.
+    pub(crate) fn releases(self, held: u64, synced: u64) -> u64 {
+        match self {
+            Durability::Durable if !planted(Mutant::AnsweredAtHeld) => synced,
+            _ => held,
+        }
+    }
+}
 
 /// What an operator or a test may set. All times are on the local clock.
 #[derive(Clone, Debug)]
@@ -44,6 +64,10 @@ pub struct Options {
     /// For pools that may start empty: a member that has not heard the directory for so long stops
     /// acknowledging and promising (GROUP rule 13).
     pub quiet_after: Option<Duration>,
+    /// What an answer waits for.
+    pub durability: Durability,
+    /// The journal that a member begins with.
+    pub journal: Journal,
 }
 
 impl Default for Options {
@@ -60,6 +84,8 @@ impl Default for Options {
             fetch_window: 8,
             fill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,
+            durability: Durability::default(),
+            journal: Journal::default(),
         }
     }
 }
@@ -168,6 +194,7 @@ pub(crate) struct State {
     pub open: bool,
     pub view: Arc<Group>,
     pub streams: Vec<Stream>,
+    pub journal: Journal,
     pub table: PageTable,
     /// A data bucket's knowledge of its parity buckets, by member slot.
     pub peers: Vec<Peer>,
@@ -408,7 +435,7 @@ impl Member {
             .state
             .as_mut()
             .expect("update at a node that is no member of the group");
-        state.make(request, answer, runs, bytes)
+        state.make(self.options.durability, request, answer, runs, bytes)
     }
 
     /// Sends what updates have made since the last flush.
@@ -719,6 +746,7 @@ impl Member {
         let ctx = ctx!(self, now);
         if let Some(state) = &mut self.state {
             state.retry_seal(&ctx, out);
+            state.sync_all();
             if state.open {
                 // Where no parity bucket is listed that would acknowledge, nothing else lets go of what a member that
                 // was quiet when its epoch opened has kept: its log would be full for good.

@@ -8,7 +8,7 @@ use staves_model::{Epoch, Label, MemberId, MemberSlot, Time, mutant::Mutant, mut
 use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
-use crate::member::{Applied, Ctx, DirectoryCall, Effects, State};
+use crate::member::{Applied, Ctx, DirectoryCall, Durability, Effects, State};
 use crate::table::well_formed;
 
 /// What a data bucket knows of one of its parity buckets.
@@ -16,6 +16,8 @@ use crate::table::well_formed;
 pub(crate) struct Peer {
     /// It reported to have received everything up to here, in this incarnation and epoch.
     pub prefix: u64,
+    /// It reported to have synced everything up to here.
+    pub synced: u64,
     /// Sent up to here (perhaps lost).
     pub sent: u64,
     /// The stable seq that was last sent.
@@ -49,6 +51,7 @@ impl Peer {
     pub fn at_cut(cut: u64, now: Time) -> Peer {
         Peer {
             prefix: cut,
+            synced: cut,
             sent: cut,
             moved_at: now,
             heard_at: now,
@@ -156,6 +159,7 @@ impl State {
     /// Rule 1, the data bucket's part that needs no message.
     pub fn make(
         &mut self,
+        durability: Durability,
         request: Option<RequestId>,
         answer: Bytes,
         runs: Vec<Run>,
@@ -192,10 +196,24 @@ impl State {
             "usable_extents() says what was reserved everywhere; the service must stay within it",
         );
         self.streams[own].append(delta, protected);
+        self.sync(own);
         if !protected {
-            self.streams[own].stable = label.seq;
+            let s = &mut self.streams[own];
+            s.stable = s.stable.max(durability.releases(s.prefix, s.synced));
         }
         label.seq
+    }
+
+    /// The one place where what was received becomes synced.
+    fn sync(&mut self, stream: usize) {
+        self.streams[stream].sync(stream, &mut self.journal);
+    }
+
+    /// The same for all streams that this member keeps.
+    pub fn sync_all(&mut self) {
+        let shape = self.shape();
+        let kept = (0..self.streams.len()).filter(|stream| shape.carries(*stream));
+        kept.for_each(|stream| self.sync(stream));
     }
 
     /// Sends every parity bucket (and its twin, if it has one), joiners included, what it was not sent yet.
@@ -243,6 +261,7 @@ impl State {
                 stream: own as u8,
                 deltas,
                 stable: stream.stable,
+                floor: stream.floor,
                 last: stream.prefix,
                 clock: ctx.now,
                 want_extents: self.want_extents,
@@ -363,6 +382,7 @@ impl State {
                 stream,
                 deltas,
                 stable,
+                floor,
                 last,
                 clock,
                 want_extents,
@@ -376,7 +396,7 @@ impl State {
                         self.open = true;
                         self.tick_fill(ctx, out);
                     }
-                    self.receive(ctx, epoch, stream, deltas, stable, applied);
+                    self.receive(ctx, epoch, stream, deltas, (stable, floor), applied);
                     self.take_wish(stream, last, clock, want_extents);
                     let said = (carried, last, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, said, clock, out);
@@ -386,6 +406,7 @@ impl State {
                 slot,
                 stream,
                 prefix,
+                synced,
                 gap,
                 clock,
                 promise,
@@ -396,7 +417,7 @@ impl State {
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
-                    self.acknowledged(ctx, slot, prefix, gap, clock, out);
+                    self.acknowledged(ctx, slot, (prefix, synced), gap, clock, out);
                     let peer = &mut self.peers[slot.index()];
                     if !self.wish.lowered && clock > self.wish.void_until {
                         peer.granted = granted_extents;
@@ -461,11 +482,12 @@ impl State {
         epoch: Epoch,
         stream: usize,
         deltas: Vec<Delta>,
-        stable: u64,
+        (stable, floor): (u64, u64),
         applied: &mut Applied<'_>,
     ) {
         let s = &mut self.streams[stream];
         s.stable = s.stable.max(stable);
+        s.floor = s.floor.max(floor);
         let room = ctx.options.log_bytes_max;
         // A copy applies what is stable at once. Parity has arithmetic to do, for which nobody waits: it
         // does it with the next tick, or when its log has grown (row H2).
@@ -479,6 +501,7 @@ impl State {
             }
             self.streams[stream].receive(delta, room);
         }
+        self.sync(stream);
         if self.applies_now(stream, room) {
             self.advance(applied);
         }
@@ -507,9 +530,10 @@ impl State {
         let s = &self.streams[stream];
         // A heartbeat may have overtaken deltas: it says nothing of what was lost.
         let gap = carried && s.log.has_gap() && s.prefix < last;
-        let mut prefix = s.prefix;
+        let (mut prefix, mut synced) = (s.prefix, s.synced);
         if planted(Mutant::AckHighestReceived) {
             prefix = prefix.max(s.log.highest().unwrap_or(0));
+            synced = prefix;
         }
         let promise = self.promise(ctx, stream);
         let epoch = if planted(Mutant::OldEpochAccepted) {
@@ -530,6 +554,7 @@ impl State {
             slot: self.slot,
             stream: stream as u8,
             prefix,
+            synced,
             gap,
             clock,
             promise,
@@ -542,7 +567,7 @@ impl State {
         &mut self,
         ctx: &Ctx<'_>,
         slot: MemberSlot,
-        prefix: u64,
+        (prefix, synced): (u64, u64),
         gap: bool,
         clock: Time,
         out: &mut Effects,
@@ -551,6 +576,8 @@ impl State {
         // What nobody can have received yet is no report of ours; a peer that says so is not believed.
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
+        // A member has synced only what it has received.
+        peer.synced = peer.synced.max(synced.min(prefix));
         if peer.reported(ctx.now, prefix, gap, clock.min(ctx.now)) {
             peer.send_again(ctx.now);
             self.send_to(ctx, slot, out);
@@ -558,26 +585,33 @@ impl State {
         self.raise_stable(ctx);
     }
 
-    /// Rules 3 and 5: stable is the lowest prefix over all listed parity buckets, joiners included; what
-    /// all have reported is let go.
+    /// Rules 3 and 5: stable is the lowest prefix, or the lowest synced mark, over all listed members, joiners
+    /// included; what all have synced is let go.
     pub fn raise_stable(&mut self, ctx: &Ctx<'_>) {
         if ctx.quiet || !self.serving() {
             return;
         }
         let own = self.slot.index();
-        let mut lowest = self.streams[own].prefix;
-        let mut lowest_counted = lowest;
+        let stream = &self.streams[own];
+        let (mut held, mut synced) = (stream.prefix, stream.synced);
+        let mut floor = synced;
         for slot in self.view.protectors(own) {
-            let prefix = self.peers[slot.index()].prefix;
-            lowest = lowest.min(prefix);
+            let peer = &self.peers[slot.index()];
+            floor = floor.min(match planted(Mutant::PurgedAtHeld) {
+                true => peer.prefix,
+                false => peer.synced,
+            });
             let complete = self.view.member(slot).is_some_and(|x| x.complete);
             if complete || !planted(Mutant::JoinerNotCounted) {
-                lowest_counted = lowest_counted.min(prefix);
+                held = held.min(peer.prefix);
+                synced = synced.min(peer.synced);
             }
         }
+        let stable = ctx.options.durability.releases(held, synced);
         let stream = &mut self.streams[own];
-        stream.stable = stream.stable.max(lowest_counted);
-        stream.purge(lowest);
+        stream.stable = stream.stable.max(stable);
+        stream.floor = stream.floor.max(floor);
+        stream.purge(floor);
     }
 
     /// Rule 4: parity applies each stream in order up to stable; rule 5: and lets it go, but never while
@@ -590,13 +624,14 @@ impl State {
         self.stalled = false;
         for stream in 0..self.streams.len() {
             if shape.m > 1 && planted(Mutant::ParityPurgesUnstable) {
-                self.streams[stream].stable = self.streams[stream].prefix;
+                let s = &mut self.streams[stream];
+                (s.stable, s.floor) = (s.prefix, s.prefix);
             }
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
             self.stalled |= !self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
                 let s = &mut self.streams[stream];
-                s.purge(s.applied.min(s.stable));
+                s.purge(s.applied.min(s.floor));
             }
         }
         let at = self.applied();

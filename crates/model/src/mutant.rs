@@ -58,6 +58,11 @@ pub enum Mutant {
     SecondTakenAsNode = 414,
     SecondsMailToFirst = 415,
     TwinSettledEarly = 416,
+    // Of groups whose storage syncs late; not in GROUP.md.
+    AnsweredAtHeld = 601,
+    PurgedAtHeld = 602,
+    SyncedBeyondGap = 603,
+    ConfirmedUnsynced = 604,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotSynced = 302,
@@ -134,6 +139,14 @@ impl Mutant {
         Mutant::SecondTakenAsNode,
         Mutant::SecondsMailToFirst,
         Mutant::TwinSettledEarly,
+    ];
+
+    /// Those of groups whose storage syncs late.
+    pub const DURABLE: [Mutant; 4] = [
+        Mutant::AnsweredAtHeld,
+        Mutant::PurgedAtHeld,
+        Mutant::SyncedBeyondGap,
+        Mutant::ConfirmedUnsynced,
     ];
 
     /// Those of the glue.

@@ -12,6 +12,10 @@
 //! [`Pages::write`] puts them into the table as offsets are first written; [`Pages::zero`] takes
 //! them out again, into the bucket's own reservation; dropping the [`Pages`] gives all back.
 //!
+//! **Contract.** A member of a group needs of its storage no more than this, which a disk must keep as well: [`Pages`]
+//! are reserved ([`Pages::reserve`]), written ([`Pages::write`], [`Pages::add`], [`Pages::set_page`]), read ([`Pages::page`],
+//! [`Pages::slice`]) and freed ([`Pages::zero`]); [`Journal::sync`] reports how far a stream would survive a loss of power.
+//!
 //! **Invariants.** An extent has exactly one owner: the arena's free list or one [`Extent`] value,
 //! which is neither `Clone` nor forgeable. So `&Extent` reads and `&mut Extent` writes are as sound
 //! as those of a `Box<[u8]>`, and no lock is taken to touch bytes. `used <= reserved` for each
@@ -27,12 +31,14 @@ pub mod blocks;
 mod budget;
 mod extent;
 mod heap;
+mod journal;
 mod pages;
 
 pub use arena::Arena;
 pub use budget::Budget;
 pub use extent::{Extent, MapError};
 pub use heap::{share_heaps, trim_heap};
+pub use journal::{Journal, LateSyncs};
 pub use pages::{Full, Pages};
 
 use staves_model::PAGE_BYTES;

@@ -533,6 +533,7 @@ fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
                 bytes: Bytes::from_static(b"more"),
             }],
             stable: seq,
+            floor: seq,
             last: seq,
             clock: town.now,
             want_extents: 2,
