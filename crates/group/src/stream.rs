@@ -58,7 +58,7 @@ impl Log {
         self.run.iter().chain(self.beyond.values())
     }
 
-    /// Whether something waits beyond a gap.
+    /// Returns whether something waits beyond a gap.
     pub fn has_gap(&self) -> bool {
         !self.beyond.is_empty()
     }
@@ -105,7 +105,7 @@ pub struct Stream {
     pub stable: u64,
     /// The low watermark of the logs: every listed member has synced up to here.
     pub floor: u64,
-    /// What may still be asked for.
+    /// The deltas that may still be asked for.
     pub log: Log,
     /// The requests done up to `prefix`.
     pub requests: RequestTable,
@@ -182,7 +182,7 @@ impl Stream {
         true
     }
 
-    /// Whether what is here and these deltas lead to a cut without a gap, and not beyond it.
+    /// Returns whether what is here and these deltas lead to a cut without a gap, and not beyond it.
     pub fn leads_to(&self, cut: u64, deltas: &[Delta]) -> bool {
         let brought: BTreeSet<u64> = deltas.iter().map(|d| d.label.seq).collect();
         let mut at = self.prefix;

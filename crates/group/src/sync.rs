@@ -13,9 +13,9 @@ use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
 use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
-use crate::update::{Peer, Wish};
+use crate::update::{Peer, Reservation};
 
-/// What a log may hold after a sync, in bounds of a log: its own and what it lacked.
+/// The most that a log may hold after a sync, in bounds of a log: its own deltas and those it lacked.
 const SYNC_LOGS: usize = 4;
 
 impl Member {
@@ -157,7 +157,7 @@ impl Member {
             pending_seal: None,
             fill: Fill::default(),
             want_extents,
-            wish: Wish::default(),
+            reservation: Reservation::default(),
             stalled: false,
             ticked_at: now,
             old,
@@ -192,7 +192,7 @@ impl State {
         if needs_more {
             self.want_extents = want_extents;
         }
-        self.wish = Wish::default();
+        self.reservation = Reservation::default();
         self.stalled = false;
         for sync in &streams {
             if self.shape().carries(usize::from(sync.stream)) && !self.stream_to_cut(sync, applied)

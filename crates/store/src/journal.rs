@@ -1,4 +1,4 @@
-//! How far the deltas that a member has received would survive a loss of power.
+//! The mark up to which a member's deltas would survive a loss of power.
 
 use std::collections::{BTreeMap, VecDeque};
 

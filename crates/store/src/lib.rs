@@ -1,4 +1,4 @@
-//! Where pages lie, in RAM: one arena per node, budgets within it, and the pages of one bucket.
+//! The memory of pages: one arena per node, budgets within it, and the pages of one bucket.
 //!
 //! **Promises.** Memory is bounded before it is used: a bucket reserves extents from its pool's
 //! [`Budget`] and from the [`Arena`], and a write within the reservation cannot fail. That is what
