@@ -36,6 +36,8 @@ pub struct Args {
 pub enum Command {
     /// Every scenario that comes with the program, once.
     Quick,
+    /// Every such scenario that `cargo test --workspace` does not run, once.
+    Rest,
     /// All scenarios and random ones, in turn, for so long.
     Long {
         /// How long.

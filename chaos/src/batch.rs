@@ -42,6 +42,11 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
     let mut batch = Batch::new(args, told);
     match &args.command {
         Command::Quick => batch.all(catalogue::all()?, None),
+        Command::Rest => {
+            let tested = |s: &Scenario| catalogue::TESTED.contains(&s.name.as_str());
+            let all = catalogue::all()?.into_iter();
+            batch.all(all.filter(|s| !tested(s)).collect(), None)
+        }
         Command::Run { scenarios } => {
             let read = scenarios.iter().map(|name| named(name));
             batch.all(read.collect::<anyhow::Result<_>>()?, None)

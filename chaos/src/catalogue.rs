@@ -15,6 +15,16 @@ scenarios! {
     "memory-loses-two" "memory-troubles" "files-lose-all-but-one" "files-cut-off" "files-change"
 }
 
+/// Scenarios that `cargo test --workspace` runs (`crates/cli/tests/chaos`).
+pub const TESTED: [&str; 6] = [
+    "a-bit-of-each",
+    "all-restart",
+    "kill-two-at-once",
+    "files-lose-all-but-one",
+    "files-cut-off",
+    "files-change",
+];
+
 /// Their names.
 pub fn names() -> Vec<&'static str> {
     FILES.iter().map(|(name, _)| *name).collect()

@@ -1,9 +1,12 @@
 //! The invariants of the native protocol's decoder, whatever comes.
 
 use bytes::BytesMut;
+use staves_wire::cache::Op;
 use staves_wire::frame::{
     Decoder, FRAME_BODY_MAX, FRAME_FORMAT, FrameError, HEADER_BYTES, Incoming, Limits, MAGIC, Raw,
 };
+use staves_wire::memory::Action;
+use staves_wire::service::Body;
 use staves_wire::{Message, Opcode};
 
 /// Small, so that they are met.
@@ -86,6 +89,19 @@ fn look_into(incoming: &Incoming) -> bool {
     message.put_body(&mut again);
     // Behind what it is made of there may have been a newer version's fields.
     let back = Message::decode(opcode, header.epoch, again.freeze());
-    assert_eq!(back, Ok(message));
+    assert_eq!(back.as_ref(), Ok(&message));
+    if let Message::Service(request) = &message {
+        request.ops.iter().for_each(|op| look_into_body(&op.body));
+    }
     true
+}
+
+/// A body that is an operation of a service is the only one that is this operation.
+fn look_into_body(body: &Body) {
+    if let Ok(op) = Op::from_body(body) {
+        assert_eq!(op.to_body(), *body);
+    }
+    if let Ok(action) = Action::from_body(body) {
+        assert_eq!(action.into_body(&mut BytesMut::new()), *body);
+    }
 }

@@ -7,7 +7,7 @@ use staves_mount::{FileError, Files, Kind, Listing, NfsOptions, Stat, Version, n
 
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;
-/// Most bytes of an answer: those of the longest read, and what is said of them.
+/// Most bytes of an answer: those of the longest read, and its attributes.
 const ANSWER_BYTES_MAX: usize = (256 << 10) + 256;
 /// Of the one file.
 const FILE_BYTES: u64 = 10_000;

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use staves_cache::{Bucket, Options};
+use staves_cache::{Bucket, Cache, Options};
 use staves_group::Member;
+use staves_memory::Memory;
+use staves_service::Limits;
 
 use crate::event::Place;
 use crate::kv_history::{Act, Seen};
@@ -32,11 +34,19 @@ pub fn options() -> Options {
         chunks_per_step: 2,
         compaction_bytes_max: LOG_BYTES_MAX - 1000,
         waste_percent_max: 30,
+        limits: limits(),
+        ..Options::default()
+    }
+}
+
+/// Bounds of every service's buckets, small as well.
+pub fn limits() -> Limits {
+    Limits {
         waiting_max: WAITING_MAX,
         parked_max: WAITING_MAX,
         grant_wait: Duration::from_millis(120),
         refused_for: Duration::from_millis(150),
-        ..Options::default()
+        ..Limits::default()
     }
 }
 
@@ -66,12 +76,8 @@ impl Seat {
     pub fn new(member: Member, service: Service) -> Seat {
         match service {
             Service::Registers => Seat::Raw(Box::new(member)),
-            Service::Keys => Seat::Kv(Box::new(Bucket::new(options(), member))),
-            Service::Memory => {
-                let options = crate::memory::options();
-                let bucket = staves_memory::Bucket::new(options, member);
-                Seat::Memory(Box::new(bucket))
-            }
+            Service::Keys => Seat::Kv(Box::new(Cache::bucket(options(), member))),
+            Service::Memory => Seat::Memory(Box::new(Memory::bucket(limits(), member))),
         }
     }
 

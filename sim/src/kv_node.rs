@@ -1,8 +1,8 @@
 //! The key-value service at a simulated node: requests in, answers out, and what must hold of both.
 
-use staves_cache::{Ask, BucketEffects, Refused};
 use staves_group::Event;
-use staves_model::PAGE_BYTES;
+use staves_model::{MemberSlot, PAGE_BYTES};
+use staves_service::{Ask, BucketEffects, Refused};
 use staves_wire::cache::{Answer, Condition, Op};
 
 use crate::event::{KvRequest, Packet};
@@ -34,9 +34,9 @@ impl World {
             self.nodes[node].clock(self.now),
             matches!(event, Event::Tick),
         );
-        let (mut out, before) = (BucketEffects::default(), bucket.stats());
+        let (mut out, before) = (BucketEffects::default(), bucket.service().stats());
         bucket.step(now, event, &mut out);
-        for _ in before.compactions..bucket.stats().compactions {
+        for _ in before.compactions..bucket.service().stats().compactions {
             self.cover.count("key-value: compaction");
         }
         self.nodes[node].member = Some(Seat::Kv(bucket));
@@ -61,8 +61,8 @@ impl World {
         kv.tokens += 1;
         let ask = Ask {
             token: kv.tokens,
+            slot: MemberSlot(0),
             request: (act != Act::Get).then_some(r.id),
-            retry: r.attempt > 0,
             deadline: now + std::time::Duration::from_millis(40 + self.rng.below(400)),
         };
         let open = Open {
@@ -73,16 +73,17 @@ impl World {
             deadline: ask.deadline,
         };
         kv.open.insert((node, ask.token), open);
-        let (mut out, before) = (BucketEffects::default(), bucket.stats());
-        let answer = bucket.submit(now, ask, &op(act, &key, &value), &mut out);
+        let (mut out, before) = (BucketEffects::default(), bucket.service().stats());
+        let answer = bucket.submit(now, ask, op(act, &key, &value), &mut out);
         if self.rng.chance(900) {
             bucket.flush(now, &mut out);
         }
-        for _ in before.compactions..bucket.stats().compactions {
+        for _ in before.compactions..bucket.service().stats().compactions {
             self.cover.count("key-value: compaction");
         }
         self.nodes[node].member = Some(Seat::Kv(bucket));
-        out.answers.extend(answer.map(|a| (ask.token, Ok(a))));
+        let answer = answer.transpose();
+        out.answers.extend(answer.map(|a| (ask.token, a)));
         self.after_bucket(node, out);
     }
 
@@ -200,7 +201,7 @@ impl World {
             if let Err(what) = bucket.check() {
                 bad.push(format!("index of slot {slot} at rest: {what}"));
             }
-            let entries = bucket.entries();
+            let entries = bucket.service().entries(bucket.member());
             let pages: Vec<Vec<u8>> = bucket.member().pages().map_or_else(Vec::new, |p| {
                 let mut all: Vec<Vec<u8>> = (0..p.end_page())
                     .map(|i| {

@@ -4,9 +4,7 @@
 //! nodes and clients learn of that late, and who still has the old one goes on with it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use staves_memory::Options;
 use staves_model::{CHUNK_BYTES, Change, GroupId, Region};
 
 use crate::check::{Done, Ghost};
@@ -19,17 +17,6 @@ use crate::world::World;
 pub const LOG_BYTES_MAX: usize = 40_000;
 /// Most chunks of one data bucket that are used: three extents of a node's eight.
 const ROWS_MAX: u64 = 10;
-
-/// The service's options: thresholds so small that every path is taken.
-pub fn options() -> Options {
-    Options {
-        waiting_max: 8,
-        parked_max: 8,
-        grant_wait: Duration::from_millis(120),
-        refused_for: Duration::from_millis(150),
-        ..Options::default()
-    }
-}
 
 /// An operation of the history.
 #[derive(Clone, Debug)]

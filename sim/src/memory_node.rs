@@ -1,10 +1,9 @@
 //! The memory service at a simulated node: requests in, answers out, and what must hold of both.
 
 use bytes::Bytes;
-use staves_group::{Effects, Event};
-use staves_memory::{Answers, Ask};
+use staves_group::Event;
 use staves_model::{CHUNK_BYTES, GroupId};
-use staves_wire::ErrorCode;
+use staves_service::{Ask, BucketEffects, Refused};
 use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
 
@@ -24,10 +23,10 @@ impl World {
         };
         let now = self.nodes[node].clock(self.now);
         let tick = matches!(event, Event::Tick);
-        let (mut effects, mut answers) = (Effects::default(), Answers::new());
-        bucket.step(now, event, &mut effects, &mut answers);
+        let mut out = BucketEffects::default();
+        bucket.step(now, event, &mut out);
         self.nodes[node].member = Some(Seat::Memory(bucket));
-        self.after_memory(node, effects, answers);
+        self.after_memory(node, out);
         self.check_lost(node);
         if tick {
             self.check_memory_deadlines(node);
@@ -55,6 +54,7 @@ impl World {
         let now = self.nodes[node].clock(self.now);
         let ask = Ask {
             token: memory.tokens,
+            slot: place.slot,
             request: action.is_write().then_some(r.id),
             deadline: now + std::time::Duration::from_millis(40 + self.rng.below(400)),
         };
@@ -69,15 +69,15 @@ impl World {
         let Some(Seat::Memory(mut bucket)) = self.nodes[node].member.take() else {
             return;
         };
-        let (mut effects, mut answers) = (Effects::default(), Answers::new());
-        let (slot, out) = (place.slot, &mut effects);
-        let answer = bucket.submit(now, ask, slot, &action, out, &mut answers);
+        let mut out = BucketEffects::default();
+        let answer = bucket.submit(now, ask, &action, &mut out);
         if self.rng.chance(900) {
-            bucket.flush(now, &mut effects);
+            bucket.flush(now, &mut out);
         }
         self.nodes[node].member = Some(Seat::Memory(bucket));
-        answers.extend(answer.map(|a| (ask.token, a)));
-        self.after_memory(node, effects, answers);
+        let answer = answer.transpose();
+        out.answers.extend(answer.map(|a| (ask.token, a)));
+        self.after_memory(node, out);
     }
 
     // The data bucket that a request is for.
@@ -90,12 +90,12 @@ impl World {
         place.map_or(0, |place| place.slot.index())
     }
 
-    fn after_memory(&mut self, node: usize, effects: Effects, answers: Answers) {
+    fn after_memory(&mut self, node: usize, out: BucketEffects) {
         self.after_step(node);
-        for (token, answer) in answers {
+        for (token, answer) in out.answers {
             self.answer_memory(node, token, answer);
         }
-        self.carry_out(node, effects);
+        self.carry_out(node, out.effects);
         let Some(Seat::Memory(bucket)) = &self.nodes[node].member else {
             return;
         };
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    fn answer_memory(&mut self, node: usize, token: u64, answer: Answer) {
+    fn answer_memory(&mut self, node: usize, token: u64, answer: Result<Answer, Refused>) {
         let Some(memory) = self.memory.as_mut() else {
             return;
         };
@@ -116,17 +116,18 @@ impl World {
                 "node {node} answers token {token} again, or nobody: {answer:?}"
             ));
         };
-        let again = match &answer {
-            Answer::Error(ErrorCode::NotServing, _) => Some("memory: not serving"),
-            Answer::Error(ErrorCode::Unreachable, _) => Some("memory: interrupted"),
-            Answer::Error(ErrorCode::Busy, _) => Some("memory: busy"),
-            Answer::Error(ErrorCode::Deadline, _) => Some("memory: deadline"),
-            _ => None,
+        let answer = match answer {
+            Ok(answer) => answer,
+            // The client asks again.
+            Err(why) => {
+                return self.cover.count(match why {
+                    Refused::NotServing => "memory: not serving",
+                    Refused::Interrupted => "memory: interrupted",
+                    Refused::Busy => "memory: busy",
+                    Refused::Deadline => "memory: deadline",
+                });
+            }
         };
-        // The client asks again.
-        if let Some(why) = again {
-            return self.cover.count(why);
-        }
         let act = memory.history[open.operation].act;
         if matches!((act, &answer), (Act::Read { .. }, Answer::Value(_))) {
             self.check_read(node);

@@ -130,7 +130,7 @@ fn code(line: &str) -> Option<&str> {
     (!line.starts_with("//")).then(|| line.split(" // ").next().unwrap_or(line))
 }
 
-/// The calls that end the process where an error could have been told, outside of tests.
+/// The calls that end the process where an error could have been returned, outside of tests.
 pub fn panicking_calls(file: &File) -> usize {
     let lines = file.text.lines().take(tests_start(file));
     let calls = ["unwrap()", "expect("].map(|call| format!(".{call}"));

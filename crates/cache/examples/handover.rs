@@ -8,12 +8,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use staves_cache::{AnswerRef, Ask, Bucket, BucketEffects, Options};
+use staves_cache::{Bucket, Cache, Options};
 use staves_group::{DirectoryCall, Event, Member};
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
     Time, hash_slot,
 };
+use staves_service::{AnswerRef, Ask, BucketEffects};
 use staves_store::{Arena, Budget, extents_for};
 use staves_wire::cache::{Condition, Op};
 
@@ -34,7 +35,7 @@ fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
         ..Default::default()
     };
     let member = Member::new(options, group, me, arena.clone(), budget.clone());
-    let mut bucket = Bucket::new(Options::default(), member);
+    let mut bucket = Cache::bucket(Options::default(), member);
     let listed = Some(staves_model::Member {
         id: me,
         complete: true,
@@ -109,8 +110,8 @@ fn set(bucket: &mut Bucket, key: &[u8], value: &[u8], out: &mut BucketEffects) {
     let now = Time::from_millis(2);
     let ask = Ask {
         token: 0,
+        slot: MemberSlot(0),
         request: None,
-        retry: false,
         deadline: Time::from_millis(1000),
     };
     let op = Op::Set {
@@ -119,8 +120,8 @@ fn set(bucket: &mut Bucket, key: &[u8], value: &[u8], out: &mut BucketEffects) {
         condition: Condition::Always,
         get_old: false,
     };
-    let ok = bucket.submit_with(now, ask, &op, out, |answer| answer == AnswerRef::Ok);
-    assert_eq!(ok, Some(true), "{:?}", out.answers);
+    let ok = bucket.submit_with(now, ask, op, out, |answer| answer == AnswerRef::Ok);
+    assert_eq!(ok, Ok(Some(true)));
 }
 
 fn short_lock() -> f64 {

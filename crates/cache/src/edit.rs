@@ -13,16 +13,7 @@ pub(crate) struct Edit {
     pub bytes: Vec<u8>,
 }
 
-/// What a delta weighs beside its runs, bytes and answer (see `Delta::weight`).
-const WEIGHT_BASE: usize = 64;
-const WEIGHT_RUN: usize = 16;
-
 impl Edit {
-    /// What the delta will weigh in the log.
-    pub(crate) fn weight(&self, answer: usize) -> usize {
-        WEIGHT_BASE + self.runs.len() * WEIGHT_RUN + self.bytes.len() + answer
-    }
-
     /// Puts a live record, and its segment's head if it is the first there.
     pub(crate) fn put(&mut self, place: Place, key: &[u8], large: bool, body: &[&[u8]]) {
         let body_len = body.iter().map(|part| part.len()).sum();

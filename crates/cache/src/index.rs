@@ -1,29 +1,9 @@
-//! The index of one bucket: 8 bytes per key, from a hash of the key to where its record lies.
+//! The index of one bucket: 8 bytes per key, from a tag of the key to where its record lies. An entry keeps
+//! the tag, so that most wrong keys are told without a look at the pages, and the table can grow without
+//! reading keys.
 
 use hashbrown::HashTable;
-use xxhash_rust::xxh3::xxh3_64;
-
-/// 32 bits of a key's hash: what an entry keeps, so that most wrong keys are told without a look at
-/// the pages, and the table can grow without reading keys.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Tag(pub u32);
-
-impl Tag {
-    /// The tag of a key.
-    #[inline]
-    pub(crate) fn of(key: &[u8]) -> Tag {
-        Tag((xxh3_64(key) >> 32) as u32)
-    }
-
-    /// A table takes its position from the low bits and a fingerprint from the top ones: spread the
-    /// tag's 32 bits over both.
-    #[inline]
-    pub(crate) fn hash(self) -> u64 {
-        u64::from(self.0)
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .rotate_right(16)
-    }
-}
+use staves_service::Tag;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Entry {

@@ -7,10 +7,11 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
+use staves_service::Tag;
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Pages};
 use staves_wire::group::{Run, RunKind};
 
-use crate::index::{Index, Tag};
+use crate::index::Index;
 use crate::record::{self, Kind, Large, Record, Records, SEGMENT_HEADER};
 use crate::segments::{Segments, segment_of, start_of};
 

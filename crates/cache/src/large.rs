@@ -7,17 +7,15 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
+use staves_service::{Ask, BucketEffects, Outcome, Refused, Shell, Stop, Tag};
 use staves_wire::cache::Answer;
 
 use crate::Options;
-use crate::answer::{self, Refused};
-use crate::bucket::{Bucket, BucketEffects, Outcome};
+use crate::cache::Cache;
 use crate::command;
 use crate::edit::Edit;
-use crate::index::Tag;
 use crate::record::{self, LARGE_HEADER, SEGMENT_ROOM};
-use crate::waiting::Ask;
-use crate::write::Stop;
+use crate::write::out_of_memory;
 
 /// One large write. A bucket has one at a time; others wait their turn.
 pub(crate) struct LargeWrite {
@@ -104,22 +102,22 @@ impl LargeWrite {
     }
 }
 
-impl Bucket {
+impl Cache {
     /// Takes the large write in progress, if there is one, as far as log and memory let it.
-    pub(crate) fn advance_large(&mut self, now: Time, out: &mut BucketEffects) {
+    pub(crate) fn advance_large(&mut self, shell: &mut Shell, now: Time, out: &mut BucketEffects) {
         let Some(mut large) = self.large.take() else {
             return;
         };
         large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
             let progress = if large.full {
-                self.refuse_large(&large)
+                refuse_large(shell, &large)
             } else if large.ask.deadline <= now {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
-                self.write_chunk(now, &mut large)
+                self.write_chunk(shell, now, &mut large)
             } else {
-                self.name_chunks(now, &large)
+                self.name_chunks(shell, now, &large)
             };
             match progress {
                 Progress::More => {}
@@ -132,8 +130,9 @@ impl Bucket {
                     large.full = true;
                 }
                 Progress::Done(seq, answer) => {
-                    let answer = self.deliver(now, &large.ask, seq, answer, false);
-                    out.answers.extend(answer.map(|a| (large.ask.token, Ok(a))));
+                    let result = shell.deliver(now, &large.ask, seq, answer, false);
+                    let result = result.transpose();
+                    out.answers.extend(result.map(|r| (large.ask.token, r)));
                     return;
                 }
                 Progress::Failed(why) => {
@@ -146,15 +145,15 @@ impl Bucket {
         self.large = Some(large);
     }
 
-    fn write_chunk(&mut self, now: Time, large: &mut LargeWrite) -> Progress {
+    fn write_chunk(&mut self, shell: &mut Shell, now: Time, large: &mut LargeWrite) -> Progress {
         let chunk = large.next_chunk();
-        // All that the value will need is asked for before its first byte is written.
+        // All that the value will need is requested before its first byte is written.
         let missing = (large.count - large.chunks.len()) as u32;
-        if let Err(stop) = self.make_room(now, missing) {
-            return stop.progress();
+        if let Err(stop) = self.make_room(shell, now, missing) {
+            return stop.into();
         }
         let Some(segment) = self.kv.segments.fresh() else {
-            return Stop::Full.progress();
+            return Stop::Full.into();
         };
         let last = large.chunks.len() + 1 == large.count;
         if last && planted(Mutant::LargeNamedBeforeWritten) {
@@ -163,50 +162,42 @@ impl Bucket {
         }
         let mut edit = Edit::default();
         edit.chunk(segment, &chunk);
-        if let Err(refused) = self.member.admit(edit.weight(0)) {
-            return Stop::from(refused).progress();
+        if let Err(stop) = self.commit_own(shell, edit) {
+            return stop.into();
         }
-        self.commit(None, Bytes::new(), edit);
         large.chunks.push(segment);
         Progress::More
     }
 
-    fn name_chunks(&mut self, now: Time, large: &LargeWrite) -> Progress {
+    fn name_chunks(&mut self, shell: &mut Shell, now: Time, large: &LargeWrite) -> Progress {
         let head = record::large_head(large.value.len(), large.chunk_bytes, &large.chunks);
         let body = [&head[..], large.tail()];
         if record::size(large.key.len(), head.len() + large.tail().len()) > SEGMENT_ROOM {
-            return Stop::Full.progress();
+            return Stop::Full.into();
         }
-        match self.put(
-            now,
-            &large.ask,
-            large.tag,
-            &large.key,
-            true,
-            &body,
-            &large.answer,
-        ) {
+        let (ask, answer) = (&large.ask, &large.answer);
+        match self.put(shell, now, ask, large.tag, &large.key, true, &body, answer) {
             Ok(seq) => Progress::Done(seq, large.answer.clone()),
-            Err(stop) => stop.progress(),
-        }
-    }
-
-    fn refuse_large(&mut self, large: &LargeWrite) -> Progress {
-        let full = answer::out_of_memory();
-        if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
-            return Progress::Done(0, full);
-        }
-        match self.keep(&large.ask, full) {
-            Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
-            Outcome::Refuse(why) => Progress::Failed(why),
-            Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,
+            Err(stop) => stop.into(),
         }
     }
 }
 
-impl Stop {
-    fn progress(self) -> Progress {
-        match self {
+fn refuse_large(shell: &mut Shell, large: &LargeWrite) -> Progress {
+    let full = out_of_memory();
+    if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
+        return Progress::Done(0, full);
+    }
+    match shell.keep(&large.ask, full, 0) {
+        Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
+        Outcome::Refuse(why) => Progress::Failed(why),
+        Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,
+    }
+}
+
+impl From<Stop> for Progress {
+    fn from(stop: Stop) -> Progress {
+        match stop {
             Stop::Blocked => Progress::Wait,
             Stop::Full => Progress::Full,
             Stop::NotServing => Progress::Failed(Refused::NotServing),

@@ -4,19 +4,18 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
+use staves_service::{Ask, BucketEffects, Growth, Outcome, Shell, Stop, Tag};
 use staves_wire::cache::Answer;
+use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
 
-use crate::answer::{self, Refused};
-use crate::bucket::{Bucket, BucketEffects, Outcome};
+use crate::cache::Cache;
 use crate::compact::{self, Aim};
 use crate::edit::Edit;
-use crate::index::Tag;
 use crate::kv::Kv;
 use crate::large::LargeWrite;
 use crate::record::{self, SEGMENT_ROOM};
 use crate::segments::Place;
-use crate::waiting::Ask;
 
 /// Compactions that one operation may cause before it waits for the next step.
 const COMPACTIONS_PER_OPERATION: usize = 4;
@@ -27,34 +26,6 @@ const ORPHANS_PER_DELTA: usize = 256;
 /// Extents reserved and not used that a bucket does not bother to give back.
 const SPARE_EXTENTS: u32 = 8;
 
-/// What is known of the memory that was asked for.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    /// Asked for and not granted since.
-    asked: Option<Time>,
-    /// So many extents were refused, and are not asked for again until then.
-    refused: Option<(u32, Time)>,
-}
-
-/// Whether memory can be had.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Growth {
-    Granted,
-    Pending,
-    Refused,
-}
-
-/// Why a write stops before it changed anything.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stop {
-    /// Until the log or the memory has room.
-    Blocked,
-    /// There is no memory.
-    Full,
-    /// Not the data bucket any more.
-    NotServing,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Compacted {
     Done,
@@ -62,34 +33,12 @@ enum Compacted {
     Useless,
 }
 
-impl From<staves_group::Refused> for Stop {
-    fn from(refused: staves_group::Refused) -> Stop {
-        match refused {
-            staves_group::Refused::Busy => Stop::Blocked,
-            staves_group::Refused::NotServing => Stop::NotServing,
-        }
-    }
-}
-
-impl Stop {
-    pub(crate) fn outcome(self) -> Outcome {
-        match self {
-            Stop::Blocked => Outcome::Blocked { starved: true },
-            Stop::Full => Outcome::Answer {
-                seq: 0,
-                answer: answer::out_of_memory(),
-                read: false,
-            },
-            Stop::NotServing => Outcome::Refuse(Refused::NotServing),
-        }
-    }
-}
-
-impl Bucket {
+impl Cache {
     /// Gives a key a value: at once if it is small, as a large write otherwise.
     #[allow(clippy::too_many_arguments)] // the request's parts, borrowed one by one
     pub(crate) fn write(
         &mut self,
+        shell: &mut Shell,
         now: Time,
         ask: &Ask,
         tag: Tag,
@@ -100,13 +49,9 @@ impl Bucket {
     ) -> Outcome {
         let inline_max = self.options.inline_bytes_max.min(SEGMENT_ROOM);
         if record::size(key.len(), value.len()) <= inline_max {
-            return match self.put(now, ask, tag, key, false, &[&value], &answer) {
-                Ok(seq) => Outcome::Answer {
-                    seq,
-                    answer,
-                    read: false,
-                },
-                Err(stop) => stop.outcome(),
+            return match self.put(shell, now, ask, tag, key, false, &[&value], &answer) {
+                Ok(seq) => Outcome::write(seq, answer),
+                Err(stop) => stop.outcome(out_of_memory),
             };
         }
         if self.large.is_some() {
@@ -120,7 +65,7 @@ impl Bucket {
             value,
             answer,
         ));
-        self.advance_large(now, out);
+        self.advance_large(shell, now, out);
         Outcome::Later
     }
 
@@ -128,6 +73,7 @@ impl Bucket {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn put(
         &mut self,
+        shell: &mut Shell,
         now: Time,
         ask: &Ask,
         tag: Tag,
@@ -137,48 +83,38 @@ impl Bucket {
         answer: &Answer,
     ) -> Result<u64, Stop> {
         let body_len = body.iter().map(|part| part.len()).sum();
-        let place = self.place(now, record::size(key.len(), body_len))?;
+        let place = self.place(shell, now, record::size(key.len(), body_len))?;
         let mut edit = Edit::default();
         edit.put(place, key, large, body);
-        self.end_old(tag, key, &mut edit)?;
-        let seq = self.make(ask, tag, edit, answer)?;
+        self.end_old(shell, tag, key, &mut edit)?;
+        let seq = self.make(shell, ask, tag, edit, answer)?;
         if let Place::Fresh(segment) = place {
             self.kv.segments.open(segment);
         }
         Ok(seq)
     }
 
-    /// An answer to a write that changed nothing: a delta without bytes brings it to the copies (I9).
-    pub(crate) fn keep(&mut self, ask: &Ask, answer: Answer) -> Outcome {
-        let kept = answer::keep(&answer);
-        if let Err(refused) = self.member.admit(Edit::default().weight(kept.len())) {
-            return Stop::from(refused).outcome();
-        }
-        Outcome::Answer {
-            seq: self.commit(ask.request, kept, Edit::default()),
-            answer,
-            read: false,
-        }
-    }
-
     /// Takes a key's value away.
-    pub(crate) fn remove(&mut self, ask: &Ask, tag: Tag, key: &[u8], answer: Answer) -> Outcome {
+    pub(crate) fn remove(
+        &mut self,
+        shell: &mut Shell,
+        ask: &Ask,
+        tag: Tag,
+        key: &[u8],
+        answer: Answer,
+    ) -> Outcome {
         let mut edit = Edit::default();
         let made = self
-            .end_old(tag, key, &mut edit)
-            .and_then(|()| self.make(ask, tag, edit, &answer));
+            .end_old(shell, tag, key, &mut edit)
+            .and_then(|()| self.make(shell, ask, tag, edit, &answer));
         match made {
-            Ok(seq) => Outcome::Answer {
-                seq,
-                answer,
-                read: false,
-            },
-            Err(stop) => stop.outcome(),
+            Ok(seq) => Outcome::write(seq, answer),
+            Err(stop) => stop.outcome(out_of_memory),
         }
     }
 
-    fn end_old(&self, tag: Tag, key: &[u8], edit: &mut Edit) -> Result<(), Stop> {
-        let pages = self.member.pages().ok_or(Stop::NotServing)?;
+    fn end_old(&self, shell: &Shell, tag: Tag, key: &[u8], edit: &mut Edit) -> Result<(), Stop> {
+        let pages = shell.member().pages().ok_or(Stop::NotServing)?;
         if let Some(old) = self.kv.find(pages, tag, key) {
             edit.kill(old.offset);
             edit.zero(Kv::chunks_of(pages, old.offset));
@@ -186,142 +122,95 @@ impl Bucket {
         Ok(())
     }
 
-    fn make(&mut self, ask: &Ask, tag: Tag, mut edit: Edit, answer: &Answer) -> Result<u64, Stop> {
-        let kept = if ask.request.is_some() {
-            answer::keep(answer)
-        } else {
-            Bytes::new()
-        };
+    fn make(
+        &mut self,
+        shell: &mut Shell,
+        ask: &Ask,
+        tag: Tag,
+        mut edit: Edit,
+        answer: &Answer,
+    ) -> Result<u64, Stop> {
+        let kept = Shell::kept(ask, answer);
         let empty = self.kv.segments.take_empty(EMPTY_PER_DELTA);
         edit.zero(empty.iter().copied());
-        if let Err(refused) = self.member.admit(edit.weight(kept.len())) {
+        if let Err(stop) = shell.admit(edit.runs.len(), edit.bytes.len(), kept.len()) {
             self.kv.segments.put_back_empty(empty);
-            return Err(refused.into());
+            return Err(stop);
         }
-        let seq = self.commit(ask.request, kept, edit);
-        if seq > self.member.stable() {
-            self.unstable.insert(tag, seq);
-        }
+        let seq = self.commit(shell, ask.request, kept, edit);
+        shell.wrote(tag, seq);
         self.stats.writes += 1;
         Ok(seq)
     }
 
-    /// The one place where deltas are made. The member has admitted it.
-    pub(crate) fn commit(&mut self, request: Option<RequestId>, answer: Bytes, edit: Edit) -> u64 {
-        if let Some(pages) = self.member.pages() {
+    /// Makes a delta of an edit on the service's own account, if the log has room.
+    pub(crate) fn commit_own(&mut self, shell: &mut Shell, edit: Edit) -> Result<(), Stop> {
+        shell.admit(edit.runs.len(), edit.bytes.len(), 0)?;
+        self.commit(shell, None, Bytes::new(), edit);
+        Ok(())
+    }
+
+    /// The one place where deltas are made. The log has admitted it.
+    fn commit(
+        &mut self,
+        shell: &mut Shell,
+        request: Option<RequestId>,
+        kept: Bytes,
+        edit: Edit,
+    ) -> u64 {
+        if let Some(pages) = shell.member().pages() {
             self.kv.note(pages, &edit.runs, &edit.bytes);
         }
-        self.unflushed = true;
-        self.member
-            .update(request, answer, edit.runs, Bytes::from(edit.bytes))
+        shell.commit(request, kept, edit.runs, Bytes::from(edit.bytes))
     }
 
     /// A place for a record of so many bytes, all its memory reserved at every member.
-    fn place(&mut self, now: Time, bytes: usize) -> Result<Place, Stop> {
+    fn place(&mut self, shell: &mut Shell, now: Time, bytes: usize) -> Result<Place, Stop> {
         if let Some(place) = self.kv.segments.place(bytes) {
             return Ok(place);
         }
         // Waste is taken back at the pace at which new segments are begun.
         if self.is_untidy() {
-            self.compact(Aim::Tidy);
+            self.compact(shell, Aim::Tidy);
         }
         for _ in 0..=COMPACTIONS_PER_OPERATION {
             if let Some(place) = self.kv.segments.place(bytes) {
                 return Ok(place);
             }
-            match self.grow(now, 1) {
+            match grow(shell, now, 1) {
                 Growth::Granted => {
                     return self.kv.segments.fresh().map(Place::Fresh).ok_or(Stop::Full);
                 }
                 Growth::Pending => return Err(Stop::Blocked),
-                Growth::Refused => self.compact_or_stop(Aim::Place(bytes))?,
+                Growth::Refused => self.compact_or_stop(shell, Aim::Place(bytes))?,
             }
         }
         Err(Stop::Blocked)
     }
 
     /// Makes sure of so many further extents, by compaction if need be.
-    pub(crate) fn make_room(&mut self, now: Time, extents: u32) -> Result<(), Stop> {
+    pub(crate) fn make_room(
+        &mut self,
+        shell: &mut Shell,
+        now: Time,
+        extents: u32,
+    ) -> Result<(), Stop> {
         for _ in 0..=COMPACTIONS_PER_OPERATION {
-            match self.grow(now, extents) {
+            match grow(shell, now, extents) {
                 Growth::Granted => return Ok(()),
                 Growth::Pending => return Err(Stop::Blocked),
-                Growth::Refused => self.compact_or_stop(Aim::Extent)?,
+                Growth::Refused => self.compact_or_stop(shell, Aim::Extent)?,
             }
         }
         Err(Stop::Blocked)
     }
 
-    fn compact_or_stop(&mut self, aim: Aim) -> Result<(), Stop> {
-        match self.compact(aim) {
+    fn compact_or_stop(&mut self, shell: &mut Shell, aim: Aim) -> Result<(), Stop> {
+        match self.compact(shell, aim) {
             Compacted::Done => Ok(()),
             Compacted::LogFull => Err(Stop::Blocked),
             Compacted::Useless => Err(Stop::Full),
         }
-    }
-
-    /// Asks for so many extents beyond those in use. All members have them, or will say, or lack them.
-    fn grow(&mut self, now: Time, extents: u32) -> Growth {
-        let used = self.used();
-        let need = used.saturating_add(extents);
-        let usable = self.member.usable_extents();
-        if usable >= need {
-            self.room.asked = None;
-            // One ahead, so that the next segment need not wait.
-            if usable == need
-                && self.member.wanted_extents() <= need
-                && !self.is_refused(now, need + 1)
-            {
-                self.member.want_extents(need + 1);
-            }
-            return Growth::Granted;
-        }
-        if self.is_refused(now, need) {
-            return Growth::Refused;
-        }
-        // A wish is only raised until it is refused. Were it changed back and forth between two writes,
-        // each step would tell all copies, and each of their answers is a step.
-        if self.member.wanted_extents() < need {
-            self.wish(now, need);
-        }
-        if self.member.usable_extents() >= need {
-            self.room.asked = None;
-            return Growth::Granted;
-        }
-        let wish = self.member.wanted_extents();
-        let here = self.member.pages().map_or(0, |p| p.reserved());
-        let since = *self.room.asked.get_or_insert(now);
-        // A copy that is behind has not refused: it will answer, or be removed.
-        let behind = self.member.stable() < self.member.last();
-        if here >= wish && (behind || now.since(since) < self.options.grant_wait) {
-            return Growth::Pending;
-        }
-        self.room.refused = Some((wish, now + self.options.refused_for));
-        if wish > need {
-            // Somebody wished for more than there is; this may still be had.
-            self.wish(now, need);
-            return Growth::Pending;
-        }
-        // Wanting on would keep the members trying for what is not there.
-        self.member.want_extents(usable.max(used));
-        self.room.asked = None;
-        Growth::Refused
-    }
-
-    fn wish(&mut self, now: Time, extents: u32) {
-        self.member.want_extents(extents);
-        self.unflushed = true;
-        self.room.asked = Some(now);
-    }
-
-    fn is_refused(&self, now: Time, need: u32) -> bool {
-        self.room
-            .refused
-            .is_some_and(|(refused, until)| need >= refused && now < until)
-    }
-
-    fn used(&self) -> u32 {
-        self.member.pages().map_or(0, |p| p.used())
     }
 
     fn is_untidy(&self) -> bool {
@@ -330,18 +219,17 @@ impl Bucket {
         waste >= SEGMENT_ROOM as u64 && waste * 100 > held * self.options.waste_percent_max
     }
 
-    fn compact(&mut self, aim: Aim) -> Compacted {
-        let Some(pages) = self.member.pages() else {
+    fn compact(&mut self, shell: &mut Shell, aim: Aim) -> Compacted {
+        let Some(pages) = shell.member().pages() else {
             return Compacted::Useless;
         };
         let plan = compact::plan(&self.kv, pages, aim, self.options.compaction_bytes_max);
         let Some(compaction) = plan else {
             return Compacted::Useless;
         };
-        if self.member.admit(compaction.edit.weight(0)).is_err() {
+        if self.commit_own(shell, compaction.edit).is_err() {
             return Compacted::LogFull;
         }
-        self.commit(None, Bytes::new(), compaction.edit);
         self.stats.compactions += 1;
         for target in compaction.targets {
             self.kv.segments.open(target);
@@ -349,52 +237,61 @@ impl Bucket {
         Compacted::Done
     }
 
-    /// On each tick: a bounded part of the housekeeping that no write has done.
-    pub(crate) fn tidy(&mut self, now: Time) {
+    /// A bounded part of the housekeeping that no write has done.
+    pub(crate) fn housekeeping(&mut self, shell: &mut Shell, now: Time) {
         if self.kv.segments.has_empty() {
-            self.give_back_empty();
+            self.give_back_empty(shell);
         }
         if self.is_untidy() {
-            self.compact(Aim::Tidy);
+            self.compact(shell, Aim::Tidy);
         }
-        let (used, usable) = (self.used(), self.member.usable_extents());
-        if usable <= used && self.member.wanted_extents() <= used && !self.is_refused(now, used + 1)
-        {
-            self.member.want_extents(used + 1);
-        }
-        let settled = self.member.stable() == self.member.last() && self.large.is_none();
-        if settled && usable > used + SPARE_EXTENTS && !self.is_refused(now, 0) {
-            self.member.want_extents(used + 1);
+        let (used, next) = (shell.used_extents(), shell.used_extents() + 1);
+        let member = shell.member();
+        let (usable, wanted) = (member.usable_extents(), member.wanted_extents());
+        let settled = member.stable() == member.last() && self.large.is_none();
+        let lacks = usable <= used && wanted <= used && !shell.is_refused(now, next);
+        let spare = settled && usable > used + SPARE_EXTENTS && !shell.is_refused(now, 0);
+        if lacks || spare {
+            shell.member_mut().want_extents(next);
         }
     }
 
-    fn give_back_empty(&mut self) {
+    fn give_back_empty(&mut self, shell: &mut Shell) {
         let empty = self.kv.segments.take_empty(ORPHANS_PER_DELTA);
         let mut edit = Edit::default();
         edit.zero(empty.iter().copied());
-        if edit.runs.is_empty() {
-            return;
-        }
-        if self.member.admit(edit.weight(0)).is_ok() {
-            self.commit(None, Bytes::new(), edit);
-        } else {
+        if !edit.runs.is_empty() && self.commit_own(shell, edit).is_err() {
             self.kv.segments.put_back_empty(empty);
         }
     }
 
     /// Gives back the chunks of large values that were given up.
-    pub(crate) fn give_back_orphans(&mut self) {
+    pub(crate) fn give_back_orphans(&mut self, shell: &mut Shell) {
         self.orphans_wait = false;
         while !self.orphans.is_empty() {
             let rest = self.orphans.len().saturating_sub(ORPHANS_PER_DELTA);
             let mut edit = Edit::default();
             edit.zero(self.orphans[rest..].iter().copied());
-            if self.member.admit(edit.weight(0)).is_err() {
+            if self.commit_own(shell, edit).is_err() {
                 self.orphans_wait = true;
                 return;
             }
             self.orphans.truncate(rest);
-            self.commit(None, Bytes::new(), edit);
         }
     }
+}
+
+/// Requests so many extents beyond those in use, and one more when they are just enough, so that the next
+/// segment need not wait.
+fn grow(shell: &mut Shell, now: Time, extents: u32) -> Growth {
+    let need = shell.used_extents().saturating_add(extents);
+    shell.grow(now, need, need, need.saturating_add(1))
+}
+
+/// Redis's own words for a full memory.
+pub(crate) fn out_of_memory() -> Answer {
+    Answer::error(
+        ErrorCode::OutOfMemory,
+        "OOM command not allowed when used memory > 'maxmemory'.",
+    )
 }

@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use staves_model::{
-    Change, ClientId, ClusterId, ClusterMap, GroupId, Node, NodeId, Outcome, Revision,
+    Change, ClientId, ClusterId, ClusterMap, GroupId, Node, NodeId, Outcome, Revision, ServiceId,
 };
 use staves_net::{Connection, Identity, NetError, Options};
 use staves_node::config::Endpoint;
 use staves_node::group_state::GroupState;
 use staves_node::status::StatusReport;
 use staves_wire::admin::{GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer};
-use staves_wire::cache::{
-    Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, OwnedOp, PoolRef,
-};
+use staves_wire::cache::{CacheStats, CacheStatsAnswer, OwnedOp};
 use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed};
+use staves_wire::service::{Answer, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -277,14 +276,11 @@ impl Cluster {
         let ops = ops.into_iter().map(|op| {
             let write = op.as_op().is_write();
             number += u64::from(write);
-            CacheOp {
-                number: if write { number } else { 0 },
-                slot: op.as_op().slot(),
-                op,
-            }
+            op.numbered(if write { number } else { 0 })
         });
-        let mut request = CacheRequest {
+        let mut request = ServiceRequest {
             revision: Revision(0),
+            service: ServiceId::CACHE,
             pool: PoolRef::Name(pool.to_owned()),
             client,
             floor: 1,
@@ -294,9 +290,9 @@ impl Cluster {
         };
         self.runtime.block_on(async {
             loop {
-                let message = Message::Cache(request.clone());
+                let message = Message::Service(request.clone());
                 let answers = match self.connection.call(&message, until).await {
-                    Ok(Message::CacheAnswers(CacheAnswers { answers, .. })) => answers,
+                    Ok(Message::ServiceAnswers(ServiceAnswers { answers, .. })) => answers,
                     Ok(other) => return Err(unexpected(&message, &other)),
                     Err(error) => return Err(from_net(error)),
                 };

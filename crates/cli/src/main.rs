@@ -36,7 +36,6 @@ mod mount;
 mod node;
 mod pool;
 mod reference;
-mod room;
 mod scrub;
 mod status;
 mod up;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use staves_client::{Region, RegionStat};
-use staves_model::{ClusterMap, Node, NodeState, Scheme};
+use staves_model::Scheme;
+use staves_model::policy::too_few_nodes;
 use staves_wire::ErrorCode;
 
 pub use self::command::Memory;
@@ -70,8 +71,10 @@ fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::
             check_pool(session, pool)?;
             let region = session.wait(session.client.create_region(pool, name, size.0))?;
             let stat = session.wait(region.stat())?;
-            let few = too_few_nodes(&session.client.map(), &stat);
-            told(out, &stat, "created", few)
+            let scheme: Option<Scheme> = stat.scheme.parse().ok();
+            let map = session.client.map();
+            let few = scheme.and_then(|scheme| too_few_nodes(&map, &stat.name, scheme));
+            told(out, &stat, "created", few.map(|few| few.to_string()))
         }
         Memory::List => {
             let stats = session.wait(session.client.regions())?;
@@ -192,21 +195,6 @@ fn read_as_json(
     output::line(answer)
 }
 
-/// That a region bears less than its scheme says for want of nodes, if so.
-fn too_few_nodes(map: &ClusterMap, stat: &RegionStat) -> Option<String> {
-    let scheme: Scheme = stat.scheme.parse().ok()?;
-    let home = |node: &&Node| node.state == NodeState::Up && !node.draining;
-    let homes = map.nodes.values().filter(home).count();
-    (homes < scheme.width()).then(|| {
-        format!(
-            "region '{}' bears fewer losses than {scheme} says until there are {} nodes; those that are up and not draining \
-             are {homes}: add nodes",
-            stat.name,
-            scheme.width()
-        )
-    })
-}
-
 fn said(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {
     told(out, stat, what, None)
 }
@@ -296,7 +284,7 @@ fn state(stat: &RegionStat) -> String {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::{Change, ClusterId, GroupId, NodeId};
+    use staves_model::GroupId;
 
     use super::*;
 
@@ -311,38 +299,6 @@ mod tests {
             lost: Vec::new(),
             loading: false,
             settled: true,
-        }
-    }
-
-    /// Regression: a region was made on fewer nodes than its scheme needs without a word.
-    #[test]
-    fn a_region_on_too_few_nodes_is_warned_of() {
-        let mut map = ClusterMap::default();
-        let cluster = ClusterId(1);
-        map.apply(None, &Change::Bootstrap { cluster })
-            .expect("new");
-        for node in 1..=3 {
-            let up = Change::NodeUp {
-                id: None,
-                name: format!("n{node}"),
-                zone: None,
-                native: format!("n{node}:1600"),
-                resp: format!("n{node}:6379"),
-                admin: format!("n{node}:1680"),
-                memory_bytes: 1 << 30,
-                durable: true,
-            };
-            map.apply(None, &up).expect("new");
-        }
-        assert_eq!(too_few_nodes(&map, &stat()), None);
-        let drain = Change::Drain {
-            node: NodeId(2),
-            on: true,
-        };
-        map.apply(None, &drain).expect("known");
-        let warning = too_few_nodes(&map, &stat()).expect("two are left");
-        for part in ["region 'r'", "than 2+1 says", "until there are 3", "are 2"] {
-            assert!(warning.contains(part), "{part}: {warning}");
         }
     }
 

@@ -1,17 +1,16 @@
 //! `staves node`: look at nodes, empty them, stop them, strike them.
 
-mod drain;
 mod forget;
-mod stop;
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
+use staves_model::policy::{drain_waits_for, may_drain, no_room_after_drain, not_rebuilt};
 use staves_model::{Change, ClusterMap, NodeState};
 use staves_node::config::Millis;
-use staves_node::status::{NodeStatus, StatusReport, drain_waits_for};
+use staves_node::status::{NodeStatus, StatusReport};
 use staves_wire::ErrorCode;
 
 use crate::status::{self, role};
@@ -123,7 +122,14 @@ fn drain(
             cluster.drain(node.id, true)?;
             break (map, None);
         }
-        let warning = drain::may_drain(&map, &cluster.status()?, node)?;
+        let warning = may_drain(&map, &cluster.status()?.usage(), node);
+        let warning = warning.map_err(|refusal| {
+            let who = format!("node {} ({}) cannot be drained", node.id, node.name);
+            let text =
+                format!("{who}: {refusal}; nothing was changed (--force drains all the same)");
+            Failure::Own(Own::NeedsForce, text)
+        })?;
+        let warning = warning.map(|no_room| format!("the drain cannot end: {no_room}"));
         let (node, on) = (node.id, true);
         // Of two drains at once the second is judged by a map that has the first.
         match cluster.propose_on(&Change::Drain { node, on }, Some(map.revision)) {
@@ -148,6 +154,7 @@ fn drain(
         None => {
             let waits = drain_waits_for(&cluster.map()?, node.id);
             let then = "its buckets move to others; see 'staves status'";
+            let waits = waits.map(|waits| waits.to_string());
             told(out, node, "draining", then, waits.or(warning))
         }
     }
@@ -172,8 +179,7 @@ fn stop(
             false => error,
         })?;
     let warning = after_stop(map, &report, node);
-    let takes = |n: &staves_model::Node| n.id != node.id && n.state == NodeState::Up && !n.draining;
-    let others = map.nodes.values().any(takes);
+    let others = map.homes().any(|home| home.id != node.id);
     let until = cluster.until_looked();
     while cluster.answers(node) {
         if Instant::now() + LOOK >= until {
@@ -206,7 +212,7 @@ fn after_stop(
         format!("it was still being drained: {left} that it held are made anew by others")
     });
     let bears = map.after_stop(node.id, drains).warning(map);
-    let room = stop::not_made_anew(map, report, node);
+    let room = not_rebuilt(map, &report.usage(), node).map(|found| found.to_string());
     let all: Vec<String> = [left, bears, room].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
@@ -270,12 +276,12 @@ fn wait_until_empty(
             told = Some(left);
         }
         if Instant::now() >= until {
-            let waits = drain_waits_for(&map, node.id);
-            let report = cluster.status().ok();
-            let room = || drain::room_elsewhere(&map, report.as_ref()?, node);
-            let waits = waits
-                .or_else(room)
-                .map_or(String::new(), |what| format!("; {what}"));
+            let waits = drain_waits_for(&map, node.id).map(|waits| format!("; {waits}"));
+            let room = || {
+                let usage = cluster.status().ok()?.usage();
+                Some(format!("; {}", no_room_after_drain(&map, &usage, node)?))
+            };
+            let waits = waits.or_else(room).unwrap_or_default();
             return Err(Failure::late(format!(
                 "node {} still holds {} after {} s; it goes on draining{waits}",
                 node.id,

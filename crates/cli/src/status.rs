@@ -184,9 +184,9 @@ pub fn pools(pools: &[PoolStatus]) -> String {
 
 /// How many nodes a pool may lose. Files are in their source, whatever happens to nodes.
 pub fn may_lose(pool: &PoolStatus) -> String {
-    match pool.kind.as_str() {
-        "files" => "all".to_owned(),
-        _ => or_dash(pool.tolerates.map(|nodes| nodes.to_string())),
+    match pool.has_sources() {
+        true => "all".to_owned(),
+        false => or_dash(pool.tolerates.map(|nodes| nodes.to_string())),
     }
 }
 

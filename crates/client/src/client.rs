@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use staves_model::{ClientId, ClusterMap, NodeId, NodeState};
-use staves_wire::cache::{
-    Answer, CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp, PoolRef,
-};
+use bytes::{Bytes, BytesMut};
+use staves_model::{ClientId, ClusterMap, NodeId, NodeState, ServiceId};
+use staves_wire::cache::{CacheStats, CacheStatsAnswer, Condition, OwnedOp};
+use staves_wire::service::{Answer, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::task::JoinSet;
 
@@ -15,6 +14,7 @@ use crate::error::ClientError;
 use crate::links::Links;
 use crate::options::ClientOptions;
 use crate::router::{Router, Transport};
+use crate::turn::ServiceOp;
 
 /// A client of a cluster. Clones are the same client; use one from as many tasks as you like.
 #[derive(Clone)]
@@ -133,7 +133,7 @@ impl Client {
     /// answer, in their order: [`Answer::Error`] where one failed, by its [code](ErrorCode::nothing_done)
     /// certainly not done or perhaps done. An error of the whole means that none was sent.
     pub async fn execute(&self, ops: Vec<OwnedOp>) -> Result<Vec<Answer>, ClientError> {
-        self.router.execute(&self.pool, ops, self.deadline()).await
+        self.execute_by(ops, self.deadline()).await
     }
 
     /// The same, with another deadline.
@@ -142,11 +142,25 @@ impl Client {
         ops: Vec<OwnedOp>,
         deadline: Instant,
     ) -> Result<Vec<Answer>, ClientError> {
-        self.router.execute(&self.pool, ops, deadline).await
+        let mut heads = BytesMut::with_capacity(64 * ops.len());
+        let ops = ops.into_iter().map(|op| {
+            let is_write = op.as_op().is_write();
+            let (to, body) = op.into_body(&mut heads);
+            ServiceOp {
+                to,
+                body,
+                is_write,
+                answer_bytes: 0,
+            }
+        });
+        let (router, ops) = (&self.router, ops.collect());
+        router
+            .execute(ServiceId::CACHE, &self.pool, ops, deadline)
+            .await
     }
 
     /// Passes another client's request on, with that client's own numbers ([`Router::forward`]).
-    pub async fn forward(&self, request: CacheRequest, deadline: Instant) -> CacheAnswers {
+    pub async fn forward(&self, request: ServiceRequest, deadline: Instant) -> ServiceAnswers {
         self.router.forward(request, deadline).await
     }
 

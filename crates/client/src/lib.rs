@@ -106,8 +106,8 @@
 //! No retry of a write under a new number: if its outcome is unknown, only its user can tell whether to
 //! write again.
 //!
-//! **Layout.** `client`, `region`, `dataset`: what applications hold. `router`: batches and retries. `route`: which node, by
-//! which map. `numbers`: names for writes. `links`: connections, and where maps come from.
+//! **Layout.** `client`, `region`, `dataset`: what applications hold. `router`: batches, on the network. [`turn`]: retries, as
+//! a machine. `route`: the node, by a map. `numbers`: names for writes. `links`: connections, and where maps come from.
 
 mod client;
 mod dataset;
@@ -120,13 +120,17 @@ mod patience;
 mod region;
 mod route;
 mod router;
+pub mod turn;
 
 pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
+pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};
 pub use region::{GO_ON_THERE, Region, RegionStat, TRANSFER_BYTES_MAX};
+pub use route::Avoid;
 pub use router::{Router, Transport};
 pub use staves_files::{FileVersion, Keep, Kind, SourceError, Stat};
 pub use staves_wire::ErrorCode;
-pub use staves_wire::cache::{Answer, Condition, OwnedOp};
+pub use staves_wire::cache::{Condition, OwnedOp};
+pub use staves_wire::service::Answer;

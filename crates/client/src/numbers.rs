@@ -29,7 +29,7 @@ const WINDOWS: usize = 64;
 
 /// The windows that a write counts in: one, or all where its bucket is not known yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Windows(u64);
+pub struct Windows(u64);
 
 impl Windows {
     /// None at all.

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    Change, ClusterMap, GroupId, MemberSlot, NodeState, Pool, Region as Entry, RegionId, Revision,
-    with_unit,
+    Change, ClusterMap, GroupId, NodeState, Pool, PoolId, Region as Entry, RegionId, Revision,
+    ServiceId, with_unit,
 };
 use staves_net::NetError;
-use staves_wire::cache::Answer;
 use staves_wire::directory::{Propose, Proposed};
 use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, PoolRef};
 use staves_wire::{ErrorCode, Message};
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::turn::ServiceOp;
 
 /// Most bytes of one read or write: what a caller holds in memory anyway.
 pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
@@ -69,8 +70,8 @@ const CHANGE_AGAIN: Duration = Duration::from_millis(5);
 struct Piece {
     /// Where in the region.
     at: u64,
-    group: GroupId,
-    slot: MemberSlot,
+    pool: PoolId,
+    to: Address,
     offset: u64,
     len: usize,
 }
@@ -480,8 +481,8 @@ impl Region {
                 let part = place.left.min(end - at);
                 pieces.push(Piece {
                     at,
-                    group: place.group,
-                    slot: place.slot,
+                    pool: pool.id,
+                    to: Address::Bucket(place.group, place.slot),
                     offset: place.offset,
                     len: part as usize,
                 });
@@ -516,12 +517,30 @@ impl Region {
         pieces: &[Piece],
         actions: impl Iterator<Item = Action>,
     ) -> Result<Vec<Answer>, ClientError> {
-        let mut writes = false;
-        let ops = pieces.iter().zip(actions);
-        let ops = ops.inspect(|(_, action)| writes |= action.is_write());
-        let ops = ops.map(|(piece, action)| (piece.group, piece.slot, action));
+        let mut heads = BytesMut::with_capacity(32 * pieces.len());
+        let ops = pieces.iter().zip(actions).map(|(piece, action)| {
+            let is_write = action.is_write();
+            ServiceOp {
+                to: piece.to,
+                body: action.into_body(&mut heads),
+                is_write,
+                answer_bytes: if is_write { 0 } else { piece.len },
+            }
+        });
+        let ops: Vec<ServiceOp> = ops.collect();
+        let writes = ops.iter().any(|op| op.is_write);
+        let Some(pool) = pieces.first().map(|piece| PoolRef::Id(piece.pool)) else {
+            return Ok(Vec::new());
+        };
         let deadline = self.client.deadline();
-        let answers = self.client.router().memory(ops.collect(), deadline).await;
+        let router = self.client.router();
+        let answers = router
+            .execute(ServiceId::MEMORY, &pool, ops, deadline)
+            .await
+            .map_err(|error| match error.code() {
+                ErrorCode::NotFound => self.deleted(),
+                _ => error,
+            })?;
         let errors = || {
             answers.iter().filter_map(|answer| match answer {
                 Answer::Error(code, text) => Some((*code, text)),

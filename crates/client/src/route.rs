@@ -1,11 +1,13 @@
-//! Which node a hash slot's operations go to, by the map that is at hand; and how the map is kept the
-//! newest of all that was heard.
+//! The node that a bucket's operations go to, by the map that is at hand; and the map, kept the newest of
+//! all that were received.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use staves_model::{ClusterMap, Group, HashSlot, MemberSlot, Node, NodeId, NodeState, PoolId};
-use staves_wire::cache::PoolRef;
+use staves_model::{
+    ClusterMap, Group, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, ServiceId,
+};
+use staves_wire::service::PoolRef;
 
 use crate::error::ClientError;
 
@@ -20,48 +22,44 @@ pub(crate) enum Target {
     Lost,
 }
 
-/// The pool's id.
-pub(crate) fn pool_of(map: &ClusterMap, pool: &PoolRef) -> Result<PoolId, ClientError> {
+/// The id of a service's pool.
+pub(crate) fn pool_of(
+    map: &ClusterMap,
+    service: ServiceId,
+    pool: &PoolRef,
+) -> Result<PoolId, ClientError> {
     let found = match pool {
         PoolRef::Id(id) => map.pools.get(id),
         PoolRef::Name(name) => map.pool_named(name),
     };
-    let found = found.filter(|pool| pool.is_cache());
+    let is_of = |pool: &&Pool| pool.kind.service() == Some(service);
+    let found = found.filter(is_of);
     found.map(|pool| pool.id).ok_or_else(|| {
         let name = match pool {
             PoolRef::Id(id) => id.to_string(),
             PoolRef::Name(name) => name.clone(),
         };
-        let pools = map.pools.values().filter(|pool| pool.is_cache());
+        let pools = map.pools.values().filter(is_of);
         let have: Vec<&str> = pools.map(|pool| pool.name.as_str()).collect();
-        let have = if have.is_empty() {
-            "none yet".to_owned()
-        } else {
-            have.join(", ")
+        let have = match have.is_empty() {
+            true => "none yet".to_owned(),
+            false => have.join(", "),
         };
         ClientError::NoSuchPool { name, have }
     })
 }
 
-/// Who is not to be asked.
-#[derive(Debug, Default)]
-pub(crate) struct Avoid {
+/// Nodes that are passed over.
+#[derive(Clone, Debug, Default)]
+pub struct Avoid {
     /// Nodes that did not answer us.
-    pub(crate) nodes: BTreeSet<NodeId>,
+    pub nodes: BTreeSet<NodeId>,
     /// The node that asks, if it is one: it has nobody to pass on to that it would not ask itself.
-    pub(crate) me: Option<NodeId>,
+    pub me: Option<NodeId>,
 }
 
-/// The node of the slot's data bucket; where that is to be avoided (it did not answer us), the next
+/// The node of a group's data bucket; where that is to be avoided (it did not answer us), the next
 /// node that is up, which passes the operations on (row D1).
-pub(crate) fn target(map: &ClusterMap, pool: PoolId, slot: HashSlot, avoid: &Avoid) -> Target {
-    let Some(group) = map.group_of(pool, slot) else {
-        return Target::Wait;
-    };
-    data_bucket(map, group, MemberSlot(0), avoid)
-}
-
-/// The same for one of a group's data buckets.
 pub(crate) fn data_bucket(
     map: &ClusterMap,
     group: &Group,

@@ -63,7 +63,7 @@ pub fn asked(stream: &mut UnixStream) -> io::Result<PoolId> {
     Ok(PoolId(u32::from_le_bytes(pool)))
 }
 
-/// The node's side: gives the memory, or says that there is none.
+/// The node's side: gives the memory, or answers that there is none.
 pub fn give(stream: &UnixStream, memory: Option<OwnedFd>) -> io::Result<()> {
     let Some(memory) = memory else {
         return (&*stream).write_all(&[0]);

@@ -1,4 +1,4 @@
-//! One thread of a process talks to all servers: whoever asks need not have a runtime, and what a server's bytes cost in
+//! One thread of a process talks to all servers: a caller needs no runtime, and what a server's bytes cost in
 //! deciphering is not taken from those that answer readers.
 
 use std::future::Future;
@@ -32,7 +32,7 @@ pub fn within<T>(make: impl FnOnce() -> T) -> Result<T, String> {
     Ok(make())
 }
 
-/// Does something there. It ends when nobody waits for it any more.
+/// Runs a task there. It ends when its caller is gone.
 pub async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, String> {

@@ -1,8 +1,8 @@
 //! A folder as a source.
 //!
-//! `folder/local.rs` asks the file system; `folder/workers.rs` is who does that: a file server that is gone may hold whoever
-//! asks it, for ever, and whoever wants something of it does not wait that long; `folder/in_flight.rs` is what holds somebody now, and
-//! `folder/stat_cache.rs` what was said before.
+//! A file server that is gone may hold every thread that asks it, for ever; callers wait a bounded time.
+//! `folder/local.rs` makes the calls to the file system, on the threads of `folder/workers.rs`. `folder/in_flight.rs`
+//! records the calls that hold a thread now, `folder/stat_cache.rs` the folder's earlier answers.
 
 mod in_flight;
 mod local;
@@ -39,7 +39,7 @@ impl Folder {
     pub fn new(place: &str) -> Folder {
         let path = place.to_owned();
         let look = move || {
-            // What the kernel remembers of it would say nothing of whether the file server is there.
+            // The kernel's own cache would not show that the file server is gone.
             let flags = AtFlags::STATX_FORCE_SYNC;
             let _ = rustix::fs::statx(CWD, &*path, flags, StatxFlags::BASIC_STATS);
         };
@@ -62,7 +62,7 @@ impl Folder {
         self.workers.run(0, move |_| local.check()).await
     }
 
-    /// See [`crate::Source::stat`]. While nothing comes from the folder, what it said lately.
+    /// See [`crate::Source::stat`]. While the folder is silent, its last cached answer.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
         let (local, in_flight, asked) =
             (self.local.clone(), self.in_flight.clone(), path.to_owned());

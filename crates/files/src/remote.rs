@@ -1,15 +1,16 @@
 //! A bucket, or a folder of a web server, as a source.
 //!
 //! **A version** is the ETag, if it is a strong one, or else the time of the last change. Each request for bytes is on
-//! the condition of the version, and the answer is held against it: a server that knows no conditions gives itself away by
-//! what it says of what it sends. So bytes are those of the version, or there is an error.
+//! the condition of the version, and the answer is compared with it: a server that ignores conditions shows that in
+//! the headers of its answer. So bytes are those of the version, or there is an error.
 //!
-//! **Bounds.** A request is tried [three times](PAUSES), a server that says nothing for 5 s is not waited for, and all of it
-//! takes no longer than 25 s. No more than [`AT_ONCE`] requests for bytes of a source are under way in a process. What is known of a name is
-//! believed for [`STAT_TTL`]; a read that finds another version ends that. Of a folder no more than [`bounded::NAMES_MAX`] names are listed.
+//! **Bounds.** A request is tried [three times](PAUSES), a server that is silent for 5 s is given up, and all tries together
+//! take at most 25 s. At most [`AT_ONCE`] requests for bytes of a source are under way in a process. Attributes of a name are
+//! cached for [`STAT_TTL`]; a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
 //!
-//! `remote/address.rs`: what an address says. `remote/bounded.rs`: how much a list may take. `remote/bucket.rs`: credentials; `remote/door.rs`: new ones. `remote/manifest.rs`: what a web server has, if it
-//! cannot list it. `remote/failure.rs`: errors. `remote/sifted.rs`: keys that no path can have.
+//! `remote/address.rs`: addresses. `remote/bounded.rs`: the bounds of lists. `remote/bucket.rs`: credentials;
+//! `remote/door.rs`: new ones. `remote/manifest.rs`: lists of servers that cannot list. `remote/failure.rs`: errors.
+//! `remote/sifted.rs`: keys that no path can have.
 
 pub mod address;
 mod bounded;
@@ -66,7 +67,7 @@ pub struct Remote {
     place: String,
     door: Arc<Door>,
     names: Names,
-    /// One that does not answer keeps nobody from another.
+    /// A source that does not answer delays no other one.
     room: Semaphore,
     /// Microseconds that answers took until now, smoothed.
     usual_us: AtomicU64,
@@ -79,7 +80,7 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Asks nobody yet.
+    /// Sends no request yet.
     pub fn open(address: Address) -> Result<Remote, SourceError> {
         Remote::with(address, Box::new(Settings::find))
     }

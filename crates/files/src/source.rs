@@ -32,7 +32,7 @@ pub enum SourceError {
     Denied {
         /// The file.
         path: String,
-        /// As the source says it.
+        /// The reason in the source's words.
         reason: String,
     },
     /// Not everybody may read the file, and this process reads for others.
@@ -48,7 +48,7 @@ pub enum SourceError {
     Unreachable {
         /// The source, or the file.
         place: String,
-        /// As the system says it.
+        /// The reason in the system's words.
         reason: String,
     },
     /// There is no such source, as far as this machine sees.
@@ -76,12 +76,12 @@ pub enum Kind {
     File {
         /// As in [`FileVersion::version`].
         version: String,
-        /// It changed so lately that another change might not show in its version: not to be kept in the pool.
+        /// The last change is so recent that another one might not show in its version: not to be kept in the pool.
         fresh: bool,
     },
     /// A folder.
     Folder,
-    /// A symbolic link, and what it says.
+    /// A symbolic link, and its target.
     Link(Vec<u8>),
 }
 
@@ -105,9 +105,9 @@ pub struct Stat {
 pub enum Keep {
     /// It may.
     Yes,
-    /// The file changed so lately that another change might not show in its version.
+    /// The file's last change is so recent that another one might not show in its version.
     NotYet,
-    /// Not everybody may read the file, and a node gives what it keeps, or reads, to whoever asks it.
+    /// Not everybody may read the file, and a node gives what it keeps, or reads, to any client.
     Never,
 }
 
@@ -122,7 +122,7 @@ pub enum Source {
 
 impl Source {
     /// From the words that `staves mount` takes: a folder's path, `s3://BUCKET/PREFIX`, `http://HOST/PATH` or
-    /// `https://HOST/PATH`. Asks nobody yet: see [`Source::check`].
+    /// `https://HOST/PATH`. Sends no request yet: see [`Source::check`].
     pub fn parse(text: &str) -> Result<Source, SourceError> {
         if let Some(address) = Address::parse(text)? {
             return Remote::open(address).map(|remote| Source::Remote(Arc::new(remote)));
@@ -137,7 +137,7 @@ impl Source {
     }
 
     /// The words by which other machines find the same: a folder's path without links, a bucket's address with the
-    /// endpoint that the environment of this process says.
+    /// endpoint of this process's environment.
     pub fn address(text: &str) -> Result<String, SourceError> {
         if let Some(address) = Address::parse(text)? {
             return crate::remote::completed(address).map(|address| address.to_string());
@@ -177,7 +177,7 @@ impl Source {
         self.list_at_most(path, usize::MAX)
     }
 
-    /// The same for whoever makes something smaller of them: each is added to `into` as it comes.
+    /// The same for callers that make something smaller of them: each is added to `into` as it comes.
     pub fn gather<T: Send + 'static>(
         &self,
         path: &[u8],
@@ -187,7 +187,7 @@ impl Source {
         self.gather_at_most(path, usize::MAX, into, add)
     }
 
-    /// The same for whoever has little memory: a folder with more names is refused.
+    /// The same for callers with little memory: a folder with more names is refused.
     pub fn list_at_most(
         &self,
         path: &[u8],
@@ -225,7 +225,7 @@ impl Source {
         self.read_for(file, from, len, Reader::ThisProcess).await
     }
 
-    /// The same for whoever asks this process: what not everybody may read is refused before it is read.
+    /// The same for clients of this process: bytes that not everybody may read are refused before they are read.
     pub async fn read_for_others(
         &self,
         file: &FileVersion,

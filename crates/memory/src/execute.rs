@@ -1,31 +1,22 @@
 //! What operations do to the bytes, and how a change becomes a delta.
 
 use bytes::{Bytes, BytesMut};
-use staves_group::{Effects, Recall, Unread};
+use staves_group::{Effects, Unread};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
+use staves_service::{Ask, Growth, Outcome, Refused, Shell};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Answer;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
 
-use crate::bucket::{Ask, Bucket, not_serving};
 use crate::chunks;
-use crate::room::Growth;
+use crate::memory::Memory;
 
-/// What became of a request that was tried.
-pub(crate) enum Outcome {
-    /// To be given once everything up to `seq` is stable.
-    Answer {
-        seq: u64,
-        answer: Answer,
-        read: bool,
-    },
-    /// It cannot begin now. `starved`: for lack of room, so that no other write may pass it.
-    Blocked { starved: bool },
-}
+/// Most extents that are requested beyond those needed now, so that a long write need not wait for each.
+const AHEAD_MAX: u32 = 16;
 
-/// What is wrong with an operation whatever the bucket holds.
+/// The error of an operation that no bucket would take.
 pub(crate) fn malformed(action: &Action) -> Option<Answer> {
     let (offset, len) = action.range();
     let word = matches!(action, Action::CompareSwap { .. } | Action::FetchAdd { .. });
@@ -47,116 +38,80 @@ pub(crate) fn malformed(action: &Action) -> Option<Answer> {
     Some(Answer::error(ErrorCode::Malformed, text))
 }
 
-impl Bucket {
-    /// Tries an operation that is well formed, at a bucket that serves.
-    pub(crate) fn execute(
+impl Memory {
+    /// Executes an operation that is well formed, at a bucket that serves.
+    pub(crate) fn execute_action(
         &mut self,
+        shell: &mut Shell,
         now: Time,
         ask: &Ask,
         action: &Action,
         effects: &mut Effects,
     ) -> Outcome {
         if action.is_write()
-            && let Some(again) = self.recall(ask)
+            && let Some(again) = shell.recall(ask)
         {
             return again;
         }
         let (offset, len) = action.range();
-        let is_lost = Outcome::Answer {
-            seq: 0,
-            answer: lost(),
-            read: false,
-        };
-        if action.is_write() && self.member.is_lost() {
-            return is_lost;
+        let is_lost = shell.member().is_lost();
+        if action.is_write() && is_lost {
+            return Outcome::at_once(lost());
         }
-        // What is missing in a lost group may never come: that is said at once.
-        let missing = match self.member.is_lost() && !planted(Mutant::LostReadWaits) {
-            true => is_lost,
+        // Pages that a lost group lacks may never come: that is answered at once.
+        let missing = match is_lost && !planted(Mutant::LostReadWaits) {
+            true => Outcome::at_once(lost()),
             false => Outcome::Blocked { starved: false },
         };
-        if self.lacks(now, table(), effects) {
+        if lacks(shell, now, table(), effects) {
             return missing;
         }
-        let place = self
-            .member
-            .pages()
-            .and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
+        let pages = shell.member().pages();
+        let place = pages.and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
         if let Some(place) = place
-            && self.lacks(now, run(chunks::at(place, offset), len), effects)
+            && lacks(shell, now, run(chunks::at(place, offset), len), effects)
         {
             return missing;
         }
-        match action {
-            Action::Read { .. } => self.read(now, place, offset, len),
-            Action::Write { bytes, .. } => {
-                self.write(now, ask, place, offset, bytes, Answer::Ok, effects)
-            }
+        let (bytes, answer) = match action {
+            Action::Read { .. } => return self.read(shell, now, place, offset, len),
+            Action::Write { bytes, .. } => (bytes.clone(), Answer::Ok),
             Action::CompareSwap { expected, new, .. } => {
-                let old = self.word(place, offset);
+                let old = word(shell, place, offset);
                 let answer = Answer::Int(old as i64);
-                match old == *expected {
-                    true => {
-                        self.write(now, ask, place, offset, &new.to_le_bytes(), answer, effects)
-                    }
-                    false => self.keep(ask, answer),
+                if old != *expected {
+                    return shell.keep(ask, answer, shell.member().last());
                 }
+                (Bytes::copy_from_slice(&new.to_le_bytes()), answer)
             }
             Action::FetchAdd { by, .. } => {
-                let old = self.word(place, offset);
+                let old = word(shell, place, offset);
                 let new = old.wrapping_add(*by).to_le_bytes();
-                self.write(
-                    now,
-                    ask,
-                    place,
-                    offset,
-                    &new,
-                    Answer::Int(old as i64),
-                    effects,
-                )
+                (Bytes::copy_from_slice(&new), Answer::Int(old as i64))
             }
-        }
-    }
-
-    // I9: what was done is answered again, not done again.
-    fn recall(&self, ask: &Ask) -> Option<Outcome> {
-        let kept = |bytes| {
-            Answer::from_bytes(bytes).unwrap_or_else(|_| {
-                Answer::error(ErrorCode::Internal, "the kept answer cannot be read")
-            })
         };
-        let (seq, answer) = match self.member.recall(ask.request.as_ref()?) {
-            Recall::New => return None,
-            Recall::Waiting { seq, answer } => (seq, kept(answer)),
-            Recall::Done { answer } => (0, kept(answer)),
-            Recall::Forgotten => (0, forgotten()),
-        };
-        Some(Outcome::Answer {
-            seq,
-            answer,
-            read: false,
-        })
+        let outcome = write(shell, now, ask, place, offset, &bytes, answer, effects);
+        let written = |outcome: &Outcome| matches!(outcome, Outcome::Answer { .. });
+        self.stats.writes += u64::from(written(&outcome));
+        outcome
     }
 
-    /// Whether pages of this run are still to be rebuilt; asks for them out of turn (row H6).
-    fn lacks(&mut self, now: Time, run: Run, effects: &mut Effects) -> bool {
-        if self.member.absent_in(&[run]).is_none() {
-            return false;
-        }
-        let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
-        let (first, last) = (page(run.offset), page(run.offset + u64::from(run.len) - 1));
-        self.member.demand(now, first, last - first + 1, effects);
-        true
-    }
-
-    fn read(&mut self, now: Time, place: Option<u16>, offset: u64, len: u64) -> Outcome {
+    fn read(
+        &mut self,
+        shell: &Shell,
+        now: Time,
+        place: Option<u16>,
+        offset: u64,
+        len: u64,
+    ) -> Outcome {
+        let member = shell.member();
         let mut bytes = Vec::new();
         let read = match place {
             Some(place) => {
                 let at = chunks::at(place, offset);
-                self.member.read(now, at, len as u32, &mut bytes)
+                member.read(now, at, len as u32, &mut bytes)
             }
-            None if !self.member.may_read(now) => Err(match self.member.is_lost() {
+            None if !member.may_read(now) => Err(match member.is_lost() {
                 true => Unread::Lost,
                 false => Unread::NoLease,
             }),
@@ -165,118 +120,91 @@ impl Bucket {
                 Ok(0)
             }
         };
-        let (seq, answer) = match read {
+        match read {
             Ok(seq) => {
                 self.stats.reads += 1;
-                (seq, Answer::Value(bytes.into()))
+                Outcome::read(seq, Answer::Value(bytes.into()))
             }
-            Err(Unread::Missing { .. } | Unread::NoLease) => {
-                return Outcome::Blocked { starved: false };
-            }
-            Err(Unread::Lost) => (0, lost()),
-            Err(Unread::NotServing) => (0, not_serving()),
-        };
-        Outcome::Answer {
-            seq,
-            read: matches!(answer, Answer::Value(_)),
-            answer,
+            Err(Unread::Missing { .. } | Unread::NoLease) => Outcome::Blocked { starved: false },
+            Err(Unread::Lost) => Outcome::at_once(lost()),
+            Err(Unread::NotServing) => Outcome::Refuse(Refused::NotServing),
         }
     }
+}
 
-    fn bytes(&self, place: Option<u16>, offset: u64, len: u64) -> Bytes {
-        match (place, self.member.pages()) {
-            (Some(place), Some(pages)) => {
-                let at = chunks::at(place, offset);
-                Bytes::copy_from_slice(pages.slice(at, len as usize))
-            }
-            _ => Bytes::from(vec![0; len as usize]),
-        }
+/// Whether pages of this run are still to be rebuilt; requests them out of turn (row H6).
+fn lacks(shell: &mut Shell, now: Time, run: Run, effects: &mut Effects) -> bool {
+    if shell.member().absent_in(&[run]).is_none() {
+        return false;
     }
+    let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
+    let (first, last) = (page(run.offset), page(run.offset + u64::from(run.len) - 1));
+    let member = shell.member_mut();
+    member.demand(now, first, last - first + 1, effects);
+    true
+}
 
-    fn word(&self, place: Option<u16>, offset: u64) -> u64 {
-        let bytes = self.bytes(place, offset, 8);
-        u64::from_le_bytes(bytes[..].try_into().expect("eight were read"))
-    }
+fn word(shell: &Shell, place: Option<u16>, offset: u64) -> u64 {
+    let (Some(place), Some(pages)) = (place, shell.member().pages()) else {
+        return 0;
+    };
+    let word = pages.slice(chunks::at(place, offset), 8);
+    u64::from_le_bytes(word.try_into().expect("a slice of eight"))
+}
 
-    #[allow(clippy::too_many_arguments)] // the request's parts, borrowed one by one
-    /// One delta: the bytes, and the chunk's place if it has none yet. Nothing has changed if it stops.
-    fn write(
-        &mut self,
-        now: Time,
-        ask: &Ask,
-        place: Option<u16>,
-        offset: u64,
-        bytes: &[u8],
-        answer: Answer,
-        effects: &mut Effects,
-    ) -> Outcome {
-        let (mut runs, mut all) = (
-            Vec::with_capacity(2),
-            BytesMut::with_capacity(bytes.len() + 2),
-        );
-        let taken = place.is_some();
-        let next = || self.member.pages().map_or(1, chunks::next_place);
-        let place = place.unwrap_or_else(next);
-        // A new place was never written here, but perhaps at another data bucket of the group.
-        if self.lacks(
-            now,
-            run(chunks::at(place, offset), bytes.len() as u64),
-            effects,
-        ) {
-            return Outcome::Blocked { starved: true };
-        }
-        // A new member says first what it has reserved: until then the memory of a place that is taken counts
-        // as lacking too.
-        match self.grow(now, chunks::extents_upto(place)) {
-            Growth::Granted => {}
-            Growth::Refused if !taken => return self.keep(ask, out_of_memory()),
-            Growth::Pending | Growth::Refused
-                if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
-            Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
-        }
-        if !taken {
-            let (run, entry) = chunks::entry(chunks::chunk_of(offset), place);
-            runs.push(run);
-            all.extend_from_slice(&entry);
-        }
-        runs.push(run(chunks::at(place, offset), bytes.len() as u64));
-        all.extend_from_slice(bytes);
-        let outcome = self.make(ask, answer, runs, all.freeze());
-        self.stats.writes += u64::from(matches!(outcome, Outcome::Answer { .. }));
-        outcome
+/// Makes one delta: the bytes, and the chunk's place if it has none yet. Nothing has changed if it stops.
+#[allow(clippy::too_many_arguments)] // the request's parts, borrowed one by one
+fn write(
+    shell: &mut Shell,
+    now: Time,
+    ask: &Ask,
+    place: Option<u16>,
+    offset: u64,
+    bytes: &[u8],
+    answer: Answer,
+    effects: &mut Effects,
+) -> Outcome {
+    let taken = place.is_some();
+    let next = || shell.member().pages().map_or(1, chunks::next_place);
+    let place = place.unwrap_or_else(next);
+    let target = run(chunks::at(place, offset), bytes.len() as u64);
+    // A new place was never written here, but perhaps at another data bucket of the group.
+    if lacks(shell, now, target, effects) {
+        return Outcome::Blocked { starved: true };
     }
+    // A new member reports first what it has reserved: until then the memory of a place that is taken counts
+    // as lacking too.
+    match grow(shell, now, chunks::extents_upto(place)) {
+        Growth::Granted => {}
+        Growth::Refused if !taken => {
+            return shell.keep(ask, out_of_memory(), shell.member().last());
+        }
+        Growth::Pending | Growth::Refused if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
+        Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
+    }
+    let mut runs = Vec::with_capacity(2);
+    let mut all = BytesMut::with_capacity(bytes.len() + 2);
+    if !taken {
+        let (run, entry) = chunks::entry(chunks::chunk_of(offset), place);
+        runs.push(run);
+        all.extend_from_slice(&entry);
+    }
+    runs.push(target);
+    all.extend_from_slice(bytes);
+    let kept = Shell::kept(ask, &answer);
+    match shell.admit(runs.len(), all.len(), kept.len()) {
+        Ok(()) => {
+            let seq = shell.commit(ask.request, kept, runs, all.freeze());
+            Outcome::write(seq, answer)
+        }
+        Err(stop) => stop.outcome(out_of_memory),
+    }
+}
 
-    /// An answer to a write that changed nothing. Where the client may ask again, a delta without bytes
-    /// brings it to the other members, so that a copy of the request that comes late does not take effect after all (I9).
-    fn keep(&mut self, ask: &Ask, answer: Answer) -> Outcome {
-        if ask.request.is_none() {
-            return Outcome::Answer {
-                seq: self.member.last(),
-                answer,
-                read: true,
-            };
-        }
-        self.make(ask, answer, Vec::new(), Bytes::new())
-    }
-
-    fn make(&mut self, ask: &Ask, answer: Answer, runs: Vec<Run>, bytes: Bytes) -> Outcome {
-        let kept = match ask.request {
-            Some(_) => answer.to_bytes(),
-            None => Bytes::new(),
-        };
-        // As `Delta::weight` counts it.
-        let weight = 64 + runs.len() * 16 + bytes.len() + kept.len();
-        if self.member.admit(weight).is_err() {
-            return Outcome::Blocked { starved: true };
-        }
-        self.unflushed = true;
-        let seq = self.member.update(ask.request, kept, runs, bytes);
-        Outcome::Answer {
-            seq,
-            answer,
-            read: false,
-        }
-    }
+/// Requests so many extents in all, and an eighth more, so that a long write need not wait for each.
+fn grow(shell: &mut Shell, now: Time, need: u32) -> Growth {
+    let ahead = need + (need / 8).clamp(1, AHEAD_MAX);
+    shell.grow(now, need, ahead, ahead)
 }
 
 fn run(offset: u64, len: u64) -> Run {
@@ -292,13 +220,6 @@ fn table() -> Run {
     run(
         u64::from(chunks::TABLE_PAGE) * PAGE_BYTES as u64,
         PAGE_BYTES as u64,
-    )
-}
-
-fn forgotten() -> Answer {
-    Answer::error(
-        ErrorCode::Forgotten,
-        "outcome unknown: the retry came too late to tell whether the first try took effect; read the bytes",
     )
 }
 

@@ -35,7 +35,7 @@ id!(
     DiskId(u32), "d"
 );
 id!(
-    /// Which life of a node: raised by the directory each time that the node's process starts.
+    /// The life of a node: raised by the directory each time that the node's process starts.
     Incarnation(u64), "i"
 );
 id!(
@@ -63,11 +63,32 @@ id!(
     MemberSlot(u8), "s"
 );
 id!(
+    /// A service on groups, by its number on the wire.
+    ServiceId(u8), "service "
+);
+
+impl ServiceId {
+    /// Key-value records in hash slots.
+    pub const CACHE: ServiceId = ServiceId(1);
+    /// Flat bytes in regions.
+    pub const MEMORY: ServiceId = ServiceId(2);
+
+    /// A word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            ServiceId::CACHE => "key-value",
+            ServiceId::MEMORY => "memory",
+            _ => "unknown",
+        }
+    }
+}
+
+id!(
     /// One of the 16,384 hash slots of a key-value pool.
     HashSlot(u16), "h"
 );
 id!(
-    /// Who makes requests: one id per client (or per door of a node) and life of it.
+    /// The sender of requests: one id per client (or per door of a node) and life of it.
     ClientId(u64), "c"
 );
 
@@ -117,7 +138,7 @@ impl MemberId {
         (self.node, self.disk)
     }
 
-    /// Whether it is the second member that its node holds.
+    /// True if it is the second member that its node holds.
     pub fn is_second(self) -> bool {
         self.disk == DiskId::SECOND
     }

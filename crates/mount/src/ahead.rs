@@ -1,7 +1,7 @@
 //! Read-ahead: a plain machine for one open file.
 //!
-//! The kernel asks for what a program reads, and a little ahead of that, in requests that several threads take and that
-//! may so come a little out of order. Whoever reads a stretch in order gets a window ahead, which doubles up to a limit; a jump ends it.
+//! The kernel asks for the bytes that a program reads, and a little ahead of that, in requests that several threads take and that
+//! may so come a little out of order. A reader in order gets a window ahead, which doubles up to a limit; a jump ends it.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub struct Ahead {
     run: u64,
     /// The window, 0 before there is one.
     window: u64,
-    /// Up to where was said to be read.
+    /// The end of the bytes that were announced.
     said: u64,
 }
 
@@ -38,7 +38,7 @@ impl Ahead {
         }
     }
 
-    /// Takes note of a read, and says which bytes to fetch ahead, if any.
+    /// Records a read, and returns the bytes to fetch ahead, if any.
     pub fn step(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
         let end = offset + bytes;
         if offset.abs_diff(self.next) > NEAR {

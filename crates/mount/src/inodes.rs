@@ -1,10 +1,10 @@
 //! The inodes that the kernel knows: a number for each version of each path.
 //!
 //! A number stands for one version of a file, so that the kernel's pages of two versions never mix: a new version is
-//! another inode. Numbers are digests of path and version, the same at each mount. The table holds what the kernel
-//! has been told of and has not yet forgotten; past a limit the kernel is asked to forget names ([`Inodes::surplus`]),
-//! past twice that nothing is told any more. Of folders only those are forgotten that nothing known is in: the kernel would let go of
-//! all that is below, whoever uses it.
+//! another inode. Numbers are digests of path and version, the same at each mount. The table holds the inodes that the kernel
+//! has looked up and not yet forgotten. Past a limit the kernel is asked to forget names ([`Inodes::surplus`]); past twice
+//! the limit, look-ups fail. A folder is forgotten only if no known inode lies in it: the kernel would drop all
+//! that is below, in use or not.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -50,7 +50,7 @@ enum Pages {
     Sound,
     /// They may have been read while the file was fresh: it may have changed since, and have the same version.
     Doubtful,
-    /// It was told then to let go of such.
+    /// It was asked then to drop such pages.
     LetGo(Instant),
 }
 
@@ -123,7 +123,7 @@ impl Inodes {
         })
     }
 
-    /// The kernel is told of an entry once more. None if the table is full.
+    /// Counts one more look-up of an entry by the kernel. None if the table is full.
     pub fn tell(&mut self, path: &Path, stat: &Stat) -> Option<Found> {
         let version = (stat.kind != Kind::Folder).then_some(stat.version);
         let number = self.number(path, version);
@@ -148,7 +148,7 @@ impl Inodes {
         Some(Found { number, replaced })
     }
 
-    /// The number shown for an entry that the kernel is not told of by itself.
+    /// The number of an entry that is shown without a look-up.
     pub fn number(&self, path: &Path, version: Option<Version>) -> u64 {
         let mut number = digest(path, version);
         // Two of 2^64 that are the same: the later one is moved on.

@@ -27,7 +27,7 @@ pub struct Options {
     pub lifetime: Duration,
     /// Requests that are served at a time.
     pub threads: usize,
-    /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
+    /// Bytes that [`Files::will_read`] announces ahead of a reader in order; 0 for none.
     pub read_ahead_bytes: u64,
     /// KiB that the kernel itself reads ahead, and around each page fault; set where that is permitted (root), else 128.
     /// It is little by default: Linux reads so much at each random page fault of a mapped file, however
@@ -58,7 +58,7 @@ impl Default for Options {
 
 /// The reason that nothing was mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // The messages say it.
+#[allow(missing_docs)] // The messages document them.
 pub enum MountError {
     #[error("there is no folder {dir} to mount at: make it with mkdir")]
     NoFolder { dir: PathBuf },
@@ -114,7 +114,7 @@ pub enum MountError {
 /// The interval between checks that serving is over, where that is waited for.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A mount that is being served. Dropping it unmounts, without waiting for whoever has files open.
+/// A mount that is being served. Dropping it unmounts, without waiting for programs that have files open.
 ///
 /// It takes away what it mounted and nothing else: once that is gone, another may have mounted at the same folder.
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl Mounted {
         &self.dir
     }
 
-    /// Serves until it is unmounted from outside or the process is told to end (SIGTERM, SIGINT, SIGHUP); then unmounts.
+    /// Serves until it is unmounted from outside or the process receives SIGTERM, SIGINT or SIGHUP; then unmounts.
     ///
     /// # Errors
     /// Signals cannot be waited for, or serving failed.
@@ -208,7 +208,7 @@ impl Mounted {
         }
     }
 
-    /// Unmounts, and waits a little for whoever has files open; lazily if they do not close them. Then they
+    /// Unmounts, and waits a little for programs that have files open; lazily if they do not close them. Then they
     /// keep them until this process ends.
     ///
     /// # Errors
@@ -242,7 +242,7 @@ impl Mounted {
         self.serving.as_ref().is_some_and(|all| !all.is_finished())
     }
 
-    /// Unmounts at once, if nobody did: what else is at the folder by now stays, and what else is over it.
+    /// Unmounts at once, unless that was done: another mount at the folder stays, and so does one over it.
     fn detach(&self) -> Result<(), MountError> {
         if !self.is_serving() {
             return Ok(());

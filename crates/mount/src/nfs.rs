@@ -11,7 +11,7 @@
 //! **Why not a library.** Those that there are take calls of any length into memory, refuse the 257th call of a client that has
 //! 256 under way, or forget their handles at the end; what is left without writing is as much code as their use would be.
 //!
-//! **Not here.** Who may read: NFSv3 knows names, but proves none. Whoever reaches the port may read all of it.
+//! **Not here.** Permissions: NFSv3 knows names, but proves none. Any client that reaches the port may read all of it.
 
 mod export;
 mod handle;
@@ -41,9 +41,9 @@ pub struct NfsOptions {
     pub name: String,
     /// The lifetime of cached attributes.
     pub lifetime: Duration,
-    /// Bytes that [`Files::will_read`] is told of ahead of who reads in order; 0 for none.
+    /// Bytes that [`Files::will_read`] announces ahead of a reader in order; 0 for none.
     pub read_ahead_bytes: u64,
-    /// Clients at a time; who was idle for longest makes room for one more. Each may take some 3 MB.
+    /// Clients at a time; the one that was idle for longest makes room for one more. Each may take some 3 MB.
     pub connections_max: usize,
 }
 
@@ -145,7 +145,7 @@ impl NfsServer {
         self.address
     }
 
-    /// Serves until the process is told to end (SIGTERM, SIGINT, SIGHUP).
+    /// Serves until the process receives SIGTERM, SIGINT or SIGHUP.
     ///
     /// # Errors
     /// Signals cannot be waited for.

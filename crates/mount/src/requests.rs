@@ -17,11 +17,11 @@ use fuser::{
 };
 
 use crate::files::{Files, Kind, Stat, Version};
-use crate::handles::Open;
+use crate::handles::OpenFile;
 use crate::listing::Listing;
 use crate::serve::Serve;
 
-/// Most bytes of a request: what the kernel allows without being told otherwise.
+/// Most bytes of a request: the kernel's default.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends ahead of programs at most.
 const BACKGROUND_MAX: u16 = 64;
@@ -66,7 +66,7 @@ impl<S: Files> Requests<S> {
     /// Has a thread of its own wait for bytes.
     fn read_elsewhere(
         &self,
-        open: Arc<Open<S::File>>,
+        open: Arc<OpenFile<S::File>>,
         offset: u64,
         bytes: usize,
         reply: ReplyData,
@@ -233,7 +233,7 @@ impl<S: Files> Filesystem for Requests<S> {
         let mut some = false;
         for (at, entry) in (offset..).map_while(|at| entry(&listing, at).map(|e| (at, e))) {
             let full = match entry {
-                // The kernel does not count these as told.
+                // The kernel does not count these as look-ups.
                 Err(dots) => reply.add(
                     ino,
                     at + 1,

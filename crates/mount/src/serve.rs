@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
 use crate::files::{FileError, Files, Kind, Stat};
-use crate::handles::{Handles, Open};
+use crate::handles::{Handles, OpenFile};
 use crate::inodes::{Inodes, Known};
 use crate::mount::Options;
 use crate::outdated::{Outdated, Queue};
@@ -87,7 +87,7 @@ impl<S: Files> Serve<S> {
         self.inodes.lock().get(number.0).ok_or(Errno::ESTALE)
     }
 
-    /// The kernel is told of an entry.
+    /// Counts a look-up of an entry by the kernel.
     fn tell(&self, path: &Path, stat: &Stat) -> Result<FileAttr, Errno> {
         let (found, surplus) = {
             let mut inodes = self.inodes.lock();
@@ -111,7 +111,7 @@ impl<S: Files> Serve<S> {
         Ok(self.attr(found.number, stat))
     }
 
-    /// The kernel is told of an entry of a listing, which may have been made some time ago.
+    /// Counts an entry of a listing as looked up; the listing may have been made some time ago.
     pub fn tell_listed(&self, path: &Path, stat: &Stat) -> Result<FileAttr, Errno> {
         if !self.inodes.lock().is_news(path, stat) {
             return self.tell(path, stat);
@@ -150,7 +150,7 @@ impl<S: Files> Serve<S> {
         self.errno(path, error, errno)
     }
 
-    /// Finds a name in a folder, and tells the kernel of it.
+    /// Finds a name in a folder, and counts the kernel's look-up.
     pub fn look_up(&self, folder: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
         let path = self.known(folder)?.path.join(name);
         match self.files.stat(&path) {
@@ -167,12 +167,12 @@ impl<S: Files> Serve<S> {
         }
         let stat = match self.files.stat(&known.path) {
             Ok(stat) => stat,
-            // Deleted, and not replaced: who has it open reads on what is in memory.
+            // Deleted, and not replaced: a program that has it open reads on what is in memory.
             Err(FileError::NotFound) => {
                 let open = self.handles.open_of(number.0).ok_or(Errno::ESTALE)?;
                 return Ok(self.files.stat_open(&open.file).clone());
             }
-            // Nobody knows better: who reads to a file's end asks for this before each read, and its bytes may be in memory.
+            // The source is silent: a program that reads to a file's end asks for this before each read, and its bytes may be in memory.
             Err(error @ FileError::TimedOut(_)) => {
                 let errno = self.fail(&known.path, &error);
                 let open = self.handles.open_of(number.0).ok_or(errno)?;
@@ -188,7 +188,7 @@ impl<S: Files> Serve<S> {
         Ok(stat)
     }
 
-    /// Opens the version that the inode stands for, or says ESTALE.
+    /// Opens the version that the inode stands for, or fails with ESTALE.
     pub fn open_file(&self, number: INodeNo, flags: OpenFlags) -> Result<(u64, FopenFlags), Errno> {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return Err(Errno::EROFS);
@@ -197,7 +197,7 @@ impl<S: Files> Serve<S> {
         let path = known.path;
         let file = match self.files.open(&path) {
             Ok(file) => file,
-            // The kernel looks the name up again, and says that there is none.
+            // The kernel looks the name up again, and reports that there is none.
             Err(FileError::NotFound) => return Err(Errno::ESTALE),
             Err(error) => return Err(self.fail(&path, &error)),
         };
@@ -214,7 +214,7 @@ impl<S: Files> Serve<S> {
         };
         // What is read ahead may be given to the kernel when the file is not fresh any more.
         let ahead_bytes = if fresh { 0 } else { self.read_ahead_bytes };
-        let open = Open {
+        let open = OpenFile {
             file,
             inode: number.0,
             path,
@@ -228,7 +228,7 @@ impl<S: Files> Serve<S> {
     /// Reads what is at hand: all of it, or none, and whether it did. What is not can be [waited for](Serve::read_file).
     pub fn read_now(
         &self,
-        open: &Open<S::File>,
+        open: &OpenFile<S::File>,
         offset: u64,
         into: &mut [u8],
     ) -> Result<bool, Errno> {
@@ -247,7 +247,7 @@ impl<S: Files> Serve<S> {
     /// Reads all that was asked for and is there: to the kernel, fewer bytes mean the end of the file.
     pub fn read_file(
         &self,
-        open: &Open<S::File>,
+        open: &OpenFile<S::File>,
         offset: u64,
         into: &mut [u8],
     ) -> Result<(), Errno> {

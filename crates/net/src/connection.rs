@@ -279,7 +279,7 @@ impl Connection {
             if let Ok(answer) = tokio::time::timeout_at(until.into(), &mut work).await {
                 return answer;
             }
-            let then = sent.get().filter(|_| opcode == Opcode::Cache);
+            let then = sent.get().filter(|_| opcode == Opcode::Service);
             until = then.map_or(deadline, |then| shared.heard.grown(deadline, *then));
             if until <= Instant::now() {
                 return Err(NetError::Deadline {

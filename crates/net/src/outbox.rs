@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
 use staves_wire::Message;
-use staves_wire::cache::Answer;
 use staves_wire::frame::{self, Envelope, HEADER_BYTES, Header};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
@@ -162,7 +161,7 @@ impl Outbox {
         message: &Message,
         bytes_max: usize,
     ) -> Result<(), NotPut> {
-        let weight = carried(message);
+        let weight = message.carried_bytes();
         if weight > BULK_BYTES {
             return self.put_bulk(envelope, message, weight, bytes_max);
         }
@@ -504,27 +503,6 @@ fn aged(frames: BytesMut, waited: Duration) -> BytesMut {
     kept
 }
 
-/// Bytes of values that a message carries.
-fn carried(message: &Message) -> usize {
-    match message {
-        Message::Cache(request) => {
-            let values = request
-                .ops
-                .iter()
-                .filter_map(|op| op.op.as_op().value().map(<[u8]>::len));
-            values.sum()
-        }
-        Message::CacheAnswers(answers) => {
-            let value = |answer: &Answer| match answer {
-                Answer::Value(bytes) => bytes.len(),
-                _ => 0,
-            };
-            answers.answers.iter().map(value).sum()
-        }
-        _ => 0,
-    }
-}
-
 /// What headers add to a message of which `encoded` bytes came out; the limit is on the body.
 fn frames_overhead(encoded: usize) -> usize {
     encoded.div_ceil(frame::FRAME_BODY_MAX + HEADER_BYTES) * HEADER_BYTES
@@ -570,21 +548,79 @@ impl Drop for Outbox {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use staves_model::Revision;
-    use staves_wire::cache::CacheAnswers;
+    use staves_model::{ClientId, GroupId, HashSlot, MemberSlot, PoolId, Revision, ServiceId};
     use staves_wire::directory::GetMap;
+    use staves_wire::files::{FileBytes, FileId, FilePut};
+    use staves_wire::service::{
+        Address, Answer, Body, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest,
+    };
     use std::io::Read;
     use tokio::net::{TcpListener, TcpStream};
 
     const STALL_MAX: Duration = Duration::from_millis(400);
 
     fn large() -> Message {
-        Message::CacheAnswers(CacheAnswers {
+        Message::ServiceAnswers(ServiceAnswers {
             revision: Revision(1),
             answers: vec![Answer::Value(Bytes::from(vec![7; 32 << 20]))],
             moved: Vec::new(),
             draw_above: 0,
         })
+    }
+
+    fn request(service: ServiceId, to: Address, payload: Bytes) -> Message {
+        let head = Bytes::from_static(b"head");
+        let body = Body { head, payload };
+        Message::Service(ServiceRequest {
+            revision: Revision(1),
+            service,
+            pool: PoolRef::Id(PoolId(1)),
+            client: ClientId(1),
+            floor: 1,
+            retry: false,
+            forwarded: false,
+            ops: vec![NumberedOp {
+                number: 1,
+                to,
+                body,
+            }],
+        })
+    }
+
+    /// Regression: large writes of regions and blocks of files waited among the small messages, and held them up.
+    #[test]
+    fn large_messages_of_every_service_wait_apart() {
+        let bytes = Bytes::from(vec![7; BULK_BYTES + 1]);
+        let bucket = Address::Bucket(GroupId(1), MemberSlot(2));
+        let put = FilePut {
+            pool: PoolId(1),
+            file: FileId { high: 1, low: 2 },
+            size: 1 << 20,
+            from: 0,
+            bytes: bytes.clone(),
+            forwarded: false,
+        };
+        let messages = [
+            request(ServiceId::CACHE, Address::Slot(HashSlot(1)), bytes.clone()),
+            request(ServiceId::MEMORY, bucket, bytes.clone()),
+            request(ServiceId(200), bucket, bytes.clone()),
+            Message::ServiceAnswers(ServiceAnswers {
+                revision: Revision(1),
+                answers: vec![Answer::Ok, Answer::Value(bytes.clone())],
+                moved: Vec::new(),
+                draw_above: 0,
+            }),
+            Message::FileBytes(FileBytes { bytes: Some(bytes) }),
+            Message::FilePut(put),
+        ];
+        let outbox = Outbox::new(1 << 30, None);
+        for (before, message) in messages.iter().enumerate() {
+            let word = message.opcode().word();
+            assert_eq!(outbox.put(Envelope::default(), message, usize::MAX), Ok(()));
+            let frames = outbox.frames.lock();
+            let waiting = (frames.bulk.len(), frames.chunks.len());
+            assert_eq!(waiting, (before + 1, 0), "{word}");
+        }
     }
 
     async fn pair() -> (OwnedWriteHalf, std::net::TcpStream) {

@@ -1,17 +1,22 @@
-//! Files: this node's part of the blocks of each files pool, and what fills it (DESIGN section 8).
+//! Files: this node's part of the blocks of each files pool (DESIGN section 8).
 //!
 //! A block never changes under its key. So there is no protocol between holders: any of them answers, each evicts
-//! for itself, and what one does not have another or the source has. Only a bucket's home fetches from the source, each
-//! part once, however many ask; it gives the other holders what it fetched and waits for none of them.
+//! for itself, and a block that one lacks comes from another or from the source. Only a bucket's home fetches from the
+//! source, each part once, however many ask; it passes the bytes on to the other holders and waits for none of them.
 //!
-//! `files/pool.rs` is what lies in one pool, `files/asked.rs` what this node is asked about it; `files/place.rs` takes buckets on and gives them up; `files/fetch.rs` is the home's part, `files/readahead.rs` what it fetches beyond
-//! what was asked for; `files/neighbour.rs` remembers what another node has, `files/recovery.rs` has it fetched again when that node is
-//! gone, by way of `files/names.rs` and, at the home, `files/lost.rs`; `files/returned.rs` gives back what a node has that was taken for dead; `files/pins.rs` keeps pinned files, with the help of others (`files/helpers.rs`); `files/scrub.rs` looks for damaged blocks; `files/room.rs` bounds what
-//! requests take; `files/refused.rs` knows what servers refuse; `files/door.rs` gives mounts on this machine the memory itself.
+//! **Layout.**
+//! - `files/pool.rs`: the blocks of one pool. `files/asked.rs`: requests about them.
+//! - `files/place.rs`: takes buckets on and gives them up. `files/returned.rs`: gives blocks back after a false death.
+//! - `files/fetch.rs`: the home's fetches. `files/readahead.rs`: fetches ahead of a reader in order.
+//! - `files/neighbour.rs`: remembers the blocks of another node. `files/recovery.rs`: has them fetched again when that
+//!   node is gone, by way of `files/names.rs` and, at the home, `files/lost.rs`.
+//! - `files/pins.rs`: keeps pinned files, with the help of others (`files/helpers.rs`). `files/scrub.rs`: finds damaged blocks.
+//! - `files/room.rs`: bounds the memory of requests. `files/refused.rs`: remembers refusals of servers.
+//! - `files/door.rs`: gives the memory itself to mounts on this machine.
 //!
-//! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: what buckets take, files give
-//! up ([`Files::fit`]). What requests take beside that is bounded; a small node's blocks leave room for it and for the program, so that
-//! the process has `--memory` and a tenth at most.
+//! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: memory that buckets take, files
+//! give up ([`Files::fit`]). Requests take a bounded amount beside that; a small node's blocks leave room for it and for the
+//! program, so that the process has `--memory` and a tenth at most.
 
 mod asked;
 mod door;
@@ -286,8 +291,7 @@ fn parse(source: &str) -> Result<Source, SourceError> {
 #[cfg(test)]
 mod tests {
     use staves_model::{
-        Change, ClusterId, Holder, Holdings, Incarnation, Medium, NodeId, PoolKind, Revision,
-        Scheme,
+        Change, ClusterId, Holder, Holdings, Incarnation, NodeId, Revision, testing,
     };
     use staves_net::{Identity, PeerOptions};
     use staves_store::blocks::PART_BYTES;
@@ -309,35 +313,14 @@ mod tests {
 
     /// A cluster of one node.
     fn cluster(memory_bytes: u64) -> ClusterMap {
-        let mut map = ClusterMap::default();
-        let bootstrap = Change::Bootstrap {
-            cluster: ClusterId(7),
-        };
-        let up = Change::NodeUp {
-            id: None,
-            name: "a node".into(),
-            zone: None,
-            native: "127.0.0.1:1600".into(),
-            resp: "127.0.0.1:6379".into(),
-            admin: "127.0.0.1:1680".into(),
-            memory_bytes,
-            durable: true,
-        };
-        map.apply(None, &bootstrap).unwrap();
-        map.apply(None, &up).unwrap();
+        let mut map = testing::cluster(0);
+        map.apply(None, &testing::new_node("n1", memory_bytes))
+            .unwrap();
         map
     }
 
     fn make_pool(map: &mut ClusterMap, name: &str, node_budget_bytes: u64) -> PoolId {
-        let pool = Change::CreatePool {
-            name: name.into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes,
-            buckets: 4,
-            may_start_empty: true,
-        };
+        let pool = testing::create_files_pool(name, 4, node_budget_bytes);
         map.apply(None, &pool).unwrap();
         map.pool_named(name).unwrap().id
     }

@@ -7,13 +7,13 @@ use staves_client::{Router, Transport};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, Node, NodeId};
 use staves_net::NetError;
-use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest};
 use staves_wire::directory::Evidence;
+use staves_wire::service::{Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
 
 use crate::host::Host;
-use crate::native::{serve_and_wait, serve_memory_and_wait};
+use crate::native::serve_and_wait;
 use crate::witness::Witness;
 
 /// The router of a node.
@@ -55,8 +55,8 @@ impl Transport for Ways {
         if node.id != self.host.life.node {
             let result = self.host.peers.call(node.id, &request, deadline).await;
             return match (&result, &request) {
-                (Err(_), Message::Cache(sent)) if planted(Mutant::SendErrorTakenAsDone) => {
-                    Ok(Message::CacheAnswers(CacheAnswers {
+                (Err(_), Message::Service(sent)) if planted(Mutant::SendErrorTakenAsDone) => {
+                    Ok(Message::ServiceAnswers(ServiceAnswers {
                         revision: sent.revision,
                         answers: vec![Answer::Ok; sent.ops.len()],
                         moved: Vec::new(),
@@ -67,13 +67,9 @@ impl Transport for Ways {
             };
         }
         match request {
-            Message::Cache(request) => {
+            Message::Service(request) => {
                 let answers = serve_and_wait(&self.host, request, deadline).await;
-                Ok(Message::CacheAnswers(answers))
-            }
-            Message::Memory(request) => {
-                let answers = serve_memory_and_wait(&self.host, request, deadline).await;
-                Ok(Message::MemoryAnswers(answers))
+                Ok(Message::ServiceAnswers(answers))
             }
             _ => Err(NetError::NoAddress { node: node.id }),
         }
@@ -103,23 +99,18 @@ impl Transport for Ways {
 /// the bucket now knows whether they took effect (rule 18). All are of one bucket and one client.
 pub(crate) async fn resume(
     host: &Host,
-    mut request: CacheRequest,
+    mut request: ServiceRequest,
     deadline: Instant,
 ) -> Vec<Answer> {
-    let count = request.ops.len();
-    let mut answers: Vec<Option<Answer>> = vec![None; count];
-    let mut todo: Vec<(usize, CacheOp)> = request.ops.drain(..).enumerate().collect();
+    let ops = std::mem::take(&mut request.ops);
+    let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
+    let mut todo: Vec<(usize, NumberedOp)> = ops.into_iter().enumerate().collect();
+    request.retry = true;
     let router = host.router();
     loop {
         let map = router.map();
-        let again = CacheRequest {
-            revision: map.revision,
-            retry: true,
-            forwarded: true,
-            ops: todo.iter().map(|(_, op)| op.clone()).collect(),
-            ..request.clone()
-        };
-        let CacheAnswers { answers: got, .. } = router.forward(again, deadline).await;
+        let again = request.with_ops(todo.iter().map(|(_, op)| op.clone()).collect());
+        let ServiceAnswers { answers: got, .. } = router.forward(again, deadline).await;
         let out_of_time = Instant::now() + REST >= deadline;
         let mut left = Vec::new();
         for ((index, op), answer) in todo.into_iter().zip(got) {

@@ -6,13 +6,13 @@
 //! messages, from the clock ([`Host::tick`]), from the map ([`Host::follow`]) and from the directory's
 //! leader ([`Host::heard`]); what the machines want done leaves through `peers` and `calls`.
 
-pub(crate) mod bucket;
 mod calls;
 mod cell;
 pub(crate) mod figures;
 mod lane;
 mod leases;
 mod own;
+mod services;
 mod slab;
 mod ticker;
 mod waiter;
@@ -27,20 +27,21 @@ use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, NodeState, Pool,
-    PoolId, PoolKind, Time,
+    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeState,
+    Pool, PoolId, ServiceId, Time,
 };
 use staves_net::Peers;
+use staves_service::{AnyBucket, BucketEffects};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
-use staves_wire::cache::PoolRef;
 use staves_wire::group::{GroupEnvelope, GroupMessage};
+use staves_wire::service::PoolRef;
 use tokio::sync::Notify;
 
-use self::bucket::Bucket;
 pub(crate) use self::calls::Calls;
-pub(crate) use self::cell::{Cell, Naming, State, Submitted};
+pub(crate) use self::cell::{Cell, State};
 use self::lane::Lane;
 use self::own::OwnMail;
+use self::services::SERVICES;
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::forward::NodeRouter;
@@ -82,7 +83,7 @@ pub(crate) struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) cache: staves_cache::Options,
-    pub(crate) memory: staves_memory::Options,
+    pub(crate) memory: staves_service::Limits,
     pub(crate) group: staves_group::Options,
     /// The pool that the RESP door serves.
     pub(crate) pool: String,
@@ -151,14 +152,16 @@ impl Routes {
         self.cells.values().flat_map(Places::all)
     }
 
-    /// A key-value pool by id or name.
-    pub(crate) fn pool(&self, pool: &PoolRef) -> Option<&PoolRoutes> {
+    /// A service's pool by id or name.
+    pub(crate) fn pool(&self, service: ServiceId, pool: &PoolRef) -> Option<&PoolRoutes> {
         let id = match pool {
             PoolRef::Id(id) => *id,
             PoolRef::Name(name) => self.map.pool_named(name)?.id,
         };
-        let pool = self.map.pools.get(&id).filter(|pool| pool.is_cache())?;
-        self.pools.get(&pool.id)
+        let kind = &self.map.pools.get(&id)?.kind;
+        self.pools
+            .get(&id)
+            .filter(|_| kind.service() == Some(service))
     }
 }
 
@@ -352,6 +355,20 @@ impl Host {
         }
     }
 
+    /// The map gives a cell's bucket this data slot, of which the bucket may not know yet.
+    pub(crate) fn is_to_answer(
+        &self,
+        routes: &Routes,
+        cell: &Cell,
+        slot: MemberSlot,
+        state: &State,
+    ) -> bool {
+        let group = routes.map.groups.get(&cell.group);
+        let member = group.and_then(|group| group.member(slot));
+        let id = self.id_of(cell);
+        member.is_some_and(|member| member.id == id) && state.bucket.is_some()
+    }
+
     /// Makes the cell's bucket, unless it has one.
     fn found(&self, cell: &Cell, routes: &Routes, now: Time) {
         let mut state = cell.lock();
@@ -361,29 +378,27 @@ impl Host {
     }
 
     /// An empty bucket for a group of a pool.
-    fn bucket(&self, group: GroupId, me: MemberId, routes: &Routes, now: Time) -> Option<Bucket> {
+    fn bucket(
+        &self,
+        group: GroupId,
+        me: MemberId,
+        routes: &Routes,
+        now: Time,
+    ) -> Option<Box<dyn AnyBucket>> {
         let pool = routes.map.groups.get(&group)?.pool;
         let pool = routes.map.pools.get(&pool)?;
+        let service = pool.kind.service()?;
+        let service = SERVICES.iter().find(|hosted| hosted.id == service)?;
         let budget = routes.pools.get(&pool.id)?.budget.clone();
         let mut options = self.options.group.clone();
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
         let member = Member::new(options, group, me, self.arena.clone(), budget);
-        let mut bucket = match &pool.kind {
-            PoolKind::Cache => {
-                let options = self.options.cache.clone();
-                Bucket::Cache(staves_cache::Bucket::new(options, member))
-            }
-            PoolKind::Memory { .. } => {
-                let options = self.options.memory.clone();
-                Bucket::Memory(staves_memory::Bucket::new(options, member))
-            }
-            PoolKind::Files(_) => return None, // it has no groups
-        };
+        let mut bucket = (service.bucket)(&self.options, member);
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let epoch = Epoch(0);
-        let mut nothing = staves_cache::BucketEffects::default();
+        let mut nothing = BucketEffects::default();
         bucket.step(now, Event::Heard { epoch, clock }, &mut nothing);
         Some(bucket)
     }

@@ -309,7 +309,7 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
     };
     crate::host::Options {
         cache,
-        memory: staves_memory::Options::default(),
+        memory: staves_service::Limits::default(),
         group,
         pool: config.pool.clone(),
         tick: config.tick_ms.duration().max(Duration::from_millis(1)),

@@ -1,19 +1,16 @@
-//! The cache service's messages: operations on one key each, in batches, and their answers.
+//! The cache service's operations, each on one key, and their bodies on the wire; and its figures.
 
-use std::sync::Arc;
+use bytes::{BufMut, Bytes, BytesMut};
+use staves_model::{HashSlot, hash_slot};
 
-use bytes::{Bytes, BytesMut};
-use staves_model::{ClientId, Group, HashSlot, PoolId, Revision, hash_slot};
-
-use crate::codec::{DecodeError, Reader, Wire, decode_whole, wire_enum, wire_struct};
-use crate::error::ErrorCode;
+use crate::codec::{DecodeError, wire_struct};
+use crate::service::{Address, Body, NumberedOp};
+pub use crate::service::{Answer, OPS_MAX, PoolRef};
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a value that any configuration may allow.
 pub const VALUE_BYTES_MAX: usize = 512 << 20;
-/// Most operations of one batch.
-pub const OPS_MAX: usize = 65_536;
 
 /// When a `Set` is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -198,99 +195,119 @@ impl OwnedOp {
     }
 }
 
-/// What an operation is answered.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// No value.
-    Nil,
-    /// Done.
-    Ok,
-    /// A number.
-    Int(i64),
-    /// A value.
-    Value(Bytes),
-    /// It was not done (or, by the code, may have been).
-    Error(ErrorCode, String),
-}
+/// Tags of bodies' heads.
+const GET: u8 = 0;
+const SET: u8 = 1;
+const DEL: u8 = 2;
+const EXISTS: u8 = 3;
+const INCR_BY: u8 = 4;
+const APPEND: u8 = 5;
+const STR_LEN: u8 = 6;
+const GET_DEL: u8 = 7;
 
-impl Answer {
-    /// An error answer.
-    pub fn error(code: ErrorCode, text: impl Into<String>) -> Answer {
-        Answer::Error(code, text.into())
-    }
-
-    /// Its bytes, as the request table keeps them.
-    pub fn to_bytes(&self) -> Bytes {
-        // Almost every write is answered by one of these.
-        match self {
-            Answer::Nil => return Bytes::from_static(&[0]),
-            Answer::Ok => return Bytes::from_static(&[1]),
-            _ => {}
+impl<'a> Op<'a> {
+    /// Appends the head of its body: the tag, the small fields, the key. The value is the payload.
+    fn put_head(&self, out: &mut BytesMut) {
+        match *self {
+            Op::Get { .. } => out.put_u8(GET),
+            Op::Set {
+                condition, get_old, ..
+            } => out.put_slice(&[SET, condition as u8, u8::from(get_old)]),
+            Op::Del { .. } => out.put_u8(DEL),
+            Op::Exists { .. } => out.put_u8(EXISTS),
+            Op::IncrBy { by, .. } => {
+                out.put_u8(INCR_BY);
+                out.put_i64_le(by);
+            }
+            Op::Append { .. } => out.put_u8(APPEND),
+            Op::StrLen { .. } => out.put_u8(STR_LEN),
+            Op::GetDel { .. } => out.put_u8(GET_DEL),
         }
-        let mut out = BytesMut::new();
-        self.put(&mut out);
-        out.freeze()
+        out.put_slice(self.key());
     }
 
-    /// From the bytes that [`Answer::to_bytes`] made.
-    pub fn from_bytes(bytes: Bytes) -> Result<Answer, DecodeError> {
-        decode_whole(bytes)
+    /// Its body; copies key and value.
+    pub fn to_body(&self) -> Body {
+        let mut head = BytesMut::with_capacity(16 + self.key().len());
+        self.put_head(&mut head);
+        let payload = Bytes::copy_from_slice(self.value().unwrap_or_default());
+        Body {
+            head: head.freeze(),
+            payload,
+        }
+    }
+
+    /// The operation of a body.
+    pub fn from_body(body: &'a Body) -> Result<Op<'a>, DecodeError> {
+        let (head, value) = (&body.head[..], &body.payload[..]);
+        let op = match head {
+            [GET, key @ ..] => Op::Get { key },
+            [SET, condition, get_old @ (0 | 1), key @ ..] => Op::Set {
+                key,
+                value,
+                condition: match condition {
+                    0 => Condition::Always,
+                    1 => Condition::IfAbsent,
+                    2 => Condition::IfPresent,
+                    tag => return Err(unknown("a condition", *tag)),
+                },
+                get_old: *get_old == 1,
+            },
+            [SET, _, get_old, ..] => return Err(unknown("a yes or no", *get_old)),
+            [DEL, key @ ..] => Op::Del { key },
+            [EXISTS, key @ ..] => Op::Exists { key },
+            [INCR_BY, fields @ ..] => {
+                let Some((by, key)) = fields.split_first_chunk() else {
+                    return Err(too_short(fields.len()));
+                };
+                let by = i64::from_le_bytes(*by);
+                Op::IncrBy { key, by }
+            }
+            [APPEND, key @ ..] => Op::Append { key, value },
+            [STR_LEN, key @ ..] => Op::StrLen { key },
+            [GET_DEL, key @ ..] => Op::GetDel { key },
+            [] | [SET, ..] => return Err(too_short(head.len())),
+            [tag, ..] => return Err(unknown("a cache operation", *tag)),
+        };
+        match op.value() {
+            None if !value.is_empty() => Err(DecodeError::Trailing { left: value.len() }),
+            _ => Ok(op),
+        }
     }
 }
 
-/// A pool by id or by name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PoolRef {
-    /// By id.
-    Id(PoolId),
-    /// By name.
-    Name(String),
+fn unknown(what: &'static str, tag: u8) -> DecodeError {
+    let tag = u64::from(tag);
+    DecodeError::Tag { what, tag }
 }
 
-/// One operation of a batch.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CacheOp {
-    /// The client's number for it, from 1, the same in each retry (`RequestId::number`); 0 for a read.
-    pub number: u64,
-    /// The hash slot of its key, so that a node routes without hashing again. Checked by the bucket.
-    pub slot: HashSlot,
-    /// What to do.
-    pub op: OwnedOp,
+fn too_short(left: usize) -> DecodeError {
+    DecodeError::Truncated {
+        what: "a cache operation's head",
+        needed: left + 1,
+        left,
+    }
 }
 
-/// A batch of operations for buckets of one node. Each is atomic by itself; the batch is not.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CacheRequest {
-    /// The map revision that the sender routed by (in the frame header's `epoch`).
-    pub revision: Revision,
-    /// The pool.
-    pub pool: PoolRef,
-    /// Who asks.
-    pub client: ClientId,
-    /// Every request of this client below this number has been answered to it.
-    pub floor: u64,
-    /// An earlier try may have taken effect.
-    pub retry: bool,
-    /// A node passed it on for a client: it is not passed on again, but past a split.
-    pub forwarded: bool,
-    /// The operations.
-    pub ops: Vec<CacheOp>,
-}
+impl OwnedOp {
+    /// Its address and body. The head is written to `heads`; the value is not copied.
+    pub fn into_body(self, heads: &mut BytesMut) -> (Address, Body) {
+        let op = self.as_op();
+        op.put_head(heads);
+        let to = Address::Slot(op.slot());
+        let payload = match self {
+            OwnedOp::Set { value, .. } | OwnedOp::Append { value, .. } => value,
+            _ => Bytes::new(),
+        };
+        let head = heads.split().freeze();
+        (to, Body { head, payload })
+    }
 
-/// The answers to a [`CacheRequest`], in the order of its operations.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CacheAnswers {
-    /// The answering node's map revision (in the frame header's `epoch`): higher than the asker's means
-    /// that there is a newer map to fetch.
-    pub revision: Revision,
-    /// One for each operation.
-    pub answers: Vec<Answer>,
-    /// The newest entries of the groups for which the request came to the wrong node (row D1: the same
-    /// mistake is not made twice).
-    pub moved: Vec<Arc<Group>>,
-    /// Where an answer is `forgotten`: its bucket tells new requests from forgotten ones only by numbers
-    /// above this. 0 if none is. Since version 2; version 1 does not say.
-    pub draw_above: u64,
+    /// As one operation of a batch, under this number.
+    pub fn numbered(self, number: u64) -> NumberedOp {
+        let (to, body) = self.into_body(&mut BytesMut::new());
+        NumberedOp { number, to, body }
+    }
 }
 
 /// Asks a node for the figures of its part of a pool.
@@ -322,85 +339,6 @@ pub struct CacheStatsAnswer {
 }
 
 // On the wire.
-
-wire_enum!(Condition { 0 => Always, 1 => IfAbsent, 2 => IfPresent });
-
-wire_enum!(OwnedOp {
-    0 => Get { key },
-    1 => Set { key, value, condition, get_old },
-    2 => Del { key },
-    3 => Exists { key },
-    4 => IncrBy { key, by },
-    5 => Append { key, value },
-    6 => StrLen { key },
-    7 => GetDel { key },
-});
-
-wire_enum!(Answer { 0 => Nil, 1 => Ok, 2 => Int(number), 3 => Value(value), 4 => Error(code, text) });
-
-wire_enum!(PoolRef { 0 => Id(id), 1 => Name(name) });
-
-wire_struct!(CacheOp { number, slot, op });
-
-/// A list of at most [`OPS_MAX`]: an item is far larger in memory than the least that it takes on
-/// the wire, so a hostile batch is refused by its count.
-pub(crate) fn take_ops<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
-    let mut count = [0; 4];
-    from.peek(&mut count);
-    let len = u32::from_le_bytes(count) as usize;
-    if len > OPS_MAX {
-        return Err(DecodeError::TooMany {
-            what: "the operations of a batch",
-            len,
-            max: OPS_MAX,
-        });
-    }
-    Wire::take(from)
-}
-
-impl Wire for CacheRequest {
-    fn put(&self, out: &mut BytesMut) {
-        self.pool.put(out);
-        self.client.put(out);
-        self.floor.put(out);
-        self.retry.put(out);
-        self.forwarded.put(out);
-        self.ops.put(out);
-    }
-
-    fn take(from: &mut Reader) -> Result<CacheRequest, DecodeError> {
-        Ok(CacheRequest {
-            revision: Revision(0), // in the header
-            pool: Wire::take(from)?,
-            client: Wire::take(from)?,
-            floor: Wire::take(from)?,
-            retry: Wire::take(from)?,
-            forwarded: Wire::take(from)?,
-            ops: take_ops(from)?,
-        })
-    }
-}
-
-impl Wire for CacheAnswers {
-    fn put(&self, out: &mut BytesMut) {
-        self.answers.put(out);
-        self.moved.put(out);
-        self.draw_above.put(out);
-    }
-
-    fn take(from: &mut Reader) -> Result<CacheAnswers, DecodeError> {
-        Ok(CacheAnswers {
-            revision: Revision(0), // in the header
-            answers: take_ops(from)?,
-            moved: take_ops(from)?,
-            draw_above: if from.left() == 0 {
-                0
-            } else {
-                Wire::take(from)?
-            },
-        })
-    }
-}
 
 wire_struct!(CacheStats { pool });
 wire_struct!(CacheStatsAnswer {

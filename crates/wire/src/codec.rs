@@ -13,7 +13,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use staves_model::change::GROUPS_MAX;
 use staves_model::{
     ClientId, ClusterId, DiskId, Epoch, Group, GroupId, HASH_SLOTS, HashSlot, Incarnation, K_MAX,
-    Label, M_MAX, MemberSlot, NodeId, Pool, PoolId, Revision, Time, slots_max,
+    Label, M_MAX, MemberSlot, NodeId, Pool, PoolId, Revision, ServiceId, Time, slots_max,
 };
 use std::sync::Arc;
 
@@ -191,7 +191,8 @@ macro_rules! newtype {
 }
 
 newtype! {
-    ClientId; ClusterId; DiskId; Epoch; GroupId; Incarnation; MemberSlot; NodeId; PoolId; Revision; Time;
+    ClientId; ClusterId; DiskId; Epoch; GroupId; Incarnation; MemberSlot; NodeId; PoolId; Revision;
+    ServiceId; Time;
 }
 
 impl Wire for HashSlot {

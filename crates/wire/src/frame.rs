@@ -43,7 +43,8 @@ pub const VERSION_MIN: u8 = 4;
 /// 2. `cache-answers` says above which number to draw; the codes `clock-ahead` and `answer-gone`;
 ///    the messages of regions, of a group's state and of its pages.
 /// 3. The messages of files.
-/// 4. Members are named by node, disk and life, in `group` and in the map: older versions cannot read either.
+/// 4. One request and one answer for all services on groups, in place of one pair for each.
+///    Members are named by node, disk and life, in `group` and in the map: older versions cannot read either.
 pub const VERSION_MAX: u8 = 4;
 
 /// More frames of this message follow.

@@ -13,8 +13,8 @@
 //! and pages are slices of the bytes that were read, not copies.
 //!
 //! **Layout.** [`message`]: all messages and their opcodes in one table; read it first. One file for
-//! each part that has something to say: [`hello`], [`group`], [`cache`], [`memory`], [`files`], [`directory`], [`admin`],
-//! [`error`], with the structs and, at the file's end, how they are written. [`frame`]: headers, large
+//! each part that has something to say: [`hello`], [`group`], [`service`] with [`cache`] and [`memory`], [`files`], [`directory`],
+//! [`admin`], [`error`], with the structs and, at the file's end, how they are written. [`frame`]: headers, large
 //! messages in pieces, limits. `codec`: the rules of encoding, and the macros that apply them.
 //!
 //! **Not here.** Connections, deadlines, who answers what: `staves-net` and above. What the directory
@@ -31,6 +31,7 @@ pub mod group;
 pub mod hello;
 pub mod memory;
 pub mod message;
+pub mod service;
 
 pub use codec::{DecodeError, TEXT_BYTES_MAX};
 pub use error::{ErrorCode, ErrorPacket};

@@ -1,13 +1,9 @@
-//! The memory service's messages: operations on the bytes of one data bucket each, in batches. Their
-//! answers are those of the cache, with the same fields.
+//! The memory service's operations, each on the bytes of one data bucket, and their bodies on the wire.
 
-use std::sync::Arc;
+use bytes::{BufMut, Bytes, BytesMut};
 
-use bytes::{Bytes, BytesMut};
-use staves_model::{ClientId, Group, GroupId, MemberSlot, Revision};
-
-use crate::cache::{Answer, take_ops};
-use crate::codec::{DecodeError, Reader, Wire, wire_enum, wire_struct};
+use crate::codec::DecodeError;
+use crate::service::Body;
 
 /// What is done to the bytes of one data bucket. Offsets count from the bucket's first byte
 /// (`staves_model::Place`); what is touched lies within one chunk.
@@ -61,102 +57,95 @@ impl Action {
     }
 }
 
-/// One operation of a batch.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemoryOp {
-    /// The client's number for it, the same in each retry (`RequestId::number`); 0 for a read.
-    pub number: u64,
-    /// The group.
-    pub group: GroupId,
-    /// The data bucket.
-    pub slot: MemberSlot,
-    /// What to do.
-    pub action: Action,
-}
+/// Tags of bodies' heads.
+const READ: u8 = 0;
+const WRITE: u8 = 1;
+const COMPARE_SWAP: u8 = 2;
+const FETCH_ADD: u8 = 3;
 
-/// A batch of operations for data buckets of one node. Each is atomic by itself; the batch is not, and
-/// its operations may take effect in any order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemoryRequest {
-    /// The map revision that the sender routed by (in the frame header's `epoch`).
-    pub revision: Revision,
-    /// Who asks.
-    pub client: ClientId,
-    /// Every request of this client below this number has been answered to it.
-    pub floor: u64,
-    /// An earlier try may have taken effect.
-    pub retry: bool,
-    /// A node passed it on for a client: it is not passed on again.
-    pub forwarded: bool,
-    /// The operations.
-    pub ops: Vec<MemoryOp>,
-}
-
-/// The answers to a [`MemoryRequest`], in the order of its operations.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemoryAnswers {
-    /// The answering node's map revision (in the frame header's `epoch`): higher than the asker's means
-    /// that there is a newer map to fetch.
-    pub revision: Revision,
-    /// One for each operation.
-    pub answers: Vec<Answer>,
-    /// The newest entries of the groups for which the request came to the wrong node.
-    pub moved: Vec<Arc<Group>>,
-    /// Where an answer is `forgotten`: its bucket tells new requests from forgotten ones only by numbers
-    /// above this. 0 if none is.
-    pub draw_above: u64,
-}
-
-// On the wire.
-
-wire_enum!(Action {
-    0 => Read { offset, len },
-    1 => Write { offset, bytes },
-    2 => CompareSwap { offset, expected, new },
-    3 => FetchAdd { offset, by },
-});
-
-wire_struct!(MemoryOp {
-    number,
-    group,
-    slot,
-    action
-});
-
-impl Wire for MemoryRequest {
-    fn put(&self, out: &mut BytesMut) {
-        self.client.put(out);
-        self.floor.put(out);
-        self.retry.put(out);
-        self.forwarded.put(out);
-        self.ops.put(out);
+impl Action {
+    /// Its body. The head is written to `heads`; bytes to be written are not copied.
+    pub fn into_body(self, heads: &mut BytesMut) -> Body {
+        let mut payload = Bytes::new();
+        let (tag, offset) = match &self {
+            Action::Read { offset, .. } => (READ, *offset),
+            Action::Write { offset, .. } => (WRITE, *offset),
+            Action::CompareSwap { offset, .. } => (COMPARE_SWAP, *offset),
+            Action::FetchAdd { offset, .. } => (FETCH_ADD, *offset),
+        };
+        heads.put_u8(tag);
+        heads.put_u64_le(offset);
+        match self {
+            Action::Read { len, .. } => heads.put_u32_le(len),
+            Action::Write { bytes, .. } => payload = bytes,
+            Action::CompareSwap { expected, new, .. } => {
+                heads.put_u64_le(expected);
+                heads.put_u64_le(new);
+            }
+            Action::FetchAdd { by, .. } => heads.put_u64_le(by),
+        }
+        let head = heads.split().freeze();
+        Body { head, payload }
     }
 
-    fn take(from: &mut Reader) -> Result<MemoryRequest, DecodeError> {
-        Ok(MemoryRequest {
-            revision: Revision(0), // in the header
-            client: Wire::take(from)?,
-            floor: Wire::take(from)?,
-            retry: Wire::take(from)?,
-            forwarded: Wire::take(from)?,
-            ops: take_ops(from)?,
+    /// The operation of a body.
+    pub fn from_body(body: &Body) -> Result<Action, DecodeError> {
+        let head = &body.head[..];
+        let Some((&[tag, ref offset @ ..], fields)) = head.split_first_chunk::<9>() else {
+            return Err(wrong_length(9, head.len()));
+        };
+        let offset = u64::from_le_bytes(*offset);
+        if tag != WRITE && !body.payload.is_empty() {
+            let left = body.payload.len();
+            return Err(DecodeError::Trailing { left });
+        }
+        Ok(match tag {
+            READ => Action::Read {
+                offset,
+                len: u32::from_le_bytes(whole(fields)?),
+            },
+            WRITE => {
+                whole::<0>(fields)?;
+                let bytes = body.payload.clone();
+                Action::Write { offset, bytes }
+            }
+            COMPARE_SWAP => {
+                let words: [u8; 16] = whole(fields)?;
+                let both = u128::from_le_bytes(words);
+                Action::CompareSwap {
+                    offset,
+                    expected: both as u64,
+                    new: (both >> 64) as u64,
+                }
+            }
+            FETCH_ADD => Action::FetchAdd {
+                offset,
+                by: u64::from_le_bytes(whole(fields)?),
+            },
+            tag => {
+                return Err(DecodeError::Tag {
+                    what: "a memory operation",
+                    tag: u64::from(tag),
+                });
+            }
         })
     }
 }
 
-impl Wire for MemoryAnswers {
-    fn put(&self, out: &mut BytesMut) {
-        self.answers.put(out);
-        self.moved.put(out);
-        self.draw_above.put(out);
-    }
+/// Fields of exactly this length.
+fn whole<const N: usize>(fields: &[u8]) -> Result<[u8; N], DecodeError> {
+    fields.try_into().map_err(|_| wrong_length(N, fields.len()))
+}
 
-    fn take(from: &mut Reader) -> Result<MemoryAnswers, DecodeError> {
-        Ok(MemoryAnswers {
-            revision: Revision(0), // in the header
-            answers: take_ops(from)?,
-            moved: take_ops(from)?,
-            draw_above: Wire::take(from)?,
-        })
+fn wrong_length(needed: usize, left: usize) -> DecodeError {
+    match left > needed {
+        true => DecodeError::Trailing {
+            left: left - needed,
+        },
+        false => DecodeError::Truncated {
+            what: "a memory operation's head",
+            needed,
+            left,
+        },
     }
 }

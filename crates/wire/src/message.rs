@@ -7,7 +7,7 @@ use crate::admin::{
     GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer,
     NodeTarget, StatusAnswer,
 };
-use crate::cache::{CacheAnswers, CacheRequest, CacheStats, CacheStatsAnswer};
+use crate::cache::{CacheStats, CacheStatsAnswer};
 use crate::codec::{DecodeError, Wire, decode_front};
 use crate::directory::{
     Calls, GetMap, Join, Joined, Lease, LeaseRequest, Leave, MapAnswer, Probe, ProbeAnswer,
@@ -20,7 +20,7 @@ use crate::files::{
 };
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
-use crate::memory::{MemoryAnswers, MemoryRequest};
+use crate::service::{Answer, ServiceAnswers, ServiceRequest};
 
 /// What a message is in a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,20 +140,16 @@ messages! {
     16 Group(Batch) "group" OneWay Frames since 1;
 
     // The cache.
-    /// A batch of operations.
-    32 Cache(CacheRequest) "cache" Request Frames since 1;
-    /// Their answers.
-    33 CacheAnswers(CacheAnswers) "cache-answers" Answer Frames since 1;
     /// Figures of a node's part of a pool.
     34 CacheStats(CacheStats) "cache-stats" Request Frame since 1;
     /// The figures.
     35 CacheStatsAnswer(CacheStatsAnswer) "cache-stats-answer" Answer Frame since 1;
 
-    // The memory service.
+    // Services on groups.
     /// A batch of operations.
-    40 Memory(MemoryRequest) "memory" Request Frames since 2;
+    36 Service(ServiceRequest) "service" Request Frames since 4;
     /// Their answers.
-    41 MemoryAnswers(MemoryAnswers) "memory-answers" Answer Frames since 2;
+    37 ServiceAnswers(ServiceAnswers) "service-answers" Answer Frames since 4;
 
     // The directory.
     /// Between voters.
@@ -249,10 +245,8 @@ impl Message {
     /// that matters, else 0.
     pub fn epoch(&self) -> u64 {
         match self {
-            Message::Cache(CacheRequest { revision, .. })
-            | Message::CacheAnswers(CacheAnswers { revision, .. })
-            | Message::Memory(MemoryRequest { revision, .. })
-            | Message::MemoryAnswers(MemoryAnswers { revision, .. })
+            Message::Service(ServiceRequest { revision, .. })
+            | Message::ServiceAnswers(ServiceAnswers { revision, .. })
             | Message::MapAnswer(MapAnswer { revision, .. })
             | Message::Lease(Lease { revision, .. }) => revision.0,
             _ => 0,
@@ -263,10 +257,8 @@ impl Message {
     pub fn decode(opcode: Opcode, epoch: u64, body: Bytes) -> Result<Message, DecodeError> {
         let mut message = Message::take_body(opcode, body)?;
         match &mut message {
-            Message::Cache(CacheRequest { revision, .. })
-            | Message::CacheAnswers(CacheAnswers { revision, .. })
-            | Message::Memory(MemoryRequest { revision, .. })
-            | Message::MemoryAnswers(MemoryAnswers { revision, .. })
+            Message::Service(ServiceRequest { revision, .. })
+            | Message::ServiceAnswers(ServiceAnswers { revision, .. })
             | Message::MapAnswer(MapAnswer { revision, .. })
             | Message::Lease(Lease { revision, .. }) => *revision = Revision(epoch),
             Message::Hello(hello) if hello.credentials.len() > CREDENTIALS_BYTES_MAX => {
@@ -279,6 +271,20 @@ impl Message {
             _ => {}
         }
         Ok(message)
+    }
+
+    /// Bytes of values and data that it carries: all that can be large, but for groups' messages, which are
+    /// encoded as they are queued.
+    pub fn carried_bytes(&self) -> usize {
+        match self {
+            Message::Service(request) => request.ops.iter().map(|op| op.body.bytes()).sum(),
+            Message::ServiceAnswers(answers) => {
+                answers.answers.iter().map(Answer::value_bytes).sum()
+            }
+            Message::FileBytes(FileBytes { bytes: Some(bytes) }) => bytes.len(),
+            Message::FilePut(put) => put.bytes.len(),
+            _ => 0,
+        }
     }
 
     /// An error packet.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use staves_cache::Refused;
+use staves_service::Refused;
 use staves_wire::cache::{Answer, Condition, Op};
 use staves_wire::error::ErrorCode;
 
@@ -173,12 +173,12 @@ fn a_copy_that_joins_under_writes_has_the_index_when_it_takes_over() {
     }
     cluster.settle();
     cluster.check();
-    let count = cluster.buckets[0].count();
-    assert_eq!(cluster.buckets[2].count(), count);
+    let count = cluster.buckets[0].service().keys();
+    assert_eq!(cluster.buckets[2].service().keys(), count);
     cluster.cut_off.extend([0, 1]);
     cluster.change(&[2]);
     cluster.settle();
-    assert_eq!(cluster.bucket().count(), count);
+    assert_eq!(cluster.cache().keys(), count);
     assert_eq!(cluster.get(b"large"), Some(bytes(77, 50_000)));
     assert_eq!(cluster.get(b"k13"), Some(bytes(1001, 950)));
     cluster.set(b"k13", b"new").unwrap();
@@ -237,11 +237,11 @@ fn a_bucket_that_starts_afresh_has_forgotten_everything() {
     cluster.start_afresh();
     cluster.settle();
     cluster.check();
-    assert_eq!((cluster.bucket().count(), cluster.get(b"k")), (0, None));
+    assert_eq!((cluster.cache().keys(), cluster.get(b"k")), (0, None));
     cluster.set(b"k", b"w").unwrap();
     cluster.ticks(8);
     cluster.check();
-    assert!(cluster.buckets.iter().all(|b| b.count() == 1));
+    assert!(cluster.buckets.iter().all(|b| b.service().keys() == 1));
 }
 
 #[test]

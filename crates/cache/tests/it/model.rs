@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use staves_cache::{Kv, Options, Refused};
+use staves_cache::{Kv, Options};
+use staves_service::Refused;
 use staves_wire::cache::{Answer, Condition, Op};
 use staves_wire::error::ErrorCode;
 
@@ -179,9 +180,9 @@ fn both(cluster: &mut Cluster, model: &mut Model, step: &Step, seed: u64, max: u
 
 fn compare(cluster: &mut Cluster, model: &Model) {
     cluster.check();
-    assert_eq!(cluster.bucket().count(), model.len() as u64);
+    assert_eq!(cluster.cache().keys(), model.len() as u64);
     let bytes: usize = model.iter().map(|(k, v)| k.len() + v.len()).sum();
-    assert_eq!(cluster.bucket().bytes(), bytes as u64);
+    assert_eq!(cluster.cache().bytes(), bytes as u64);
     for (key, value) in model {
         assert_eq!(cluster.get(key).as_ref(), Some(value));
     }
@@ -272,5 +273,5 @@ fn limits_are_refused_and_nothing_else_changes() {
         },
     ));
     assert_eq!(cluster.get(b"k"), Some(vec![0; 1000]));
-    assert_eq!(cluster.bucket().count(), 2);
+    assert_eq!(cluster.cache().keys(), 2);
 }

@@ -7,7 +7,7 @@ use staves_wire::error::ErrorCode;
 
 use crate::cluster::{Cluster, bytes, set, small_options};
 
-fn is_oom(answer: &crate::cluster::Result) -> bool {
+fn is_oom(answer: &crate::cluster::Reply) -> bool {
     matches!(answer, Ok(Answer::Error(ErrorCode::OutOfMemory, text))
         if text == "OOM command not allowed when used memory > 'maxmemory'.")
 }
@@ -32,7 +32,7 @@ fn fill(cluster: &mut Cluster, len: usize) -> usize {
 fn a_full_bucket_refuses_and_changes_nothing_and_takes_writes_again_after_a_delete() {
     let mut cluster = Cluster::new(0, 4, Options::default());
     let took = fill(&mut cluster, 1000);
-    let bytes_in = cluster.bucket().bytes();
+    let bytes_in = cluster.cache().bytes();
     assert!(
         bytes_in as usize > 4 * EXTENT_BYTES * 95 / 100,
         "it was all but full: {bytes_in}"
@@ -41,7 +41,7 @@ fn a_full_bucket_refuses_and_changes_nothing_and_takes_writes_again_after_a_dele
         assert!(is_oom(&cluster.set(b"one more", &bytes(n, 1000))));
     }
     assert_eq!(
-        (cluster.bucket().count(), cluster.bucket().bytes()),
+        (cluster.cache().keys(), cluster.cache().bytes()),
         (took as u64, bytes_in)
     );
     cluster.check();
@@ -75,7 +75,7 @@ fn overwriting_needs_no_more_memory_than_what_is_live() {
             "write {n}"
         );
     }
-    assert_eq!(cluster.bucket().count(), keys);
+    assert_eq!(cluster.cache().keys(), keys);
     cluster.check();
     // One hot key alone does not make the bucket grow at all.
     let mut cluster = Cluster::new(0, 64, Options::default());

@@ -8,12 +8,12 @@ use anyhow::Context;
 use bytes::Bytes;
 use serde_json::json;
 use staves_client::{GO_ON_THERE, Region, RegionStat};
+use staves_model::policy::FreeMemory;
 use staves_model::with_unit;
 use staves_wire::ErrorCode;
 
 use super::PART_BYTES;
-use super::room::Taken;
-use crate::room::Room;
+use super::room::region_usage;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Code;
 use staves_cli_common::failure::{self, Failure};
@@ -133,9 +133,9 @@ fn what_is_missing(global: &GlobalOptions, name: &str) -> anyhow::Result<Option<
     let Some((pool, _)) = known else {
         return Ok(None);
     };
-    let room = Room::of(&map, &report, pool);
-    let taken = Taken::of(&cluster, &map, name);
-    Ok(taken.map(|taken| taken.why_unprotected(room)))
+    let free = FreeMemory::of(&map, &report.usage(), pool);
+    let region = region_usage(&cluster, &map, name);
+    Ok(region.map(|region| region.missing_parity(free).to_string()))
 }
 
 fn check_room(
@@ -150,11 +150,12 @@ fn check_room(
     let Some((pool, _)) = map.region_named(&stat.name) else {
         return Ok(());
     };
-    let room = Room::of(&map, &report, pool);
-    match Taken::of(&cluster, &map, &stat.name) {
-        Some(taken) => Ok(taken.may_load(room, offset, count)?),
-        None => Ok(()),
-    }
+    let free = FreeMemory::of(&map, &report.usage(), pool);
+    let Some(region) = region_usage(&cluster, &map, &stat.name) else {
+        return Ok(());
+    };
+    let refusal = region.may_load(free, offset, count);
+    Ok(refusal.map_err(|refusal| Failure::Wire(ErrorCode::OutOfMemory, refusal.to_string()))?)
 }
 
 fn check_end(stat: &RegionStat, offset: u64, count: u64) -> Result<(), Failure> {

@@ -32,6 +32,10 @@ fn told(seed: u64) -> Told {
 }
 
 fn passes(name: &str) {
+    assert!(
+        catalogue::TESTED.contains(&name),
+        "{name} runs twice in .ci/run"
+    );
     let Some(_turn) = turn() else {
         return;
     };
@@ -66,6 +70,15 @@ fn is_found(mutant: &str) {
         hunt.scenario,
         hunted.others
     );
+}
+
+/// The scenarios of this file are those that `staves-chaos rest` leaves out.
+#[test]
+fn every_scenario_that_the_rest_leaves_out_is_run_here() {
+    let here = include_str!("main.rs");
+    for name in catalogue::TESTED {
+        assert!(here.contains(&format!("passes(\"{name}\")")), "{name}");
+    }
 }
 
 /// D5, H3: one of each kind of fault, under load.

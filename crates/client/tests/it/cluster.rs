@@ -15,10 +15,11 @@ use staves_model::{
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 pub use staves_testkit::{block_on, wait_until_async};
-use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, CacheStatsAnswer, OwnedOp};
+use staves_wire::cache::{CacheStatsAnswer, Op, OwnedOp};
 use staves_wire::directory::{Evidence, MapAnswer};
 use staves_wire::files::FileBytes;
 use staves_wire::group::GroupEnvelope;
+use staves_wire::service::{Address, Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -292,7 +293,7 @@ impl Handler for Script {
                 let answer = MapAnswer::new(&world.map, ask.known);
                 reply.send(&Message::MapAnswer(answer));
             }
-            Message::Cache(request) => self.cache(&mut world, request, reply),
+            Message::Service(request) => self.cache(&mut world, request, reply),
             Message::CacheStats(_) => {
                 let keys = world
                     .values
@@ -327,7 +328,7 @@ impl Handler for Script {
 }
 
 impl Script {
-    fn cache(&self, world: &mut World, request: CacheRequest, reply: Reply) {
+    fn cache(&self, world: &mut World, request: ServiceRequest, reply: Reply) {
         world
             .asked
             .push((self.node, request.ops.len(), request.retry));
@@ -342,7 +343,7 @@ impl Script {
                 answers.push(Answer::error(ErrorCode::Busy, "no more at once"));
                 continue;
             }
-            let group = world.map.group_of(PoolId(1), op.slot).expect("a group");
+            let group = op.to.group(&world.map, PoolId(1)).expect("a group");
             let mine = group.open
                 && group
                     .member(MemberSlot(0))
@@ -367,8 +368,8 @@ impl Script {
             .iter()
             .zip(&answers)
             .filter(|(_, answer)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _)));
-        let marks = forgotten.filter_map(|(op, _)| world.marks.get(&op.slot).copied());
-        let answers = CacheAnswers {
+        let marks = forgotten.filter_map(|(op, _)| world.marks.get(&hash_slot_of(op)).copied());
+        let answers = ServiceAnswers {
             revision: world.map.revision,
             draw_above: marks.max().unwrap_or(0),
             answers,
@@ -376,12 +377,19 @@ impl Script {
         };
         match mood {
             Mood::Mute => std::mem::forget(reply),
-            _ => reply.send(&Message::CacheAnswers(answers)),
+            _ => reply.send(&Message::ServiceAnswers(answers)),
         }
     }
 }
 
-fn apply(world: &mut World, request: &CacheRequest, op: &CacheOp) -> Answer {
+fn hash_slot_of(op: &NumberedOp) -> HashSlot {
+    match op.to {
+        Address::Slot(slot) => slot,
+        other => panic!("{other}"),
+    }
+}
+
+fn apply(world: &mut World, request: &ServiceRequest, op: &NumberedOp) -> Answer {
     let name = (request.client, op.number);
     if op.number > 0 {
         world.floors.push((op.number, request.floor));
@@ -390,13 +398,13 @@ fn apply(world: &mut World, request: &CacheRequest, op: &CacheOp) -> Answer {
         }
         if world
             .marks
-            .get(&op.slot)
+            .get(&hash_slot_of(op))
             .is_some_and(|mark| op.number <= *mark)
         {
             return Answer::error(ErrorCode::Forgotten, "nobody can tell any more");
         }
     }
-    let answer = match &op.op {
+    let answer = match &Op::from_body(&op.body).expect("an operation").to_owned() {
         OwnedOp::Get { key } => match world.values.get(key) {
             Some(value) => Answer::Value(value.clone()),
             None => Answer::Nil,

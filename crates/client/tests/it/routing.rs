@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use staves_client::{Client, ClientError, ClientOptions};
-use staves_model::{ClientId, GroupId, NodeId, hash_slot};
+use staves_model::{ClientId, GroupId, NodeId, ServiceId, hash_slot};
 use staves_wire::ErrorCode;
-use staves_wire::cache::{Answer, CacheOp, CacheRequest, PoolRef};
+use staves_wire::service::{Answer, NumberedOp, PoolRef, ServiceRequest};
 
 use crate::cluster::*;
 
@@ -242,18 +242,11 @@ fn forwarding_keeps_the_clients_own_numbers_and_goes_once() {
     block_on(async {
         let cluster = Cluster::start(3).await;
         let client = cluster.client().await;
-        let ops: Vec<CacheOp> = (0..30)
-            .map(|i| {
-                let op = set(&format!("key-{i}"), "v");
-                CacheOp {
-                    number: 100 + i,
-                    slot: op.as_op().slot(),
-                    op,
-                }
-            })
-            .collect();
-        let request = CacheRequest {
+        let ops = (0..30).map(|i| set(&format!("key-{i}"), "v").numbered(100 + i));
+        let ops: Vec<NumberedOp> = ops.collect();
+        let request = ServiceRequest {
             revision: Default::default(),
+            service: ServiceId::CACHE,
             pool: PoolRef::Name("cache".into()),
             client: ClientId(7),
             floor: 100,

@@ -1,14 +1,14 @@
-//! The threads that ask a folder. A file system may hold whoever asks it for as long as it likes (a file server that is gone,
-//! hard mounted: for ever), and no thread can be taken back from it. So each folder has a few threads of its own, nobody else
-//! asks it, and they are not waited for longer than [`SILENCE`] after the last sign of life.
+//! The threads that ask a folder. A file system may hold its callers for as long as it likes (a file server that is gone,
+//! hard mounted: for ever), and no thread can be taken back from it. So each folder has a few threads of its own, no other
+//! thread asks it, and a caller waits at most [`SILENCE`] after the last sign of life.
 //!
-//! **Silence.** When a call is given up and nothing at all has come back from the folder since it began, the folder is *silent*:
-//! whoever comes next is told so at once. It ends with whatever comes back: of what is still held, or of a look at the
-//! folder itself, which is taken at once and then as often as somebody wants something, at most every [`SILENCE`].
+//! **Silence.** When a call is given up and the folder has answered no call at all since it began, the folder is *silent*:
+//! the next callers fail at once. The first answer ends the silence, be it to a call that is still held or to a probe of
+//! the folder itself; a probe starts at once, and then at each call, at most every [`SILENCE`].
 //!
-//! **Bounds.** What one name holds is not asked for again (`folder/in_flight.rs`). [`THREADS_MAX`] threads, and as many more as are at calls that
-//! nobody waits for any longer, up to [`HELD_MAX`] of those: names that hold whoever asks are no reason to keep others waiting.
-//! [`WAITING_MAX`] calls that wait for one. Threads that have nothing to do end.
+//! **Bounds.** A name that holds a thread is not asked for again (`folder/in_flight.rs`). There are [`THREADS_MAX`] threads, and
+//! beyond them as many as are held by calls that were given up, up to [`HELD_MAX`]: names that hold their callers must not keep others waiting.
+//! [`WAITING_MAX`] calls wait for a thread. Idle threads end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::source::SourceError;
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// A read may take longer, by its bytes: many at a time on a slow line.
 const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
-/// Threads of one folder that somebody waits for.
+/// The most threads of one folder with a caller that waits.
 const THREADS_MAX: usize = 32;
-/// Threads of one folder that nobody waits for any longer.
+/// The most threads of one folder whose callers gave up.
 const HELD_MAX: usize = 128;
 /// Calls that wait for a thread.
 const WAITING_MAX: usize = 1024;
@@ -57,14 +57,14 @@ struct State {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: usize,
     idle: usize,
-    /// Threads that are at calls which nobody waits for any longer.
+    /// Threads in calls whose callers gave up.
     held: usize,
     /// Since when nothing does, and when it was looked last.
     silent: Option<Silent>,
 }
 
 impl State {
-    /// Threads but for those that nobody waits for.
+    /// Threads but for those whose callers gave up.
     fn of_use(&self) -> usize {
         self.threads - self.held.min(HELD_MAX)
     }
@@ -107,7 +107,7 @@ impl Signs {
 }
 
 impl Signs {
-    /// Begins the call; false if nobody wants it any more.
+    /// Begins the call; false if its caller is gone.
     fn begin(&self) -> bool {
         self.last_ms.store(self.inner.now_ms(), Ordering::Relaxed);
         let (asked, begun) = (stage::ASKED, stage::BEGUN);
@@ -357,7 +357,7 @@ impl Inner {
         self.wake(&mut state)
     }
 
-    /// A look that nobody waits for. What is held ends the silence by itself when it comes back; but it may have been lost.
+    /// A probe without a caller. A held call ends the silence when it comes back; but it may have been lost.
     fn look_again(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, silent: Silent) {
         let is_time = |looked: Instant| looked.elapsed() >= self.patience;
         let is_full = state.of_use() - state.idle >= THREADS_MAX;
@@ -376,7 +376,7 @@ impl Inner {
         }
     }
 
-    /// Sees that somebody takes what waits.
+    /// Makes sure that a thread takes the waiting calls.
     fn wake(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) -> Result<(), SourceError> {
         if state.waiting.len() <= state.idle || state.of_use() >= THREADS_MAX {
             self.come.notify_one();
@@ -441,7 +441,7 @@ mod tests {
     /// A bound that outlasts the delays of a busy machine.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// A file system that holds whoever asks it, until it is let go.
+    /// A file system that holds its callers until it is let go.
     struct HeldFolder {
         entered: Receiver<()>,
         workers: Workers,
@@ -565,7 +565,7 @@ mod tests {
         assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
     }
 
-    /// Regression: names that held whoever asked for them took all threads, and the whole folder was silent until they came back.
+    /// Regression: names that held their callers took all threads, and the whole folder was silent until they came back.
     #[test]
     fn threads_that_are_held_leave_others_for_the_rest() {
         let held = HeldFolder::new();
@@ -584,7 +584,7 @@ mod tests {
         for one in first {
             assert!(one.join().unwrap().is_err());
         }
-        // The look is held, too: it goes on when somebody comes back.
+        // The probe is held, too: it goes on when a call comes back.
         held.workers.inner.state.lock().silent = None;
         assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
         assert_eq!(held.workers.inner.state.lock().held, THREADS_MAX);
@@ -596,7 +596,7 @@ mod tests {
     #[test]
     fn threads_that_are_held_have_a_bound() {
         let held = HeldFolder::new();
-        // Given up at once: what is counted is who is at it still.
+        // Given up at once: the count is of calls that still run.
         for _ in 0..HELD_MAX + 2 * THREADS_MAX {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_time()
@@ -626,7 +626,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_fails_is_said_and_counts_no_more() {
-        // To tell of a failure may take long.
+        // To report a failure may take long.
         let workers = Workers::with_patience("/srv/data", || (), BOUND);
         let failed = workers.call::<()>(|_| panic!("for the test"));
         let text = failed.unwrap_err().to_string();

@@ -13,7 +13,7 @@ use object_store::client::{
 
 /// Names of one folder; a process takes some 500 bytes for each while it lists them.
 pub const NAMES_MAX: usize = 250_000;
-/// Bytes of one answer that lists names: a WebDAV server tells a folder's all at once, some 700 bytes each.
+/// Bytes of one answer that lists names: a WebDAV server sends a folder's all at once, some 700 bytes each.
 const LIST_BYTES_MAX: usize = 64 << 20;
 /// Lists that a process asks for at a time.
 pub const LISTS_AT_ONCE: usize = 4;

@@ -55,7 +55,7 @@ pub enum Keys {
     /// Nobody has any.
     #[default]
     None,
-    /// The user wants to be nobody.
+    /// Requests are not signed, by the user's choice.
     NotWanted,
     Known {
         id: String,
@@ -63,7 +63,7 @@ pub enum Keys {
         token: Option<String>,
         from: String,
     },
-    /// The library gets them where these variables say.
+    /// The library gets them from where these variables point.
     Elsewhere,
 }
 
@@ -93,7 +93,7 @@ impl Settings {
         })
     }
 
-    /// The credentials that are used, for whoever is told that they do not suffice.
+    /// The credentials in use, for the message that they do not suffice.
     pub fn credentials(&self) -> String {
         match &self.keys {
             Keys::None => "there are no credentials in the environment of this process (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), nor in ~/.aws/credentials, so it was asked without".to_owned(),
@@ -237,7 +237,7 @@ impl Profile {
             Some(path) => Some(PathBuf::from(path)),
             None => of_home(file),
         };
-        // What the file of credentials says comes first.
+        // The file of credentials takes precedence.
         for path in [
             place("AWS_CONFIG_FILE", "config"),
             place("AWS_SHARED_CREDENTIALS_FILE", "credentials"),

@@ -65,7 +65,7 @@ impl Door {
         self.opened.lock().credentials.clone()
     }
 
-    /// The server refused who asked it at that time. Whether there are other credentials by now. Reads files.
+    /// The server refused a request that was made at that time. True if there are other credentials by now. Reads files.
     pub fn is_opened_anew(&self, address: &Address, asked: Instant) -> bool {
         let mut looked = self.looked.lock();
         let keys = {
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that has every file and knows one key. To others it says `refusal`. It ends with the test's process.
+    /// A store that has every file and knows one key. To others it answers `refusal`. It ends with the test's process.
     fn store(key: Arc<Mutex<&'static str>>, refusal: &'static str) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -23,7 +23,7 @@ pub enum Failure {
     NoRanges,
     /// It does not list what it has.
     NoList(String),
-    /// Another status than was hoped for, and how it is said.
+    /// Another status than was hoped for, and its text.
     Status(String, u16),
     Odd(String),
     Late(Duration),
@@ -55,7 +55,7 @@ impl Failure {
         matches!(self, Failure::Denied(_) | Failure::Status(_, 400))
     }
 
-    /// The same for whoever asked.
+    /// The same for the caller.
     pub fn of(self, url: String, path: &str, remote: &Remote) -> SourceError {
         let reason = match self {
             Failure::NotFound => {

@@ -1,7 +1,7 @@
-//! Manifests: text files that say what a web server has, since most cannot say so themselves.
+//! Manifests: text files that list the files of a web server, since most servers cannot.
 //!
 //! A line is a path, relative to the dataset's root, and perhaps, after tabs, the file's size and its ETag; empty lines
-//! and lines that begin with `#` say nothing. What lists a folder with sizes and ETags saves a request for each file.
+//! and lines that begin with `#` are comments. A list with sizes and ETags saves a request for each file.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct Claim {
 /// An entry at a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// A file, and what is said of it.
+    /// A file, and its claim.
     File(Option<Claim>),
     /// A folder.
     Folder,
@@ -45,7 +45,7 @@ impl Manifest {
             let path = words.next().unwrap_or_default();
             let path = path.strip_prefix("./").unwrap_or(path);
             let wrong = |what: &str| format!("its line {} {what}: '{line}'", i + 1);
-            // A page that says, with the status of success, that there is nothing.
+            // A page with the status of success, whose text reports that there is nothing.
             let is_markup = path.starts_with('<');
             if is_markup || !is_plain(path) {
                 return Err(wrong("is no path below the dataset's root"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use staves_memory::Memory;
 use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES};
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
@@ -32,7 +33,7 @@ fn what_was_never_written_reads_as_zeroes_and_takes_no_memory() {
             .all(|b| *b == 0)
     );
     assert!(c.budgets.iter().all(|b| b.taken() <= 2), "{:?}", c.budgets);
-    assert_eq!(c.buckets[0].written_bytes(), CHUNK_BYTES);
+    assert_eq!(Memory::written_bytes(c.buckets[0].member()), CHUNK_BYTES);
 }
 
 #[test]

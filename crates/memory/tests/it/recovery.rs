@@ -47,7 +47,7 @@ fn h6_pages_that_are_asked_for_are_rebuilt_first() {
 
     c.no_parts = false;
     let got = loop {
-        match c.answers.remove(&token) {
+        match c.answered(token) {
             Some(Answer::Value(got)) => break got,
             Some(other) => panic!("a read is answered {other:?}"),
             None if c.deliver_at_most(1) == 0 => c.tick_without_delivery(),
@@ -97,7 +97,7 @@ fn a_retry_after_a_takeover_is_answered_and_not_done_again() {
         assert_eq!(c.run(0, Some(1), &add), Answer::Int(0));
         let lost = c.submit(0, Some(2), &add);
         c.deliver();
-        c.answers.remove(&lost);
+        c.answered(lost);
         c.cut_off = vec![0];
         c.change(&seats);
         c.open();
@@ -162,9 +162,8 @@ fn a_read_of_what_was_never_written_in_a_lost_group_is_told_so() {
     let waits = c.submit(0, None, &read);
     assert!(!c.answers.contains_key(&waits), "it may still be answered");
     c.group.lost = true;
-    c.group.revision = c.group.revision.next();
-    c.announce();
-    let told = c.answers.remove(&waits);
+    c.revise();
+    let told = c.answered(waits);
     assert_eq!(
         told.as_ref().and_then(code),
         Some(ErrorCode::Lost),
@@ -181,12 +180,11 @@ fn a_read_of_what_is_missing_in_a_lost_group_is_told_so() {
     c.deliver();
     assert!(!c.answers.contains_key(&waits));
     c.group.lost = true;
-    c.group.revision = c.group.revision.next();
-    c.announce();
+    c.revise();
     let later = c.submit(0, None, &read);
     c.deliver();
     for token in [waits, later] {
-        let answer = c.answers.remove(&token);
+        let answer = c.answered(token);
         let told = answer.as_ref().and_then(code);
         assert_eq!(told, Some(ErrorCode::Lost), "{answer:?}");
     }
@@ -207,7 +205,7 @@ fn who_waits_for_one_data_bucket_is_not_served_by_another() {
     c.change(&[5, 4, 2, 3]);
     c.open();
     c.ticks(8);
-    let told = c.answers.remove(&waits);
+    let told = c.answered(waits);
     let why = told.as_ref().and_then(code);
     assert_eq!(why, Some(ErrorCode::NotServing), "{told:?}");
     assert_eq!(c.read(0, 0, 5)[..], *b"first");

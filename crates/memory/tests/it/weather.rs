@@ -27,7 +27,8 @@ struct Run {
 impl Run {
     fn write_something(&mut self) {
         let c = &mut self.cluster;
-        let slot = c.random(u64::from(c.group.m)) as u8;
+        let m = c.group.m;
+        let slot = c.random(m.into()) as u8;
         // A few chunks, and words that share pages and that do not.
         let offset = c.random(5) * CHUNK_BYTES + c.random(3) * 4096 + c.random(4) * 8;
         let state = self.words.entry((slot, offset)).or_insert_with(|| State {
@@ -51,7 +52,7 @@ impl Run {
             let Some((token, value)) = state.under_way.take() else {
                 continue;
             };
-            match self.cluster.answers.remove(&token) {
+            match self.cluster.answered(token) {
                 None => state.under_way = Some((token, value)),
                 Some(Answer::Ok) => {
                     state.may_be = vec![value];

@@ -80,7 +80,7 @@ impl<S: Files> Export<S> {
         };
         reply.truncate(at);
         reply.u32(status.0);
-        // Attributes, which need not be told: so many words say that they are not.
+        // Attributes are optional: so many zero words stand for absent ones.
         let untold = match procedure {
             1 => 0,
             3..=6 | 16..=20 => 1,
@@ -181,7 +181,7 @@ impl<S: Files> Export<S> {
         self.may_read(&path, &stat)?;
         let listing = self.list(&path, place)?;
         self.attributes_told(reply, &path, &stat);
-        // Places are good for ever: nothing need tell listings apart.
+        // Places are good for ever: nothing need distinguish listings.
         reply.u64(0);
         let parent = path.parent().unwrap_or(&path);
         let above = (parent != &*path).then(|| self.look_up(parent)).transpose();
@@ -245,7 +245,7 @@ impl<S: Files> Export<S> {
             reply.u32(size);
         }
         reply.u64(i64::MAX as u64);
-        // Times are told to the nanosecond.
+        // Times are exact to the nanosecond.
         reply.u32(0);
         reply.u32(1);
         let (links, alike) = (0x2, 0x8);
@@ -300,7 +300,7 @@ impl<S: Files> Export<S> {
         let at = reply.len();
         let answered = match procedure {
             1 => self.first_handle(args, reply),
-            // Who has mounted: nobody keeps count.
+            // The list of mounts: it is not kept.
             2 => {
                 reply.u32(0);
                 Ok(())
@@ -349,7 +349,7 @@ impl<S: Files> Export<S> {
         }
         reply.u32(0);
         reply.string(self.handle(&path, &stat).as_bytes());
-        // Who calls may say who he is, or not: nobody checks it.
+        // The caller's identity is optional: nothing checks it.
         let (by_name, unnamed) = (1, 0);
         for word in [2, by_name, unnamed] {
             reply.u32(word);

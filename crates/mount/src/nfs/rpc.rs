@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::xdr::{Args, Garbage, Reply};
 
-/// Most bytes of a call. A client that writes more than we say that we take is cut off.
+/// Most bytes of a call. A client that writes more than our stated maximum is cut off.
 pub const CALL_BYTES_MAX: usize = 128 << 10;
 /// Longest credentials, by the protocol.
 const AUTH_BYTES_MAX: usize = 400;
@@ -64,7 +64,7 @@ impl Call {
             version: args.u32()?,
             procedure: args.u32()?,
         };
-        // Who calls, and how that is proved: whoever reaches the port may read.
+        // The caller and its proof: any client that reaches the port may read.
         for _ in 0..2 {
             args.u32()?;
             args.bytes(AUTH_BYTES_MAX)?;

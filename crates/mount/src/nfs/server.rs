@@ -114,7 +114,7 @@ impl<S: Files> Server<S> {
             }
         }
         all.push(connection);
-        // Whoever came in while it ended.
+        // Connections that came in while it ended.
         if self.over.load(Ordering::Relaxed) {
             all.iter().for_each(|c| c.close());
         }

@@ -1,6 +1,6 @@
 //! The encoding of NFS's messages (RFC 4506): words of four bytes, the high one first; strings are filled up to whole words.
 
-/// Arguments that end too early, or that say more than may be said.
+/// Arguments that end too early, or exceed a bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Garbage;
 

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use staves_model::{ClientId, ClusterId, Incarnation, NodeId};
+use staves_model::{ClientId, ClusterId, Incarnation, NodeId, ServiceId};
 use staves_net::{Connection, Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 pub use staves_testkit::{block_on, wait_until_async};
 use staves_wire::admin::StatusAnswer;
-use staves_wire::cache::{CacheRequest, PoolRef};
 use staves_wire::directory::GetMap;
 use staves_wire::group::GroupEnvelope;
+use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 pub const CLUSTER: ClusterId = ClusterId(0xC1);
@@ -19,7 +19,7 @@ pub const CLUSTER: ClusterId = ClusterId(0xC1);
 /// Answers:
 /// `GetMap` with `wait_ms` n: a status of that many bytes, in turn; n = 1: keeps the reply;
 /// n = 2: drops the reply; n = 3: answers all that it kept, the last first, then this.
-/// `Cache` of client n: a status of that many bytes.
+/// `Service` of client n: a status of that many bytes.
 #[derive(Clone, Default)]
 pub struct Script {
     pub kept: Arc<Mutex<Vec<Reply>>>,
@@ -41,10 +41,11 @@ pub fn ask(n: u32) -> Message {
     })
 }
 
-/// A cache request that is answered by so many bytes.
+/// A request to the cache that is answered by so many bytes.
 pub fn ask_cache(len: u64) -> Message {
-    Message::Cache(CacheRequest {
+    Message::Service(ServiceRequest {
         revision: Default::default(),
+        service: ServiceId::CACHE,
         pool: PoolRef::Name("cache".to_owned()),
         client: ClientId(len),
         floor: 1,
@@ -67,7 +68,7 @@ impl Handler for Script {
     fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
         let n = match request {
             Message::GetMap(GetMap { wait_ms, .. }) => wait_ms,
-            Message::Cache(request) => return reply.send(&status(request.client.0 as usize)),
+            Message::Service(request) => return reply.send(&status(request.client.0 as usize)),
             Message::Propose(propose) => return reply.send(&status(propose.change.len())),
             _ => return reply.error(ErrorCode::Unsupported, "not in the script"),
         };
@@ -121,11 +122,14 @@ pub fn within(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
+/// The most that a slowed relay catches up.
+const LAG_MAX: Duration = Duration::from_millis(700);
+
 /// A cable between client and server that can be cut without either noticing.
 pub struct Relay {
     pub addr: String,
     frozen: Arc<std::sync::atomic::AtomicBool>,
-    pause_ms: Arc<std::sync::atomic::AtomicU64>,
+    pause_us: Arc<std::sync::atomic::AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -139,8 +143,8 @@ impl Relay {
         let addr = listener.local_addr().expect("its address").to_string();
         let frozen = Arc::new(AtomicBool::new(false));
         let cut = frozen.clone();
-        let pause_ms = Arc::new(AtomicU64::new(0));
-        let slow = pause_ms.clone();
+        let pause_us = Arc::new(AtomicU64::new(0));
+        let slow = pause_us.clone();
         let task = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let far = tokio::net::TcpStream::connect(&to)
@@ -152,6 +156,7 @@ impl Relay {
                     let (cut, slow) = (cut.clone(), slow.clone());
                     tokio::spawn(async move {
                         let mut bytes = vec![0; 65536];
+                        let mut due = Instant::now();
                         loop {
                             let Ok(n @ 1..) = from.read(&mut bytes).await else {
                                 return;
@@ -159,10 +164,10 @@ impl Relay {
                             while cut.load(Ordering::Relaxed) {
                                 tokio::time::sleep(Duration::from_millis(5)).await;
                             }
-                            let pause = slow.load(Ordering::Relaxed);
-                            if pause > 0 {
-                                tokio::time::sleep(Duration::from_millis(pause)).await;
-                            }
+                            let per_64_kib = Duration::from_micros(slow.load(Ordering::Relaxed));
+                            due = due.max(Instant::now() - LAG_MAX);
+                            due += per_64_kib.mul_f64(n as f64 / 65536.0);
+                            tokio::time::sleep_until(due.into()).await;
                             if into.write_all(&bytes[..n]).await.is_err() {
                                 return;
                             }
@@ -174,15 +179,17 @@ impl Relay {
         Relay {
             addr,
             frozen,
-            pause_ms,
+            pause_us,
             task,
         }
     }
 
-    /// Rests so long for each 64 KiB.
-    pub fn slow_down(&self, pause_ms: u64) {
-        self.pause_ms
-            .store(pause_ms, std::sync::atomic::Ordering::Relaxed);
+    /// Takes so long for each 64 KiB on average: what a busy machine delays is caught up.
+    pub fn slow_down(&self, per_64_kib: Duration) {
+        self.pause_us.store(
+            per_64_kib.as_micros() as u64,
+            std::sync::atomic::Ordering::Relaxed,
+        );
     }
 
     pub fn freeze(&self) {

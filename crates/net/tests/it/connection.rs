@@ -127,7 +127,7 @@ fn a_large_answer_is_waited_for_while_it_comes() {
         let (_server, _, addr) = server(Options::default()).await;
         let relay = Relay::start(addr).await;
         let connection = client(&relay.addr, Options::default()).await;
-        relay.slow_down(5);
+        relay.slow_down(Duration::from_millis(7));
         let started = Instant::now();
         let answer = connection.call(&ask_cache(24 << 20), within(1500)).await;
         assert_eq!(answer.expect("it comes"), status(24 << 20));

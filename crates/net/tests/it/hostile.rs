@@ -129,7 +129,7 @@ fn what_cannot_be_understood_is_refused_and_the_connection_goes_on() {
         };
         raw.bytes(&header(250, b"").encode()).await;
         assert_eq!(raw.hear_error().await, (42, ErrorCode::Unsupported));
-        raw.bytes(&header(Opcode::Cache as u8, b"abc").encode())
+        raw.bytes(&header(Opcode::Service as u8, b"abc").encode())
             .await;
         raw.bytes(b"abc").await;
         assert_eq!(raw.hear_error().await, (42, ErrorCode::Malformed));

@@ -6,11 +6,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use staves_model::{ClientId, HashSlot, PoolId, Revision};
+use staves_model::{ClientId, PoolId, Revision, ServiceId};
 use staves_net::{Connection, Identity, Options};
-use staves_wire::cache::{CacheOp, CacheRequest, Condition, OwnedOp, PoolRef};
-use staves_wire::frame::{self, Envelope, FRAME_BODY_MAX, HEADER_BYTES, Header, Limits};
+use staves_wire::cache::{Condition, OwnedOp};
+use staves_wire::frame::{
+    self, Envelope, FRAME_BODY_MAX, HEADER_BYTES, Header, Limits, VERSION_MAX,
+};
 use staves_wire::hello::Welcome;
+use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{Message, Opcode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -45,7 +48,7 @@ impl Stalled {
             cluster: CLUSTER,
             node: who(1).node,
             incarnation: who(1).incarnation,
-            version: 1,
+            version: VERSION_MAX,
             features: 0,
             message_bytes_max: Limits::default().message_bytes_max as u64,
             in_flight_max: 100,
@@ -89,18 +92,15 @@ fn set(bytes: usize) -> Message {
         condition: Condition::Always,
         get_old: false,
     };
-    Message::Cache(CacheRequest {
+    Message::Service(ServiceRequest {
         revision: Revision(1),
+        service: ServiceId::CACHE,
         pool: PoolRef::Id(PoolId(1)),
         client: ClientId(1),
         floor: 1,
         retry: false,
         forwarded: false,
-        ops: vec![CacheOp {
-            number: 1,
-            slot: HashSlot(0),
-            op,
-        }],
+        ops: vec![op.numbered(1)],
     })
 }
 
@@ -128,7 +128,7 @@ fn a_small_message_overtakes_a_large_one() {
         assert!(begins(large.as_mut()).await);
         // Some of the large one has left, and the rest of it is more than the kernel takes.
         let (first, _) = stalled.frame().await;
-        assert_eq!(first.opcode, Opcode::Cache as u8);
+        assert_eq!(first.opcode, Opcode::Service as u8);
         let small = ask(1);
         let mut small = pin!(client.call(&small, within(60_000)));
         assert!(begins(small.as_mut()).await);

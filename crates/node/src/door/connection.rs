@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
-use staves_cache::{AnswerRef, Refused};
 use staves_model::Time;
+use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
-use staves_wire::cache::{Answer, Op};
+use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -19,8 +20,7 @@ use tokio::sync::watch;
 use super::Phase;
 use super::detour::{Detour, Wanted};
 use super::mailbox::{Letter, Mailbox};
-
-use crate::host::{Cell, Naming, Routes, Submitted, Waiter};
+use crate::host::{Cell, Routes, Waiter};
 use crate::node::Running;
 use staves_resp::{
     After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, PartialReply,
@@ -356,12 +356,7 @@ impl Desk {
             return self.places.settle(place, part, answer);
         }
         let bucket = self.bucket_of(&op.as_op());
-        let wanted = Wanted {
-            bucket: bucket.unwrap_or(0),
-            op,
-            request,
-            deadline,
-        };
+        let wanted = Wanted::new(bucket.unwrap_or(0), &op.as_op(), request, deadline);
         self.detoured(place, part, wanted);
     }
 
@@ -560,12 +555,7 @@ impl Desk {
         if self.mailbox.disturbed() {
             self.take_mail();
         }
-        let wanted = Wanted {
-            bucket,
-            op: op.to_owned(),
-            request: None,
-            deadline: self.deadline,
-        };
+        let wanted = Wanted::new(bucket, op, None, self.deadline);
         self.detoured(place, part, wanted);
     }
 
@@ -585,7 +575,7 @@ impl Desk {
         }
         if self.running.redirect == Redirect::Moved {
             let host = &self.running.host;
-            let keys = host.figures_of(self.routes.door).keys;
+            let keys = host.figures_of(self.routes.door).counter("cache_keys");
             return self.places.tail(&mut self.output).integer(keys as i64);
         }
         let place = self.places.next();
@@ -694,7 +684,6 @@ fn try_here<R>(
         }
         state.submit(
             now,
-            Naming::Lane,
             deadline,
             op,
             give,
@@ -711,9 +700,9 @@ fn try_here<R>(
         touched.push(cell.clone());
     }
     match submitted {
-        Submitted::Given(given) => Tried::Given(given),
-        Submitted::Waits => Tried::Waits,
-        Submitted::Refused(_) => Tried::Elsewhere(bucket),
+        Ok(Some(given)) => Tried::Given(given),
+        Ok(None) => Tried::Waits,
+        Err(_) => Tried::Elsewhere(bucket),
     }
 }
 
@@ -788,12 +777,7 @@ mod tests {
             letter(1, Err(Refused::Interrupted), Some(number(12))),
         ];
         for (place, request) in [(2, Some(number(13))), (3, None)] {
-            let wanted = Wanted {
-                bucket: 4,
-                op: op(),
-                request,
-                deadline: Time(5),
-            };
+            let wanted = Wanted::new(4, &op().as_op(), request, Time(5));
             detour.push(place, 0, wanted);
         }
         let mut given_up = Vec::new();

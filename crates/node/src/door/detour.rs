@@ -10,11 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use staves_client::turn::ServiceOp;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClientId, PoolId, Time};
+use staves_model::{ClientId, PoolId, ServiceId, Time};
 use staves_wire::ErrorCode;
-use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 
 use super::mailbox::{Letter, Mailbox};
 use crate::forward::resume;
@@ -27,10 +29,33 @@ const BATCH_OPS_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) bucket: u32,
-    pub(super) op: OwnedOp,
+    pub(super) op: ServiceOp,
     /// The number under which it may have taken effect already.
     pub(super) request: Option<RequestId>,
     pub(super) deadline: Time,
+}
+
+impl Wanted {
+    /// An operation that sets out, under the number that it may have had already.
+    pub(super) fn new(
+        bucket: u32,
+        op: &Op<'_>,
+        request: Option<RequestId>,
+        deadline: Time,
+    ) -> Wanted {
+        let op = ServiceOp {
+            to: Address::Slot(op.slot()),
+            body: op.to_body(),
+            is_write: op.is_write(),
+            answer_bytes: 0,
+        };
+        Wanted {
+            bucket,
+            op,
+            request,
+            deadline,
+        }
+    }
 }
 
 /// An operation that came back.
@@ -151,7 +176,7 @@ type Home = (u64, u32, u32);
 /// with other buckets.
 type Lane = (u32, ClientId);
 /// An operation that may have been done under this number.
-type Begun = (Home, OwnedOp, RequestId);
+type Begun = (Home, ServiceOp, RequestId);
 
 async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>) -> Vec<Detoured> {
     let now = host.clock.now();
@@ -159,7 +184,7 @@ async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>
     let deadline = Instant::now() + latest.unwrap_or(now).since(now);
     let mut came_back = Vec::with_capacity(batch.len());
     let mut numbered: BTreeMap<Lane, Vec<Begun>> = BTreeMap::new();
-    let mut fresh: Vec<(Home, OwnedOp)> = Vec::new();
+    let mut fresh: Vec<(Home, ServiceOp)> = Vec::new();
     for ((place, part), wanted) in batch {
         let home = (place, part, wanted.bucket);
         match wanted
@@ -181,13 +206,13 @@ async fn travel(host: &Arc<Host>, pool: PoolId, batch: Vec<((u64, u32), Wanted)>
     for ((bucket, _), ops) in numbered {
         came_back.extend(take_up(host, pool, bucket, ops, deadline).await);
     }
-    let (homes, ops): (Vec<Home>, Vec<OwnedOp>) = fresh.into_iter().unzip();
+    let (homes, ops): (Vec<Home>, Vec<ServiceOp>) = fresh.into_iter().unzip();
     if ops.is_empty() {
         return came_back;
     }
     let answers = host
         .router()
-        .execute(&PoolRef::Id(pool), ops, deadline)
+        .execute(ServiceId::CACHE, &PoolRef::Id(pool), ops, deadline)
         .await
         .unwrap_or_else(|error| vec![Answer::error(error.code(), error.to_string()); homes.len()]);
     came_back.extend(homes.into_iter().zip(answers).map(|(h, a)| back(h, a)));
@@ -219,14 +244,15 @@ async fn take_up(
     let mut wanted = Vec::new();
     for (home, op, request) in ops {
         homes.push((home, request));
-        wanted.push(CacheOp {
+        wanted.push(NumberedOp {
             number: request.number,
-            slot: op.as_op().slot(),
-            op,
+            to: op.to,
+            body: op.body,
         });
     }
-    let request = CacheRequest {
+    let request = ServiceRequest {
         revision: routes.map.revision,
+        service: ServiceId::CACHE,
         pool: PoolRef::Id(pool),
         client,
         floor,
@@ -259,12 +285,7 @@ mod tests {
     use super::*;
 
     fn wanted(bucket: u32) -> Wanted {
-        Wanted {
-            bucket,
-            op: OwnedOp::Get { key: "k".into() },
-            request: None,
-            deadline: Time(1),
-        }
+        Wanted::new(bucket, &Op::Get { key: b"k" }, None, Time(1))
     }
 
     /// SET a 1 waits here for the copies; SET a 2 was refused, for the bucket was busy. Should a takeover

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use staves_cache::Refused;
+use staves_service::Refused;
 use staves_wire::cache::Answer;
 use staves_wire::group::RequestId;
 use tokio::sync::Notify;

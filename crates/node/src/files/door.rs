@@ -1,4 +1,4 @@
-//! Gives this node's blocks to mounts on its own machine, and hears what they read.
+//! Gives this node's blocks to mounts on its own machine, and records their reads.
 
 use std::os::unix::net::UnixStream as Stream;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::{Files, FilesPool};
 
-/// Entries that are heard of at once.
+/// Entries of reads that are received at once.
 const HEARD: usize = 4096;
 /// Most mounts at a time.
 const MOUNTS_MAX: usize = 64;

@@ -1,9 +1,9 @@
-//! Has other nodes fetch what this one cannot: a source may be reached from some machines alone, or with credentials that some
-//! nodes have.
+//! Has other nodes fetch bytes that this one cannot: some machines alone may reach a source, or some nodes alone may have
+//! its credentials.
 //!
-//! Whoever holds the bucket too may have the bytes; else a node that reaches the source reads them there, and gives them to the
-//! bucket's holders as it does with all that it fetches (`files/fetch.rs`). It alone knows whether they may be kept: so
-//! what it answers is thrown away, and what it gives is waited for.
+//! Another holder of the bucket may have the bytes; else a node that reaches the source reads them there, and passes them on to the
+//! bucket's holders as all that it fetches (`files/fetch.rs`). It alone knows whether they may be kept: so
+//! its answer is dropped, and this node waits for the bytes that it passes on.
 
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,9 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(super) enum Helped {
     /// Somebody had it, or fetched it: it is there, if there was room.
     Fetched,
-    /// Nobody did who was asked.
+    /// No node that was asked did.
     Not,
-    /// There is nobody to ask.
+    /// There is no node to ask.
     Alone,
 }
 

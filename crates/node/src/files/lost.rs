@@ -1,4 +1,4 @@
-//! The home's part in fetching again what a node had that is gone: it says what it has not, and fetches that. It does so behind all
+//! The home's part in recovery after the end of a node: it reports the parts that it lacks, and fetches them. It does so behind all
 //! readers, each stretch in its turn with them, so that nothing is read twice; and only where there is room beside the last copies
 //! of other blocks, which it never evicts for it.
 

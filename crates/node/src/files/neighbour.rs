@@ -1,9 +1,9 @@
-//! Remembers what another node has, so that it can be fetched again when that node is lost.
+//! Remembers the blocks of another node, so that they can be fetched again when that node is lost.
 //!
-//! Each node asks the one before it, in the circle of the ids of those that are up, which of its blocks changed since it
-//! asked last: all of them at first, page by page, and then few. When the map says that this life of that node is
-//! over, what it had goes to `files/recovery.rs`. Nobody has to be told that anybody remembers; two that die
-//! together take with them what they remembered, and what they had is fetched when it is asked for.
+//! Each node asks the one before it, in the circle of the ids of the nodes that are up, which of its blocks changed since it
+//! asked last: all of them at first, page by page, and then few. When the map ends this life of that node,
+//! the record goes to `files/recovery.rs`. The other nodes need not know the rememberer; two that die
+//! together take their records with them, and their blocks are fetched when they are asked for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(asked(&list), (20, 0));
     }
 
-    /// Nothing that a node says takes more memory than is meant for it, or keeps the asker asking.
+    /// Nothing in a node's answer takes more memory than is meant for it, or keeps the asker asking.
     #[test]
     fn a_node_that_lies_takes_no_more_than_its_share() {
         let mut list = list();
@@ -284,7 +284,7 @@ mod tests {
         list.since = 8;
         assert!(list.learn(&answer(7, CHECKED_ALL, vec![change(1, 1, 1)]), 10));
         assert_eq!((list.blocks.len(), list.since), (0, 0));
-        // Another life says nothing about this one.
+        // Another life is no evidence about this one.
         let mut other = answer(9, CHECKED_ALL, vec![change(1, 1, 1)]);
         other.incarnation = Incarnation(6);
         assert!(!list.learn(&other, 10) && list.blocks.is_empty());

@@ -1,6 +1,6 @@
-//! Keeps pinned files in memory: the home of each of their buckets fetches what is missing, and does not evict it. So they
+//! Keeps pinned files in memory: the home of each of their buckets fetches missing blocks, and does not evict them. So they
 //! come back when a node dies, a block is damaged, or buckets move. A home that does not reach the source has another node fetch
-//! for it (`files/helpers.rs`). What cannot be had is tried again, ever more seldom, and people are told why it is not there.
+//! for it (`files/helpers.rs`). A failed fetch is tried again, ever more seldom, and status reports the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ const LOOKS_MAX: usize = 16 << 10;
 const REST: Duration = Duration::from_secs(5);
 /// Longest that it is.
 const REST_MAX: Duration = Duration::from_secs(80);
-/// Files of which a node says why it has not all.
+/// The most files whose missing blocks a node explains.
 pub(super) const LACKING_MAX: usize = 8;
-/// Longest text that says so, in characters.
+/// The longest text of such an explanation, in characters.
 const WHY_MAX: usize = 300;
 /// The bound on a stretch.
 const FETCH: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// Takes over what the map says. Whether anything is other than before.
+    /// Takes the pins of the map over. True if anything changed.
     pub(super) fn follow(&mut self, holdings: &Holdings) -> bool {
         if self.pins == holdings.pins {
             return false;
@@ -91,11 +91,11 @@ pub(super) fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
 
 /// The progress through the pinned files of one pool.
 #[derive(Default)]
-struct Walk {
+struct PinPass {
     /// The next stretch of which file.
     at: (usize, u64),
     stuck: BTreeMap<FileId, Stuck>,
-    /// The node that lately fetched bytes that this one could not.
+    /// The node that fetched last for this one.
     helper: NodeId,
 }
 
@@ -109,7 +109,7 @@ struct Stuck {
     why: String,
 }
 
-impl Walk {
+impl PinPass {
     fn is_left_alone(&self, id: FileId) -> bool {
         let stuck = self.stuck.get(&id);
         stuck.is_some_and(|stuck| Instant::now() < stuck.until)
@@ -147,7 +147,7 @@ pub(super) async fn run(files: Arc<Files>) {
         let pools = files.pools();
         walks.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
-            let walk: &mut Walk = walks.entry(pool.id).or_default();
+            let walk: &mut PinPass = walks.entry(pool.id).or_default();
             look(&files, &pool, walk).await;
             let mut pinned = pool.pinned.lock();
             walk.stuck.retain(|id, _| pinned.has(*id));
@@ -158,7 +158,7 @@ pub(super) async fn run(files: Arc<Files>) {
 }
 
 /// Goes on through the pinned files, once round at most.
-async fn look(files: &Files, pool: &FilesPool, walk: &mut Walk) {
+async fn look(files: &Files, pool: &FilesPool, walk: &mut PinPass) {
     let all = pool.pinned.lock().files.clone();
     let stretches = |file: &FileVersion| file.size.div_ceil(STRETCH_BYTES);
     let sum: u64 = all.iter().map(|(_, file)| stretches(file)).sum();
@@ -269,7 +269,7 @@ async fn fetch(
 /// that is all.
 fn pin_listed(pool: &FilesPool, id: FileId, file: &FileVersion, stretch: u64) -> bool {
     let whole = pin(pool, id, file, stretch, true);
-    // Whoever unpins changes the list first, and then lets go of what is pinned.
+    // An unpin changes the list first, and then releases what is pinned.
     if !pool.pinned.lock().has(id) {
         pin(pool, id, file, stretch, false);
     }

@@ -1,13 +1,14 @@
-//! The rest of a block behind a miss: what a reader who goes on will ask for next, fetched while nobody waits for it.
+//! Readahead within a block: the parts behind a miss, which a reader in order will ask for next, fetched while no reader
+//! waits for them.
 //!
-//! **Path of the data.** A miss is fetched from the source as it was asked for, in whole parts, and then told here
-//! ([`BlockReadahead::missed`]). If the reader seems to go on in order, the block waits in a short line; a worker fetches what is
-//! missing of it and keeps it. A read of what was fetched so is told as well ([`BlockReadahead::read`]): it paid.
+//! **Path of the data.** A miss is fetched from the source as it was asked for, in whole parts, and then reported here
+//! ([`BlockReadahead::missed`]). If the reader seems to go on in order, the block waits in a short queue; a worker fetches its
+//! missing parts and keeps them. A read of such parts is reported as well ([`BlockReadahead::read`]): it adds credit.
 //!
-//! **Promise.** Of no file more than [`AMPLIFICATION`] times what was asked for is fetched, as far as that is ours to
-//! decide: parts are whole. So each file has an budget. A miss pays in what it may cost and takes out what it did; only what is
-//! left is spent on rests. One who jumps about at random never has much; one who goes through the file pays
-//! with every read of what was fetched ahead of it, and soon gets each block whole.
+//! **Promise.** At most [`AMPLIFICATION`] times the bytes that were asked for are fetched of a file, as far as that is ours to
+//! decide: parts are whole. So each file has a budget. A miss credits the bytes it may cost and is charged those it did cost; only
+//! the difference is spent on readahead. A reader that jumps about at random never has much; one that reads in order adds
+//! credit with every read of parts that were fetched ahead, and soon gets each block whole.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,27 +27,27 @@ use super::{Files, FilesPool, STRETCH_BYTES};
 
 /// The most bytes that are fetched for each byte that is asked for.
 pub(super) const AMPLIFICATION: u64 = 4;
-/// Most that an budget holds: reads long ago are no reason to fetch without end now.
+/// The most credit of a budget, in bytes: old reads are no reason to fetch without end now.
 const CREDIT_MAX: u64 = 4 << 20;
-/// Files with an budget; when there are more, one is forgotten and begins anew.
+/// The most files with a budget; beyond, one is forgotten and begins anew.
 const FILES_MAX: usize = 256;
-/// Blocks of a file of which it is known what was fetched ahead; the oldest is forgotten.
+/// The most blocks of a file whose fetched-ahead parts are recorded; the oldest is forgotten.
 const AHEAD_MAX: usize = 64;
-/// Blocks that wait for their rest; the oldest is given up.
+/// The most blocks that wait for readahead; the oldest is dropped.
 const WAITING_MAX: usize = 64;
-/// Rests that a node fetches at a time.
+/// The most readaheads that a node fetches at a time.
 const AT_ONCE: usize = 2;
-/// With more readers than this at the source, or waiting for it, rests are given up.
+/// With more readers than this at the source, or waiting for it, readaheads are dropped.
 const READERS_MAX: usize = 8;
-/// Parts that somebody has read in order before the rest of a block is fetched for him: 128 KiB. Who reads 64 KiB and jumps (tools
-/// that fetch regions of a genome do) is not charged for what he will not read.
+/// The parts that a reader must read in order before the rest of a block is fetched for it: 128 KiB. A reader of 64 KiB that jumps
+/// (tools that fetch regions of a genome do) is not charged for parts that it will not read.
 const RUN_MIN: u32 = (128 << 10) / PART_BYTES as u32;
 /// A readahead that waited so long is dropped.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// The bound on a source's answer for a readahead.
 const FETCH: Duration = Duration::from_secs(10);
 
-/// A block whose rest may be fetched.
+/// A block whose missing parts may be fetched ahead.
 pub(super) struct ReadaheadRequest {
     pool: PoolId,
     block: u32,
@@ -78,22 +79,22 @@ impl ReadaheadRequest {
 /// The readahead of a node.
 #[derive(Default)]
 pub(super) struct BlockReadahead {
-    state: Mutex<State>,
+    state: Mutex<ReadaheadState>,
     more: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct ReadaheadState {
     budgets: BTreeMap<FileId, ReadaheadBudget>,
     waiting: VecDeque<ReadaheadRequest>,
 }
 
-/// One file's.
+/// The budget of one file.
 #[derive(Default)]
 struct ReadaheadBudget {
-    /// Bytes that may be fetched ahead.
+    /// The bytes that may be fetched ahead.
     credit: u64,
-    /// By block: parts that were fetched ahead and not read yet.
+    /// The parts that were fetched ahead and not read yet, by block.
     ahead: VecDeque<(u32, u32)>,
 }
 
@@ -102,7 +103,7 @@ impl ReadaheadBudget {
         self.credit = (self.credit + bytes).min(CREDIT_MAX);
     }
 
-    /// Readers asked for so many bytes that were not there, and so many were fetched for them.
+    /// Records a miss: readers asked for `asked` bytes, and `fetched` were fetched for them.
     fn missed(&mut self, asked: u64, fetched: u64) {
         self.credit((asked * AMPLIFICATION).saturating_sub(fetched));
     }
@@ -121,8 +122,8 @@ impl ReadaheadBudget {
         self.ahead.push_back((block, parts));
     }
 
-    /// So many bytes of these parts were read: parts that had been fetched ahead pay for more, each once, and never for
-    /// more than was read of them.
+    /// Records a read of these parts: parts that had been fetched ahead add credit, each once, and never more
+    /// than was read of them.
     fn read(&mut self, block: u32, parts: u32, bytes: u64) {
         let mut paid = 0;
         for (_, left) in self.ahead.iter_mut().filter(|(b, _)| *b == block) {
@@ -134,7 +135,7 @@ impl ReadaheadBudget {
     }
 }
 
-impl State {
+impl ReadaheadState {
     fn budget(&mut self, file: FileId) -> &mut ReadaheadBudget {
         if self.budgets.len() >= FILES_MAX && !self.budgets.contains_key(&file) {
             self.budgets.pop_first(); // digests: as good as by lot
@@ -144,7 +145,7 @@ impl State {
 }
 
 impl BlockReadahead {
-    /// A miss was fetched. If its reader seems to go on in order, the rest of its last block is `wanted`.
+    /// Records a fetched miss. If its reader seems to go on in order, `wanted` is the readahead of its last block.
     pub(super) fn missed(
         &self,
         file: FileId,
@@ -169,7 +170,7 @@ impl BlockReadahead {
         self.more.notify_one();
     }
 
-    /// Bytes were read from memory, all within one stretch.
+    /// Records a read from memory, all within one stretch.
     pub(super) fn read(&self, file: FileId, from: u64, len: u64) {
         let mut state = self.state.lock();
         let Some(budget) = state.budgets.get_mut(&file) else {
@@ -183,14 +184,14 @@ impl BlockReadahead {
         }
     }
 
-    /// The newest that waits, and is not too old.
+    /// The newest request that waits and is not too old.
     fn next(&self) -> Option<ReadaheadRequest> {
         let mut state = self.state.lock();
         state.waiting.retain(|w| w.since.elapsed() < AGE_MAX);
         state.waiting.pop_back()
     }
 
-    /// The file has another version by now.
+    /// Forgets a file, which has another version by now.
     fn forget(&self, file: FileId) {
         let mut state = self.state.lock();
         state.budgets.remove(&file);
@@ -198,7 +199,7 @@ impl BlockReadahead {
     }
 }
 
-/// Fetches rests, until the task is aborted.
+/// Fetches readaheads, until the task is aborted.
 pub(super) async fn run(files: Arc<Files>) {
     let mut tasks = tokio::task::JoinSet::new();
     loop {
@@ -228,7 +229,7 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: ReadaheadRequest) {
     let (file, size) = (wanted.file, wanted.version.size);
     let start = u64::from(wanted.block) * BLOCK_BYTES as u64;
     let line = pool.flights.line_up((file, start / STRETCH_BYTES), false);
-    // Whoever has it may wait for the source.
+    // A reader of it may wait for the source.
     let Ok(_turn) = tokio::time::timeout(FETCH, line.turn()).await else {
         return;
     };
@@ -390,7 +391,7 @@ mod tests {
         assert!(whole >= 38, "{whole} of 40 came whole after one miss");
     }
 
-    /// Reads that find what was asked for by others earn nothing; nor do those that find the same twice.
+    /// Reads of parts that others asked for add no credit; nor do those that find the same twice.
     #[test]
     fn only_what_was_fetched_ahead_pays_and_once() {
         let mut budget = ReadaheadBudget::default();

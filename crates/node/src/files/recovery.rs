@@ -1,12 +1,13 @@
-//! Fetches again what only a node had that is gone: the part of the neighbour that remembers (`files/neighbour.rs`).
+//! Recovery after the end of a node: fetches again the parts that only it had. Runs at the neighbour that remembers them
+//! (`files/neighbour.rs`).
 //!
-//! **Path.** A [`Loss`] waits here until its turn. Each stretch's present home is asked which of the lost parts it has not
-//! (a copy elsewhere, a drain or a reader may have seen to them). For what is left, the names of the pool's
-//! datasets are gone through once (`files/names.rs`), and the home is told each version by name, so that it can fetch the
+//! **Path.** A [`Loss`] waits here until its turn. Each stretch's present home reports which of the lost parts it lacks
+//! (a copy elsewhere, a drain or a reader may have restored them). For the missing ones, the names of the pool's
+//! datasets are listed once (`files/names.rs`), and the home is sent the name of each version, so that it can fetch the
 //! parts (`files/lost.rs`). No bytes come by here.
 //!
-//! **Bounds.** One loss at a time, and a few stretches of it; a home that has readers at the source is asked again later; where
-//! nothing comes in for long (no home, no room, no source), all that is left is left to whoever asks for it.
+//! **Bounds.** One loss at a time, and a few stretches of it. A home that has readers at the source is asked again later. After
+//! many stretches without success (no home, no room, no source), the others are left to their readers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,20 +29,20 @@ use super::names::Names;
 use super::{Files, STRETCH_BYTES, bucket_of};
 use crate::status::AgainFacts;
 
-/// Losses that wait; what comes on top is left to readers.
+/// The most losses that wait; further ones are left to readers.
 const LOSSES_MAX: usize = 16;
-/// Stretches that are asked for at a time.
+/// The most stretches that are asked for at a time.
 const AT_ONCE: usize = 4;
 /// The bound on one request to a home.
 const ASK: Duration = Duration::from_secs(15);
 /// The time for tries of one stretch, while its home is busy, or there is none yet.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
-/// After so many stretches in a row of which nothing came, the rest is given up.
+/// After so many fruitless stretches in a row, recovery is given up.
 const FRUITLESS_MAX: usize = 64;
 
-/// By version and stretch: a bit for each part.
+/// Parts by version and stretch: a bit for each.
 pub(super) type Parts = BTreeMap<(FileId, u32), u128>;
 
 /// The blocks of a node whose life is over.
@@ -57,7 +58,7 @@ pub(super) struct LossRecovery {
     waiting: Mutex<VecDeque<Loss>>,
     more: Notify,
     now: Mutex<Option<Arc<Progress>>>,
-    /// Losses that were seen to, ever.
+    /// The number of losses that were recovered from.
     ended: AtomicU64,
 }
 
@@ -68,7 +69,7 @@ struct Progress {
 }
 
 impl LossRecovery {
-    /// A node is gone.
+    /// Queues the loss of a node.
     pub(super) fn lost(&self, loss: Loss) {
         if loss.parts.is_empty() {
             return;
@@ -99,7 +100,7 @@ impl LossRecovery {
     }
 }
 
-/// Fetches what was lost, until the task is aborted.
+/// Recovers from one loss after the other, until the task is aborted.
 pub(super) async fn run(files: Arc<Files>) {
     loop {
         let next = files.recovery.waiting.lock().pop_front();
@@ -159,7 +160,7 @@ async fn fetch(files: &Arc<Files>, pool: PoolId, mut missing: Parts, progress: &
         let Some(source) = files.source(pool, &dataset.name) else {
             continue;
         };
-        // What this one's homes do not reach says nothing of the next.
+        // A source that this pool's homes do not reach is no evidence about the next pool.
         tries.fruitless = 0;
         let mut names = Names::walk(source, dataset.name.clone(), wanted.clone());
         while let Some((file, version)) = names.next().await {
@@ -192,11 +193,11 @@ fn bytes_of<'a>(parts: impl Iterator<Item = &'a u128>) -> u64 {
     u64::from(parts) * PART_BYTES as u64
 }
 
-/// Stretches that homes are asked for, a few at a time.
+/// The requests to homes, a few at a time.
 struct Tries<'a> {
     files: &'a Arc<Files>,
     pool: PoolId,
-    tasks: JoinSet<Tried>,
+    tasks: JoinSet<StretchReply>,
     /// The parts that homes lack.
     missing: Parts,
     got_bytes: u64,
@@ -205,12 +206,12 @@ struct Tries<'a> {
 }
 
 /// One stretch.
-struct Tried {
+struct StretchReply {
     at: (FileId, u32),
     parts: u128,
     /// True if they were to be fetched, false if only asked after.
     fetched: bool,
-    /// Those that its home has not; `None`: nobody says.
+    /// The parts that its home lacks; `None`: no answer.
     missing: Option<u128>,
 }
 
@@ -230,7 +231,7 @@ impl<'a> Tries<'a> {
         self.fruitless >= FRUITLESS_MAX
     }
 
-    /// Asks for a stretch, once there is a place for it: for what its home has not, or, with a version, to fetch that.
+    /// Asks for a stretch, once there is room for it: for the parts that its home lacks, or, with a version, to fetch them.
     async fn ask(&mut self, at: (FileId, u32), parts: u128, version: Option<Arc<FileVersion>>) {
         if self.tasks.len() == AT_ONCE {
             self.next().await;
@@ -251,7 +252,7 @@ impl<'a> Tries<'a> {
                 named,
             };
             let missing = try_for(&files, ask).await;
-            Tried {
+            StretchReply {
                 at,
                 parts,
                 fetched,
@@ -260,7 +261,7 @@ impl<'a> Tries<'a> {
         });
     }
 
-    /// Waits for one of those that are under way. Whether there was one.
+    /// Waits for one of the requests under way. False if there was none.
     async fn next(&mut self) -> bool {
         let Some(tried) = self.tasks.join_next().await else {
             return false;
@@ -289,7 +290,7 @@ fn named(version: &FileVersion) -> FileNamed {
     }
 }
 
-/// Asks the present home of a stretch, whoever that is when it is asked, until there is an answer or it takes too long.
+/// Asks the current home of a stretch, until there is an answer or the time is up.
 async fn try_for(files: &Files, ask: FileLost) -> Option<u128> {
     let until = Instant::now() + PATIENCE;
     let from = u64::from(ask.stretch) * STRETCH_BYTES;

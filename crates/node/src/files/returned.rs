@@ -1,10 +1,10 @@
-//! Gives back what this node still has of files, when it was taken for dead and is not.
+//! Gives back the blocks that this node still has, when it was taken for dead and is not.
 //!
-//! A node that stood still for a moment loses all its buckets, and others take them with nothing in them. Whoever remembers what it had
-//! has that fetched again from the source (`files/recovery.rs`), as far as that is there. But it is still here: so before it is let go
-//! of, each bucket's new home is asked what it has not, and is brought that.
+//! A node that stood still for a moment loses all its buckets, and others take them with nothing in them. Its neighbour
+//! has the blocks fetched again from the source (`files/recovery.rs`), as far as that is there. But they are still here: before they are
+//! dropped, each bucket's new home reports the blocks that it lacks, and receives them.
 //!
-//! **Bounds.** A few blocks at a time, and no longer than [`PATIENCE`]; what is left then goes. Meanwhile its memory is evicted as any.
+//! **Bounds.** A few blocks at a time, and no longer than [`PATIENCE`]; the others then go. Meanwhile the memory is evicted as any.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,22 +2,22 @@
 //! that the RESP door uses for it. Everything in it happens under one short lock, so that the machine is
 //! never stepped by two threads at once.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use staves_cache::{AnswerRef, Ask, BucketEffects, Refused};
 use staves_group::Event;
 use staves_model::{DiskId, GroupId, MemberSlot, Time};
-use staves_wire::cache::{Answer, Op};
+use staves_service::{AnswerRef, AnyBucket, Ask, BucketEffects, Refused};
+use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
-use staves_wire::memory::MemoryOp;
+use staves_wire::service::{Answer, NumberedOp};
 
 use super::Host;
-use super::bucket::Bucket;
 use super::lane::Lane;
 use super::slab::Slab;
-use super::waiter::{Told, Waiter};
+use super::waiter::Waiter;
 use crate::native::Batch;
 
 /// Most messages from a bucket to itself that one event may lead to. A leader that is also a member
@@ -35,7 +35,7 @@ pub(crate) struct Cell {
 
 /// What the lock guards.
 pub(crate) struct State {
-    pub(crate) bucket: Option<Bucket>,
+    pub(crate) bucket: Option<Box<dyn AnyBucket>>,
     waiting: Slab<Waiter>,
     pub(crate) lane: Lane,
     out: BucketEffects,
@@ -53,27 +53,6 @@ impl std::fmt::Debug for State {
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
     }
-}
-
-/// How a write is named.
-pub(crate) enum Naming {
-    /// By the bucket's lane, if it may have to be asked again.
-    Lane,
-    /// As its client named it.
-    Given {
-        request: Option<RequestId>,
-        retry: bool,
-    },
-}
-
-/// What became of a request.
-pub(crate) enum Submitted<R> {
-    /// Answered.
-    Given(R),
-    /// The waiter will be told.
-    Waits,
-    /// Not taken; nothing was done.
-    Refused(Refused),
 }
 
 impl Cell {
@@ -135,7 +114,7 @@ impl Cell {
             let State { waiting, lane, .. } = &mut *state;
             let waiting = waiting.drain().into_iter();
             waiting
-                .filter_map(|waiter| note(lane, waiter.tell(Err(Refused::Interrupted))))
+                .filter_map(|waiter| waiter.answer(Err(Refused::Interrupted), lane))
                 .collect()
         };
         Batch::finish_all(finished);
@@ -167,19 +146,19 @@ impl State {
         (finished, more)
     }
 
-    /// Tries an operation. `marks` is told if the cell wants a flush after the batch.
+    /// Submits an operation on a key to a cache pool's bucket. `Ok(None)`: the waiter gets the answer. Sets
+    /// `wants_flush` if the cell wants a flush after the batch.
     #[inline]
     #[allow(clippy::too_many_arguments)] // each is a different thing, and the caller is the hot path
     pub(crate) fn submit<R>(
         &mut self,
         now: Time,
-        naming: Naming,
         deadline: Time,
         op: &Op<'_>,
         give: impl FnOnce(AnswerRef<'_>) -> R,
         waiter: impl FnOnce(Option<RequestId>) -> Waiter,
         wants_flush: &mut bool,
-    ) -> Submitted<R> {
+    ) -> Result<Option<R>, Refused> {
         let State {
             bucket,
             waiting,
@@ -189,18 +168,17 @@ impl State {
             dirty,
             ..
         } = self;
-        let Some(Bucket::Cache(bucket)) = bucket else {
-            return Submitted::Refused(Refused::NotServing);
-        };
+        let bucket = bucket.as_mut().ok_or(Refused::NotServing)?.as_mut();
+        let bucket: &mut dyn Any = bucket;
+        let bucket: &mut staves_cache::Bucket = bucket.downcast_mut().ok_or(Refused::NotServing)?;
+        // A write that may have to be retried has a number of the bucket's lane.
         let replicated = *parity && op.is_write();
-        let from_lane = matches!(naming, Naming::Lane);
-        let (request, retry) = match naming {
-            Naming::Given { request, retry } => (request, retry),
-            Naming::Lane if !replicated => (None, false),
-            Naming::Lane => match lane.take(now, bucket.member().forgotten()) {
-                Some(request) => (Some(request), false),
-                None => return Submitted::Refused(Refused::Busy),
-            },
+        let request = match replicated {
+            true => Some(
+                lane.take(now, bucket.member().forgotten())
+                    .ok_or(Refused::Busy)?,
+            ),
+            false => None,
         };
         if replicated && !*dirty {
             *dirty = true;
@@ -208,79 +186,56 @@ impl State {
         }
         let ask = Ask {
             token: waiting.next_token(),
+            slot: MemberSlot(0),
             request,
-            retry,
             deadline,
         };
-        let own = request.filter(|_| from_lane);
-        if let Some(given) = bucket.submit_with(now, ask, op, out, give) {
-            if let Some(request) = own {
-                lane.answered(&request);
-            }
-            return Submitted::Given(given);
+        let result = bucket.submit_with(now, ask, *op, out, give);
+        match (&result, request) {
+            (Ok(None), request) => drop(waiting.insert(waiter(request))),
+            (_, Some(request)) => lane.answered(&request),
+            (_, None) => {}
         }
-        match out.answers.pop() {
-            None => {
-                waiting.insert(waiter(own));
-                Submitted::Waits
-            }
-            Some((_, result)) => {
-                if let Some(request) = own {
-                    lane.answered(&request);
-                }
-                match result {
-                    Err(refused) => Submitted::Refused(refused),
-                    // No bucket does this today: an answer that comes at once comes lent.
-                    Ok(answer) => {
-                        drop(waiter(None).tell(Ok(answer)));
-                        Submitted::Waits
-                    }
-                }
-            }
-        }
+        result
     }
 
-    /// Whether requests for this data bucket of a memory pool are for this node.
+    /// Whether operations on this data slot belong to this node's bucket.
     pub(crate) fn answers_for(&self, slot: MemberSlot) -> bool {
-        match &self.bucket {
-            Some(Bucket::Memory(bucket)) => bucket.answers_for(slot),
-            _ => false,
-        }
+        let bucket = self.bucket.as_ref();
+        bucket.is_some_and(|bucket| bucket.answers_for(slot))
     }
 
-    /// Whether submits have left something to be said to other nodes: flush the cell after the batch.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
-    }
-
-    /// Tries an operation on a memory pool's bucket. `None`: the waiter will be told. Writes want a flush
-    /// after the batch, and so does a read that asks other nodes for pages.
-    pub(crate) fn submit_memory(
+    /// Submits an operation in its service's encoding, as [`State::submit`] does; also the bytes that its
+    /// answer takes, as far as they are known.
+    pub(crate) fn submit_body(
         &mut self,
         now: Time,
         request: Option<RequestId>,
         deadline: Time,
-        op: &MemoryOp,
+        op: &NumberedOp,
         waiter: impl FnOnce() -> Waiter,
-    ) -> Option<Answer> {
-        let Some(Bucket::Memory(bucket)) = &mut self.bucket else {
-            let refused = Refused::NotServing;
-            return Some(Answer::error(refused.code(), refused.to_string()));
+        wants_flush: &mut bool,
+    ) -> (Result<Option<Answer>, Refused>, usize) {
+        let Some(bucket) = &mut self.bucket else {
+            return (Err(Refused::NotServing), 0);
         };
-        self.dirty |= op.action.is_write();
-        let ask = staves_memory::Ask {
+        let ask = Ask {
             token: self.waiting.next_token(),
+            slot: op.to.slot(),
             request,
             deadline,
         };
-        let (effects, mut answers) = (&mut self.out.effects, staves_memory::Answers::new());
-        let answer = bucket.submit(now, ask, op.slot, &op.action, effects, &mut answers);
-        self.dirty |= !effects.sends.is_empty();
-        let answer = answer.or_else(|| answers.pop().map(|(_, answer)| answer));
-        if answer.is_none() {
+        let (result, bytes) = bucket.submit_body(now, ask, op.to, &op.body, &mut self.out);
+        if let Ok(None) = result {
             self.waiting.insert(waiter());
         }
-        answer
+        // Without parity nobody needs the deltas; a read may still request pages of other nodes.
+        let has_sends = (self.parity && bucket.unflushed()) || !self.out.effects.sends.is_empty();
+        if has_sends && !self.dirty {
+            self.dirty = true;
+            *wants_flush = true;
+        }
+        (result, bytes)
     }
 
     /// Does what the bucket wants done: messages to itself first, until there are none.
@@ -310,38 +265,22 @@ impl State {
         }
         let view = self.bucket.as_ref().and_then(|b| b.member().view());
         self.parity = view.is_some_and(|group| group.parity_slots().next().is_some());
-        self.tell()
+        self.answer()
     }
 
-    /// Hands answers to who waits for them.
-    fn tell(&mut self) -> Vec<Arc<Batch>> {
+    /// Hands answers to their receivers; batches that are complete.
+    fn answer(&mut self) -> Vec<Arc<Batch>> {
         let State {
             out, waiting, lane, ..
         } = self;
         let mut finished = Vec::new();
         for (token, result) in out.answers.drain(..) {
-            let Some(mut waiter) = waiting.take(token) else {
-                debug_assert!(false, "an answer to nobody: token {token}");
-                continue;
-            };
-            if let Some(request) = waiter.release(&result) {
-                lane.answered(&request);
+            match waiting.take(token) {
+                Some(waiter) => finished.extend(waiter.answer(result, lane)),
+                None => debug_assert!(false, "an answer to nobody: token {token}"),
             }
-            finished.extend(note(lane, waiter.tell(result)));
         }
         finished
-    }
-}
-
-/// Takes back a number that nobody will use; returns a batch that is complete.
-fn note(lane: &mut Lane, told: Told) -> Option<Arc<Batch>> {
-    match told {
-        Told::Heard => None,
-        Told::Complete(batch) => Some(batch),
-        Told::Unheard(request) => {
-            lane.answered(&request);
-            None
-        }
     }
 }
 

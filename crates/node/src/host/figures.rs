@@ -1,5 +1,6 @@
 //! What this node's buckets come to, in numbers.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use staves_model::PoolId;
@@ -7,10 +8,9 @@ use staves_store::EXTENT_BYTES;
 use staves_wire::cache::CacheStatsAnswer;
 
 use super::Host;
-use super::bucket::Bucket;
 
 /// Figures over buckets of this node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     /// Data buckets that it serves.
     pub(crate) serving: u64,
@@ -18,22 +18,8 @@ pub(crate) struct Figures {
     pub(crate) waiting_to_serve: u64,
     /// Parity buckets (copies).
     pub(crate) parity: u64,
-    /// Keys in the data buckets that it serves.
-    pub(crate) keys: u64,
-    /// Bytes of keys and values in them.
-    pub(crate) live_bytes: u64,
-    /// Reads since the start.
-    pub(crate) reads: u64,
-    /// Reads that found a value.
-    pub(crate) hits: u64,
-    /// Writes since the start.
-    pub(crate) writes: u64,
-    /// Bytes of the chunks of regions that were ever written, in the data buckets that it serves.
-    pub(crate) region_bytes: u64,
-    /// Reads of regions since the start.
-    pub(crate) region_reads: u64,
-    /// Writes to regions since the start.
-    pub(crate) region_writes: u64,
+    /// Counters of the services, by name.
+    counters: BTreeMap<&'static str, u64>,
     /// Updates of the data buckets that not every parity bucket has received yet.
     pub(crate) unstable: u64,
     /// Requests that wait at a bucket.
@@ -42,6 +28,13 @@ pub(crate) struct Figures {
     pub(crate) filling_pages: u64,
     /// Those that are not here yet.
     pub(crate) missing_pages: u64,
+}
+
+impl Figures {
+    /// A service's counter.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
 }
 
 impl Host {
@@ -64,12 +57,10 @@ impl Host {
             let Some(bucket) = &state.bucket else {
                 continue;
             };
-            let (member, stats) = (bucket.member(), bucket.counts());
-            sum.reads += stats.reads;
-            sum.hits += stats.hits;
-            sum.writes += stats.writes;
-            sum.region_reads += stats.region_reads;
-            sum.region_writes += stats.region_writes;
+            let member = bucket.member();
+            bucket.count(&mut |name, value| {
+                *sum.counters.entry(name).or_default() += value;
+            });
             let (missing, pages) = member.progress();
             if missing > 0 {
                 sum.filling_pages += u64::from(pages);
@@ -77,9 +68,6 @@ impl Host {
             }
             if bucket.serving() {
                 sum.serving += 1;
-                sum.keys += stats.keys;
-                sum.live_bytes += stats.live_bytes;
-                sum.region_bytes += stats.region_bytes;
                 sum.unstable += member.last().saturating_sub(member.stable());
             } else if member.is_data() {
                 sum.waiting_to_serve += 1;
@@ -112,11 +100,8 @@ impl Host {
         let routes = self.routes();
         routes.cells().any(|cell| {
             let state = cell.lock();
-            state.bucket.as_ref().is_some_and(|bucket| {
-                let member = bucket.member();
-                let written = member.stream(0).is_some_and(|stream| stream.prefix > 0);
-                member.slot().is_some() && (written || !matches!(bucket, Bucket::Cache(_)))
-            })
+            let bucket = state.bucket.as_ref();
+            bucket.is_some_and(|bucket| bucket.holds_anything())
         })
     }
 
@@ -131,13 +116,13 @@ impl Host {
         let (used_bytes, budget_bytes) = self.memory(Some(pool));
         CacheStatsAnswer {
             buckets: figures.serving as u32,
-            keys: figures.keys,
-            live_bytes: figures.live_bytes,
+            keys: figures.counter("cache_keys"),
+            live_bytes: figures.counter("cache_live_bytes"),
             used_bytes,
             budget_bytes,
-            reads: figures.reads,
-            hits: figures.hits,
-            writes: figures.writes,
+            reads: figures.counter("cache_reads"),
+            hits: figures.counter("cache_hits"),
+            writes: figures.counter("cache_writes"),
         }
     }
 }

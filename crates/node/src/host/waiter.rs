@@ -1,15 +1,16 @@
-//! Who waits for an answer of a bucket, and how it gets there.
+//! Receivers of answers that a bucket gives later.
 
 use std::sync::Arc;
 
-use staves_cache::Refused;
-use staves_wire::cache::Answer;
+use staves_service::Refused;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
+use super::lane::Lane;
 use crate::door::Mailbox;
 use crate::native::Batch;
 
-/// One request that waits.
+/// The receiver of one operation's answer.
 #[derive(Debug)]
 pub(crate) enum Waiter {
     /// A command of a RESP connection.
@@ -25,78 +26,70 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    /// Takes away the number of a write that no retry is to carry: all but those that may have begun. Once
-    /// it is given back to the lane, the bucket may forget it, and a retry under it would be refused.
-    pub(crate) fn release(&mut self, result: &Result<Answer, Refused>) -> Option<RequestId> {
-        match self {
-            Waiter::Door { request, .. } if !matches!(result, Err(Refused::Interrupted)) => {
-                request.take()
-            }
-            _ => None,
-        }
-    }
-
-    /// Hands the answer over. Called under the bucket's lock: only notes it down.
-    pub(crate) fn tell(self, result: Result<Answer, Refused>) -> Told {
+    /// Hands the answer over; a batch that is complete with it is to be sent once the bucket's lock is free.
+    /// Called under that lock: only notes the answer down.
+    ///
+    /// The number of a write goes back to the lane unless a retry may carry it: once it is back, the bucket may
+    /// forget it, and a retry under it would be refused. So an interrupted write keeps its number, while its
+    /// connection lives.
+    pub(crate) fn answer(
+        self,
+        result: Result<Answer, Refused>,
+        lane: &mut Lane,
+    ) -> Option<Arc<Batch>> {
         match self {
             Waiter::Door {
                 mailbox,
                 place,
                 part,
                 request,
-            } => match mailbox.answer(place, part, result, request) {
-                Some(request) => Told::Unheard(request),
-                None => Told::Heard,
-            },
+            } => {
+                let (unused, kept) = match &result {
+                    Err(Refused::Interrupted) => (None, request),
+                    _ => (request, None),
+                };
+                let unheard = mailbox.answer(place, part, result, kept);
+                if let Some(request) = unused.or(unheard) {
+                    lane.answered(&request);
+                }
+                None
+            }
             Waiter::Batch { batch, index } => {
                 let answer = result.unwrap_or_else(|refused| batch.refuse(refused));
-                match batch.put(index as usize, answer) {
-                    true => Told::Complete(batch),
-                    false => Told::Heard,
-                }
+                let complete = batch.put(index as usize, answer);
+                complete.then_some(batch)
             }
         }
     }
 }
 
-/// What came of telling who waited.
-#[derive(Debug)]
-pub(crate) enum Told {
-    /// There is nothing more to do.
-    Heard,
-    /// This batch is complete with it: its answer is to be sent once the bucket's lock is free.
-    Complete(Arc<Batch>),
-    /// Its connection has ended, so that no retry will carry this number: it is the lane's again.
-    Unheard(RequestId),
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::ClientId;
+    use staves_model::{ClientId, Time};
 
     /// A write that was refused before it began is asked again as a new one: its number is the lane's
     /// again, and by the time of the retry the bucket may have forgotten it.
     #[test]
     fn only_what_may_have_begun_keeps_its_number() {
-        let number = RequestId {
-            client: ClientId(1),
-            number: 5,
-            floor: 5,
-        };
-        let waiter = || Waiter::Door {
-            mailbox: Arc::default(),
-            place: 0,
-            part: 0,
-            request: Some(number),
-        };
-        for refused in [Refused::NotServing, Refused::Busy, Refused::Deadline] {
-            assert_eq!(waiter().release(&Err(refused)), Some(number));
-            let mut twice = waiter();
-            twice.release(&Err(refused));
-            assert_eq!(twice.release(&Err(refused)), None, "it is given back once");
+        let interrupted = Err(Refused::Interrupted);
+        let refused = [Refused::NotServing, Refused::Busy, Refused::Deadline].map(Err);
+        for result in refused.into_iter().chain([Ok(Answer::Ok), interrupted]) {
+            let mut lane = Lane::new(ClientId(1), 1);
+            let request = lane.take(Time::ZERO, 0);
+            let number = request.map(|request| request.number);
+            let mailbox: Arc<Mailbox> = Arc::default();
+            let waiter = Waiter::Door {
+                mailbox: mailbox.clone(),
+                place: 0,
+                part: 0,
+                request,
+            };
+            assert!(waiter.answer(result.clone(), &mut lane).is_none());
+            let keeps = result == Err(Refused::Interrupted);
+            assert_eq!(Some(lane.floor()) == number, keeps, "{result:?}");
+            let letter = format!("{:?}", mailbox.take());
+            assert_eq!(letter.contains("Some(RequestId"), keeps, "{letter}");
         }
-        assert_eq!(waiter().release(&Ok(Answer::Ok)), Some(number));
-        assert_eq!(waiter().release(&Err(Refused::Interrupted)), None);
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use staves_group::Recall;
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
 use crate::host::State;
 

@@ -1,4 +1,4 @@
-//! Batches of operations of the native protocol: taken apart by bucket, answered together.
+//! Batches of operations of the native protocol, of any service: taken apart by bucket, answered together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,40 +6,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use staves_cache::Refused;
-use staves_model::{ClusterMap, Group, GroupId, HashSlot, MemberId, PoolId, Revision, Time};
+use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
 use staves_net::Reply;
-use staves_wire::cache::{Answer, CacheAnswers, CacheOp, CacheRequest, Op, PoolRef};
+use staves_service::Refused;
 use staves_wire::group::RequestId;
-use staves_wire::memory::MemoryAnswers;
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
 use super::ahead;
 use super::sides::{Side, Sides};
-use crate::host::bucket::Bucket;
-use crate::host::{Cell, Host, Naming, Routes, State as CellState, Submitted, Waiter};
+use crate::host::{Cell, Host, PoolRoutes, Routes, State as CellState, Waiter};
 
 /// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
 /// lie in memory at once, here and at the asker, and are one message.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Who gets a batch's answers.
+/// The receiver of a batch's answers.
 pub(crate) enum Asker {
     /// Another process.
     Wire(Reply),
     /// This node's own router.
-    Here(oneshot::Sender<CacheAnswers>),
+    Here(oneshot::Sender<ServiceAnswers>),
 }
 
 /// A batch on its way to its answers.
 pub(crate) struct Batch {
     host: Arc<Host>,
-    pool: PoolId,
+    /// None if there is no such pool.
+    pool: Option<PoolId>,
     asked_by: Revision,
-    slots: Vec<HashSlot>,
-    /// For a memory pool: the group of each operation, instead of the two above.
-    groups: Option<Vec<GroupId>>,
+    addresses: Vec<Address>,
     /// An operation was refused after it had waited: later ones of its bucket must not overtake it.
     disturbed: AtomicBool,
     state: Mutex<State>,
@@ -47,10 +44,10 @@ pub(crate) struct Batch {
 
 struct State {
     answers: Vec<Option<Answer>>,
-    /// Answers still to come, and one for whoever hands the operations in.
+    /// Answers still to come, and one for the task that hands the operations in.
     missing: usize,
     moved: Vec<Arc<Group>>,
-    /// As another node said it.
+    /// As another node sent it.
     draw_above: u64,
     asker: Option<Asker>,
 }
@@ -58,64 +55,28 @@ struct State {
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Batch")
-            .field("ops", &self.slots.len())
+            .field("ops", &self.addresses.len())
             .finish_non_exhaustive()
     }
 }
 
 impl Batch {
-    fn new(
-        host: Arc<Host>,
-        pool: PoolId,
-        asked_by: Revision,
-        ops: &[CacheOp],
-        asker: Asker,
-    ) -> Batch {
+    fn new(host: Arc<Host>, pool: Option<PoolId>, request: &ServiceRequest, asker: Asker) -> Batch {
+        let count = request.ops.len();
         Batch {
             host,
             pool,
-            asked_by,
-            slots: ops.iter().map(|op| op.slot).collect(),
-            groups: None,
+            asked_by: request.revision,
+            addresses: request.ops.iter().map(|op| op.to).collect(),
             disturbed: AtomicBool::new(false),
             state: Mutex::new(State {
-                answers: vec![None; ops.len()],
-                missing: ops.len() + 1,
+                answers: vec![None; count],
+                missing: count + 1,
                 moved: Vec::new(),
                 draw_above: 0,
                 asker: Some(asker),
             }),
         }
-    }
-
-    /// A batch of operations on data buckets of memory pools.
-    pub(crate) fn of_groups(
-        host: Arc<Host>,
-        asked_by: Revision,
-        groups: Vec<GroupId>,
-        asker: Asker,
-    ) -> Batch {
-        let batch = Batch::new(host, PoolId(0), asked_by, &[], asker);
-        {
-            let mut state = batch.state.lock();
-            state.answers = vec![None; groups.len()];
-            state.missing = groups.len() + 1;
-        }
-        Batch {
-            groups: Some(groups),
-            ..batch
-        }
-    }
-
-    pub(crate) fn host(&self) -> &Arc<Host> {
-        &self.host
-    }
-
-    /// What another node said, for the asker.
-    pub(crate) fn also(&self, moved: Vec<Arc<Group>>, draw_above: u64) {
-        let mut state = self.state.lock();
-        state.moved.extend(moved);
-        state.draw_above = state.draw_above.max(draw_above);
     }
 
     /// An operation's answer; true if it was the last.
@@ -169,68 +130,56 @@ impl Batch {
         let routes = self.host.routes();
         moved.extend(self.moved(&routes, &answers));
         let draw_above = draw_above.max(self.draw_above(&routes, &answers));
-        let answers = CacheAnswers {
+        let answers = ServiceAnswers {
             revision: routes.map.revision,
             answers,
             moved,
             draw_above,
         };
         match asker {
-            Asker::Wire(reply) if self.groups.is_some() => {
-                reply.send(&Message::MemoryAnswers(MemoryAnswers {
-                    revision: answers.revision,
-                    answers: answers.answers,
-                    moved: answers.moved,
-                    draw_above: answers.draw_above,
-                }));
-            }
-            Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
-            // Who asked may have given up.
+            Asker::Wire(reply) => reply.send(&Message::ServiceAnswers(answers)),
+            // The asker may have given up.
             Asker::Here(reply) => drop(reply.send(answers)),
         }
     }
 
+    /// The addresses of operations that were answered with one of these errors, each once.
+    fn answered_with<'a>(
+        &'a self,
+        answers: &'a [Answer],
+        codes: &'a [ErrorCode],
+    ) -> BTreeSet<Address> {
+        let is_so = |(answer, _): &(&Answer, &Address)| matches!(answer, Answer::Error(code, _) if codes.contains(code));
+        let of = answers.iter().zip(&self.addresses).filter(is_so);
+        of.map(|(_, to)| *to).collect()
+    }
+
     /// The number that a new request must lie above, by the buckets that took one for forgotten.
     fn draw_above(&self, routes: &Routes, answers: &[Answer]) -> u64 {
-        let forgotten =
-            |(answer, _): &(&Answer, _)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _));
-        let slots = answers.iter().zip(&self.slots).filter(forgotten);
-        let slots: BTreeSet<HashSlot> = slots.map(|(_, slot)| *slot).collect();
-        let pool = routes.pools.get(&self.pool).filter(|_| !slots.is_empty());
-        let marks = slots.iter().filter_map(|slot| {
-            let pool = pool?;
-            let state = pool.cells[pool.bucket_of(*slot) as usize].lock();
-            Some(state.bucket.as_ref()?.member().forgotten())
-        });
-        let named = answers.iter().zip(self.groups.iter().flatten());
-        let marks_of_groups = named
-            .filter(|(answer, _)| matches!(answer, Answer::Error(ErrorCode::Forgotten, _)))
-            .flat_map(|(_, group)| routes.cells_of(*group))
-            .filter_map(|cell| Some(cell.lock().bucket.as_ref()?.member().forgotten()));
-        marks.chain(marks_of_groups).max().unwrap_or(0)
+        let forgotten = self.answered_with(answers, &[ErrorCode::Forgotten]);
+        let groups = forgotten
+            .into_iter()
+            .filter_map(|to| self.group(routes, to));
+        let cells = groups.flat_map(|group| routes.cells_of(group.id));
+        let marks =
+            cells.filter_map(|cell| Some(cell.lock().bucket.as_ref()?.member().forgotten()));
+        marks.max().unwrap_or(0)
     }
 
     /// The newest entries of the groups that the asker took us for wrongly (row D1).
     fn moved(&self, routes: &Routes, answers: &[Answer]) -> Vec<Arc<Group>> {
-        let is_wrong = |answer: &Answer| {
-            matches!(
-                answer,
-                Answer::Error(ErrorCode::NotServing | ErrorCode::Unreachable, _)
-            )
-        };
-        let wrong = answers.iter().zip(&self.slots).filter(|(a, _)| is_wrong(a));
-        let slots: BTreeSet<HashSlot> = wrong.map(|(_, slot)| *slot).collect();
-        let named = answers.iter().zip(self.groups.iter().flatten());
-        let named = named.filter(|(a, _)| is_wrong(a)).map(|(_, id)| id);
-        let groups = slots
-            .iter()
-            .filter_map(|slot| routes.map.group_of(self.pool, *slot))
-            .chain(named.filter_map(|id| routes.map.groups.get(id)));
+        let wrong = [ErrorCode::NotServing, ErrorCode::Unreachable];
+        let wrong = self.answered_with(answers, &wrong).into_iter();
+        let groups = wrong.filter_map(|to| self.group(routes, to));
         let news: BTreeMap<_, _> = groups
             .filter(|g| g.revision > self.asked_by)
             .map(|g| (g.id, g))
             .collect();
         news.into_values().map(|g| Arc::new(g.clone())).collect()
+    }
+
+    fn group<'a>(&self, routes: &'a Routes, to: Address) -> Option<&'a Group> {
+        to.group(&routes.map, self.pool?)
     }
 }
 
@@ -238,21 +187,19 @@ impl Batch {
 /// asker is answered now or later.
 pub(crate) fn serve(
     host: &Arc<Host>,
-    request: CacheRequest,
+    request: ServiceRequest,
     deadline: Instant,
     pass_on: bool,
     asker: Asker,
 ) {
     let routes = host.routes();
-    let Some(pool) = routes.pool(&request.pool) else {
-        return refuse_all(&routes, &request, asker);
-    };
-    let batch = Batch::new(host.clone(), pool.id, request.revision, &request.ops, asker);
-    let batch = Arc::new(batch);
+    let pool = routes.pool(request.service, &request.pool);
+    let id = pool.map(|pool| pool.id);
+    let batch = Arc::new(Batch::new(host.clone(), id, &request, asker));
     let mut hand = Hand {
         host,
         batch: &batch,
-        head: Head::of(&request),
+        request: &request,
         now: host.clock.now(),
         deadline: host.clock.at(deadline),
         clock: ahead::micros_since_1970(),
@@ -262,21 +209,27 @@ pub(crate) fn serve(
     };
     let mut elsewhere = Vec::new();
     for (index, op) in request.ops.iter().enumerate() {
-        if op.op.as_op().slot() != op.slot {
-            let text = format!("the key's hash slot is not {}", op.slot);
-            batch.put(index, Answer::error(ErrorCode::Malformed, text));
-            continue;
-        }
-        let bucket = pool.bucket_of(op.slot);
-        let cell = &pool.cells[bucket as usize];
-        match hand.side(&routes, bucket, cell) {
-            Side::Here => hand.submit(bucket, cell, index, op),
+        let cell = match pool {
+            Some(pool) => cell_of(&routes, pool, &request, op.to),
+            None => Err(no_such_pool(&routes, &request)),
+        };
+        let side = match cell {
+            Ok(cell) => hand.submit(&routes, cell, index, op),
+            Err(answer) => {
+                batch.put(index, answer);
+                continue;
+            }
+        };
+        match side {
+            Side::Here => {}
             Side::Refused(refused) => drop(batch.put(index, batch.refuse(refused))),
             Side::Elsewhere if pass_on => elsewhere.push(index),
             Side::Elsewhere => {
-                let refused = Refused::NotServing;
-                let text = format!("node {}: {refused}", host.life.node);
-                batch.put(index, Answer::error(refused.code(), text));
+                let (me, to) = (host.life.node, op.to);
+                let text = format!(
+                    "node {me} does not answer for {to}; ask the node that the newer map names"
+                );
+                batch.put(index, Answer::error(ErrorCode::NotServing, text));
             }
         }
     }
@@ -287,7 +240,7 @@ pub(crate) fn serve(
     }
     if !elsewhere.is_empty() {
         let batch = batch.clone();
-        tokio::spawn(pass(batch, pool.id, request, elsewhere, deadline));
+        tokio::spawn(pass(batch, request, elsewhere, deadline));
     }
     if batch.end_of_ops() {
         batch.finish();
@@ -297,13 +250,13 @@ pub(crate) fn serve(
 /// The same for this node's own router, which has passed it on already.
 pub(crate) async fn serve_and_wait(
     host: &Arc<Host>,
-    request: CacheRequest,
+    request: ServiceRequest,
     deadline: Instant,
-) -> CacheAnswers {
+) -> ServiceAnswers {
     let (count, revision) = (request.ops.len(), request.revision);
     let (asker, answers) = oneshot::channel();
     serve(host, request, deadline, false, Asker::Here(asker));
-    let late = |text: &str| CacheAnswers {
+    let late = |text: &str| ServiceAnswers {
         revision,
         answers: vec![Answer::error(ErrorCode::Deadline, text); count],
         moved: Vec::new(),
@@ -316,8 +269,8 @@ pub(crate) async fn serve_and_wait(
     }
 }
 
-/// Why a pool takes no keys.
-pub(super) fn no_pool(map: &ClusterMap, pool: &PoolRef) -> String {
+/// The reason why a pool takes no operations of a service.
+pub(super) fn no_pool(map: &ClusterMap, service: ServiceId, pool: &PoolRef) -> String {
     let known = map.pools.values().find(|known| match pool {
         PoolRef::Id(id) => known.id == *id,
         PoolRef::Name(name) => known.name == *name,
@@ -328,48 +281,70 @@ pub(super) fn no_pool(map: &ClusterMap, pool: &PoolRef) -> String {
         (PoolRef::Name(name), None) => name.clone(),
     };
     let then = match known {
-        Some(_) => ": it holds regions; 'staves memory list' shows them",
+        Some(known) if !known.is_cache() => ": it holds regions; 'staves memory list' shows them",
+        Some(_) => ": it holds keys",
         None => "; 'staves pool list' shows those there are",
     };
-    format!("there is no key-value pool '{name}'{then}")
+    format!("there is no {} pool '{name}'{then}", service.word())
 }
 
-fn refuse_all(routes: &Routes, request: &CacheRequest, asker: Asker) {
-    let answer = Answer::error(ErrorCode::NotFound, no_pool(&routes.map, &request.pool));
-    let answers = CacheAnswers {
-        revision: routes.map.revision,
-        answers: vec![answer; request.ops.len()],
-        moved: Vec::new(),
-        draw_above: 0,
-    };
-    match asker {
-        Asker::Wire(reply) => reply.send(&Message::CacheAnswers(answers)),
-        Asker::Here(reply) => drop(reply.send(answers)),
-    }
-}
-
-/// What all operations of a request have in common.
-struct Head {
-    client: staves_model::ClientId,
-    floor: u64,
-    retry: bool,
-}
-
-impl Head {
-    fn of(request: &CacheRequest) -> Head {
-        Head {
-            client: request.client,
-            floor: request.floor,
-            retry: request.retry,
+fn no_such_pool(routes: &Routes, request: &ServiceRequest) -> Answer {
+    match request.revision > routes.map.revision {
+        true => Answer::error(
+            ErrorCode::NotServing,
+            "the pool is not known to this node yet",
+        ),
+        false => {
+            let text = no_pool(&routes.map, request.service, &request.pool);
+            Answer::error(ErrorCode::NotFound, text)
         }
     }
+}
+
+/// The cell of an operation's data bucket; of the node's two, the one that answers for it.
+fn cell_of<'a>(
+    routes: &'a Routes,
+    pool: &'a PoolRoutes,
+    request: &ServiceRequest,
+    to: Address,
+) -> Result<&'a Arc<Cell>, Answer> {
+    let (group, slot) = match to {
+        Address::Slot(slot) => {
+            let cell = pool.cells.get(pool.bucket_of(slot) as usize);
+            let none = || Answer::error(ErrorCode::Malformed, format!("the pool has no {to}"));
+            return cell.ok_or_else(none);
+        }
+        Address::Bucket(group, slot) => (group, slot),
+    };
+    let mut cells = routes.cells_of(group);
+    let Some(home) = cells.next() else {
+        let (code, text) = match request.revision > routes.map.revision {
+            true => (
+                ErrorCode::NotServing,
+                format!("group {group} is not known to this node yet"),
+            ),
+            false => (
+                ErrorCode::NotFound,
+                format!("group {group} is gone: its region was deleted"),
+            ),
+        };
+        return Err(Answer::error(code, text));
+    };
+    let entry = routes.map.groups.get(&group);
+    if !entry.is_some_and(|entry| entry.pool == pool.id && slot.0 < entry.m) {
+        let text = format!("the pool has no {to}");
+        return Err(Answer::error(ErrorCode::Malformed, text));
+    }
+    let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
+    let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
+    Ok(shadow.unwrap_or(home))
 }
 
 /// Hands operations to this node's buckets.
 struct Hand<'a> {
     host: &'a Arc<Host>,
     batch: &'a Arc<Batch>,
-    head: Head,
+    request: &'a ServiceRequest,
     now: Time,
     deadline: Time,
     /// Microseconds since 1970.
@@ -381,100 +356,79 @@ struct Hand<'a> {
 }
 
 impl Hand<'_> {
-    fn side(&mut self, routes: &Routes, bucket: u32, cell: &Cell) -> Side {
-        let mut sides = std::mem::take(&mut self.sides);
-        let side = sides.of(bucket, || self.is_here(routes, cell));
-        self.sides = sides;
-        side
-    }
-
-    /// Whether the bucket is this node's to answer for, by what it does or by what the map says.
-    fn is_here(&self, routes: &Routes, cell: &Cell) -> bool {
-        if cell.lock().answers() {
-            return true;
+    /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
+    /// now or later.
+    fn submit(&mut self, routes: &Routes, cell: &Arc<Cell>, index: usize, op: &NumberedOp) -> Side {
+        let (host, ordered, slot) = (self.host, op.to.keeps_order(), op.to.slot());
+        let mut state = cell.lock();
+        let is_here = || state.answers_for(slot) || host.is_to_answer(routes, cell, slot, &state);
+        let side = match ordered {
+            true => self.sides.of(cell.group, is_here),
+            false if is_here() => Side::Here,
+            false => Side::Elsewhere,
+        };
+        if side != Side::Here {
+            return side;
         }
-        let group = routes.map.groups.get(&cell.group);
-        let data = group.and_then(|g| g.member(staves_model::MemberSlot(0)));
-        let life = self.host.life;
-        let me = MemberId::new(life.node, life.incarnation);
-        data.is_some_and(|x| x.id == me) && cell.lock().bucket.is_some()
-    }
-
-    fn submit(&mut self, bucket: u32, cell: &Arc<Cell>, index: usize, op: &CacheOp) {
-        let batch = self.batch;
         if self.answer_bytes >= ANSWER_BYTES_MAX {
-            self.sides.refuse(bucket, Refused::Busy);
-            let text = "it was not done: the answers before it are as many bytes as go at once";
-            batch.put(index, Answer::error(ErrorCode::Busy, text));
-            return;
-        }
-        let named = op.number > 0 && self.head.client.0 > 0;
-        let naming = Naming::Given {
-            request: named.then_some(RequestId {
-                client: self.head.client,
-                number: op.number,
-                floor: self.head.floor,
-            }),
-            retry: self.head.retry,
-        };
-        let mut wants_flush = false;
-        let submitted = {
-            let mut state = cell.lock();
-            self.answer_bytes += old_value_bytes(&state, &op.op.as_op());
-            if let Naming::Given {
-                request: Some(request),
-                ..
-            } = &naming
-                && let Some(answer) = ahead::refuse(&state, request, self.head.retry, self.clock)
-            {
-                Submitted::Given(answer)
-            } else if batch.disturbed.load(Ordering::Acquire) {
-                Submitted::Refused(Refused::NotServing)
-            } else {
-                state.submit(
-                    self.now,
-                    naming,
-                    self.deadline,
-                    &op.op.as_op(),
-                    |answer| answer.to_owned(),
-                    |_| Waiter::Batch {
-                        batch: batch.clone(),
-                        index: index as u32,
-                    },
-                    &mut wants_flush,
-                )
+            if ordered {
+                self.sides.refuse(cell.group, Refused::Busy);
             }
-        };
+            let text = "it was not done: the answers before it are as many bytes as go at once";
+            self.batch.put(index, Answer::error(ErrorCode::Busy, text));
+            return Side::Here;
+        }
+        let mut wants_flush = false;
+        let submitted = self.submit_here(&mut state, index, op, &mut wants_flush);
+        drop(state);
         if wants_flush {
             self.touched.push(cell.clone());
         }
         match submitted {
-            Submitted::Given(answer) => {
-                if let (Answer::Value(value), Op::Get { .. }) = (&answer, op.op.as_op()) {
-                    self.answer_bytes += value.len();
+            Ok(Some(answer)) => drop(self.batch.put(index, answer)),
+            Ok(None) => {}
+            Err(refused) => {
+                if ordered {
+                    self.sides.refuse(cell.group, refused);
                 }
-                batch.put(index, answer);
-            }
-            Submitted::Waits => {}
-            Submitted::Refused(refused) => {
-                self.sides.refuse(bucket, refused);
-                batch.put(index, Answer::error(refused.code(), refused.to_string()));
+                let answer = Answer::error(refused.code(), refused.to_string());
+                self.batch.put(index, answer);
             }
         }
+        Side::Here
     }
-}
 
-/// Bytes of the old value that a write is to answer.
-fn old_value_bytes(state: &CellState, op: &Op<'_>) -> usize {
-    match (op, &state.bucket) {
-        (
-            Op::GetDel { key }
-            | Op::Set {
-                key, get_old: true, ..
-            },
-            Some(Bucket::Cache(bucket)),
-        ) => bucket.value_bytes(key),
-        _ => 0,
+    fn submit_here(
+        &mut self,
+        state: &mut CellState,
+        index: usize,
+        op: &NumberedOp,
+        wants_flush: &mut bool,
+    ) -> Result<Option<Answer>, Refused> {
+        let (batch, request) = (self.batch, self.request);
+        let named = op.number > 0 && request.client != ClientId(0);
+        let name = named.then_some(RequestId {
+            client: request.client,
+            number: op.number,
+            floor: request.floor,
+        });
+        let too_high = name.and_then(|name| ahead::refuse(state, &name, request.retry, self.clock));
+        if let Some(answer) = too_high {
+            return Ok(Some(answer));
+        }
+        // What waits for its bucket's earlier operations is not done before them.
+        if op.to.keeps_order() && batch.disturbed.load(Ordering::Acquire) {
+            return Err(Refused::NotServing);
+        }
+        let waiter = || Waiter::Batch {
+            batch: batch.clone(),
+            index: index as u32,
+        };
+        let (now, deadline) = (self.now, self.deadline);
+        let (submitted, answer_bytes) =
+            state.submit_body(now, name, deadline, op, waiter, wants_flush);
+        self.answer_bytes += answer_bytes;
+        submitted
     }
 }
 
@@ -482,8 +436,7 @@ fn old_value_bytes(state: &CellState, op: &Op<'_>) -> usize {
 /// answer brought a newer map.
 async fn pass(
     batch: Arc<Batch>,
-    pool: PoolId,
-    request: CacheRequest,
+    request: ServiceRequest,
     mut elsewhere: Vec<usize>,
     deadline: Instant,
 ) {
@@ -491,16 +444,9 @@ async fn pass(
     let mut last = false;
     for turn in 0..2 {
         let map = router.map();
-        let request = CacheRequest {
-            pool: PoolRef::Id(pool),
-            ops: elsewhere
-                .iter()
-                .map(|index| request.ops[*index].clone())
-                .collect(),
-            forwarded: true,
-            ..request.clone()
-        };
-        let answers = router.forward(request, deadline).await;
+        let ops = elsewhere.iter().map(|index| request.ops[*index].clone());
+        let again = request.with_ops(ops.collect());
+        let answers = router.forward(again, deadline).await;
         let again = turn == 0 && !Arc::ptr_eq(&map, &router.map());
         {
             let mut state = batch.state.lock();

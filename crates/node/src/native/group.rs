@@ -9,7 +9,6 @@ use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer
 use staves_wire::{ErrorCode, Message};
 
 use crate::group_state::GroupState;
-use crate::host::bucket::Bucket;
 use crate::host::{Cell, Host, Routes};
 
 /// Most pages of one answer: their sums have 64 KiB.
@@ -115,11 +114,11 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
     }
     let now = host.clock.now();
     let mut state = cell.lock();
-    let Some(Bucket::Memory(bucket)) = &mut state.bucket else {
+    let bucket = state.bucket.as_mut();
+    let Some(member) = bucket.and_then(|bucket| bucket.member_to_mend()) else {
         let text = "only pages of memory pools are made anew, by a member of their group";
         return reply.error(ErrorCode::Refused, text);
     };
-    let member = bucket.member_mut();
     let done = member.slot() == Some(ask.slot) && member.mend(now, ask.page, &ask.labels);
     drop(state);
     match done {

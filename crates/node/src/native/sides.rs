@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use staves_cache::Refused;
+use staves_model::GroupId;
+use staves_service::Refused;
 
 /// Where a bucket's operations go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,11 +19,11 @@ pub(crate) enum Side {
 /// The side of each bucket that a batch has come to. A bucket may come to this node, or leave it, while a batch is
 /// taken apart; were its operations parted, a later one could be done before an earlier one.
 #[derive(Debug, Default)]
-pub(crate) struct Sides(BTreeMap<u32, Side>);
+pub(crate) struct Sides(BTreeMap<GroupId, Side>);
 
 impl Sides {
     /// A bucket's side: that of its first operation is that of all.
-    pub(crate) fn of(&mut self, bucket: u32, is_here: impl FnOnce() -> bool) -> Side {
+    pub(crate) fn of(&mut self, bucket: GroupId, is_here: impl FnOnce() -> bool) -> Side {
         *self.0.entry(bucket).or_insert_with(|| match is_here() {
             true => Side::Here,
             false => Side::Elsewhere,
@@ -30,7 +31,7 @@ impl Sides {
     }
 
     /// The bucket has refused an operation.
-    pub(crate) fn refuse(&mut self, bucket: u32, why: Refused) {
+    pub(crate) fn refuse(&mut self, bucket: GroupId, why: Refused) {
         self.0.insert(bucket, Side::Refused(why));
     }
 }
@@ -44,16 +45,20 @@ mod tests {
     #[test]
     fn operations_of_a_bucket_stay_together_whatever_comes_in_between() {
         let mut sides = Sides::default();
-        assert_eq!(sides.of(3, || false), Side::Elsewhere);
-        assert_eq!(sides.of(3, || true), Side::Elsewhere, "it came just now");
-        assert_eq!(sides.of(4, || true), Side::Here);
+        assert_eq!(sides.of(GroupId(3), || false), Side::Elsewhere);
         assert_eq!(
-            sides.of(4, || false),
+            sides.of(GroupId(3), || true),
+            Side::Elsewhere,
+            "it came just now"
+        );
+        assert_eq!(sides.of(GroupId(4), || true), Side::Here);
+        assert_eq!(
+            sides.of(GroupId(4), || false),
             Side::Here,
             "the bucket itself refuses it"
         );
-        sides.refuse(4, Refused::Busy);
-        assert_eq!(sides.of(4, || true), Side::Refused(Refused::Busy));
-        assert_eq!(sides.of(5, || true), Side::Here);
+        sides.refuse(GroupId(4), Refused::Busy);
+        assert_eq!(sides.of(GroupId(4), || true), Side::Refused(Refused::Busy));
+        assert_eq!(sides.of(GroupId(5), || true), Side::Here);
     }
 }

@@ -2,53 +2,35 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use staves_model::{ClientId, ClusterId, Revision};
+use bytes::{Bytes, BytesMut};
+use staves_model::{
+    CHUNK_BYTES, Change, ClientId, ClusterId, Medium, PoolKind, Revision, ServiceId,
+};
 use staves_net::{Connection, Identity};
-use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::cache::OwnedOp;
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
-use crate::client::Reply;
-use crate::town::{Citizen, Parse, config, eventually};
+use staves_testkit::cluster::{Parse, TestNode, config};
+use staves_testkit::resp::Reply;
+use staves_testkit::wait_until;
 
 const BIG: usize = 6 << 20;
 
-fn ready() -> Citizen {
+fn ready() -> TestNode {
     let mut config = config(None, &[]);
     config.memory = "256MiB".parse_size();
     config.value_bytes_max = "16MiB".parse_size();
-    let node = Citizen::start(config);
-    eventually("it serves", || {
+    let node = TestNode::start(config);
+    wait_until("it serves", || {
         node.client().ask("SET ready 1") == Reply::Ok
     });
     node
 }
 
-fn put(node: &Citizen, key: &str, bytes: usize) {
-    let value = vec![b'v'; bytes];
-    let set: [&[u8]; 3] = [b"SET", key.as_bytes(), &value];
-    assert_eq!(node.client().ask_args(&set), Reply::Ok);
-}
-
-/// A batch of one operation for each of five keys.
-fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
-    let ops = (0..5).map(|i| {
-        let op = op(format!("big-{i}").into());
-        CacheOp {
-            number: if write { 1 + i } else { 0 },
-            slot: op.as_op().slot(),
-            op,
-        }
-    });
-    let request = Message::Cache(CacheRequest {
-        revision: Revision(0),
-        pool: PoolRef::Name("cache".into()),
-        client: ClientId(0),
-        floor: 1,
-        retry: false,
-        forwarded: false,
-        ops: ops.collect(),
-    });
+/// Answers to one request of the native protocol.
+fn ask(node: &TestNode, request: ServiceRequest) -> Vec<Answer> {
     node.runtime().block_on(async {
         let identity = Identity::client(ClusterId(0));
         let options = staves_net::Options::default();
@@ -56,11 +38,37 @@ fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answ
         let connection = Connection::open(&addr, &identity, &options).await;
         let connection = connection.expect("the native door takes connections");
         let deadline = Instant::now() + Duration::from_secs(20);
+        let request = Message::Service(request);
         match connection.call(&request, deadline).await {
-            Ok(Message::CacheAnswers(answers)) => answers.answers,
+            Ok(Message::ServiceAnswers(answers)) => answers.answers,
             other => panic!("{other:?}"),
         }
     })
+}
+
+fn put(node: &TestNode, key: &str, bytes: usize) {
+    let value = vec![b'v'; bytes];
+    let set: [&[u8]; 3] = [b"SET", key.as_bytes(), &value];
+    assert_eq!(node.client().ask_args(&set), Reply::Ok);
+}
+
+/// A batch of one operation for each of five keys.
+fn batch(node: &TestNode, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
+    let ops = (0..5).map(|i| {
+        let op = op(format!("big-{i}").into());
+        op.numbered(if write { 1 + i } else { 0 })
+    });
+    let request = ServiceRequest {
+        revision: Revision(0),
+        service: ServiceId::CACHE,
+        pool: PoolRef::Name("cache".into()),
+        client: ClientId(0),
+        floor: 1,
+        retry: false,
+        forwarded: false,
+        ops: ops.collect(),
+    };
+    ask(node, request)
 }
 
 /// How many were done; the others say that they were not.
@@ -93,6 +101,64 @@ fn a_batch_is_answered_by_so_many_bytes_and_what_is_left_was_not_done() {
     assert_eq!(done(&taken), 3);
     let left = node.client().ask("EXISTS big-0 big-1 big-2 big-3 big-4");
     assert_eq!(left, Reply::Int(2));
+}
+
+/// Regression: a batch of reads of a region was answered by as many bytes as it asked for.
+#[test]
+fn reads_of_a_region_are_answered_by_so_many_bytes_as_well() {
+    let node = ready();
+    let change = Change::CreatePool {
+        name: "memory".into(),
+        kind: PoolKind::Memory {
+            regions: Vec::new(),
+        },
+        scheme: "1+0".parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes: 48 << 20,
+        buckets: 0,
+        may_start_empty: false,
+    };
+    node.propose(&change).expect("a pool");
+    let create = Change::CreateRegion {
+        pool: "memory".into(),
+        name: "r".into(),
+        size_bytes: 1 << 20,
+    };
+    node.propose(&create).expect("a region");
+    let map = node.map();
+    let (pool, region) = map.region_named("r").expect("it was made");
+    let place = region.place(0, pool.scheme.m).expect("its first chunk");
+    let read = |number| {
+        let action = Action::Read {
+            offset: place.offset,
+            len: CHUNK_BYTES as u32,
+        };
+        NumberedOp {
+            number,
+            to: Address::Bucket(place.group, place.slot),
+            body: action.into_body(&mut BytesMut::new()),
+        }
+    };
+    let request = ServiceRequest {
+        revision: Revision(0),
+        service: ServiceId::MEMORY,
+        pool: PoolRef::Id(pool.id),
+        client: ClientId(0),
+        floor: 1,
+        retry: false,
+        forwarded: false,
+        ops: (0..400).map(|_| read(0)).collect(),
+    };
+    let mut answers = Vec::new();
+    wait_until("its group is open", || {
+        answers = ask(&node, request.clone());
+        matches!(answers[0], Answer::Value(_))
+    });
+    let read = |answer: &Answer| matches!(answer, Answer::Value(bytes) if bytes.len() as u64 == CHUNK_BYTES);
+    let refused = |answer: &Answer| matches!(answer, Answer::Error(ErrorCode::Busy, _));
+    let at_once = (16 << 20) / CHUNK_BYTES as usize;
+    assert!(answers[..at_once].iter().all(read));
+    assert!(answers[at_once..].iter().all(refused));
 }
 
 #[test]

@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use staves_client::{Client, ClientOptions};
-use staves_model::{ClientId, ClusterId, Revision, hash_slot};
+use staves_model::{ClientId, ClusterId, Revision, ServiceId};
 use staves_net::{Connection, Identity};
-use staves_wire::cache::{Answer, CacheOp, CacheRequest, OwnedOp, PoolRef};
+use staves_wire::cache::OwnedOp;
+use staves_wire::service::{Answer, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
-use crate::client::Reply;
-use crate::town::{Citizen, config, eventually};
+use staves_testkit::cluster::{TestNode, config};
+use staves_testkit::resp::Reply;
+use staves_testkit::wait_until;
 
 const KEY: &str = "counter";
 const HOUR: u64 = 3_600_000_000;
@@ -21,28 +23,26 @@ fn now_micros() -> u64 {
 
 /// INCR under a client and a number of the test's choice.
 fn incr(client: u64, number: u64, retry: bool) -> Message {
-    Message::Cache(CacheRequest {
+    let op = OwnedOp::IncrBy {
+        key: KEY.into(),
+        by: 1,
+    };
+    Message::Service(ServiceRequest {
         revision: Revision(0),
+        service: ServiceId::CACHE,
         pool: PoolRef::Name("cache".into()),
         client: ClientId(client),
         floor: number,
         retry,
         forwarded: false,
-        ops: vec![CacheOp {
-            number,
-            slot: hash_slot(KEY.as_bytes()),
-            op: OwnedOp::IncrBy {
-                key: KEY.into(),
-                by: 1,
-            },
-        }],
+        ops: vec![op.numbered(number)],
     })
 }
 
 async fn ask(connection: &Connection, request: Message) -> (Answer, u64) {
     let deadline = Instant::now() + Duration::from_secs(8);
     match connection.call(&request, deadline).await {
-        Ok(Message::CacheAnswers(mut answers)) => {
+        Ok(Message::ServiceAnswers(mut answers)) => {
             let answer = answers.answers.pop().expect("one answer");
             (answer, answers.draw_above)
         }
@@ -57,7 +57,7 @@ fn code(answer: &Answer) -> Option<ErrorCode> {
     }
 }
 
-async fn native(node: &Citizen) -> Connection {
+async fn native(node: &TestNode) -> Connection {
     let identity = Identity::client(ClusterId(0));
     let options = staves_net::Options::default();
     let addr = node.addresses.native.to_string();
@@ -65,9 +65,9 @@ async fn native(node: &Citizen) -> Connection {
     connection.expect("the native door takes connections")
 }
 
-fn ready() -> Citizen {
-    let node = Citizen::start(config(None, &[]));
-    eventually("it serves", || {
+fn ready() -> TestNode {
+    let node = TestNode::start(config(None, &[]));
+    wait_until("it serves", || {
         node.client().ask("SET ready 1") == Reply::Ok
     });
     node

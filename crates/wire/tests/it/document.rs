@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use staves_model::ServiceId;
 use staves_wire::frame::{
     FRAME_BODY_MAX, FRAME_FORMAT, HEADER_BYTES, Limits, MESSAGE_BYTES_MAX, VERSION_MAX,
 };
-use staves_wire::{ErrorCode, Kind, Opcode, Size, cache, error, hello};
+use staves_wire::{ErrorCode, Kind, Message, Opcode, Size, cache, error, hello, service};
 
 const PAGE: &str = include_str!("../../../../docs/PROTOCOL.md");
 
@@ -70,7 +71,7 @@ fn limits_and_versions_are_the_codes() {
         MESSAGE_BYTES_MAX,
         cache::VALUE_BYTES_MAX,
         cache::KEY_BYTES_MAX,
-        cache::OPS_MAX,
+        service::OPS_MAX,
         staves_wire::TEXT_BYTES_MAX,
         error::ERROR_TEXT_BYTES_MAX,
         hello::CREDENTIALS_BYTES_MAX,
@@ -224,5 +225,25 @@ fn the_layouts_read_every_recorded_message_to_its_end() {
             .try_for_each(|kind| schema.take(kind, &mut left));
         assert_eq!(read, Ok(()), "{name}");
         assert!(left.is_empty(), "{name}: {} bytes are left", left.len());
+    }
+}
+
+#[test]
+fn the_layouts_read_the_head_of_every_operation_to_its_end() {
+    let schema = Schema::read();
+    for (name, message) in crate::golden::all() {
+        let Message::Service(request) = message else {
+            continue;
+        };
+        let layout = match request.service {
+            ServiceId::CACHE => "Service-1",
+            ServiceId::MEMORY => "Service-2",
+            other => panic!("{name}: {other:?}"),
+        };
+        for op in &request.ops {
+            let mut left = &op.body.head[..];
+            assert_eq!(schema.take_named(layout, &mut left), Ok(()), "{name}");
+            assert!(left.is_empty(), "{name}: {} bytes are left", left.len());
+        }
     }
 }

@@ -116,7 +116,7 @@ fn answers_are_kept_as_bytes() {
         let mut rng = Rng::new(seed);
         let answer = crate::sample::answer(&mut rng, seed % 5);
         let bytes = answer.to_bytes();
-        assert_eq!(staves_wire::cache::Answer::from_bytes(bytes), Ok(answer));
+        assert_eq!(staves_wire::service::Answer::from_bytes(bytes), Ok(answer));
     }
 }
 

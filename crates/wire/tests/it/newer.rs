@@ -4,8 +4,8 @@
 
 use bytes::BytesMut;
 use staves_model::{ClusterId, NodeId, Revision};
-use staves_wire::cache::Answer;
 use staves_wire::frame::{Decoder, FrameError, HEADER_BYTES, Header, Incoming, Limits, Raw};
+use staves_wire::service::Answer;
 use staves_wire::{DecodeError, ErrorCode, Message, Opcode};
 
 use crate::golden::{all, encoded};
@@ -58,7 +58,7 @@ fn fields_behind_the_last_one_are_skipped() {
         matches!(decode("join-with-a-field-more"), Ok(Message::Join(j)) if j.name == "node-7" && j.durable)
     );
     assert!(
-        matches!(decode("cache-with-a-field-more"), Ok(Message::Cache(c)) if c.ops.len() == 1 && c.revision == Revision(6))
+        matches!(decode("service-with-a-field-more"), Ok(Message::Service(s)) if s.ops.len() == 1 && s.revision == Revision(6))
     );
     // The same of every message there is, but one: a batch of group messages ends where its bytes do.
     for (name, message) in all() {
@@ -80,13 +80,13 @@ fn an_unknown_error_code_promises_nothing_and_keeps_its_text() {
     assert_eq!(packet.code, ErrorCode::Internal);
     assert!(!packet.code.nothing_done() && !packet.code.worth_retrying());
     assert_eq!(packet.text, "the lamp is out");
-    let Ok(Message::CacheAnswers(answers)) = decode("cache-answers-with-an-unknown-code") else {
+    let Ok(Message::ServiceAnswers(answers)) = decode("service-answers-with-an-unknown-code")
+    else {
         panic!("it is answers")
     };
     let error = Answer::error(ErrorCode::Internal, "the lamp is out");
     assert_eq!(answers.answers, [Answer::Ok, error]);
-    // It was recorded in version 1, which does not say above which number to draw.
-    assert_eq!(answers.draw_above, 0);
+    assert_eq!(answers.draw_above, 7);
 }
 
 #[test]

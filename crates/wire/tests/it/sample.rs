@@ -3,19 +3,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use staves_model::{
     ClientId, ClusterId, DiskId, Epoch, Group, GroupId, HashSlot, Incarnation, Label, LastOpen,
-    Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, Time,
+    Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, ServiceId, Time,
 };
 use staves_wire::admin::{
     GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
     NodeTarget, PageSum, StatusAnswer,
 };
-use staves_wire::cache::{
-    Answer, CacheAnswers, CacheOp, CacheRequest, CacheStats, CacheStatsAnswer, Condition, OwnedOp,
-    PoolRef,
-};
+use staves_wire::cache::{CacheStats, CacheStatsAnswer, Condition, OwnedOp};
 use staves_wire::directory::*;
 use staves_wire::files::{
     FileBytes, FileChange, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch,
@@ -27,7 +24,8 @@ use staves_wire::group::{
     RunKind, SealedStream, SyncStream,
 };
 use staves_wire::hello::{Hello, Ping, Pong, Role, Welcome};
-use staves_wire::memory::{Action, MemoryAnswers, MemoryOp, MemoryRequest};
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
 
 /// SplitMix64: small, and ours, so that no update of a crate changes golden bytes.
@@ -124,14 +122,18 @@ impl Rng {
     }
 }
 
+/// Kinds of operations of the cache, and of the memory service.
+const CACHE_OPS: u64 = 8;
+const MEMORY_OPS: u64 = 4;
+
 /// How many kinds of a message `message` can make; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
     match opcode {
         Opcode::Hello | Opcode::Raft | Opcode::Proposed => 3,
         Opcode::Error => ErrorCode::ALL.len() as u64,
-        Opcode::Group | Opcode::Cache => 8,
-        Opcode::CacheAnswers => 5,
-        Opcode::Memory => 4,
+        Opcode::Group => 8,
+        Opcode::Service => CACHE_OPS + MEMORY_OPS,
+        Opcode::ServiceAnswers => 5,
         Opcode::ProbeAnswer => 4,
         Opcode::Calls => 3,
         Opcode::FileBytes | Opcode::FileLost => 2,
@@ -165,18 +167,8 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         }
         Opcode::Done => Message::Done,
         Opcode::Group => Message::Group(batch(rng, kind)),
-        Opcode::Cache => Message::Cache(cache(rng, kind)),
-        Opcode::Memory => Message::Memory(memory(rng, kind)),
-        Opcode::MemoryAnswers => Message::MemoryAnswers(MemoryAnswers {
-            revision: Revision(rng.next()),
-            answers: rng.list(3, |r| {
-                let kind = r.below(4);
-                answer(r, kind)
-            }),
-            moved: vec![group(rng)],
-            draw_above: rng.next(),
-        }),
-        Opcode::CacheAnswers => Message::CacheAnswers(CacheAnswers {
+        Opcode::Service => Message::Service(service(rng, kind)),
+        Opcode::ServiceAnswers => Message::ServiceAnswers(ServiceAnswers {
             revision: Revision(rng.next()),
             answers: std::iter::once(answer(rng, kind))
                 .chain(rng.list(3, |r| {
@@ -503,15 +495,25 @@ fn pool(rng: &mut Rng) -> PoolRef {
     }
 }
 
-fn cache(rng: &mut Rng, kind: u64) -> CacheRequest {
-    let first = cache_op(rng, kind);
+fn service(rng: &mut Rng, kind: u64) -> ServiceRequest {
+    let of_cache = kind < CACHE_OPS;
+    let (service, first, kinds) = match of_cache {
+        true => (ServiceId::CACHE, kind, CACHE_OPS),
+        false => (ServiceId::MEMORY, kind - CACHE_OPS, MEMORY_OPS),
+    };
+    let op = |rng: &mut Rng, kind| match of_cache {
+        true => cache_op(rng, kind),
+        false => memory_op(rng, kind),
+    };
+    let first = op(rng, first);
     let mut ops = rng.list(3, |r| {
-        let kind = r.below(8);
-        cache_op(r, kind)
+        let kind = r.below(kinds);
+        op(r, kind)
     });
     ops.insert(0, first);
-    CacheRequest {
+    ServiceRequest {
         revision: Revision(rng.next()),
+        service,
         pool: pool(rng),
         client: ClientId(rng.next()),
         floor: rng.next(),
@@ -521,7 +523,7 @@ fn cache(rng: &mut Rng, kind: u64) -> CacheRequest {
     }
 }
 
-fn cache_op(rng: &mut Rng, kind: u64) -> CacheOp {
+fn cache_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let key = rng.bytes(20);
     let conditions = [Condition::Always, Condition::IfAbsent, Condition::IfPresent];
     let op = match kind {
@@ -545,31 +547,13 @@ fn cache_op(rng: &mut Rng, kind: u64) -> CacheOp {
         6 => OwnedOp::StrLen { key },
         _ => OwnedOp::GetDel { key },
     };
-    CacheOp {
-        number: rng.next(),
-        slot: rng.hash_slot(),
-        op,
+    NumberedOp {
+        to: Address::Slot(rng.hash_slot()),
+        ..op.numbered(rng.next())
     }
 }
 
-fn memory(rng: &mut Rng, kind: u64) -> MemoryRequest {
-    let first = memory_op(rng, kind);
-    let mut ops = rng.list(3, |r| {
-        let kind = r.below(4);
-        memory_op(r, kind)
-    });
-    ops.insert(0, first);
-    MemoryRequest {
-        revision: Revision(rng.next()),
-        client: ClientId(rng.next()),
-        floor: rng.next(),
-        retry: rng.yes(),
-        forwarded: rng.yes(),
-        ops,
-    }
-}
-
-fn memory_op(rng: &mut Rng, kind: u64) -> MemoryOp {
+fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let offset = rng.next();
     let action = match kind {
         0 => Action::Read {
@@ -590,11 +574,10 @@ fn memory_op(rng: &mut Rng, kind: u64) -> MemoryOp {
             by: rng.next(),
         },
     };
-    MemoryOp {
+    NumberedOp {
         number: rng.next(),
-        group: GroupId(rng.u32()),
-        slot: rng.slot(),
-        action,
+        to: Address::Bucket(GroupId(rng.u32()), rng.slot()),
+        body: action.into_body(&mut BytesMut::new()),
     }
 }
 

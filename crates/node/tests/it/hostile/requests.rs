@@ -1,20 +1,21 @@
 //! What a client or a tool may ask, with contents that make no sense.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use staves_files::FileVersion;
 use staves_model::{
     Change, ClientId, Epoch, GroupId, HashSlot, Holder, Holdings, Incarnation, Label, Medium,
-    MemberSlot, NodeId, Pin, PoolId, PoolKind, Revision, Scheme,
+    MemberSlot, NodeId, Pin, PoolId, PoolKind, Revision, Scheme, ServiceId,
 };
 use staves_wire::Message;
 use staves_wire::admin::{GroupMend, GroupSums, GroupTarget, NodeTarget};
-use staves_wire::cache::{CacheOp, CacheRequest, CacheStats, Condition, OwnedOp, PoolRef};
+use staves_wire::cache::{CacheStats, Condition, OwnedOp};
 use staves_wire::directory::{Evidence, GetMap, Propose, Report, Sign};
 use staves_wire::files::{
     FileChanges, FileCheck, FileFetch, FileId, FileKeys, FileLost, FileNamed, FileParts, FilePut,
     FileRead, FileUse,
 };
-use staves_wire::memory::{Action, MemoryOp, MemoryRequest};
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Body, NumberedOp, PoolRef, ServiceRequest};
 
 use super::{NOBODY, NUMBERS, Served};
 use crate::files::POOL;
@@ -30,7 +31,7 @@ pub fn fetch(read: &FileRead, size: u64) -> Message {
 }
 
 pub fn cache(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let id = |name: &str| PoolRef::Id(map.pool_named(name).expect("there").id);
     let long = PoolRef::Name("x".repeat(60_000));
     let pools = [
@@ -64,13 +65,13 @@ pub fn cache(served: &Served) -> Vec<Message> {
     let mut all = Vec::new();
     for pool in &pools {
         for number in NUMBERS {
-            let op = |op: &OwnedOp| CacheOp {
-                number,
-                slot: HashSlot(16_383),
-                op: op.clone(),
+            let op = |op: &OwnedOp| NumberedOp {
+                to: Address::Slot(HashSlot(16_383)),
+                ..op.clone().numbered(number)
             };
-            all.push(Message::Cache(CacheRequest {
+            all.push(Message::Service(ServiceRequest {
                 revision: Revision(number),
+                service: ServiceId::CACHE,
                 pool: pool.clone(),
                 client: ClientId(number),
                 floor: u64::MAX,
@@ -118,34 +119,59 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
                     },
                 ];
                 let number = offset | 1;
-                ops.extend(actions.map(|action| MemoryOp {
+                ops.extend(actions.map(|action| NumberedOp {
                     number,
-                    group: *group,
-                    slot,
-                    action,
+                    to: Address::Bucket(*group, slot),
+                    body: action.into_body(&mut BytesMut::new()),
                 }));
             }
         }
     }
-    let request = |forwarded: bool, ops: Vec<MemoryOp>| {
-        Message::Memory(MemoryRequest {
+    // Bodies that are no operation; addresses and services that do not fit.
+    let body = |head: &'static [u8]| Body {
+        head: Bytes::from_static(head),
+        payload: Bytes::from_static(b"more"),
+    };
+    let odd = [&[][..], &[99], &[0; 9], &[1; 9], &[2; 30]].map(body);
+    let slots = [0, 7, 16_383].map(|slot| Address::Slot(HashSlot(slot)));
+    let some = groups.iter().map(|g| Address::Bucket(*g, MemberSlot(0)));
+    let odd: Vec<NumberedOp> = (slots.into_iter().chain(some))
+        .flat_map(|to| {
+            odd.clone().map(|body| NumberedOp {
+                number: 1,
+                to,
+                body,
+            })
+        })
+        .collect();
+    let request = |(service, pool): (u8, u32), forwarded, ops: &[NumberedOp]| {
+        Message::Service(ServiceRequest {
             revision: Revision(u64::MAX),
+            service: ServiceId(service),
+            pool: PoolRef::Id(PoolId(pool)),
             client: ClientId(u64::MAX),
             floor: u64::MAX,
             retry: false,
             forwarded,
-            ops,
+            ops: ops.to_vec(),
         })
     };
-    vec![
-        request(false, Vec::new()),
-        request(true, ops.clone()),
-        request(false, ops),
-    ]
+    let mut all = Vec::new();
+    for service in [0, 1, 2, 3, 255] {
+        for pool in [0, 1, 2, 3, 4, u32::MAX] {
+            all.push(request((service, pool), true, &odd));
+            all.push(request((service, pool), false, &[]));
+            if service == 2 {
+                all.push(request((service, pool), true, &ops));
+                all.push(request((service, pool), false, &ops));
+            }
+        }
+    }
+    all
 }
 
 pub fn of_files(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let id = |name: &str| map.pool_named(name).expect("there").id;
     let file = FileId { high: 1, low: 2 };
     let mut all = Vec::new();

@@ -1,8 +1,8 @@
-//! Answers: as they are given, as the request table keeps them, and why there is none.
+//! Answers: borrowed, in the request table, and refused.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 /// Most bytes of a value that the request table keeps for a retry.
 pub const KEPT_ANSWER_BYTES_MAX: usize = 4096;
@@ -46,22 +46,20 @@ impl<'a> AnswerRef<'a> {
     }
 }
 
-/// Why a bucket gave no answer.
+/// The reason for no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// This member is not the data bucket of an open epoch. Nothing was done.
-    #[error(
-        "this node does not answer for the key's bucket; ask the node that the newer map names"
-    )]
+    #[error("this node does not answer for the data bucket; ask the node that the newer map names")]
     NotServing,
     /// This member stopped being the data bucket after it took the request, which may have taken
     /// effect. A retry at the successor, with the same request number, finds out.
     #[error(
-        "the key's bucket moved before the request was safe; ask its new node, with the same request number"
+        "the data bucket moved before the request was safe; ask its new node, with the same request number"
     )]
     Interrupted,
     /// Too much waits here already. Nothing was done.
-    #[error("too many requests wait at the key's bucket; ask again a little later")]
+    #[error("too many requests wait at the data bucket; ask again a little later")]
     Busy,
     /// The deadline passed first. The request may have taken effect.
     #[error(
@@ -150,22 +148,6 @@ fn unreadable() -> Answer {
     Answer::error(ErrorCode::Internal, "ERR the kept answer cannot be read")
 }
 
-/// The answer to a retry that comes too late.
-pub(crate) fn forgotten() -> Answer {
-    Answer::error(
-        ErrorCode::Forgotten,
-        "ERR outcome unknown: the retry came too late to tell whether the first try took effect; read the key",
-    )
-}
-
-/// Redis's own words for a full memory.
-pub(crate) fn out_of_memory() -> Answer {
-    Answer::error(
-        ErrorCode::OutOfMemory,
-        "OOM command not allowed when used memory > 'maxmemory'.",
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +161,7 @@ mod tests {
             Answer::Int(-5),
             value(0),
             value(4096),
-            out_of_memory(),
+            Answer::error(ErrorCode::OutOfMemory, "OOM"),
         ] {
             assert_eq!(recall(&keep(&answer)), answer);
         }

@@ -1,31 +1,17 @@
-//! Who waits at a bucket: for the copies to have a write, or for the bucket to be able to begin.
+//! Answers that wait for the low watermark, and operations that wait to begin.
 //!
-//! Requests for one key keep their order, so that a client that sends a write and a read after it,
-//! without waiting, reads what it wrote. Requests for different keys pass each other.
+//! Operations with one tag keep their order, so that a client that sends a write and a read after it,
+//! without waiting, reads what it wrote. Operations with different tags pass each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashTable;
 use staves_model::Time;
-use staves_wire::cache::{Answer, OwnedOp};
-use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
-use crate::index::Tag;
+use crate::{Ask, Service, Tag};
 
-/// Who asks, and until when.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask {
-    /// The caller's name for it, handed back with the answer.
-    pub token: u64,
-    /// The client's name for it; none for a read, or where nobody retries.
-    pub request: Option<RequestId>,
-    /// The client has sent it before.
-    pub retry: bool,
-    /// When it is given up.
-    pub deadline: Time,
-}
-
-/// The newest write of each key that is not on all copies yet. Empty without copies.
+/// The newest write under each tag that is not stable yet. Empty without parity.
 #[derive(Default)]
 pub(crate) struct Unstable {
     newest: HashTable<(Tag, u64)>,
@@ -33,8 +19,7 @@ pub(crate) struct Unstable {
 }
 
 impl Unstable {
-    /// The seq that a read of this key must wait for; 0 if none. Two keys with one tag wait for each
-    /// other, which harms nobody.
+    /// The seq that a read of this tag must wait for; 0 if none.
     #[inline]
     pub(crate) fn seq_of(&self, tag: Tag) -> u64 {
         if self.newest.is_empty() {
@@ -45,7 +30,7 @@ impl Unstable {
             .map_or(0, |e| e.1)
     }
 
-    /// A write was made.
+    /// Adds a write.
     pub(crate) fn insert(&mut self, tag: Tag, seq: u64) {
         match self.newest.find_mut(tag.hash(), |e| e.0 == tag) {
             Some(entry) => entry.1 = seq,
@@ -57,7 +42,7 @@ impl Unstable {
         self.order.push_back((seq, tag));
     }
 
-    /// All copies have everything up to here.
+    /// Removes what is stable.
     pub(crate) fn purge(&mut self, stable: u64) {
         while let Some((seq, tag)) = self.order.front().copied().filter(|(s, _)| *s <= stable) {
             self.order.pop_front();
@@ -68,6 +53,7 @@ impl Unstable {
         }
     }
 
+    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.newest.clear();
         self.order.clear();
@@ -82,59 +68,45 @@ struct Waiter {
     read: bool,
 }
 
-/// Answers that are ready, held until all copies have what they tell of.
+/// Answers that wait until what they depend on is stable.
 #[derive(Default)]
 pub(crate) struct Waiters {
     /// By the seq that each waits for, then in order of arrival.
     by_seq: BTreeMap<(u64, u64), Waiter>,
     arrivals: u64,
     bytes: usize,
-    /// Nobody's deadline is before this.
+    /// A lower bound of all deadlines.
     earliest: Option<Time>,
 }
 
-fn held(answer: &Answer) -> usize {
-    if let Answer::Value(bytes) = answer {
-        bytes.len()
-    } else {
-        0
-    }
-}
-
 impl Waiters {
-    /// Bytes of values held.
+    /// Bytes of their values.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// The number of answers.
     pub(crate) fn len(&self) -> usize {
         self.by_seq.len()
     }
 
-    pub(crate) fn push(
-        &mut self,
-        seq: u64,
-        token: u64,
-        deadline: Time,
-        answer: Answer,
-        read: bool,
-    ) {
+    /// Adds an answer.
+    pub(crate) fn push(&mut self, seq: u64, ask: &Ask, answer: Answer, read: bool) {
         self.arrivals += 1;
-        self.bytes += held(&answer);
+        self.bytes += answer.value_bytes();
+        let deadline = ask.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
-        self.by_seq.insert(
-            (seq, self.arrivals),
-            Waiter {
-                token,
-                deadline,
-                answer,
-                read,
-            },
-        );
+        let waiter = Waiter {
+            token: ask.token,
+            deadline,
+            answer,
+            read,
+        };
+        self.by_seq.insert((seq, self.arrivals), waiter);
     }
 
-    /// The answers that wait for nothing above `stable`, in order; reads only if `may_read`. The others
-    /// wait on, for a lease or for their deadline.
+    /// Releases the answers that wait for nothing above `stable`, in order; reads only if `may_read`. The
+    /// others wait on, for a lease or for their deadline.
     pub(crate) fn pop(&mut self, stable: u64, may_read: bool, mut give: impl FnMut(u64, Answer)) {
         let mut without_lease = Vec::new();
         while let Some(first) = self.by_seq.first_entry() {
@@ -146,13 +118,13 @@ impl Waiters {
                 without_lease.push((place, waiter));
                 continue;
             }
-            self.bytes -= held(&waiter.answer);
+            self.bytes -= waiter.answer.value_bytes();
             give(waiter.token, waiter.answer);
         }
         self.by_seq.extend(without_lease);
     }
 
-    /// The tokens whose deadline has passed.
+    /// Removes the answers whose deadline has passed; their tokens.
     pub(crate) fn expire(&mut self, now: Time) -> Vec<u64> {
         if self.earliest.is_none_or(|e| now < e) {
             return Vec::new();
@@ -162,7 +134,7 @@ impl Waiters {
         self.by_seq.retain(|_, w| {
             if w.deadline <= now {
                 expired.push(w.token);
-                *bytes -= held(&w.answer);
+                *bytes -= w.answer.value_bytes();
             }
             w.deadline > now
         });
@@ -170,7 +142,7 @@ impl Waiters {
         expired
     }
 
-    /// All tokens: nobody waits any more.
+    /// Removes all answers; their tokens.
     pub(crate) fn drain(&mut self) -> Vec<u64> {
         let all = std::mem::take(self);
         self.arrivals = all.arrivals;
@@ -178,70 +150,107 @@ impl Waiters {
     }
 }
 
-/// A request that could not begin.
-pub(crate) struct Parked {
-    pub ask: Ask,
-    pub tag: Tag,
-    pub op: OwnedOp,
+/// An operation that cannot begin yet.
+pub(crate) struct Parked<S: Service> {
+    pub(crate) ask: Ask,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) op: S::OwnedOp,
 }
 
-impl Parked {
+impl<S: Service> Parked<S> {
     fn bytes(&self) -> usize {
-        let op = self.op.as_op();
-        op.key().len() + op.value().map_or(0, <[u8]>::len)
+        S::op_bytes(S::as_op(&self.op))
     }
 }
 
-/// Requests that could not begin, in order.
-#[derive(Default)]
-pub(crate) struct Queue {
-    parked: VecDeque<Parked>,
+/// Operations that cannot begin yet, in order.
+pub(crate) struct Queue<S: Service> {
+    parked: VecDeque<Parked<S>>,
     tags: HashTable<Tag>,
     bytes: usize,
     /// A write found no room, in the log or in memory: later ones must not overtake it.
-    pub starved: bool,
+    pub(crate) starved: bool,
 }
 
-impl Queue {
+impl<S: Service> Default for Queue<S> {
+    fn default() -> Queue<S> {
+        Queue {
+            parked: VecDeque::new(),
+            tags: HashTable::new(),
+            bytes: 0,
+            starved: false,
+        }
+    }
+}
+
+impl<S: Service> Queue<S> {
+    /// The number of operations.
     pub(crate) fn len(&self) -> usize {
         self.parked.len()
     }
 
+    /// Bytes of the operations.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a request for this key waits.
+    /// Whether an operation with this tag is parked.
     #[inline]
     pub(crate) fn holds(&self, tag: Tag) -> bool {
         !self.parked.is_empty() && self.tags.find(tag.hash(), |t| *t == tag).is_some()
     }
 
-    pub(crate) fn push(&mut self, parked: Parked) {
-        let tag = parked.tag;
-        if !self.holds(tag) {
+    /// Parks an operation behind the others.
+    pub(crate) fn push(&mut self, parked: Parked<S>) {
+        if let Some(tag) = parked.tag
+            && !self.holds(tag)
+        {
             self.tags.insert_unique(tag.hash(), tag, |t| t.hash());
         }
         self.bytes += parked.bytes();
         self.parked.push_back(parked);
     }
 
-    /// Everything that waits, in order; the queue is empty then.
-    pub(crate) fn take(&mut self) -> VecDeque<Parked> {
+    /// Takes everything out, in order.
+    pub(crate) fn take(&mut self) -> VecDeque<Parked<S>> {
         std::mem::take(self).parked
+    }
+
+    /// Removes the operations for which `goes` holds; their tokens.
+    pub(crate) fn remove(&mut self, goes: impl Fn(&Ask) -> bool) -> Vec<u64> {
+        if !self.parked.iter().any(|parked| goes(&parked.ask)) {
+            return Vec::new();
+        }
+        let starved = self.starved;
+        let mut gone = Vec::new();
+        for parked in self.take() {
+            match goes(&parked.ask) {
+                true => gone.push(parked.ask.token),
+                false => self.push(parked),
+            }
+        }
+        self.starved = starved && self.len() > 0;
+        gone
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_model::MemberSlot;
 
-    /// I7: a read that waited for the copies is held back while there is no lease.
+    /// I7: a read that waits for the low watermark waits for a lease, too.
     #[test]
     fn a_held_read_waits_for_a_lease_too() {
         let mut waiters = Waiters::default();
         for (seq, token, read) in [(1, 10, false), (1, 11, true), (2, 12, false), (9, 13, true)] {
-            waiters.push(seq, token, Time(100), Answer::Int(1), read);
+            let ask = Ask {
+                token,
+                slot: MemberSlot(0),
+                request: None,
+                deadline: Time(100),
+            };
+            waiters.push(seq, &ask, Answer::Int(1), read);
         }
         let given = |waiters: &mut Waiters, stable, may_read| {
             let mut tokens = Vec::new();

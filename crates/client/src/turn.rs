@@ -1,0 +1,796 @@
+//! One turn of operations on their way to their answers: sent, redirected, retried, given up. A plain
+//! machine: the [`Router`](crate::Router) drives it on tokio, the simulator in one thread.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_model::{ClientId, ClusterMap, Group, NodeId, PoolId, ServiceId, Time};
+use staves_wire::ErrorCode;
+use staves_wire::service::{Address, Answer, Body, NumberedOp, PoolRef};
+use staves_wire::service::{ServiceAnswers, ServiceRequest};
+
+use crate::error::ClientError;
+use crate::numbers::Windows;
+use crate::options::RouterOptions;
+use crate::route::{Avoid, Target, data_bucket, pool_of};
+
+/// How many times the writes of one turn are given higher numbers.
+const REDRAWS_MAX: u32 = 4;
+
+/// An operation of a service, as its typed front hands it over.
+#[derive(Clone, Debug)]
+pub struct ServiceOp {
+    /// The data bucket.
+    pub to: Address,
+    /// The service's own part.
+    pub body: Body,
+    /// It may change anything, and so needs a number.
+    pub is_write: bool,
+    /// Bytes that its answer is known to take.
+    pub answer_bytes: usize,
+}
+
+impl ServiceOp {
+    /// Bytes that go one way or the other.
+    pub(crate) fn weight(&self) -> usize {
+        self.body.bytes() + self.answer_bytes + 32
+    }
+
+    /// The windows that its number counts in: none if it is no write, all where the bucket is not known.
+    pub(crate) fn windows(&self, map: &ClusterMap, pool: Option<PoolId>) -> Windows {
+        if !self.is_write {
+            return Windows::NONE;
+        }
+        let group = pool.and_then(|pool| self.to.group(map, pool));
+        group.map_or(Windows::ALL, |group| Windows::of(group.id))
+    }
+}
+
+/// An operation that has no answer yet.
+#[derive(Debug)]
+pub(crate) struct Todo {
+    pub(crate) index: usize,
+    pub(crate) op: NumberedOp,
+    /// Bytes that go one way or the other.
+    weight: usize,
+    /// The windows that its number counts in, if it is a write of our own.
+    windows: Windows,
+    /// It was sent, and may have been done.
+    tried: bool,
+    /// The reason why it has no answer yet.
+    trouble: Option<(ErrorCode, String)>,
+}
+
+impl Todo {
+    /// An operation of another client, which is passed on.
+    pub(crate) fn forwarded(index: usize, op: NumberedOp) -> Todo {
+        Todo {
+            index,
+            weight: op.body.bytes(),
+            op,
+            windows: Windows::NONE,
+            tried: false,
+            trouble: None,
+        }
+    }
+
+    /// It found a bound reached, and was not done.
+    fn found_busy(&self) -> bool {
+        matches!(self.trouble, Some((ErrorCode::Busy, _)))
+    }
+
+    /// A write that cannot have been done under its number yet.
+    fn is_new(&self) -> bool {
+        self.op.number > 0 && !self.tried
+    }
+
+    /// A write that may have been done.
+    fn is_uncertain(&self) -> bool {
+        self.op.number > 0 && self.tried
+    }
+}
+
+/// A request for one node.
+#[derive(Debug)]
+pub struct NodeBatch {
+    /// The node.
+    pub node: NodeId,
+    /// The request. The driver fills in its floor: that of `windows`.
+    pub request: ServiceRequest,
+    /// The windows that its numbers count in.
+    pub windows: Windows,
+    /// When the node is given up.
+    pub deadline: Time,
+}
+
+/// The reason why a batch has no answers.
+#[derive(Clone, Debug)]
+pub struct CallFailure {
+    /// As sure as it is that nothing was done.
+    pub code: ErrorCode,
+    /// For people.
+    pub text: String,
+    /// Nothing was done for certain.
+    pub nothing_done: bool,
+}
+
+/// What a turn is given.
+#[derive(Debug)]
+pub enum TurnEvent {
+    /// The newest map, and the nodes that are passed over: the turn may go on.
+    Go(Arc<ClusterMap>, Avoid),
+    /// The outcome of the batch for this node.
+    Answered(NodeId, Result<ServiceAnswers, CallFailure>),
+    /// The first of the numbers asked for; `None` if they cannot be had in time.
+    Numbered(Option<u64>),
+}
+
+/// What a turn wants next.
+#[derive(Debug)]
+pub enum TurnStep {
+    /// Each of these batches sent, and its outcome. Batches may go side by side.
+    Send(Vec<NodeBatch>),
+    /// The outcomes of the other batches.
+    Await,
+    /// A map newer than this one by the deadline if it can be had, and in any case to go on.
+    Look(Arc<ClusterMap>, Time),
+    /// To go on after this time.
+    Rest(Duration),
+    /// Numbers above this one for writes that count in these windows, one after another. Those so far are not
+    /// used any more.
+    Renumber(u64, Vec<Windows>),
+    /// Nothing: these are the answers. An error means that nothing was sent.
+    Done(Result<Vec<Answer>, ClientError>),
+}
+
+/// The operations that go out at once, until each has its answer or the deadline has passed.
+#[derive(Debug)]
+pub struct RouterTurn {
+    service: ServiceId,
+    pool: PoolRef,
+    client: ClientId,
+    options: RouterOptions,
+    deadline: Time,
+    addresses: Vec<Address>,
+    answers: Vec<Option<Answer>>,
+    todo: Vec<Todo>,
+    in_flight: BTreeMap<NodeId, Vec<Todo>>,
+    /// The map of the last round.
+    map: Arc<ClusterMap>,
+    /// Operations at its beginning.
+    before: usize,
+    /// A newer map was looked for, in this round.
+    looking: bool,
+    /// A newer map was looked for, ever.
+    looked: bool,
+    /// Nodes that were passed over are asked all the same: nobody else is left.
+    ask_all: bool,
+    wait: Duration,
+    /// Writes that no bucket has done, and that want numbers above `draw_above`.
+    too_low: Vec<Todo>,
+    draw_above: u64,
+    redraws: u32,
+}
+
+impl RouterTurn {
+    /// A turn of operations, in order. `numbers` are those of the writes among them.
+    pub fn new(
+        (service, pool, client): (ServiceId, PoolRef, ClientId),
+        options: RouterOptions,
+        ops: Vec<(ServiceOp, Windows)>,
+        mut numbers: impl Iterator<Item = u64>,
+        deadline: Time,
+    ) -> RouterTurn {
+        let addresses = ops.iter().map(|(op, _)| op.to).collect();
+        let answers = vec![None; ops.len()];
+        let todo = ops.into_iter().enumerate().map(|(index, (op, windows))| {
+            let number = match op.is_write {
+                true => numbers.next().unwrap_or(0),
+                false => 0,
+            };
+            Todo {
+                index,
+                weight: op.weight(),
+                op: NumberedOp {
+                    number,
+                    to: op.to,
+                    body: op.body,
+                },
+                windows,
+                tried: false,
+                trouble: None,
+            }
+        });
+        RouterTurn {
+            service,
+            pool,
+            client,
+            wait: options.backoff_min,
+            options,
+            deadline,
+            addresses,
+            answers,
+            todo: todo.collect(),
+            in_flight: BTreeMap::new(),
+            map: Arc::default(),
+            before: 0,
+            looking: false,
+            looked: false,
+            ask_all: false,
+            too_low: Vec::new(),
+            draw_above: 0,
+            redraws: 0,
+        }
+    }
+
+    /// When the turn ends at the latest. It moves with the bytes that came.
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// Takes an event. The first is [`TurnEvent::Go`].
+    pub fn step(&mut self, now: Time, event: TurnEvent) -> TurnStep {
+        match event {
+            TurnEvent::Go(map, avoid) => self.go(now, map, avoid),
+            TurnEvent::Answered(node, result) => {
+                if let Some(todo) = self.in_flight.remove(&node) {
+                    self.answered(todo, result);
+                }
+                match self.in_flight.is_empty() {
+                    true => self.end_round(now),
+                    false => TurnStep::Await,
+                }
+            }
+            TurnEvent::Numbered(None) => self.finish(),
+            TurnEvent::Numbered(Some(first)) => {
+                for (mut todo, number) in self.too_low.drain(..).zip(first..) {
+                    todo.op.number = number;
+                    self.todo.push(todo);
+                }
+                self.wait = self.options.backoff_min;
+                TurnStep::Rest(Duration::ZERO)
+            }
+        }
+    }
+
+    fn go(&mut self, now: Time, map: Arc<ClusterMap>, avoid: Avoid) -> TurnStep {
+        if std::mem::take(&mut self.looking) {
+            if Arc::ptr_eq(&map, &self.map) {
+                return self.rest();
+            }
+            self.wait = self.options.backoff_min;
+        }
+        // Only after a first round, which is made however little time there is.
+        if self.before > 0 && now + self.options.backoff_min >= self.deadline {
+            return self.end();
+        }
+        self.before = self.todo.len();
+        self.map = map;
+        let pool = match pool_of(&self.map, self.service, &self.pool) {
+            Ok(pool) => pool,
+            // Perhaps it was just made: a newer map may have it.
+            Err(_) if !self.looked => return self.end_round(now),
+            Err(error) => return TurnStep::Done(Err(error)),
+        };
+        let avoid = match self.ask_all {
+            true => Avoid::default(),
+            false => avoid,
+        };
+        let (batches, rest) = plan(&self.map, pool, std::mem::take(&mut self.todo), &avoid);
+        self.ask_all |= !rest.is_empty();
+        for (mut todo, answer) in rest {
+            match answer {
+                // The map at hand may be an old one, and no node is asked that could correct it.
+                Answer::Error(ErrorCode::Lost, text) if !self.looked => {
+                    todo.trouble = Some((ErrorCode::Lost, text));
+                    self.todo.push(todo);
+                }
+                answer => self.settle(todo, answer),
+            }
+        }
+        if batches.is_empty() {
+            return self.end_round(now);
+        }
+        let batch = |(node, todo): (&NodeId, &Vec<Todo>)| self.batch(now, pool, *node, todo);
+        let sent = batches.iter().map(batch).collect();
+        self.in_flight = batches;
+        TurnStep::Send(sent)
+    }
+
+    fn batch(&self, now: Time, pool: PoolId, node: NodeId, todo: &[Todo]) -> NodeBatch {
+        let windows = todo.iter().map(|todo| todo.windows);
+        let request = ServiceRequest {
+            revision: self.map.revision,
+            service: self.service,
+            pool: PoolRef::Id(pool),
+            client: self.client,
+            floor: 0,
+            retry: todo.iter().any(|todo| todo.tried),
+            forwarded: false,
+            ops: todo.iter().map(|todo| todo.op.clone()).collect(),
+        };
+        NodeBatch {
+            node,
+            request,
+            windows: windows.fold(Windows::NONE, Windows::and),
+            deadline: self.deadline.min(now + try_max(&self.options, todo)),
+        }
+    }
+
+    fn answered(&mut self, todo: Vec<Todo>, result: Result<ServiceAnswers, CallFailure>) {
+        match result {
+            Ok(theirs) => {
+                self.draw_above = self.draw_above.max(theirs.draw_above);
+                // What is many bytes takes its time, and what comes behind it has to wait for it.
+                let bytes: usize = theirs.answers.iter().map(Answer::value_bytes).sum();
+                self.deadline = self.deadline + Duration::from_micros(bytes as u64 / 8);
+                for (todo, answer) in todo.into_iter().zip(theirs.answers) {
+                    let forgotten = matches!(answer, Answer::Error(ErrorCode::Forgotten, _));
+                    if theirs.draw_above > 0 && todo.is_new() && forgotten {
+                        self.too_low.push(todo);
+                    } else {
+                        self.settle(todo, answer);
+                    }
+                }
+            }
+            Err(failure) => {
+                for mut todo in todo {
+                    todo.tried |= !failure.nothing_done;
+                    let code = match failure.code {
+                        // Of others in its batch, too: a read is asked again.
+                        ErrorCode::AnswerGone if todo.op.number == 0 => ErrorCode::Unreachable,
+                        code => code,
+                    };
+                    self.settle(todo, Answer::error(code, failure.text.clone()));
+                }
+            }
+        }
+    }
+
+    /// An answer, or a reason to ask again.
+    fn settle(&mut self, mut todo: Todo, answer: Answer) {
+        match answer {
+            Answer::Error(code, text) if code.worth_retrying() || code == ErrorCode::Deadline => {
+                todo.tried |= !code.nothing_done();
+                todo.trouble = Some((code, text));
+                self.todo.push(todo);
+            }
+            // The map's word, and not the bucket's own, is no news of a write that was sent before.
+            Answer::Error(ErrorCode::Lost | ErrorCode::NotFound, text) if todo.is_uncertain() => {
+                let text = format!("the write may or may not have been done: {text}");
+                self.answers[todo.index] = Some(Answer::error(ErrorCode::Unreachable, text));
+            }
+            answer => self.answers[todo.index] = Some(answer),
+        }
+    }
+
+    fn end_round(&mut self, now: Time) -> TurnStep {
+        // A try that begins with next to no time left would only make it uncertain whether
+        // anything was done.
+        if self.todo.is_empty() || now + self.wait >= self.deadline {
+            return self.end();
+        }
+        self.todo.sort_by_key(|todo| todo.index);
+        if self.todo.len() < self.before && self.todo.iter().all(Todo::found_busy) {
+            // As much was done as goes at once: no newer map is wanted, nor a longer wait.
+            self.wait = self.options.backoff_min;
+            return self.rest();
+        }
+        (self.looking, self.looked) = (true, true);
+        TurnStep::Look(self.map.clone(), self.deadline)
+    }
+
+    fn rest(&mut self) -> TurnStep {
+        let wait = self.wait;
+        self.wait = (wait * 2).min(self.options.backoff_max);
+        TurnStep::Rest(wait)
+    }
+
+    /// All operations have been answered or given up, but those whose numbers were too low.
+    fn end(&mut self) -> TurnStep {
+        self.give_up_overtaken();
+        if self.too_low.is_empty() || self.redraws == REDRAWS_MAX || !self.todo.is_empty() {
+            return self.finish();
+        }
+        self.redraws += 1;
+        let windows = self.too_low.iter().map(|todo| todo.windows);
+        TurnStep::Renumber(self.draw_above, windows.collect())
+    }
+
+    /// A write is not done after one that was sent behind it, to the same hash slot, and has its answer.
+    fn give_up_overtaken(&mut self) {
+        let (answers, addresses) = (&mut self.answers, &self.addresses);
+        self.too_low.retain(|todo| {
+            let behind = answers.iter().zip(addresses).skip(todo.index + 1);
+            let overtaken = todo.op.to.keeps_order()
+                && behind
+                    .filter(|(_, address)| **address == todo.op.to)
+                    .any(|(answer, _)| answer.is_some());
+            if overtaken {
+                let text = "it was not done, for its number was too low, and a later operation of the batch was";
+                answers[todo.index] = Some(Answer::error(ErrorCode::NotServing, text));
+            }
+            !overtaken
+        });
+        self.too_low.sort_by_key(|todo| todo.index);
+    }
+
+    /// Time is up: an operation without an answer gets one that gives the reason.
+    fn finish(&mut self) -> TurnStep {
+        for todo in self.too_low.drain(..) {
+            let text = "it was not done: the bucket has forgotten clients with higher numbers than it had, \
+                        and there was no time to ask again with another";
+            self.answers[todo.index] = Some(Answer::error(ErrorCode::NotServing, text));
+        }
+        for mut todo in self.todo.drain(..) {
+            let (code, text) = todo
+                .trouble
+                .take()
+                .unwrap_or((ErrorCode::Unreachable, "nobody to ask".into()));
+            let answer = if todo.is_uncertain() {
+                let text = format!(
+                    "the deadline passed, and the write may or may not have been done: {text}"
+                );
+                Answer::error(ErrorCode::Deadline, text)
+            } else {
+                // Nothing was done, or it was a read: the error is what stood in the way.
+                let code = match code.nothing_done() {
+                    true => code,
+                    false => ErrorCode::NotServing,
+                };
+                Answer::error(code, format!("the deadline passed: {text}"))
+            };
+            self.answers[todo.index] = Some(answer);
+        }
+        let answers = std::mem::take(&mut self.answers);
+        TurnStep::Done(Ok(answers.into_iter().map(answered).collect()))
+    }
+}
+
+/// The answer of an operation, for whose lack there is no reason.
+pub(crate) fn answered(answer: Option<Answer>) -> Answer {
+    let unanswered = || Answer::error(ErrorCode::Internal, "no answer came for the operation");
+    answer.unwrap_or_else(unanswered)
+}
+
+/// How long a node may take for these: 32 MB a second is slow; slower is not waited for.
+pub(crate) fn try_max(options: &RouterOptions, todo: &[Todo]) -> Duration {
+    let bytes: usize = todo.iter().map(|todo| todo.weight).sum();
+    options.try_max + Duration::from_micros(bytes as u64 / 32)
+}
+
+/// Operations by node, and the answers of those that go nowhere.
+pub(crate) type RoutePlan = (BTreeMap<NodeId, Vec<Todo>>, Vec<(Todo, Answer)>);
+
+/// The nodes that operations go to by a map.
+pub(crate) fn plan(map: &ClusterMap, pool: PoolId, todo: Vec<Todo>, avoid: &Avoid) -> RoutePlan {
+    let mut batches: BTreeMap<NodeId, Vec<Todo>> = BTreeMap::new();
+    let mut rest = Vec::new();
+    for todo in todo {
+        let to = todo.op.to;
+        let group = to.group(map, pool);
+        let target = group.map(|group| data_bucket(map, group, to.slot(), avoid));
+        let answer = match (target, to) {
+            (Some(Target::Node(node)), _) => {
+                batches.entry(node).or_default().push(todo);
+                continue;
+            }
+            (Some(Target::Lost), _) => lost(to),
+            (None, Address::Bucket(group, _)) => {
+                let text = format!("group {group} is gone: its region was deleted");
+                Answer::error(ErrorCode::NotFound, text)
+            }
+            (Some(Target::Wait) | None, _) => {
+                let vacant = |group: &Group| group.open && group.member(to.slot()).is_none();
+                let why = match group.is_some_and(vacant) {
+                    true => {
+                        ": its node was lost, and there is none with room to rebuild it on; \
+                             add a node, or give the pool more memory"
+                    }
+                    false => " at present",
+                };
+                let text = format!("nobody answers for {to}{why}");
+                Answer::error(ErrorCode::NotServing, text)
+            }
+        };
+        rest.push((todo, answer));
+    }
+    (batches, rest)
+}
+
+fn lost(to: Address) -> Answer {
+    let lost = match to {
+        Address::Slot(slot) => format!("the bucket of hash slot {slot}"),
+        Address::Bucket(group, _) => format!("group {group}"),
+    };
+    let text = format!("{lost} is lost: more of its nodes failed than its scheme bears");
+    Answer::error(ErrorCode::Lost, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use staves_model::{
+        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberId, MemberSlot,
+        Node, NodeState, Pool, PoolKind, Revision,
+    };
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const SLOTS: [HashSlot; 2] = [HashSlot(0), HashSlot(16_383)];
+
+    /// A cache of two buckets, of which node 1 answers for the first and node 2 for the second.
+    fn map() -> ClusterMap {
+        let node = |id| Node {
+            id: NodeId(id),
+            incarnation: Incarnation(id),
+            name: String::new(),
+            zone: None,
+            native: String::new(),
+            resp: String::new(),
+            admin: String::new(),
+            memory_bytes: 0,
+            durable: true,
+            state: NodeState::Up,
+            draining: false,
+        };
+        let group = |bucket: u32| Group {
+            id: GroupId(bucket),
+            pool: PoolId(1),
+            bucket,
+            m: 1,
+            epoch: Epoch(1),
+            open: true,
+            leader: MemberSlot(0),
+            members: vec![Some(Member {
+                id: MemberId::new(
+                    NodeId(u64::from(bucket) + 1),
+                    Incarnation(u64::from(bucket) + 1),
+                ),
+                complete: true,
+            })],
+            kept: vec![None],
+            fresh: false,
+            last_open: LastOpen {
+                epoch: Epoch(1),
+                members: Vec::new(),
+            },
+            lost: false,
+            revision: Revision(1),
+        };
+        let pool = Pool {
+            id: PoolId(1),
+            name: "cache".into(),
+            kind: PoolKind::Cache,
+            scheme: "1+0".parse().expect("a scheme"),
+            medium: Medium::Ram,
+            node_budget_bytes: 0,
+            groups: vec![GroupId(0), GroupId(1)],
+            may_start_empty: true,
+        };
+        let mut map = ClusterMap::default();
+        map.revision = Revision(1);
+        map.nodes = [1, 2, 3].map(|id| (NodeId(id), node(id))).into();
+        map.groups = [0, 1].map(|id| (GroupId(id), group(id))).into();
+        map.pools.insert(PoolId(1), pool);
+        map
+    }
+
+    fn turn(ops: &[(HashSlot, bool)]) -> RouterTurn {
+        let ops = ops.iter().map(|(slot, is_write)| {
+            let op = ServiceOp {
+                to: Address::Slot(*slot),
+                body: Body {
+                    head: Bytes::from_static(b"op"),
+                    payload: Bytes::new(),
+                },
+                is_write: *is_write,
+                answer_bytes: 0,
+            };
+            let windows = op.windows(&map(), Some(PoolId(1)));
+            (op, windows)
+        });
+        let of = (ServiceId::CACHE, PoolRef::Name("cache".into()), ClientId(7));
+        let deadline = Time::ZERO + 100 * MILLI;
+        RouterTurn::new(of, RouterOptions::default(), ops.collect(), 10.., deadline)
+    }
+
+    fn go(map: &Arc<ClusterMap>) -> TurnEvent {
+        TurnEvent::Go(map.clone(), Avoid::default())
+    }
+
+    fn sent(next: TurnStep) -> Vec<NodeBatch> {
+        match next {
+            TurnStep::Send(batches) => batches,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answers(next: TurnStep) -> Vec<Answer> {
+        match next {
+            TurnStep::Done(Ok(answers)) => answers,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(node: u64, answers: &[Answer], draw_above: u64) -> TurnEvent {
+        let answers = ServiceAnswers {
+            revision: Revision(1),
+            answers: answers.to_vec(),
+            moved: Vec::new(),
+            draw_above,
+        };
+        TurnEvent::Answered(NodeId(node), Ok(answers))
+    }
+
+    fn error(code: ErrorCode) -> Answer {
+        Answer::error(code, "so it is")
+    }
+
+    fn failed(node: u64, code: ErrorCode) -> TurnEvent {
+        let failure = CallFailure {
+            code,
+            text: "so it is".into(),
+            nothing_done: code.nothing_done(),
+        };
+        TurnEvent::Answered(NodeId(node), Err(failure))
+    }
+
+    #[test]
+    fn each_node_gets_one_batch_and_answers_come_in_the_operations_order() {
+        let (map, now) = (Arc::new(map()), Time::ZERO);
+        let [a, b] = SLOTS;
+        let mut turn = turn(&[(a, true), (b, false), (a, false)]);
+        let batches = sent(turn.step(now, go(&map)));
+        let shape = batches.iter().map(|b| (b.node.0, b.request.ops.len()));
+        assert_eq!(shape.collect::<Vec<_>>(), [(1, 2), (2, 1)]);
+        let numbers = batches[0].request.ops.iter().map(|op| op.number);
+        assert_eq!(numbers.collect::<Vec<_>>(), [10, 0]);
+        assert!(!batches[0].request.retry && batches[0].windows == Windows::of(GroupId(0)));
+        let next = turn.step(now, answer(2, &[Answer::Nil], 0));
+        assert!(matches!(next, TurnStep::Await));
+        // An answer of a node that was not asked changes nothing.
+        let next = turn.step(now, answer(3, &[Answer::Int(5)], 0));
+        assert!(matches!(next, TurnStep::Await));
+        let next = turn.step(now, answer(1, &[Answer::Ok, Answer::Int(1)], 0));
+        assert_eq!(answers(next), [Answer::Ok, Answer::Nil, Answer::Int(1)]);
+    }
+
+    #[test]
+    fn a_write_that_was_interrupted_goes_to_the_new_node_under_its_number() {
+        let old = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], true)]);
+        sent(turn.step(Time::ZERO, go(&old)));
+        let next = turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
+        assert!(matches!(next, TurnStep::Look(known, _) if Arc::ptr_eq(&known, &old)));
+        let mut newer = map();
+        let members = newer.groups[&GroupId(1)].members.clone();
+        newer.groups.get_mut(&GroupId(0)).expect("there").members = members;
+        let batches = sent(turn.step(Time::ZERO + MILLI, go(&Arc::new(newer))));
+        assert_eq!(batches[0].node, NodeId(2));
+        let request = &batches[0].request;
+        assert!(request.retry && request.ops[0].number == 10);
+        // The map's word is no news of a write that was sent before.
+        let next = turn.step(Time::ZERO + MILLI, answer(2, &[error(ErrorCode::Lost)], 0));
+        let answers = answers(next);
+        assert!(matches!(
+            &answers[..],
+            [Answer::Error(ErrorCode::Unreachable, _)]
+        ));
+    }
+
+    #[test]
+    fn waits_grow_while_no_newer_map_comes_and_end_with_the_deadline() {
+        let map = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], true), (SLOTS[0], false)]);
+        let (mut now, mut waits) = (Time::ZERO, Vec::new());
+        let mut next = turn.step(now, go(&map));
+        let answers = loop {
+            next = match next {
+                TurnStep::Send(_) => turn.step(now, failed(1, ErrorCode::Unreachable)),
+                TurnStep::Look(..) => turn.step(now, go(&map)),
+                TurnStep::Rest(wait) => {
+                    waits.push(wait.as_millis());
+                    now = now + wait;
+                    turn.step(now, go(&map))
+                }
+                TurnStep::Done(answers) => break answers.expect("one each"),
+                other => panic!("{other:?}"),
+            };
+        };
+        assert_eq!(waits, [2, 4, 8, 16, 32]);
+        assert!(now < Time::ZERO + 100 * MILLI);
+        let codes = answers.iter().map(|answer| match answer {
+            Answer::Error(code, _) => *code,
+            other => panic!("{other:?}"),
+        });
+        // The write may have been done; of the read it does not matter.
+        let expected = [ErrorCode::Deadline, ErrorCode::NotServing];
+        assert_eq!(codes.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn as_much_as_goes_at_once_is_no_reason_to_look_for_a_map() {
+        let map = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], false); 3]);
+        let busy = error(ErrorCode::Busy);
+        for done in 0..2 {
+            let batches = sent(turn.step(Time::ZERO, go(&map)));
+            let mut some = vec![busy.clone(); batches[0].request.ops.len()];
+            some[0] = Answer::Int(done);
+            let next = turn.step(Time::ZERO, answer(1, &some, 0));
+            assert!(
+                matches!(next, TurnStep::Rest(wait) if wait == 2 * MILLI),
+                "{next:?}"
+            );
+        }
+        sent(turn.step(Time::ZERO, go(&map)));
+        let next = turn.step(Time::ZERO, answer(1, &[Answer::Int(2)], 0));
+        assert_eq!(answers(next), [0, 1, 2].map(Answer::Int));
+    }
+
+    #[test]
+    fn forgotten_writes_are_done_under_higher_numbers_but_not_after_later_ones() {
+        let map = Arc::new(map());
+        let [a, b] = SLOTS;
+        let mut turn = turn(&[(a, true), (b, true), (a, false)]);
+        sent(turn.step(Time::ZERO, go(&map)));
+        let forgotten = error(ErrorCode::Forgotten);
+        turn.step(
+            Time::ZERO,
+            answer(1, &[forgotten.clone(), Answer::Nil], 500),
+        );
+        let next = turn.step(Time::ZERO, answer(2, &[forgotten], 400));
+        // The first of slot `a` was overtaken; slot `b` is free to go again.
+        let TurnStep::Renumber(above, windows) = next else {
+            panic!("{next:?}");
+        };
+        assert_eq!((above, windows), (500, vec![Windows::of(GroupId(1))]));
+        let next = turn.step(Time::ZERO, TurnEvent::Numbered(Some(501)));
+        assert!(matches!(next, TurnStep::Rest(Duration::ZERO)));
+        let batches = sent(turn.step(Time::ZERO, go(&map)));
+        assert_eq!(batches[0].request.ops[0].number, 501);
+        assert!(
+            !batches[0].request.retry,
+            "nothing was done under the other number"
+        );
+        let answers = answers(turn.step(Time::ZERO, answer(2, &[Answer::Ok], 0)));
+        assert!(matches!(
+            &answers[0],
+            Answer::Error(ErrorCode::NotServing, _)
+        ));
+        assert_eq!(answers[1..], [Answer::Ok, Answer::Nil]);
+    }
+
+    #[test]
+    fn a_node_that_is_passed_over_is_asked_once_nobody_else_is_left() {
+        let map = Arc::new(map());
+        let mut turn = turn(&[(SLOTS[0], false)]);
+        let avoid = || Avoid {
+            nodes: [1, 2, 3].map(NodeId).into(),
+            me: None,
+        };
+        let next = turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid()));
+        assert!(matches!(next, TurnStep::Look(..)));
+        let next = turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid()));
+        assert!(matches!(next, TurnStep::Rest(_)));
+        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(map, avoid())));
+        assert_eq!(batches[0].node, NodeId(1));
+    }
+
+    #[test]
+    fn a_pool_that_is_not_there_is_looked_for_once() {
+        let nothing = Arc::new(ClusterMap::default());
+        let mut turn = turn(&[(SLOTS[0], true)]);
+        let next = turn.step(Time::ZERO, go(&nothing));
+        assert!(matches!(next, TurnStep::Look(..)));
+        let next = turn.step(Time::ZERO, go(&nothing));
+        assert!(matches!(next, TurnStep::Rest(_)));
+        let next = turn.step(Time::ZERO, go(&nothing));
+        assert!(matches!(
+            next,
+            TurnStep::Done(Err(ClientError::NoSuchPool { .. }))
+        ));
+    }
+}

@@ -1,0 +1,368 @@
+//! One bucket at one node: the shell, the service's state, and the operations that are parked.
+
+use std::sync::Arc;
+
+use staves_group::{Event, Member};
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{Group, MemberSlot, Revision, Time};
+use staves_wire::group::GroupMessage;
+use staves_wire::service::Answer;
+
+use crate::waiting::{Parked, Queue};
+use crate::{
+    AnswerRef, Ask, BucketEffects, Limits, Outcome, Refused, Service, Shell, Tag,
+    reservation::Reservation,
+};
+
+/// A bucket of a service, at a data bucket or at a parity bucket.
+pub struct Bucket<S: Service> {
+    shell: Shell,
+    service: S,
+    queue: Queue<S>,
+    /// The newest entry of the map that any message brought, and the data slot that it gives this node.
+    newest: Revision,
+    chosen: Option<MemberSlot>,
+    /// The data slot, and the pages, that waiting answers were made from.
+    source: Option<(MemberSlot, u64)>,
+    was_serving: bool,
+}
+
+impl<S: Service> Bucket<S> {
+    /// A bucket around a member of a group.
+    pub fn new(service: S, limits: Limits, member: Member) -> Bucket<S> {
+        Bucket {
+            shell: Shell::new(limits, member, S::FORGOTTEN),
+            service,
+            queue: Queue::default(),
+            newest: Revision(0),
+            chosen: None,
+            source: None,
+            was_serving: false,
+        }
+    }
+
+    /// The group's member.
+    #[inline]
+    pub fn member(&self) -> &Member {
+        &self.shell.member
+    }
+
+    /// The group's member, for what only the driver does to it (a restart, memory that goes back).
+    pub fn member_mut(&mut self) -> &mut Member {
+        &mut self.shell.member
+    }
+
+    /// The member alone: what is left to a process that restarts over its old memory.
+    pub fn into_member(self) -> Member {
+        self.shell.member
+    }
+
+    /// The service's state.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// Whether it executes operations: the data bucket of an open epoch, with a complete state.
+    #[inline]
+    pub fn serving(&self) -> bool {
+        self.shell.member.serving() && self.service.is_ready()
+    }
+
+    /// Whether operations on this data slot belong here: it serves the slot, or will once its epoch is open.
+    pub fn answers_for(&self, slot: MemberSlot) -> bool {
+        self.serves(slot) || self.chosen == Some(slot)
+    }
+
+    /// Answers and operations that wait here.
+    pub fn waiting(&self) -> usize {
+        self.shell.waiters.len() + self.queue.len() + self.service.in_progress()
+    }
+
+    /// Operations among them that could not begin yet.
+    pub fn parked(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether a further step would find work at once: the driver need not wait for a tick.
+    pub fn has_work(&self) -> bool {
+        self.serving() && self.service.has_work()
+    }
+
+    /// Whether [`Bucket::flush`] has anything to send.
+    #[inline]
+    pub fn unflushed(&self) -> bool {
+        self.shell.unflushed
+    }
+
+    /// Submits an operation. `Some` is its answer; with `None` the answer comes under the ask's token with a
+    /// later call. Call [`Bucket::flush`] after the last of a batch.
+    ///
+    /// # Errors
+    /// The bucket refuses the operation. Nothing was done, unless it says so.
+    pub fn submit(
+        &mut self,
+        now: Time,
+        ask: Ask,
+        op: S::Op<'_>,
+        out: &mut BucketEffects,
+    ) -> Result<Option<Answer>, Refused> {
+        let tag = S::tag(op);
+        match self.lend(now, &ask, tag, op) {
+            Some(answer) => Ok(Some(answer.to_owned())),
+            None => self.attempt(now, ask, tag, op, out),
+        }
+    }
+
+    /// As [`Bucket::submit`], but lends the answer to `give`: a value is not copied on its way from the
+    /// pages to a door's output.
+    ///
+    /// # Errors
+    /// As [`Bucket::submit`].
+    pub fn submit_with<R>(
+        &mut self,
+        now: Time,
+        ask: Ask,
+        op: S::Op<'_>,
+        out: &mut BucketEffects,
+        give: impl FnOnce(AnswerRef<'_>) -> R,
+    ) -> Result<Option<R>, Refused> {
+        let tag = S::tag(op);
+        if let Some(answer) = self.lend(now, &ask, tag, op) {
+            return Ok(Some(give(answer)));
+        }
+        let answer = self.attempt(now, ask, tag, op, out)?;
+        Ok(answer.map(|answer| give(AnswerRef::of(&answer))))
+    }
+
+    /// Sends what was made since the last flush.
+    pub fn flush(&mut self, now: Time, out: &mut BucketEffects) {
+        if std::mem::take(&mut self.shell.unflushed) {
+            self.shell.member.flush(now, &mut out.effects);
+        }
+    }
+
+    /// Steps the member, and continues whatever waited for what the event changed.
+    pub fn step(&mut self, now: Time, event: Event, out: &mut BucketEffects) {
+        let tick = matches!(event, Event::Tick);
+        self.look_at_map(&event);
+        let Bucket { shell, service, .. } = self;
+        let mut note = |pages: &_, delta: &_| service.note(pages, delta);
+        shell.member.step(now, event, &mut out.effects, &mut note);
+        let others = service.follow_pages(&shell.member);
+        self.follow_role(others, out);
+        if self.serving() {
+            self.release(now, out);
+            if tick {
+                self.service.tidy(&mut self.shell, now);
+            }
+            self.pump(now, out);
+        } else if tick {
+            let expired = self.queue.remove(|ask| ask.deadline <= now);
+            refuse(out, expired, Refused::Deadline);
+        }
+        let expired = self.shell.waiters.expire(now);
+        refuse(out, expired, Refused::Deadline);
+        self.flush(now, out);
+    }
+
+    /// Checks the service's invariants, for the simulator and tests.
+    pub fn check(&self) -> Result<(), String> {
+        self.service.check(&self.shell.member, self.serving())
+    }
+
+    // The slot that it serves may be another than the one that an epoch which is not open yet gives it.
+    #[inline]
+    fn serves(&self, slot: MemberSlot) -> bool {
+        self.serving() && self.shell.member.slot() == Some(slot)
+    }
+
+    // Operations with one tag keep their order; a write that found no room is not overtaken by another.
+    #[inline]
+    fn must_wait(&self, tag: Option<Tag>, is_write: bool) -> bool {
+        let held = |tag| self.queue.holds(tag) || self.service.holds(tag);
+        tag.is_some_and(held) || (is_write && self.queue.starved)
+    }
+
+    // The fast path of a read: no copy but what the caller makes.
+    #[inline]
+    fn lend(
+        &mut self,
+        now: Time,
+        ask: &Ask,
+        tag: Option<Tag>,
+        op: S::Op<'_>,
+    ) -> Option<AnswerRef<'_>> {
+        if S::is_write(op) || !self.serves(ask.slot) || self.must_wait(tag, false) {
+            return None;
+        }
+        let member = &self.shell.member;
+        let seq = tag.map_or(0, |tag| self.shell.unstable.seq_of(tag));
+        if !member.releases(seq) || !member.may_read(now) {
+            return None;
+        }
+        self.service.lend(member, tag, op)
+    }
+
+    fn attempt(
+        &mut self,
+        now: Time,
+        ask: Ask,
+        tag: Option<Tag>,
+        op: S::Op<'_>,
+        out: &mut BucketEffects,
+    ) -> Result<Option<Answer>, Refused> {
+        if let Some(wrong) = self.service.malformed(op) {
+            return Ok(Some(wrong));
+        }
+        if !self.answers_for(ask.slot) {
+            return Err(Refused::NotServing);
+        }
+        match self.begin(now, &ask, tag, op, out) {
+            Outcome::Answer { seq, answer, read } => {
+                self.shell.deliver(now, &ask, seq, answer, read)
+            }
+            // It may have answered already.
+            Outcome::Later => match out.answers.pop_if(|(token, _)| *token == ask.token) {
+                Some((_, result)) => result.map(Some),
+                None => Ok(None),
+            },
+            Outcome::Blocked { starved } => {
+                let full = self.queue.len() >= self.shell.limits.parked_max
+                    || self.queue.bytes() >= self.shell.limits.parked_bytes_max;
+                if full {
+                    return Err(Refused::Busy);
+                }
+                self.queue.starved |= starved;
+                let op = S::to_owned(op);
+                self.queue.push(Parked { ask, tag, op });
+                Ok(None)
+            }
+            Outcome::Refuse(why) => Err(why),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        ask: &Ask,
+        tag: Option<Tag>,
+        op: S::Op<'_>,
+        out: &mut BucketEffects,
+    ) -> Outcome {
+        if !self.serves(ask.slot) || self.must_wait(tag, S::is_write(op)) {
+            return Outcome::Blocked { starved: false };
+        }
+        if S::is_write(op) && self.shell.is_full() {
+            return Outcome::Refuse(Refused::Busy);
+        }
+        let Bucket { shell, service, .. } = self;
+        service.execute(shell, now, ask, tag, op, out)
+    }
+
+    fn release(&mut self, now: Time, out: &mut BucketEffects) {
+        let Shell {
+            member,
+            waiters,
+            unstable,
+            ..
+        } = &mut self.shell;
+        let stable = member.stable();
+        unstable.purge(stable);
+        if waiters.len() == 0 || !member.may_answer(now) {
+            return;
+        }
+        let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
+        waiters.pop(stable, may_read, |token, answer| {
+            out.answers.push((token, Ok(answer)));
+        });
+    }
+
+    // Executes everything that could not begin before, in order.
+    fn pump(&mut self, now: Time, out: &mut BucketEffects) {
+        self.service.advance(&mut self.shell, now, out);
+        if self.queue.len() == 0 {
+            return;
+        }
+        for parked in self.queue.take() {
+            let (ask, tag, op) = (parked.ask, parked.tag, S::as_op(&parked.op));
+            if ask.deadline <= now {
+                out.answers.push((ask.token, Err(Refused::Deadline)));
+                continue;
+            }
+            let outcome = match S::is_write(op) && self.shell.is_full() {
+                true => Outcome::Blocked { starved: false },
+                false => self.begin(now, &ask, tag, op, out),
+            };
+            let result = match outcome {
+                Outcome::Answer { seq, answer, read } => {
+                    self.shell.deliver(now, &ask, seq, answer, read)
+                }
+                Outcome::Later => Ok(None),
+                Outcome::Blocked { starved } => {
+                    self.queue.starved |= starved;
+                    self.queue.push(parked);
+                    Ok(None)
+                }
+                Outcome::Refuse(why) => Err(why),
+            };
+            let result = result.transpose();
+            out.answers.extend(result.map(|result| (ask.token, result)));
+        }
+    }
+
+    // Operations for the data slot that the newest entry of the map gives this node may wait here for the
+    // epoch to open.
+    fn look_at_map(&mut self, event: &Event) {
+        let member = &self.shell.member;
+        let group: &Arc<Group> = match event {
+            Event::Map(group) => group,
+            Event::Message(envelope) if envelope.group == member.id() => match &envelope.message {
+                GroupMessage::Seal { group, .. } | GroupMessage::Sync { group, .. } => group,
+                _ => return,
+            },
+            _ => return,
+        };
+        if group.id == member.id() && group.revision >= self.newest {
+            self.newest = group.revision;
+            let slot = group.slot_of(member.me());
+            self.chosen = slot.filter(|slot| slot.0 < group.m);
+        }
+    }
+
+    fn follow_role(&mut self, others: bool, out: &mut BucketEffects) {
+        let serving = self.serving();
+        if self.was_serving && !serving {
+            self.service.stop(out);
+        }
+        let member = &self.shell.member;
+        let pages = member.pages().map(|pages| pages.generation());
+        let source = member.slot().zip(pages).filter(|_| member.is_data());
+        // A data bucket that stays the data bucket keeps everything up to the cut, so answers wait on. Any
+        // other one's successor knows the requests; the client retries there.
+        let moved = self.source.is_some() && self.source != source;
+        if others || moved || (!serving && self.chosen.is_none()) {
+            refuse(out, self.shell.waiters.drain(), Refused::Interrupted);
+            self.shell.unstable.clear();
+        }
+        self.source = source;
+        // The next epoch may give us another slot before the one that gave us a parked operation's slot opens.
+        let serves = serving.then(|| self.shell.member.slot()).flatten();
+        let chosen = self.chosen;
+        let waits = |ask: &Ask| serves == Some(ask.slot) || chosen == Some(ask.slot);
+        let gone = self.queue.remove(|ask| !waits(ask));
+        refuse(out, gone, Refused::NotServing);
+        let epoch = self.shell.member.epoch();
+        if self.shell.reservation.epoch != epoch {
+            self.shell.reservation = Reservation::of(epoch);
+        }
+        if serving && (others || !self.was_serving) {
+            self.service.start();
+        }
+        self.was_serving = serving;
+    }
+}
+
+fn refuse(out: &mut BucketEffects, tokens: Vec<u64>, why: Refused) {
+    let refused = tokens.into_iter().map(|token| (token, Err(why)));
+    out.answers.extend(refused);
+}

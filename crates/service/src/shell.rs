@@ -1,0 +1,182 @@
+//! The shell of a bucket: the group's member, answers that wait, and memory that is reserved.
+
+use bytes::Bytes;
+use staves_group::{Member, Recall};
+use staves_model::Time;
+use staves_wire::error::ErrorCode;
+use staves_wire::group::{RequestId, Run};
+use staves_wire::service::Answer;
+
+use crate::answer::{self, Refused};
+use crate::reservation::Reservation;
+use crate::waiting::{Unstable, Waiters};
+use crate::{Ask, Limits, NOTHING_KEPT, Outcome, Tag};
+
+/// Everything of a bucket that a service executes operations with.
+pub struct Shell {
+    pub(crate) limits: Limits,
+    pub(crate) member: Member,
+    pub(crate) waiters: Waiters,
+    pub(crate) unstable: Unstable,
+    pub(crate) reservation: Reservation,
+    /// Deltas or a reservation were made since the last flush.
+    pub(crate) unflushed: bool,
+    forgotten: &'static str,
+}
+
+/// The reason why a change was not made. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The log, or memory, has no room yet.
+    Blocked,
+    /// There is no memory.
+    Full,
+    /// This is not the data bucket any more.
+    NotServing,
+}
+
+impl From<staves_group::Refused> for Stop {
+    fn from(refused: staves_group::Refused) -> Stop {
+        match refused {
+            staves_group::Refused::Busy => Stop::Blocked,
+            staves_group::Refused::NotServing => Stop::NotServing,
+        }
+    }
+}
+
+impl Stop {
+    /// The outcome of the operation, with the service's own answer for want of memory.
+    pub fn outcome(self, full: impl FnOnce() -> Answer) -> Outcome {
+        match self {
+            Stop::Blocked => Outcome::Blocked { starved: true },
+            Stop::Full => Outcome::at_once(full()),
+            Stop::NotServing => Outcome::Refuse(Refused::NotServing),
+        }
+    }
+}
+
+/// The weight of a delta in the log, as `Delta::weight` counts it.
+pub fn weight(runs: usize, bytes: usize, answer: usize) -> usize {
+    64 + runs * 16 + bytes + answer
+}
+
+impl Shell {
+    pub(crate) fn new(limits: Limits, member: Member, forgotten: &'static str) -> Shell {
+        Shell {
+            limits,
+            member,
+            waiters: Waiters::default(),
+            unstable: Unstable::default(),
+            reservation: Reservation::default(),
+            unflushed: false,
+            forgotten,
+        }
+    }
+
+    /// The group's member.
+    #[inline]
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// The group's member, for what changes no data: requests for missing pages.
+    pub fn member_mut(&mut self) -> &mut Member {
+        &mut self.member
+    }
+
+    /// The seq that a read of this tag must wait for; 0 if it is stable.
+    #[inline]
+    pub fn unstable_seq(&self, tag: Tag) -> u64 {
+        self.unstable.seq_of(tag)
+    }
+
+    /// The answer of an earlier try of the same request (I9).
+    pub fn recall(&self, ask: &Ask) -> Option<Outcome> {
+        let (seq, answer) = match self.member.recall(ask.request.as_ref()?) {
+            Recall::New => return None,
+            Recall::Waiting { seq, answer } => (seq, answer::recall(&answer)),
+            Recall::Done { answer } => (0, answer::recall(&answer)),
+            Recall::Forgotten => (0, Answer::error(ErrorCode::Forgotten, self.forgotten)),
+        };
+        Some(Outcome::write(seq, answer))
+    }
+
+    /// An answer as the request table keeps it: nothing where nobody retries.
+    pub fn kept(ask: &Ask, answer: &Answer) -> Bytes {
+        match ask.request {
+            Some(_) => answer::keep(answer),
+            None => NOTHING_KEPT,
+        }
+    }
+
+    /// The outcome of a write that changed nothing. Where the client may retry, a delta without bytes brings
+    /// the answer to every member, so that a late copy of the request does not take effect after all (I9).
+    /// Elsewhere it is a read of what `seq` wrote.
+    pub fn keep(&mut self, ask: &Ask, answer: Answer, seq: u64) -> Outcome {
+        let Some(request) = ask.request else {
+            return Outcome::read(seq, answer);
+        };
+        let kept = answer::keep(&answer);
+        match self.admit(0, 0, kept.len()) {
+            Ok(()) => {
+                let seq = self.commit(Some(request), kept, Vec::new(), Bytes::new());
+                Outcome::write(seq, answer)
+            }
+            Err(stop) => stop.outcome(|| answer),
+        }
+    }
+
+    /// Whether the log has room for a delta.
+    pub fn admit(&self, runs: usize, bytes: usize, kept: usize) -> Result<(), Stop> {
+        Ok(self.member.admit(weight(runs, bytes, kept))?)
+    }
+
+    /// Makes a delta that the log has admitted; its seq.
+    pub fn commit(
+        &mut self,
+        request: Option<RequestId>,
+        kept: Bytes,
+        runs: Vec<Run>,
+        bytes: Bytes,
+    ) -> u64 {
+        self.unflushed = true;
+        self.member.update(request, kept, runs, bytes)
+    }
+
+    /// Records that delta `seq` wrote under a tag: reads of it wait until it is stable.
+    pub fn wrote(&mut self, tag: Tag, seq: u64) {
+        if seq > self.member.stable() {
+            self.unstable.insert(tag, seq);
+        }
+    }
+
+    /// Returns an answer that may be released now, else lets it wait.
+    pub fn deliver(
+        &mut self,
+        now: Time,
+        ask: &Ask,
+        seq: u64,
+        answer: Answer,
+        read: bool,
+    ) -> Result<Option<Answer>, Refused> {
+        let safe = match read {
+            true => self.member.releases(seq) && self.member.may_read(now),
+            false => seq <= self.member.stable(),
+        };
+        if safe && self.member.may_answer(now) {
+            return Ok(Some(answer));
+        }
+        // The answer of a write that was made is kept in any case; the log bounds those.
+        if read && self.is_full() {
+            return Err(Refused::Busy);
+        }
+        self.waiters.push(seq, ask, answer, read);
+        Ok(None)
+    }
+
+    /// Whether as many answers wait as may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiters.len() >= self.limits.waiting_max
+            || self.waiters.bytes() >= self.limits.waiting_bytes_max
+    }
+}

@@ -1,0 +1,256 @@
+//! Requests to the services on groups: operations on buckets, in batches, and their answers. All services
+//! share these two messages; an operation's body is the service's own.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use staves_model::{
+    ClientId, ClusterMap, Group, GroupId, HashSlot, MemberSlot, PoolId, Revision, ServiceId,
+};
+
+use crate::codec::{DecodeError, Reader, Wire, decode_whole, wire_enum, wire_struct};
+use crate::error::ErrorCode;
+
+/// Most operations of one batch.
+pub const OPS_MAX: usize = 65_536;
+
+/// A pool by id or by name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PoolRef {
+    /// By id.
+    Id(PoolId),
+    /// By name.
+    Name(String),
+}
+
+/// The data bucket that an operation is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Address {
+    /// The bucket of a hash slot. Operations of one batch on one hash slot take effect in their order.
+    Slot(HashSlot),
+    /// A data bucket of a group. Operations of one batch take effect in any order.
+    Bucket(GroupId, MemberSlot),
+}
+
+impl Address {
+    /// The group's entry in the map, if there is one.
+    pub fn group<'a>(&self, map: &'a ClusterMap, pool: PoolId) -> Option<&'a Group> {
+        match self {
+            Address::Slot(slot) => map.group_of(pool, *slot),
+            Address::Bucket(group, _) => map.groups.get(group),
+        }
+    }
+
+    /// The data bucket's place in its group.
+    pub fn slot(&self) -> MemberSlot {
+        match self {
+            Address::Slot(_) => MemberSlot(0),
+            Address::Bucket(_, slot) => *slot,
+        }
+    }
+
+    /// Operations of one batch to one such address take effect in their order.
+    pub fn keeps_order(&self) -> bool {
+        matches!(self, Address::Slot(_))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Slot(slot) => write!(f, "hash slot {slot}"),
+            Address::Bucket(group, slot) => write!(f, "data bucket {slot} of group {group}"),
+        }
+    }
+}
+
+/// What is done, in the service's own encoding: a head, and bytes that it takes as they are. Both are slices
+/// of the frame that they came in, or of what their user gave; they are passed on without a copy.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Body {
+    /// The operation and its small fields.
+    pub head: Bytes,
+    /// The value or data that the operation brings; often empty.
+    pub payload: Bytes,
+}
+
+impl Body {
+    /// Bytes that it carries.
+    pub fn bytes(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+}
+
+/// One operation of a batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NumberedOp {
+    /// The client's number for it, from 1, the same in each retry (`RequestId::number`); 0 for a read.
+    pub number: u64,
+    /// The data bucket.
+    pub to: Address,
+    /// The service's own part.
+    pub body: Body,
+}
+
+/// A batch of operations for data buckets of one node. Each is atomic by itself; the batch is not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceRequest {
+    /// The map revision that the sender routed by (in the frame header's `epoch`).
+    pub revision: Revision,
+    /// The service that the bodies are for.
+    pub service: ServiceId,
+    /// The pool.
+    pub pool: PoolRef,
+    /// The client that sent it first.
+    pub client: ClientId,
+    /// Every request of this client below this number has been answered to it.
+    pub floor: u64,
+    /// An earlier try may have taken effect.
+    pub retry: bool,
+    /// A node passed it on for a client: it is not passed on again.
+    pub forwarded: bool,
+    /// The operations.
+    pub ops: Vec<NumberedOp>,
+}
+
+impl ServiceRequest {
+    /// The same request with these operations instead.
+    pub fn with_ops(&self, ops: Vec<NumberedOp>) -> ServiceRequest {
+        let pool = self.pool.clone();
+        ServiceRequest { pool, ops, ..*self }
+    }
+}
+
+/// The answers to a [`ServiceRequest`], in the order of its operations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceAnswers {
+    /// The answering node's map revision (in the frame header's `epoch`): higher than the request's means
+    /// that there is a newer map to fetch.
+    pub revision: Revision,
+    /// One for each operation.
+    pub answers: Vec<Answer>,
+    /// The newest entries of the groups for which the request came to the wrong node (row D1: the same
+    /// mistake is not made twice).
+    pub moved: Vec<Arc<Group>>,
+    /// Where an answer is `forgotten`: its bucket distinguishes new requests from forgotten ones only by
+    /// numbers above this. 0 if none is.
+    pub draw_above: u64,
+}
+
+/// The result of an operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// No value.
+    Nil,
+    /// Done.
+    Ok,
+    /// A number.
+    Int(i64),
+    /// A value.
+    Value(Bytes),
+    /// It was not done (or, by the code, may have been).
+    Error(ErrorCode, String),
+}
+
+impl Answer {
+    /// An error answer.
+    pub fn error(code: ErrorCode, text: impl Into<String>) -> Answer {
+        Answer::Error(code, text.into())
+    }
+
+    /// Bytes of the value; 0 if it is none.
+    pub fn value_bytes(&self) -> usize {
+        match self {
+            Answer::Value(value) => value.len(),
+            _ => 0,
+        }
+    }
+
+    /// Its bytes, as the request table keeps them.
+    pub fn to_bytes(&self) -> Bytes {
+        // Almost every write is answered by one of these.
+        match self {
+            Answer::Nil => return Bytes::from_static(&[0]),
+            Answer::Ok => return Bytes::from_static(&[1]),
+            _ => {}
+        }
+        let mut out = BytesMut::new();
+        self.put(&mut out);
+        out.freeze()
+    }
+
+    /// From the bytes that [`Answer::to_bytes`] made.
+    pub fn from_bytes(bytes: Bytes) -> Result<Answer, DecodeError> {
+        decode_whole(bytes)
+    }
+}
+
+// On the wire.
+
+wire_enum!(PoolRef { 0 => Id(id), 1 => Name(name) });
+
+wire_enum!(Address { 0 => Slot(slot), 1 => Bucket(group, slot) });
+
+wire_enum!(Answer { 0 => Nil, 1 => Ok, 2 => Int(number), 3 => Value(value), 4 => Error(code, text) });
+
+wire_struct!(Body { head, payload });
+wire_struct!(NumberedOp { number, to, body });
+
+/// A list of at most [`OPS_MAX`]: an item is far larger in memory than the least that it takes on
+/// the wire, so a hostile batch is refused by its count.
+fn take_list<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
+    let mut count = [0; 4];
+    from.peek(&mut count);
+    let len = u32::from_le_bytes(count) as usize;
+    if len > OPS_MAX {
+        return Err(DecodeError::TooMany {
+            what: "the operations of a batch",
+            len,
+            max: OPS_MAX,
+        });
+    }
+    Wire::take(from)
+}
+
+impl Wire for ServiceRequest {
+    fn put(&self, out: &mut BytesMut) {
+        self.service.put(out);
+        self.pool.put(out);
+        self.client.put(out);
+        self.floor.put(out);
+        self.retry.put(out);
+        self.forwarded.put(out);
+        self.ops.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<ServiceRequest, DecodeError> {
+        Ok(ServiceRequest {
+            revision: Revision(0), // in the header
+            service: Wire::take(from)?,
+            pool: Wire::take(from)?,
+            client: Wire::take(from)?,
+            floor: Wire::take(from)?,
+            retry: Wire::take(from)?,
+            forwarded: Wire::take(from)?,
+            ops: take_list(from)?,
+        })
+    }
+}
+
+impl Wire for ServiceAnswers {
+    fn put(&self, out: &mut BytesMut) {
+        self.answers.put(out);
+        self.moved.put(out);
+        self.draw_above.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<ServiceAnswers, DecodeError> {
+        Ok(ServiceAnswers {
+            revision: Revision(0), // in the header
+            answers: take_list(from)?,
+            moved: take_list(from)?,
+            draw_above: Wire::take(from)?,
+        })
+    }
+}
