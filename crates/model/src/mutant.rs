@@ -67,10 +67,10 @@ pub enum Mutant {
     SecondsMailToFirst = 415,
     TwinSettledEarly = 416,
     // Of groups whose storage syncs late; not in GROUP.md.
-    AnsweredAtHeld = 601,
-    PurgedAtHeld = 602,
-    SyncedBeyondGap = 603,
-    ConfirmedUnsynced = 604,
+    AnsweredAtHeld = 901,
+    PurgedAtHeld = 902,
+    SyncedBeyondGap = 903,
+    ConfirmedUnsynced = 904,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotSynced = 302,
