@@ -264,6 +264,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_synced_ends_before_a_gap_and_the_planted_bug_is_seen() {
+        let synced = || {
+            let mut s = Stream::default();
+            for seq in [1, 3] {
+                s.receive(delta(seq), 1 << 20);
+            }
+            s.sync(0, &mut Journal::Memory);
+            s.synced
+        };
+        assert_eq!(synced(), 1);
+        staves_model::mutant::plant(Some(Mutant::SyncedBeyondGap));
+        let beyond = synced();
+        staves_model::mutant::plant(None);
+        assert_eq!(beyond, 3);
+    }
+
+    #[test]
     fn beyond_the_gap_is_bounded() {
         let mut s = Stream::default();
         let w = delta(2).weight();

@@ -137,7 +137,9 @@ fn marks_hold_through_losses_and_a_change_of_epoch_and_each_planted_bug_is_found
             assert_eq!(walk(seed, durability), None, "{durability:?}, seed {seed}");
         }
     }
-    for mutant in Mutant::DURABLE {
+    // The gap of the fourth is closed before a late sync ends: `stream.rs` looks at that one by itself.
+    let found_here = |mutant: &Mutant| *mutant != Mutant::SyncedBeyondGap;
+    for mutant in Mutant::DURABLE.into_iter().filter(found_here) {
         plant(Some(mutant));
         let found = SEEDS
             .into_iter()
