@@ -1,3 +1,5 @@
+//! The rules of placement by capacity, on small maps.
+
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use staves_directory::{Directory, DirectoryError};
-use staves_group::DirectoryCall;
-use staves_model::{GroupId, MemberSlot};
+use staves_directory::Directory;
+use staves_model::{DirectoryCall, GroupId, MemberSlot};
 use tokio::sync::{Notify, Semaphore};
 
 use super::Host;
@@ -88,30 +87,11 @@ pub(crate) async fn run(host: Arc<Host>, directory: Directory) {
         };
         let (host, directory) = (host.clone(), directory.clone());
         tokio::spawn(async move {
-            if let Err(error) = make(&directory, &call).await {
+            if let Err(error) = directory.call(call.clone(), PATIENCE).await {
                 tracing::debug!(?call, %error, "the directory did not do it yet");
             }
             host.calls.done(&call);
             drop(permit);
         });
-    }
-}
-
-async fn make(directory: &Directory, call: &DirectoryCall) -> Result<(), DirectoryError> {
-    match call {
-        DirectoryCall::Open { group, epoch } => {
-            directory.open_epoch(*group, *epoch, PATIENCE).await
-        }
-        DirectoryCall::Complete {
-            group, epoch, slot, ..
-        } => directory.complete(*group, *epoch, *slot, PATIENCE).await,
-        DirectoryCall::Stuck {
-            group,
-            epoch,
-            slots,
-        } => {
-            let slots = slots.clone();
-            directory.stuck(*group, *epoch, slots, PATIENCE).await
-        }
     }
 }

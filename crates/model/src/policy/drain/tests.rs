@@ -1,3 +1,5 @@
+//! Advice on drains, on small maps.
+
 use super::*;
 use crate::change::Change;
 use crate::policy::testing::{MIB, mem, usage};

@@ -1,3 +1,5 @@
+//! The room that a load needs, on small maps.
+
 use super::*;
 use crate::change::Change;
 use crate::policy::testing::{MIB, mem, unborn};

@@ -1,3 +1,5 @@
+//! The rules of pools by kind.
+
 use super::*;
 use crate::policy::testing::{MIB, usage};
 use crate::testing::{cluster, create_files_pool, create_memory_pool, create_pool, new_node};

@@ -1,3 +1,5 @@
+//! Advice on stops, on small maps.
+
 use super::*;
 use crate::change::Change;
 use crate::policy::testing::{mem, usage};
