@@ -6,7 +6,7 @@ use crate::matrix;
 /// Most members of a group: elements of the field.
 pub const MEMBERS_MAX: usize = 256;
 
-/// What a code cannot do.
+/// A request that the code cannot serve.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CodeError {
     /// m is 0, or m + k is above [`MEMBERS_MAX`].
@@ -22,7 +22,7 @@ pub enum CodeError {
     Sources {
         /// Different ones.
         given: usize,
-        /// That is m.
+        /// The number it is, which is m.
         needed: usize,
     },
     /// A member that the code does not have.
@@ -76,7 +76,7 @@ impl Code {
         self.k
     }
 
-    /// What a delta of data bucket `data` is multiplied with at parity bucket `parity` (from 0).
+    /// The coefficient of data bucket `data` at parity bucket `parity` (from 0).
     #[inline]
     pub fn coefficient(&self, parity: usize, data: usize) -> u8 {
         self.rows[parity * self.m + data]
@@ -111,7 +111,7 @@ impl Code {
         );
     }
 
-    /// How to make the members `wanted` of the m members `sources`, by their slots: 0..m are data, m..m+k
+    /// The recipe that makes the members `wanted` of the m members `sources`, by their slots: 0..m are data, m..m+k
     /// parity.
     pub fn recipe(&self, sources: &[usize], wanted: &[usize]) -> Result<Recipe, CodeError> {
         let members = self.m + self.k;
@@ -192,7 +192,7 @@ impl Code {
     }
 }
 
-/// How some members are made of m others; the same for every page of theirs.
+/// The recipe by which some members are made of m others; the same for every page of theirs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recipe {
     m: usize,
@@ -223,7 +223,7 @@ impl Recipe {
         self.kernel.combine(&column, &[bytes], wanted, true);
     }
 
-    /// What a source is multiplied with on its way to a wanted member; both by their place in the lists
+    /// The coefficient of a source for a wanted member; both by their place in the lists
     /// that the recipe was made of.
     pub fn coefficient(&self, wanted: usize, source: usize) -> u8 {
         self.rows[wanted * self.m + source]

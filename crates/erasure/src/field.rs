@@ -106,7 +106,7 @@ pub fn mul(a: u8, b: u8) -> u8 {
     PRODUCT[a as usize][b as usize]
 }
 
-/// What a must be multiplied with to give 1; `None` for 0.
+/// The inverse of a; `None` for 0.
 #[inline]
 pub fn inverse(a: u8) -> Option<u8> {
     (a != 0).then(|| INVERSE[a as usize])

@@ -27,7 +27,7 @@ const OUTPUTS_MAX: usize = 4;
 /// finds them in the cache.
 const PIECE_BYTES: usize = 4096;
 
-/// How buffers are multiplied.
+/// The way in which buffers are multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kernel {
     /// Tables, byte by byte: runs anywhere.
@@ -66,7 +66,7 @@ impl Kernel {
         })
     }
 
-    /// Whether this machine runs it.
+    /// Returns whether this machine runs it.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return match self {

@@ -24,9 +24,9 @@ pub(crate) struct Asked {
     pub count: u32,
     /// At so many members.
     pub of: usize,
-    /// When it was last made.
+    /// The time of the last try.
     at: Time,
-    /// When it was first made.
+    /// The time of the first try.
     since: Time,
     tries: u32,
     /// Its pages, taken from what the node's buckets may ask for together. None for a client that waits, and none
@@ -52,7 +52,7 @@ pub(crate) struct Asks {
     sweep: BTreeMap<u32, Asked>,
     /// Those for which a client waits. Their pages may be among those of the sweep, too.
     urgent: BTreeMap<u32, Asked>,
-    /// How long answers take lately.
+    /// The time that recent answers took.
     usual: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Asks {
         self.urgent.clear();
     }
 
-    /// How many requests of the sweep are under way.
+    /// The number of requests of the sweep under way.
     pub fn sweeping(&self) -> usize {
         self.sweep.len()
     }
@@ -79,7 +79,7 @@ impl Asks {
         self.sweep.range(page..).next().map(|(first, _)| *first)
     }
 
-    /// Whether somebody was asked for this page out of turn.
+    /// Returns whether somebody was asked for this page out of turn.
     pub fn is_urgent(&self, page: u32) -> bool {
         let before = self.urgent.range(..=page).next_back();
         before.is_some_and(|(first, asked)| page - first < asked.count)
@@ -95,7 +95,7 @@ impl Asks {
         of(&self.urgent).or_else(|| of(&self.sweep))
     }
 
-    /// Whether a request begins with this page.
+    /// Returns whether a request begins with this page.
     pub fn begins(&self, page: u32) -> bool {
         self.sweep.contains_key(&page) || self.urgent.contains_key(&page)
     }
@@ -152,7 +152,12 @@ impl Asks {
 
     /// Requests that have waited too long. They are to be made again, at `of` members, but for those of
     /// which `void` says that nothing is needed.
-    pub fn due(&mut self, now: Time, of: Of, void: impl Fn(u32, u32) -> bool) -> Vec<Due> {
+    pub fn due(
+        &mut self,
+        now: Time,
+        of: SourceCounts,
+        void: impl Fn(u32, u32) -> bool,
+    ) -> Vec<Due> {
         let patience = (self.usual * PATIENCE_TIMES).clamp(PATIENCE_MIN, PATIENCE_MAX);
         let mut due = Vec::new();
         for (urgent, of, asks) in [
@@ -188,7 +193,7 @@ impl Asks {
 
 /// At how many members a request is made again.
 #[derive(Clone, Copy)]
-pub(crate) struct Of {
+pub(crate) struct SourceCounts {
     pub sweep: usize,
     pub urgent: usize,
 }
@@ -221,7 +226,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn due_at(asks: &mut Asks, ms: u64) -> usize {
-        let of = Of {
+        let of = SourceCounts {
             sweep: 2,
             urgent: 3,
         };

@@ -15,12 +15,12 @@ use crate::table::is_zero;
 
 const PARITY_MAX: usize = PARITY_SLOTS as usize;
 
-/// Whether there is a code for the shape.
+/// Returns whether there is a code for the shape.
 pub fn supported(m: usize, k: usize) -> bool {
     (1..=usize::from(M_MAX)).contains(&m) && k <= PARITY_MAX
 }
 
-/// Whether a group of m data buckets can have so many member slots, twins among them.
+/// Returns whether a group of m data buckets can have so many member slots, twins among them.
 pub fn fits(m: usize, slots: usize) -> bool {
     supported(m, 0) && (m..=slots_max(m as u8)).contains(&slots)
 }

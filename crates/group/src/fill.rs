@@ -15,7 +15,7 @@ use staves_model::{
 };
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
-use crate::asks::{Asks, Of};
+use crate::asks::{Asks, SourceCounts};
 use crate::code::{Recipes, ZERO_PAGE};
 use crate::member::{Ctx, Effects, State};
 use crate::table::{UNWRITTEN, is_zero};
@@ -28,20 +28,20 @@ const WAITS_FOR_THE_PASS: Duration = Duration::from_secs(1);
 /// Most parts at hand that wait for other members' (m > 1); what is beyond is asked for again.
 const PARTS_MAX: usize = 16 << 10;
 
-/// How a member that lacked pages came by them.
+/// The course of one fill: a member lacked pages and fetched them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filled {
     /// Pages that it lacked when its epoch opened.
     pub pages: u32,
     /// Pages that were asked for because a client waited.
     pub demanded: u32,
-    /// When its epoch opened, and it began.
+    /// The time at which its epoch opened, and it began.
     pub began: Time,
-    /// When it had all.
+    /// The time at which it had all.
     pub ended: Option<Time>,
 }
 
-/// What members have sent for one request, in order of slot: each message as it came, its pages in order.
+/// The messages that members sent for one request, in order of slot; the pages of each in order.
 type Gathered = Vec<(MemberSlot, Vec<PagePart>)>;
 
 /// A joiner's work.
@@ -50,11 +50,11 @@ pub(crate) struct Fill {
     asks: Asks,
     /// Answers at hand to requests that need more than one (m > 1), by the request's first page.
     gathered: BTreeMap<u32, Gathered>,
-    /// Where the sweep over the table stands.
+    /// The position of the sweep over the table.
     next: u32,
-    /// How often a request was made again: turns to other sources.
+    /// The number of requests that were repeated: turns to other sources.
     turns: u32,
-    /// When the one who makes the pass last sent a page; at first, when this member began to wait.
+    /// The time at which the maker of the pass last sent a page; at first, the beginning of the wait.
     passed: Option<Time>,
     recipes: Recipes,
     /// The last time that pages were lacking.
@@ -83,7 +83,7 @@ struct Made {
     room: BytesMut,
 }
 
-/// What is the same for all pages of a message, and memory that serves one after the other.
+/// The state that all pages of a message share, and memory that serves one after the other.
 struct Rebuilding {
     applied: Vec<u64>,
     /// For whom pages are made: this member and, in the pass, the other joiners.
@@ -113,7 +113,7 @@ impl State {
         let table = &self.table;
         let needed = |p: u32| !table.is_here(p) && !table.is_waiting(p);
         let void = |page: u32, count: u32| !(page..page + count).any(needed);
-        let of = Of {
+        let of = SourceCounts {
             sweep: self.sources(false).len(),
             urgent: self.sources(true).len(),
         };

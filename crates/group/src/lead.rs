@@ -21,7 +21,7 @@ struct Sealed {
     pages: u32,
 }
 
-/// What every listed member is to be brought to.
+/// The cut to which every listed member is brought.
 struct Plan {
     streams: Vec<SyncStream>,
     want_extents: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Leading {
     done: BTreeSet<MemberSlot>,
     unable: BTreeSet<MemberSlot>,
     since: Time,
-    /// When seals or syncs were last sent; `None`: something has changed since.
+    /// The time at which seals or syncs were last sent; `None`: something has changed since.
     said_at: Option<Time>,
 }
 
@@ -141,7 +141,7 @@ impl Leading {
             .collect();
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
         // No update ever needed more than the least that any copy or parity bucket holds; a joiner needs no
-        // more either, whatever was wished for and refused. m > 1: data buckets differ in length, so that
+        // more either, whatever was asked for and refused. m > 1: data buckets differ in length, so that
         // they say nothing of each other; if there is no parity, a new one needs what the longest has.
         let held = |s: &Sealed| s.want_extents;
         let coded = self.group.m > 1;

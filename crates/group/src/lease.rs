@@ -10,7 +10,7 @@ use staves_model::{
 use crate::member::{Ctx, State};
 
 impl State {
-    /// Whether the data bucket may answer reads now (I7): a directory lease, or unexpired promises from
+    /// Returns whether the data bucket may answer reads now (I7): a directory lease, or unexpired promises from
     /// all listed parity buckets, of which there is at least one.
     pub fn lease_holds(&self, ctx: &Ctx<'_>) -> bool {
         if !self.serving() || ctx.quiet {
@@ -60,7 +60,7 @@ impl State {
         peer.promise = peer.promise.max(until);
     }
 
-    /// Whether every promise that this member made has run out, or was released by its data bucket's seal.
+    /// Returns whether every promise that this member made has run out, or was released by its data bucket's seal.
     pub fn promises_over(&self, ctx: &Ctx<'_>, released: u32) -> bool {
         self.promised
             .iter()

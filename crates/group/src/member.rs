@@ -8,7 +8,7 @@ use staves_model::{
     DirectoryCall, Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision,
     Time, mutant::Mutant, mutant::planted,
 };
-use staves_store::{Arena, Budget, Pages};
+use staves_store::{Arena, Budget, Journal, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::fill::{Fill, Filled};
@@ -16,12 +16,32 @@ use crate::lead::Leading;
 use crate::requests::Recall;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
-use crate::update::{Peer, Wish};
+use crate::update::{Peer, Reservation};
 
-/// What an operator or a test may set. All times are on the local clock.
+/// The moment at which an update may be answered (DISK rule D-2). In memory there is no difference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// Every listed member has synced it.
+    #[default]
+    Durable,
+    /// Every listed member has received it; a flush waits for the sync.
+    Writeback,
+}
+
+impl Durability {
+    /// The watermark of answers, of the lowest that is held and the lowest that is synced.
+    pub(crate) fn releases(self, held: u64, synced: u64) -> u64 {
+        match self {
+            Durability::Durable if !planted(Mutant::AnsweredAtHeld) => synced,
+            _ => held,
+        }
+    }
+}
+
+/// The options that an operator or a test may set. All times are on the local clock.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long a promise (and a directory lease) holds.
+    /// The duration of a promise, and of a directory lease.
     pub lease: Duration,
     /// A data bucket says something to every parity bucket at least so often.
     pub heartbeat_every: Duration,
@@ -44,6 +64,10 @@ pub struct Options {
     /// For pools that may start empty: a member that has not heard the directory for so long stops
     /// acknowledging and promising (GROUP rule 13).
     pub quiet_after: Option<Duration>,
+    /// The moment at which an update may be answered.
+    pub durability: Durability,
+    /// The journal that a member begins with.
+    pub journal: Journal,
 }
 
 impl Default for Options {
@@ -60,11 +84,13 @@ impl Default for Options {
             fetch_window: 8,
             fill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,
+            durability: Durability::default(),
+            journal: Journal::default(),
         }
     }
 }
 
-/// What a member is told.
+/// An input to a member.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A message of the group protocol arrived.
@@ -91,7 +117,7 @@ pub enum Event {
     },
 }
 
-/// What the member wants done. The driver sends `sends` in any order, and may lose them.
+/// The actions that a step asks for. The driver sends `sends` in any order, and may lose them.
 #[derive(Default, Debug)]
 pub struct Effects {
     /// Messages to other members.
@@ -100,7 +126,7 @@ pub struct Effects {
     pub directory: Vec<DirectoryCall>,
 }
 
-/// Why an update is not taken now.
+/// The reason for which an update is not taken now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// This member is not the data bucket of an open epoch: ask the directory's map again.
@@ -109,7 +135,7 @@ pub enum Refused {
     Busy,
 }
 
-/// Why a range cannot be read now.
+/// The reason for which a range cannot be read now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unread {
     /// This member is not the data bucket of an open epoch: ask the directory's map again.
@@ -127,7 +153,7 @@ pub enum Unread {
     Lost,
 }
 
-/// What a member of a group keeps.
+/// The state of a member of a group.
 pub(crate) struct State {
     pub slot: MemberSlot,
     pub epoch: Epoch,
@@ -136,6 +162,7 @@ pub(crate) struct State {
     pub open: bool,
     pub view: Arc<Group>,
     pub streams: Vec<Stream>,
+    pub journal: Journal,
     pub table: PageTable,
     /// A data bucket's knowledge of its parity buckets, by member slot.
     pub peers: Vec<Peer>,
@@ -147,7 +174,7 @@ pub(crate) struct State {
     pub pending_seal: Option<(MemberId, Arc<Group>, u32)>,
     pub fill: Fill,
     pub want_extents: u32,
-    pub wish: Wish,
+    pub reservation: Reservation,
     /// It cannot apply what it has: a delta needs more than its data bucket has had reserved.
     pub stalled: bool,
     /// The last tick of an open epoch.
@@ -168,7 +195,7 @@ impl State {
         self.open && self.shape().is_data()
     }
 
-    /// Whether the directory's entry has as many members and streams, and this one in its slot.
+    /// Returns whether the directory's entry has as many members and streams, and this one in its slot.
     fn fits(&self, group: &Group, me: MemberId) -> bool {
         self.peers.len() == group.members.len()
             && self.streams.len() == usize::from(group.m)
@@ -201,7 +228,7 @@ pub(crate) struct Ctx<'a> {
     pub options: &'a Options,
     pub group: GroupId,
     pub me: MemberId,
-    /// When this node last heard the directory, by rule 13; always now where the rule does not apply.
+    /// True if the directory has not answered for too long (rule 13).
     pub quiet: bool,
 }
 
@@ -301,22 +328,22 @@ impl Member {
         self.state.as_ref().map_or(Epoch(0), |s| s.epoch)
     }
 
-    /// Whether it is in a data bucket's slot.
+    /// Returns whether it is in a data bucket's slot.
     pub fn is_data(&self) -> bool {
         self.state.as_ref().is_some_and(|s| s.shape().is_data())
     }
 
-    /// Whether it is the data bucket of an open epoch.
+    /// Returns whether it is the data bucket of an open epoch.
     pub fn serving(&self) -> bool {
         self.state.as_ref().is_some_and(State::serving)
     }
 
-    /// Whether its epoch is open, as far as it knows.
+    /// Returns whether its epoch is open, as far as it knows.
     pub fn is_open(&self) -> bool {
         self.state.as_ref().is_some_and(|s| s.open)
     }
 
-    /// Whether all its pages are here.
+    /// Returns whether all its pages are here.
     pub fn complete(&self) -> bool {
         self.state
             .as_ref()
@@ -330,7 +357,7 @@ impl Member {
             .map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
     }
 
-    /// How it last came by pages that it lacked, if it ever did.
+    /// The course of its last fill, if there was one.
     pub fn filled(&self) -> Option<Filled> {
         self.state.as_ref().and_then(|s| s.fill.filled)
     }
@@ -340,7 +367,7 @@ impl Member {
         self.state.as_ref().map(|s| &s.view)
     }
 
-    /// Whether the log has room for a delta of this weight.
+    /// Returns whether the log has room for a delta of this weight.
     pub fn admit(&self, weight: usize) -> Result<(), Refused> {
         let state = self
             .state
@@ -376,7 +403,7 @@ impl Member {
             .state
             .as_mut()
             .expect("update at a node that is no member of the group");
-        state.make(request, answer, runs, bytes)
+        state.make(self.options.durability, request, answer, runs, bytes)
     }
 
     /// Sends what updates have made since the last flush.
@@ -387,14 +414,14 @@ impl Member {
         }
     }
 
-    /// When a tick will send something again that nobody has reported. A driver that can wait for less than its usual
+    /// The time at which a tick will send something again that nobody has reported. A driver that can wait for less than its usual
     /// ticks may tick then: on a way that loses messages it is a matter of round trips.
     pub fn resend_at(&self, now: Time) -> Option<Time> {
         let ctx = ctx!(self, now);
         self.state.as_ref().and_then(|s| s.resend_at(&ctx))
     }
 
-    /// What is known of a request.
+    /// The state of a request.
     pub fn recall(&self, request: &RequestId) -> Recall {
         match self.state.as_ref().filter(|s| s.serving()) {
             Some(s) => s.own().requests.recall(request, s.own().stable),
@@ -424,12 +451,12 @@ impl Member {
             .map_or(0, |s| s.own().prefix)
     }
 
-    /// Whether a read whose newest write is `seq` may be answered as far as stability goes (I8).
+    /// Returns whether a read whose newest write is `seq` may be answered as far as stability goes (I8).
     pub fn releases(&self, seq: u64) -> bool {
         seq <= self.stable() || planted(Mutant::ReadUnstable)
     }
 
-    /// Whether a lease holds: no successor has answered anything yet (I7). For a read, ask at or after
+    /// Returns whether a lease holds: no successor has answered anything yet (I7). For a read, ask at or after
     /// its arrival.
     pub fn may_read(&self, now: Time) -> bool {
         let ctx = ctx!(self, now);
@@ -438,7 +465,7 @@ impl Member {
         })
     }
 
-    /// Whether updates may be answered: false only for a member of a pool that may start empty that has
+    /// Returns whether updates may be answered: false only for a member of a pool that may start empty that has
     /// not heard the directory for too long (rule 13).
     pub fn may_answer(&self, now: Time) -> bool {
         !self.is_quiet(now)
@@ -479,7 +506,7 @@ impl Member {
         Ok(seqs.max().unwrap_or(0))
     }
 
-    /// Whether the directory says that the group has lost more than its scheme bears: writes will not be
+    /// Returns whether the directory says that the group has lost more than its scheme bears: writes will not be
     /// answered, and what is missing cannot be rebuilt.
     pub fn is_lost(&self) -> bool {
         self.state.as_ref().is_some_and(|s| s.view.lost)
@@ -516,7 +543,7 @@ impl Member {
         }
     }
 
-    /// How many extents every listed member has reserved for this bucket: no update may need more. With m > 1 it bounds
+    /// The number of extents that every listed member has reserved for this bucket: no update may need more. With m > 1 it bounds
     /// offsets too: parity has the extents of all data buckets at the same places.
     pub fn usable_extents(&self) -> u32 {
         self.state
@@ -525,7 +552,7 @@ impl Member {
             .map_or(0, State::granted)
     }
 
-    /// How many extents this bucket has asked every member to reserve.
+    /// The number of extents that this bucket has asked every member to reserve.
     pub fn wanted_extents(&self) -> u32 {
         self.state.as_ref().map_or(0, |s| s.want_extents)
     }
@@ -535,7 +562,7 @@ impl Member {
         self.state.as_ref().and_then(|s| s.streams.get(stream))
     }
 
-    /// Whether it keeps that stream up to date: a data bucket and its twin their own, parity all.
+    /// Returns whether it keeps that stream up to date: a data bucket and its twin their own, parity all.
     pub fn keeps(&self, stream: usize) -> bool {
         let state = self.state.as_ref();
         state.is_some_and(|s| stream < s.streams.len() && s.shape().carries(stream))
@@ -546,12 +573,12 @@ impl Member {
         self.state.as_ref().map(|s| &s.table)
     }
 
-    /// How much this parity bucket had to reckon since it took its slot (m > 1).
+    /// The arithmetic that this parity bucket has done since it took its slot (m > 1).
     pub fn arithmetic(&self) -> crate::Arithmetic {
         self.table().map(PageTable::arithmetic).unwrap_or_default()
     }
 
-    /// Whether it cannot go on for lack of memory that its data buckets had reserved, for checkers: that
+    /// Returns whether it cannot go on for lack of memory that its data buckets had reserved, for checkers: that
     /// must never be.
     pub fn is_stalled(&self) -> bool {
         self.state.as_ref().is_some_and(|s| s.stalled)
@@ -562,7 +589,7 @@ impl Member {
         self.state.as_ref().map_or(Epoch(0), |s| s.synced)
     }
 
-    /// Whether it leads the change to this epoch and has found its cut, for status and checkers.
+    /// Returns whether it leads the change to this epoch and has found its cut, for status and checkers.
     pub fn leads_sync_of(&self, epoch: Epoch) -> bool {
         self.leading
             .as_ref()
@@ -584,12 +611,12 @@ impl Member {
         self.state.as_ref()?.promised.get(stream).copied()
     }
 
-    /// Whether it still has pages of a life in which it was a member, for rule 17.
+    /// Returns whether it still has pages of a life in which it was a member, for rule 17.
     pub fn has_old_pages(&self) -> bool {
         self.old.is_some() || self.state.as_ref().is_some_and(|s| s.old.is_some())
     }
 
-    /// What a process that comes back with its memory of this member must do before anything else: it
+    /// Begins again in a process that comes back with its memory of this member, before anything else: it
     /// has forgotten what it promised, so it counts as having promised now (rule "after a restart a
     /// member seals nothing for one full promise").
     pub fn restart(&mut self, now: Time) {
@@ -687,6 +714,7 @@ impl Member {
         let ctx = ctx!(self, now);
         if let Some(state) = &mut self.state {
             state.retry_seal(&ctx, out);
+            state.sync_all();
             if state.open {
                 // Where no parity bucket is listed that would acknowledge, nothing else lets go of what a member that
                 // was quiet when its epoch opened has kept: its log would be full for good.

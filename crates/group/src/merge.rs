@@ -11,7 +11,7 @@ pub const PAGES_MAX: usize = 64;
 /// Most sums of one page that lie apart; with more, they are made one.
 const APART_MAX: usize = 32;
 
-/// How much parity had to reckon, since this member took its slot.
+/// The arithmetic that parity has done since this member took its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Arithmetic {
     /// Parts of deltas, each within one page.
@@ -37,7 +37,7 @@ impl Sum {
     }
 }
 
-/// What is added up of a stream's deltas, by page.
+/// The sums of a stream's deltas, by page.
 #[derive(Default)]
 pub struct Merge {
     pages: BTreeMap<u32, Vec<Sum>>,

@@ -25,7 +25,7 @@ pub const REQUESTS_PER_CLIENT_MAX: usize = 4096;
 /// not, the oldest answers go first, whoever's they are. A client's newest stays as long as it can.
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-/// What the table knows of a request.
+/// The state of a request in the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recall {
     /// Never seen: do it.
@@ -169,7 +169,7 @@ impl RequestTable {
         }
     }
 
-    /// What is known of `request`, when everything up to `stable` may be answered. Whether it says that
+    /// The state of `request`, when everything up to `stable` may be answered. Whether it says that
     /// it is a first try counts for nothing: one that was late may come after its retry.
     pub fn recall(&self, request: &RequestId, stable: u64) -> Recall {
         let unless_below = |floor: u64| match (floor..=NUMBER_MAX).contains(&request.number) {
@@ -248,12 +248,12 @@ impl RequestTable {
         table
     }
 
-    /// How many requests are remembered.
+    /// The number of requests that are remembered.
     pub fn len(&self) -> usize {
         self.clients.values().map(|c| c.done.len()).sum()
     }
 
-    /// Whether nothing is remembered.
+    /// Returns whether nothing is remembered.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }

@@ -20,7 +20,7 @@ const ROW_BYTES: usize = PAGE_BYTES / ROWS;
 /// Parity rows of them.
 const SUMS: usize = 2;
 
-/// What the sums of one rank's pages say.
+/// The result of comparing the sums of one rank's pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// Parity is the code of the data.
@@ -106,7 +106,7 @@ impl<'a> Sums<'a> {
         (!sums.parity.is_empty()).then_some(sums)
     }
 
-    /// What they say.
+    /// The result.
     pub fn finding(&self) -> Finding {
         if !self
             .parity

@@ -107,9 +107,10 @@ impl State {
         self.open = false;
         self.fill.clear();
         if self.shape().is_data() {
-            let stable = self.own().stable;
+            let (stable, floor) = (self.own().stable, self.own().floor);
             for peer in &mut self.peers {
                 *peer = crate::update::Peer::at_cut(stable, now);
+                peer.synced = floor;
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use staves_model::mutant::{Mutant, planted};
+use staves_store::Journal;
 use staves_wire::group::Delta;
 
 use crate::requests::RequestTable;
@@ -56,7 +58,7 @@ impl Log {
         self.run.iter().chain(self.beyond.values())
     }
 
-    /// Whether something waits beyond a gap.
+    /// Returns whether something waits beyond a gap.
     pub fn has_gap(&self) -> bool {
         !self.beyond.is_empty()
     }
@@ -96,9 +98,14 @@ pub struct Stream {
     pub prefix: u64,
     /// Every delta up to here is in the pages (or let go, for pages not here yet).
     pub applied: u64,
-    /// The low watermark: every listed parity bucket has received up to here.
+    /// Every delta up to here is on stable storage, too; in memory the same as `prefix`.
+    pub synced: u64,
+    /// The low watermark of answers, which the pool's durability chooses: every listed member has received, or synced,
+    /// up to here.
     pub stable: u64,
-    /// What may still be asked for.
+    /// The low watermark of the logs: every listed member has synced up to here.
+    pub floor: u64,
+    /// The deltas that may still be asked for.
     pub log: Log,
     /// The requests done up to `prefix`.
     pub requests: RequestTable,
@@ -110,7 +117,9 @@ impl Stream {
         Stream {
             prefix: cut,
             applied: cut,
+            synced: cut,
             stable: cut,
+            floor: cut,
             log: Log::default(),
             requests,
         }
@@ -173,7 +182,7 @@ impl Stream {
         true
     }
 
-    /// Whether what is here and these deltas lead to a cut without a gap, and not beyond it.
+    /// Returns whether what is here and these deltas lead to a cut without a gap, and not beyond it.
     pub fn leads_to(&self, cut: u64, deltas: &[Delta]) -> bool {
         let brought: BTreeSet<u64> = deltas.iter().map(|d| d.label.seq).collect();
         let mut at = self.prefix;
@@ -189,14 +198,24 @@ impl Stream {
         self.log.push(delta);
     }
 
-    /// Lets go of what every listed member has received (GROUP rule 5).
+    /// Lets go of what every listed member has synced (GROUP rule 5).
     pub fn purge(&mut self, upto: u64) {
         self.log.purge(upto);
+    }
+
+    /// Raises the synced mark to what the journal reports, which is never beyond a gap.
+    pub fn sync(&mut self, stream: usize, journal: &mut Journal) {
+        let held = match planted(Mutant::SyncedBeyondGap) {
+            true => self.log.highest().unwrap_or(0).max(self.prefix),
+            false => self.prefix,
+        };
+        self.synced = self.synced.max(journal.sync(stream, held));
     }
 
     /// Drops what lies beyond a cut (GROUP rule 9).
     pub fn drop_beyond(&mut self, cut: u64) {
         self.log.cut(cut);
+        self.synced = self.synced.min(cut);
     }
 }
 
@@ -242,6 +261,23 @@ mod tests {
         );
         s.purge(4);
         assert_eq!(s.log.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_synced_ends_before_a_gap_and_the_planted_bug_is_seen() {
+        let synced = || {
+            let mut s = Stream::default();
+            for seq in [1, 3] {
+                s.receive(delta(seq), 1 << 20);
+            }
+            s.sync(0, &mut Journal::Memory);
+            s.synced
+        };
+        assert_eq!(synced(), 1);
+        staves_model::mutant::plant(Some(Mutant::SyncedBeyondGap));
+        let beyond = synced();
+        staves_model::mutant::plant(None);
+        assert_eq!(beyond, 3);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::member::State;
 use crate::table::touched;
 
 impl State {
-    /// What an update puts, as what it adds.
+    /// The bytes that an update puts, as the sums that it adds.
     pub fn as_sums(&self, runs: Vec<Run>, new: Bytes) -> (Vec<Run>, Bytes) {
         let pages = self.table.pages();
         let end = u64::from(self.granted()) * EXTENT_BYTES as u64;

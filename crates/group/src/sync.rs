@@ -13,9 +13,9 @@ use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
 use crate::requests::RequestTable;
 use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
-use crate::update::{Peer, Wish};
+use crate::update::{Peer, Reservation};
 
-/// What a log may hold after a sync, in bounds of a log: its own and what it lacked.
+/// The most that a log may hold after a sync, in bounds of a log: its own deltas and those it lacked.
 const SYNC_LOGS: usize = 4;
 
 impl Member {
@@ -69,9 +69,23 @@ impl Member {
                 able = self.join(now, group.clone(), slot, streams, want_extents, pages);
             }
         }
+        if able && !self.is_synced_to_cut() {
+            return; // the leader asks again, and by then the sync may have ended
+        }
         let ctx = ctx!(self, now);
         let message = GroupMessage::Synced { slot, able };
         out.sends.push(ctx.addressed(leader, group.epoch, message));
+    }
+
+    // What leads to the cut is on stable storage here (rule 10): before, this member confirms nothing.
+    fn is_synced_to_cut(&mut self) -> bool {
+        let Some(state) = &mut self.state else {
+            return false;
+        };
+        state.sync_all();
+        let shape = state.shape();
+        let kept = (0..).zip(&state.streams).filter(|(s, _)| shape.carries(*s));
+        kept.into_iter().all(|(_, s)| s.synced >= s.prefix) || planted(Mutant::ConfirmedUnsynced)
     }
 
     // A joiner: no state counts, the cut is its base (rule 10). What it held before may save bytes only.
@@ -134,6 +148,7 @@ impl Member {
             synced: group.epoch,
             open: false,
             streams,
+            journal: self.options.journal.clone(),
             table,
             peers: vec![Peer::at_cut(cut, now); group.members.len()],
             promised: vec![Time::ZERO; shape.m],
@@ -142,7 +157,7 @@ impl Member {
             pending_seal: None,
             fill: Fill::default(),
             want_extents,
-            wish: Wish::default(),
+            reservation: Reservation::default(),
             stalled: false,
             ticked_at: now,
             old,
@@ -177,7 +192,7 @@ impl State {
         if needs_more {
             self.want_extents = want_extents;
         }
-        self.wish = Wish::default();
+        self.reservation = Reservation::default();
         self.stalled = false;
         for sync in &streams {
             if self.shape().carries(usize::from(sync.stream)) && !self.stream_to_cut(sync, applied)
@@ -220,6 +235,7 @@ impl State {
         let s = &mut self.streams[stream];
         if !planted(Mutant::KeepBeyondCut) {
             s.drop_beyond(sync.cut);
+            self.journal.drop_beyond(stream, sync.cut);
         }
         for delta in &sync.deltas {
             s.receive(delta.clone(), usize::MAX);
@@ -230,6 +246,8 @@ impl State {
         // Whatever slot it was given by an epoch that never opened: with m = 1 it may be a copy still.
         if !planted(Mutant::PartsBeforeCutApplied) {
             s.stable = s.stable.max(sync.cut);
+            // Nobody purges before the epoch is open, and then all have confirmed the cut.
+            s.floor = s.floor.max(sync.cut);
             let upto = sync.cut.min(self.streams[stream].prefix);
             if !self.apply_upto(stream, upto, applied) {
                 return false;

@@ -97,17 +97,17 @@ impl PageTable {
         labelled.max(absent_end)
     }
 
-    /// How much parity had to reckon (m > 1).
+    /// The arithmetic that parity has done (m > 1).
     pub fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
     }
 
-    /// How many pages are still to be fetched.
+    /// The number of pages still to be fetched.
     pub fn absent_count(&self) -> u32 {
         self.absent_count
     }
 
-    /// Whether a page is here.
+    /// Returns whether a page is here.
     pub fn is_here(&self, page: u32) -> bool {
         self.absent
             .get(page as usize / 64)
@@ -170,7 +170,7 @@ impl PageTable {
         self.labels[at] = label;
     }
 
-    /// Whether a delta that came from elsewhere stays within what is reserved here. A data bucket asks
+    /// Returns whether a delta that came from elsewhere stays within what is reserved here. A data bucket asks
     /// every member to reserve before it writes, and begins at the lowest free place, so one that goes
     /// beyond is wrong; and a page far out would make the table of labels as long.
     pub fn has_room_for(&self, runs: &[Run]) -> bool {
@@ -255,7 +255,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Whether a delta can be added up at parity with others before it is multiplied (m > 1): all its pages
+    /// Returns whether a delta can be added up at parity with others before it is multiplied (m > 1): all its pages
     /// are here, and have memory, so that nothing can hinder it later.
     pub fn adds_up(&self, shape: Shape, delta: &Delta) -> bool {
         let fits = |r: &Run| {
@@ -447,7 +447,7 @@ impl PageTable {
         self.install(page, labels, bytes).is_ok()
     }
 
-    /// Whether a page is at hand and only waits for the streams.
+    /// Returns whether a page is at hand and only waits for the streams.
     pub fn is_waiting(&self, page: u32) -> bool {
         self.rebuilt.contains_key(&page)
     }
@@ -529,13 +529,13 @@ impl PageTable {
     }
 }
 
-/// Whether a page's bytes are all zero, in steps wide enough for vector instructions.
+/// Returns whether a page's bytes are all zero, in steps wide enough for vector instructions.
 pub(crate) fn is_zero(page: &[u8]) -> bool {
     let mut steps = page.chunks(64);
     steps.all(|step| step.iter().fold(0, |any, b| any | b) == 0)
 }
 
-/// Which member a table belongs to: what decides its columns and its arithmetic.
+/// The group's m and the slot of the member that has a table: they decide its columns and its arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Data buckets of the group.
@@ -545,7 +545,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Whether the slot is a data bucket.
+    /// Returns whether the slot is a data bucket.
     pub fn is_data(self) -> bool {
         self.slot.index() < self.m
     }
@@ -555,12 +555,12 @@ impl Shape {
         bucket_slot(self.m as u8, self.slot)
     }
 
-    /// Whether it stands beside another member that holds the same bucket.
+    /// Returns whether it stands beside another member that holds the same bucket.
     pub fn is_twin(self) -> bool {
         self.bucket() != self.slot
     }
 
-    /// Whether its pages are those of one data bucket: it is one, or the twin of one.
+    /// Returns whether its pages are those of one data bucket: it is one, or the twin of one.
     pub fn holds_data(self) -> bool {
         self.bucket().index() < self.m
     }
@@ -584,7 +584,7 @@ impl Shape {
         }
     }
 
-    /// Whether its pages carry this stream.
+    /// Returns whether its pages carry this stream.
     pub fn carries(self, stream: usize) -> bool {
         !self.holds_data() || self.bucket().index() == stream
     }
@@ -598,7 +598,7 @@ pub fn touched(runs: &[Run]) -> impl Iterator<Item = u32> + Clone + '_ {
         .flat_map(move |r| page(r.offset)..=page(r.offset + u64::from(r.len) - 1))
 }
 
-/// What a delta brings to one page: where in the page, and the bytes.
+/// The parts of a delta within one page: the place in the page, and the bytes.
 pub(crate) fn bytes_in(delta: &Delta, page: u32) -> impl Iterator<Item = (usize, &[u8])> {
     let (start, mut at) = (u64::from(page) * PAGE_BYTES as u64, 0);
     let end = start + PAGE_BYTES as u64;
@@ -622,7 +622,7 @@ pub const PAGES_MAX: u32 = staves_store::BUCKET_EXTENTS_MAX * EXTENT_PAGES;
 /// Most bytes that one delta makes zero: each of their pages costs a moment.
 const ZEROED_BYTES_MAX: u64 = 4 << 30;
 
-/// Whether a delta is well formed for a group of `m` data buckets in an epoch: what a peer sends is
+/// Returns whether a delta is well formed for a group of `m` data buckets in an epoch: what a peer sends is
 /// checked before it is believed.
 pub fn well_formed(delta: &Delta, m: usize, epoch: Epoch) -> bool {
     let extent = EXTENT_BYTES as u64;
@@ -651,7 +651,7 @@ pub fn well_formed(delta: &Delta, m: usize, epoch: Epoch) -> bool {
         && made <= epoch
 }
 
-/// Whether all of these deltas are well formed.
+/// Returns whether all of these deltas are well formed.
 pub fn sound_deltas(deltas: &[Delta], m: usize, epoch: Epoch) -> bool {
     deltas.iter().all(|d| well_formed(d, m, epoch))
 }

@@ -10,35 +10,37 @@ use staves_model::{
 use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
-use crate::member::{Applied, Ctx, Effects, State};
+use crate::member::{Applied, Ctx, Durability, Effects, State};
 use crate::table::well_formed;
 
-/// What a data bucket knows of one of its parity buckets.
+/// The data bucket's knowledge of one parity bucket.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
     /// It reported to have received everything up to here, in this incarnation and epoch.
     pub prefix: u64,
+    /// It reported to have synced everything up to here.
+    pub synced: u64,
     /// Sent up to here (perhaps lost).
     pub sent: u64,
     /// The stable seq that was last sent.
     pub sent_stable: u64,
-    /// When anything was last sent.
+    /// The time of the last message to it.
     pub sent_at: Time,
-    /// When its prefix last rose, or nothing was owed to it.
+    /// The time at which its prefix last rose, or nothing was owed to it.
     pub moved_at: Time,
-    /// When it was last heard.
+    /// The time of its last message.
     pub heard_at: Time,
-    /// When all that it has not reported was last sent again.
+    /// The time at which all that it has not reported was last sent again.
     pub resent_at: Time,
-    /// How often, since its prefix last passed what had been sent again.
+    /// The number of repetitions since its prefix last passed what had been sent again.
     pub resends: u32,
     /// Up to here it had been sent everything when that was sent again.
     pub resent_to: u64,
-    /// How long deltas lately took to be reported, smoothed.
+    /// The smoothed time from sending a delta to its report.
     pub round_trip: Duration,
     /// Messages to it are known to get lost, until then.
     pub lossy_until: Time,
-    /// How often a message is sent meanwhile.
+    /// The number of copies of each message meanwhile.
     pub copies: u32,
     /// It promised that no successor answers before.
     pub promise: Time,
@@ -51,6 +53,7 @@ impl Peer {
     pub fn at_cut(cut: u64, now: Time) -> Peer {
         Peer {
             prefix: cut,
+            synced: cut,
             sent: cut,
             moved_at: now,
             heard_at: now,
@@ -62,7 +65,7 @@ impl Peer {
         now < self.lossy_until
     }
 
-    /// What it has not reported is to be sent again.
+    /// Marks all that it has not reported to be sent again.
     fn send_again(&mut self, now: Time) {
         self.resent_to = self.sent;
         self.sent = self.prefix;
@@ -70,9 +73,9 @@ impl Peer {
         self.resends = self.resends.saturating_add(1);
     }
 
-    /// How long it is given to report what was sent, each time longer. Only where messages do get lost is
+    /// The time that it is given to report what was sent, each time longer. Only where messages do get lost is
     /// a round trip enough: elsewhere who is silent is slow or paused, and has them already.
-    fn patience(&self, now: Time, resend_after: Duration) -> Duration {
+    fn resend_wait(&self, now: Time, resend_after: Duration) -> Duration {
         let slow = resend_after * (1 << self.resends.min(RESEND_DOUBLINGS));
         if !self.is_lossy(now) || self.round_trip.is_zero() {
             return slow;
@@ -81,11 +84,11 @@ impl Peer {
         quick.min(slow)
     }
 
-    /// When what it owes a report of is to be sent again. Whatever else was sent meanwhile, heartbeats and
+    /// The time at which what it has not reported is to be sent again. Whatever else was sent meanwhile, heartbeats and
     /// later deltas, does not put it off.
     fn due_again(&self, now: Time, resend_after: Duration) -> Option<Time> {
         let since = self.moved_at.max(self.resent_at);
-        (self.prefix < self.sent).then(|| since + self.patience(now, resend_after))
+        (self.prefix < self.sent).then(|| since + self.resend_wait(now, resend_after))
     }
 
     /// Takes in its answer to a message that was sent at `clock`: true if something was lost and is to be
@@ -121,9 +124,9 @@ impl Peer {
     }
 }
 
-/// How far a wish for extents has got.
+/// The state of a reservation of extents, asked of and granted by peers.
 #[derive(Clone, Default)]
-pub(crate) struct Wish {
+pub(crate) struct Reservation {
     /// At the data bucket: it changed since it was last sent.
     unsent: bool,
     /// At the data bucket: fewer are wanted, and nobody was told yet.
@@ -131,9 +134,9 @@ pub(crate) struct Wish {
     /// At the data bucket: what was granted in answer to anything sent up to here is void, because
     /// fewer were wanted since.
     void_until: Time,
-    /// At parity: the data bucket's clock when it wished; an older message's wish is void.
+    /// At parity: the data bucket's clock when it asked; an older message's number is void.
     clock: Time,
-    /// At parity with m > 1: of each data bucket, its clock when it wished, and what.
+    /// At parity with m > 1: of each data bucket, its clock when it asked, and for how many.
     of: Vec<(Time, u32)>,
 }
 
@@ -142,9 +145,9 @@ const LOSSY_FOR: Duration = Duration::from_secs(1);
 /// On such a way each message repeats what is not reported yet, if that is no more than this; and where much is
 /// lost it goes more than once, since copies then cost less than waits.
 const REPEAT_BYTES_MAX: usize = 64 << 10;
-/// How often at most: twice more after each silence, once less after each report.
+/// The most copies of a message: two more after each silence, one less after each report.
 const COPIES_MAX: u32 = 6;
-/// Who does not answer is sent the same again after twice the time before, so often: eight times
+/// A member that does not answer is sent the same again after twice the time before, so often: eight times
 /// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
 const RESEND_DOUBLINGS: u32 = 3;
 /// From a few microseconds to the same.
@@ -158,6 +161,7 @@ impl State {
     /// Rule 1, the data bucket's part that needs no message.
     pub fn make(
         &mut self,
+        durability: Durability,
         request: Option<RequestId>,
         answer: Bytes,
         runs: Vec<Run>,
@@ -194,10 +198,24 @@ impl State {
             "usable_extents() says what was reserved everywhere; the service must stay within it",
         );
         self.streams[own].append(delta, protected);
+        self.sync(own);
         if !protected {
-            self.streams[own].stable = label.seq;
+            let s = &mut self.streams[own];
+            s.stable = s.stable.max(durability.releases(s.prefix, s.synced));
         }
         label.seq
+    }
+
+    /// The one place where what was received becomes synced.
+    fn sync(&mut self, stream: usize) {
+        self.streams[stream].sync(stream, &mut self.journal);
+    }
+
+    /// The same for all streams that this member keeps.
+    pub fn sync_all(&mut self) {
+        let shape = self.shape();
+        let kept = (0..self.streams.len()).filter(|stream| shape.carries(*stream));
+        kept.for_each(|stream| self.sync(stream));
     }
 
     /// Sends every parity bucket (and its twin, if it has one), joiners included, what it was not sent yet.
@@ -206,9 +224,9 @@ impl State {
             return;
         }
         let view = self.view.clone();
-        let wishes = std::mem::take(&mut self.wish.unsent);
+        let changed = std::mem::take(&mut self.reservation.unsent);
         for slot in view.protectors(self.slot.index()) {
-            if wishes || self.peers[slot.index()].sent < self.own().prefix {
+            if changed || self.peers[slot.index()].sent < self.own().prefix {
                 self.send_to(ctx, slot, out);
             }
         }
@@ -220,8 +238,8 @@ impl State {
             return;
         };
         let own = self.slot.index();
-        if std::mem::take(&mut self.wish.lowered) {
-            self.wish.void_until = ctx.now;
+        if std::mem::take(&mut self.reservation.lowered) {
+            self.reservation.void_until = ctx.now;
         }
         let peer = &mut self.peers[slot.index()];
         if peer.prefix >= peer.sent && peer.resends == 0 {
@@ -245,6 +263,7 @@ impl State {
                 stream: own as u8,
                 deltas,
                 stable: stream.stable,
+                floor: stream.floor,
                 last: stream.prefix,
                 clock: ctx.now,
                 want_extents: self.want_extents,
@@ -287,7 +306,7 @@ impl State {
         peer.copies.max(1) as usize
     }
 
-    /// When what is not reported is to be sent again, if there is any.
+    /// The time at which what is not reported is sent again, if there is any.
     pub fn resend_at(&self, ctx: &Ctx<'_>) -> Option<Time> {
         let own = self.slot.index();
         let slots = self.serving().then(|| self.view.protectors(own));
@@ -365,6 +384,7 @@ impl State {
                 stream,
                 deltas,
                 stable,
+                floor,
                 last,
                 clock,
                 want_extents,
@@ -378,8 +398,8 @@ impl State {
                         self.open = true;
                         self.tick_fill(ctx, out);
                     }
-                    self.receive(ctx, epoch, stream, deltas, stable, applied);
-                    self.take_wish(stream, last, clock, want_extents);
+                    self.receive(ctx, epoch, stream, deltas, (stable, floor), applied);
+                    self.take_reservation(stream, last, clock, want_extents);
                     let said = (carried, last, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, said, clock, out);
                 }
@@ -388,6 +408,7 @@ impl State {
                 slot,
                 stream,
                 prefix,
+                synced,
                 gap,
                 clock,
                 promise,
@@ -398,9 +419,9 @@ impl State {
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
-                    self.acknowledged(ctx, slot, prefix, gap, clock, out);
+                    self.acknowledged(ctx, slot, (prefix, synced), gap, clock, out);
                     let peer = &mut self.peers[slot.index()];
-                    if !self.wish.lowered && clock > self.wish.void_until {
+                    if !self.reservation.lowered && clock > self.reservation.void_until {
                         peer.granted = granted_extents;
                     }
                     if promise {
@@ -463,11 +484,12 @@ impl State {
         epoch: Epoch,
         stream: usize,
         deltas: Vec<Delta>,
-        stable: u64,
+        (stable, floor): (u64, u64),
         applied: &mut Applied<'_>,
     ) {
         let s = &mut self.streams[stream];
         s.stable = s.stable.max(stable);
+        s.floor = s.floor.max(floor);
         let room = ctx.options.log_bytes_max;
         // A copy applies what is stable at once. Parity has arithmetic to do, for which nobody waits: it
         // does it with the next tick, or when its log has grown (row H2).
@@ -481,6 +503,7 @@ impl State {
             }
             self.streams[stream].receive(delta, room);
         }
+        self.sync(stream);
         if self.applies_now(stream, room) {
             self.advance(applied);
         }
@@ -498,7 +521,7 @@ impl State {
         to: MemberId,
         epoch: Epoch,
         stream: usize,
-        (carried, last, wish): (bool, u64, u32),
+        (carried, last, asked): (bool, u64, u32),
         clock: Time,
         out: &mut Effects,
     ) {
@@ -509,9 +532,10 @@ impl State {
         let s = &self.streams[stream];
         // A heartbeat may have overtaken deltas: it says nothing of what was lost.
         let gap = carried && s.log.has_gap() && s.prefix < last;
-        let mut prefix = s.prefix;
+        let (mut prefix, mut synced) = (s.prefix, s.synced);
         if planted(Mutant::AckHighestReceived) {
             prefix = prefix.max(s.log.highest().unwrap_or(0));
+            synced = prefix;
         }
         let promise = self.promise(ctx, stream);
         let epoch = if planted(Mutant::OldEpochAccepted) {
@@ -519,12 +543,12 @@ impl State {
         } else {
             self.epoch
         };
-        // What is reserved for another data bucket goes when that one wants it no more. And whoever wishes for less
+        // Memory reserved for another data bucket goes when that one wants it no more. And a data bucket that asks for less
         // is granted no more than that, though it may be too soon to give the rest back: it goes with a later message,
         // and the data bucket, which may want it again by then, would not know.
-        let of = self.wish.of.get(stream);
+        let of = self.reservation.of.get(stream);
         let of = of.map_or(self.want_extents, |(_, extents)| *extents);
-        let mut wanted = of.min(wish);
+        let mut wanted = of.min(asked);
         if planted(Mutant::GrantedToAll) {
             wanted = self.want_extents;
         }
@@ -532,6 +556,7 @@ impl State {
             slot: self.slot,
             stream: stream as u8,
             prefix,
+            synced,
             gap,
             clock,
             promise,
@@ -544,7 +569,7 @@ impl State {
         &mut self,
         ctx: &Ctx<'_>,
         slot: MemberSlot,
-        prefix: u64,
+        (prefix, synced): (u64, u64),
         gap: bool,
         clock: Time,
         out: &mut Effects,
@@ -553,6 +578,8 @@ impl State {
         // What nobody can have received yet is no report of ours; a peer that says so is not believed.
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
+        // A member has synced only what it has received.
+        peer.synced = peer.synced.max(synced.min(prefix));
         if peer.reported(ctx.now, prefix, gap, clock.min(ctx.now)) {
             peer.send_again(ctx.now);
             self.send_to(ctx, slot, out);
@@ -560,26 +587,33 @@ impl State {
         self.raise_stable(ctx);
     }
 
-    /// Rules 3 and 5: stable is the lowest prefix over all listed parity buckets, joiners included; what
-    /// all have reported is let go.
+    /// Rules 3 and 5: stable is the lowest prefix, or the lowest synced mark, over all listed members, joiners
+    /// included; what all have synced is let go.
     pub fn raise_stable(&mut self, ctx: &Ctx<'_>) {
         if ctx.quiet || !self.serving() {
             return;
         }
         let own = self.slot.index();
-        let mut lowest = self.streams[own].prefix;
-        let mut lowest_counted = lowest;
+        let stream = &self.streams[own];
+        let (mut held, mut synced) = (stream.prefix, stream.synced);
+        let mut floor = synced;
         for slot in self.view.protectors(own) {
-            let prefix = self.peers[slot.index()].prefix;
-            lowest = lowest.min(prefix);
+            let peer = &self.peers[slot.index()];
+            floor = floor.min(match planted(Mutant::PurgedAtHeld) {
+                true => peer.prefix,
+                false => peer.synced,
+            });
             let complete = self.view.member(slot).is_some_and(|x| x.complete);
             if complete || !planted(Mutant::JoinerNotCounted) {
-                lowest_counted = lowest_counted.min(prefix);
+                held = held.min(peer.prefix);
+                synced = synced.min(peer.synced);
             }
         }
+        let stable = ctx.options.durability.releases(held, synced);
         let stream = &mut self.streams[own];
-        stream.stable = stream.stable.max(lowest_counted);
-        stream.purge(lowest);
+        stream.stable = stream.stable.max(stable);
+        stream.floor = stream.floor.max(floor);
+        stream.purge(floor);
     }
 
     /// Rule 4: parity applies each stream in order up to stable; rule 5: and lets it go, but never while
@@ -592,13 +626,14 @@ impl State {
         self.stalled = false;
         for stream in 0..self.streams.len() {
             if shape.m > 1 && planted(Mutant::ParityPurgesUnstable) {
-                self.streams[stream].stable = self.streams[stream].prefix;
+                let s = &mut self.streams[stream];
+                (s.stable, s.floor) = (s.prefix, s.prefix);
             }
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
             self.stalled |= !self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
                 let s = &mut self.streams[stream];
-                s.purge(s.applied.min(s.stable));
+                s.purge(s.applied.min(s.floor));
             }
         }
         let at = self.applied();
@@ -648,28 +683,28 @@ impl State {
             _ => extents.max(self.table.pages().end_page() / EXTENT_PAGES),
         };
         if extents < self.want_extents {
-            self.wish.lowered = true;
+            self.reservation.lowered = true;
             for peer in &mut self.peers {
                 peer.granted = peer.granted.min(extents);
             }
         }
-        self.wish.unsent |= extents != self.want_extents;
+        self.reservation.unsent |= extents != self.want_extents;
         self.want_extents = extents;
         self.table.pages_mut().reserve(extents);
     }
 
-    // At parity. The newest wish counts, and memory is given back once all deltas made before the wish are
+    // At parity. The newest number counts, and memory is given back once all deltas made before it are
     // applied, since they may need more than is in use after them.
-    fn take_wish(&mut self, stream: usize, last: u64, clock: Time, extents: u32) {
+    fn take_reservation(&mut self, stream: usize, last: u64, clock: Time, extents: u32) {
         let reserved = self.table.pages().reserved();
         let settled = self.streams[stream].applied >= last && self.table.absent_count() == 0;
         if self.streams.len() > 1 {
-            return self.take_wish_of(stream, clock, extents, settled);
+            return self.take_reservation_of(stream, clock, extents, settled);
         }
-        if clock == self.wish.clock {
+        if clock == self.reservation.clock {
             self.want_extents = self.want_extents.max(extents);
-        } else if clock > self.wish.clock {
-            (self.wish.clock, self.want_extents) = (clock, extents);
+        } else if clock > self.reservation.clock {
+            (self.reservation.clock, self.want_extents) = (clock, extents);
             if settled && extents < reserved {
                 self.table.pages_mut().reserve(extents);
             }
@@ -680,17 +715,17 @@ impl State {
     }
 
     // m > 1: the data buckets' clocks do not compare, and parity needs what the largest of them does.
-    fn take_wish_of(&mut self, stream: usize, clock: Time, extents: u32, settled: bool) {
+    fn take_reservation_of(&mut self, stream: usize, clock: Time, extents: u32, settled: bool) {
         let before = (Time::ZERO, self.want_extents);
-        self.wish.of.resize(self.streams.len(), before);
-        let (at, wanted) = &mut self.wish.of[stream];
-        // Two wishes of one moment come in either order. The larger counts: it may be granted already.
+        self.reservation.of.resize(self.streams.len(), before);
+        let (at, wanted) = &mut self.reservation.of[stream];
+        // Two numbers of one moment come in either order. The larger counts: it may be granted already.
         let too_soon = clock == *at || !settled;
         if clock < *at || (extents < *wanted && too_soon) {
             return;
         }
         (*at, *wanted) = (clock, extents);
-        let largest = self.wish.of.iter().map(|(_, w)| *w).max();
+        let largest = self.reservation.of.iter().map(|(_, w)| *w).max();
         self.want_extents = match self.shape().holds_data() {
             true => extents,
             false => largest.unwrap_or(extents),
@@ -700,7 +735,7 @@ impl State {
         }
     }
 
-    /// What every listed member has reserved.
+    /// The extents that every listed member has reserved.
     pub fn granted(&self) -> u32 {
         let own = self.table.pages().reserved();
         self.view

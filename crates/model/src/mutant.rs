@@ -66,6 +66,11 @@ pub enum Mutant {
     SecondTakenAsNode = 414,
     SecondsMailToFirst = 415,
     TwinSettledEarly = 416,
+    // Of groups whose storage syncs late; not in GROUP.md.
+    AnsweredAtHeld = 901,
+    PurgedAtHeld = 902,
+    SyncedBeyondGap = 903,
+    ConfirmedUnsynced = 904,
     // Of the glue; not in GROUP.md.
     VoteNotPersisted = 301,
     DirectoryLogNotSynced = 302,
@@ -164,6 +169,14 @@ impl Mutant {
         Mutant::SecondTakenAsNode,
         Mutant::SecondsMailToFirst,
         Mutant::TwinSettledEarly,
+    ];
+
+    /// Those of groups whose storage syncs late.
+    pub const DURABLE: [Mutant; 4] = [
+        Mutant::AnsweredAtHeld,
+        Mutant::PurgedAtHeld,
+        Mutant::SyncedBeyondGap,
+        Mutant::ConfirmedUnsynced,
     ];
 
     /// Those of the glue.

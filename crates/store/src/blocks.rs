@@ -62,7 +62,7 @@ fn sum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// What is lost with a bucket's blocks if they are evicted.
+/// The loss if a bucket's blocks are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copies {
     /// Another node holds the bucket too.

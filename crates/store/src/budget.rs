@@ -1,4 +1,4 @@
-//! How many extents a pool may have on this node.
+//! The number of extents that a pool may have on this node.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +18,7 @@ impl Budget {
         }
     }
 
-    /// How many may be taken.
+    /// The number that may be taken.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
@@ -28,7 +28,7 @@ impl Budget {
         self.limit.store(extents, Ordering::Relaxed);
     }
 
-    /// How many are taken.
+    /// The number that is taken.
     pub fn taken(&self) -> u32 {
         self.taken.load(Ordering::Relaxed)
     }

@@ -141,7 +141,7 @@ impl Extent {
     }
 
     /// Asks the kernel for the memory of a range at once, which is then not asked for page by page as it is touched.
-    /// What is there stays as it is.
+    /// Memory that is there stays as it is.
     ///
     /// # Panics
     /// If the range leaves the extent.
@@ -152,7 +152,7 @@ impl Extent {
         unsafe { libc::madvise(range.as_mut_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
     }
 
-    /// Whether the page at an offset has memory behind it.
+    /// Returns whether the page at an offset has memory behind it.
     #[cfg(test)]
     pub(crate) fn has_memory(&self, from: usize) -> bool {
         let mut there = 0u8;

@@ -1,4 +1,4 @@
-//! How the process's heap is kept small. With C libraries other than glibc nothing here does anything.
+//! Trimming of the process's heap. With C libraries other than glibc nothing here does anything.
 #![allow(unsafe_code)]
 
 /// Lets all threads share so many heaps.

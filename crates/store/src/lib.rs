@@ -1,4 +1,4 @@
-//! Where pages lie, in RAM: one arena per node, budgets within it, and the pages of one bucket.
+//! The memory of pages: one arena per node, budgets within it, and the pages of one bucket.
 //!
 //! **Promises.** Memory is bounded before it is used: a bucket reserves extents from its pool's
 //! [`Budget`] and from the [`Arena`], and a write within the reservation cannot fail. That is what
@@ -11,6 +11,10 @@
 //! [`Pages`]: a table from offset to [`Extent`]. [`Pages::reserve`] takes extents out of the arena;
 //! [`Pages::write`] puts them into the table as offsets are first written; [`Pages::zero`] takes
 //! them out again, into the bucket's own reservation; dropping the [`Pages`] gives all back.
+//!
+//! **Contract.** A member of a group needs of its storage no more than this, which a disk must keep as well: [`Pages`]
+//! are reserved ([`Pages::reserve`]), written ([`Pages::write`], [`Pages::add`], [`Pages::set_page`]), read ([`Pages::page`],
+//! [`Pages::slice`]) and freed ([`Pages::zero`]); [`Journal::sync`] reports how far a stream would survive a loss of power.
 //!
 //! **Invariants.** An extent has exactly one owner: the arena's free list or one [`Extent`] value,
 //! which is neither `Clone` nor forgeable. So `&Extent` reads and `&mut Extent` writes are as sound
@@ -27,12 +31,14 @@ pub mod blocks;
 mod budget;
 mod extent;
 mod heap;
+mod journal;
 mod pages;
 
 pub use arena::Arena;
 pub use budget::Budget;
 pub use extent::{Extent, MapError};
 pub use heap::{share_heaps, trim_heap};
+pub use journal::{Journal, LateSyncs};
 pub use pages::{Full, Pages};
 
 pub use staves_model::{EXTENT_BYTES, EXTENT_PAGES};

@@ -7,7 +7,7 @@ use staves_model::PAGE_BYTES;
 
 use crate::{Arena, BUCKET_EXTENTS_MAX, Budget, EXTENT_BYTES, EXTENT_PAGES, Extent};
 
-/// What an offset without an extent reads as.
+/// The bytes of an offset without an extent.
 static ZEROES: [u8; EXTENT_BYTES] = [0; EXTENT_BYTES];
 
 /// A write that cannot be: nothing of it was done.
@@ -55,7 +55,7 @@ pub struct Pages {
     provided: u32,
 }
 
-/// Where pages are replaced one after another, the kernel is asked for the memory of so many at once: that takes a
+/// For pages that are replaced one after another, the kernel is asked for the memory of so many at once: that takes a
 /// fifth of the time of as many page faults. As many as a chunk of a region has, so that what is sparse stays so.
 const PROVIDED_PAGES: u32 = 16;
 
@@ -117,7 +117,7 @@ impl Pages {
         self.table.len() as u32 * EXTENT_PAGES
     }
 
-    /// Whether the extent that holds this offset exists.
+    /// Returns whether the extent that holds this offset exists.
     pub fn exists(&self, offset: u64) -> bool {
         self.extent(offset).is_some()
     }
@@ -357,7 +357,7 @@ fn next_generation() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Which extent, and where in it.
+/// The extent of an offset, and the place in it.
 #[inline]
 fn split(offset: u64) -> (usize, usize) {
     let extent = EXTENT_BYTES as u64;

@@ -194,8 +194,10 @@ pub enum GroupMessage {
         stream: u8,
         /// In order of seq.
         deltas: Vec<Delta>,
-        /// Every listed parity has received up to here: apply it, purge it.
+        /// Updates up to here may be answered and applied.
         stable: u64,
+        /// Every listed member has synced up to here: purge it.
+        floor: u64,
         /// The data bucket's last seq: a parity that is behind it asks for the gap.
         last: u64,
         /// The sender's clock, echoed by the ack.
@@ -211,6 +213,8 @@ pub enum GroupMessage {
         stream: u8,
         /// Every delta up to here was received.
         prefix: u64,
+        /// Every delta up to here is on stable storage; in memory the same as `prefix`.
+        synced: u64,
         /// There is a gap above `prefix`: send again from there.
         gap: bool,
         /// The clock of the message that this answers.

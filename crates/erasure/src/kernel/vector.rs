@@ -9,7 +9,7 @@ use super::Pass;
 pub(super) trait Vector: Copy {
     /// Bytes in it.
     const BYTES: usize;
-    /// Whether there are 32 registers of it, not 16.
+    /// True if there are 32 registers of it, not 16.
     const MANY: bool;
     /// A source's vector, made ready to be multiplied several times.
     type Ready: Copy;

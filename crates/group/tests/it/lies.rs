@@ -171,31 +171,51 @@ fn part() -> impl Strategy<Value = PagePart> {
 }
 
 fn data_message() -> impl Strategy<Value = GroupMessage> {
-    (0..3u8, deltas(), number(), number(), number(), number32()).prop_map(
-        |(stream, deltas, stable, last, clock, want_extents)| GroupMessage::Deltas {
-            stream,
-            deltas,
-            stable,
-            last,
-            clock: Time(clock),
-            want_extents,
-        },
+    (
+        0..3u8,
+        deltas(),
+        (number(), number()),
+        number(),
+        number(),
+        number32(),
     )
+        .prop_map(
+            |(stream, deltas, (stable, floor), last, clock, want_extents)| GroupMessage::Deltas {
+                stream,
+                deltas,
+                stable,
+                floor,
+                last,
+                clock: Time(clock),
+                want_extents,
+            },
+        )
 }
 
 fn ack() -> impl Strategy<Value = GroupMessage> {
     let flags = (any::<bool>(), any::<bool>());
-    (slot(), 0..3u8, number(), flags, number(), number32()).prop_map(
-        |(slot, stream, prefix, (gap, promise), clock, granted_extents)| GroupMessage::Ack {
-            slot,
-            stream,
-            prefix,
-            gap,
-            clock: Time(clock),
-            promise,
-            granted_extents,
-        },
+    (
+        slot(),
+        0..3u8,
+        (number(), number()),
+        flags,
+        number(),
+        number32(),
     )
+        .prop_map(
+            |(slot, stream, (prefix, synced), (gap, promise), clock, granted_extents)| {
+                GroupMessage::Ack {
+                    slot,
+                    stream,
+                    prefix,
+                    synced,
+                    gap,
+                    clock: Time(clock),
+                    promise,
+                    granted_extents,
+                }
+            },
+        )
 }
 
 fn sealed() -> impl Strategy<Value = GroupMessage> {
@@ -533,6 +553,7 @@ fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
                 bytes: Bytes::from_static(b"more"),
             }],
             stable: seq,
+            floor: seq,
             last: seq,
             clock: town.now,
             want_extents: 2,

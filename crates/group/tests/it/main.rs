@@ -2,6 +2,7 @@
 
 mod coded;
 mod lies;
+mod marks;
 mod pace;
 mod scrub;
 mod town;

@@ -1,9 +1,9 @@
-//! Which blocks are of which bucket, and how much each bucket takes. Kept as blocks come and go, so that nobody
+//! The blocks of each bucket, and the memory that each bucket takes. Kept as blocks come and go, so that nobody
 //! looks at all of them to know it.
 
 use super::Copies;
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     bucket: u32,
@@ -76,7 +76,7 @@ impl Buckets {
         Some((at, entries[at]))
     }
 
-    /// Whether other nodes have copies of a bucket's blocks.
+    /// Returns whether other nodes have copies of a bucket's blocks.
     pub(super) fn copies(&self, bucket: u32) -> Copies {
         self.all[bucket as usize].copies
     }

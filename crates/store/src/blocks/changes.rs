@@ -1,4 +1,4 @@
-//! What changed in the table since a number: so that a neighbour that remembers what a node has need not be told all of
+//! The changes of the table since a number: so that a neighbour that remembers what a node has need not be told all of
 //! it again and again.
 //!
 //! Each change of an entry (a block came, got a part, or went) gets the next number, and the entry keeps the last one that it got. What goes
@@ -61,7 +61,7 @@ pub struct Changed {
     /// The number of the newest change there is. Whoever has seen all from the table's start to its end may ask, next time, for
     /// what came after the number that it was told at the start.
     pub number: u64,
-    /// Where in the table to go on; `None` at its end.
+    /// The place in the table to go on; `None` at its end.
     pub next: Option<usize>,
     /// Entries, each with what is there now; `None`: nobody.
     pub entries: Vec<(u32, Option<Listed>)>,
@@ -93,7 +93,7 @@ impl Blocks {
         changed
     }
 
-    /// What is in an entry, for whoever has the lock.
+    /// The content of an entry, for the holder of the lock.
     fn listed(&self, index: usize) -> Option<Listed> {
         let entry = self.shelf.entry(index);
         self.is_taken(index).then(|| Listed {
@@ -129,7 +129,7 @@ mod tests {
         put.unwrap();
     }
 
-    /// What somebody knows who asks now and then, by pages of a few entries.
+    /// The knowledge of a reader that asks now and then, by pages of a few entries.
     #[derive(Default)]
     struct Knows {
         since: u64,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     impl Knows {
-        /// How many entries it was told of.
+        /// The number of entries that it received.
         fn ask(&mut self, blocks: &Blocks) -> usize {
             let (mut from, mut number, mut told) = (0, None, 0);
             loop {
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// What is there, in the table's order.
+    /// All entries, in the table's order.
     fn there(blocks: &Blocks) -> Vec<Listed> {
         let all = 0..blocks.entries();
         all.filter_map(|index| blocks.listed(index)).collect()
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(knows.all().len(), 160, "{} blocks", blocks.figures().blocks);
     }
 
-    /// What changes while somebody goes through the pages is told in the same pass or in the next one.
+    /// A change during a pass over the pages is reported in the same pass or in the next one.
     #[test]
     fn nothing_is_missed_between_two_pages() {
         let blocks = Blocks::new(40 << 20, 1).unwrap();

@@ -1,4 +1,4 @@
-//! What is done to many blocks at once: some at a time, so that whoever reads or puts meanwhile never waits for all of it.
+//! Operations on many blocks at once: some at a time, so that a process that reads or puts meanwhile never waits for all of it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -181,7 +181,7 @@ mod tests {
     use super::super::tests::{BLOCK, key, put_whole};
     use super::*;
 
-    /// Whoever waits for the lock while a pool shrinks waits for one step, whatever there is to let go of; and puts find room
+    /// A process that waits for the lock while a pool shrinks waits for one step, whatever there is to let go of; and puts find room
     /// between steps, for the limit goes down with what there is.
     #[test]
     fn a_limit_goes_down_step_by_step() {

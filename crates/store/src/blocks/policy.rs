@@ -1,4 +1,4 @@
-//! Which block goes next: S3-FIFO (Yang and others, SOSP 2023), once for spare copies and once for last ones.
+//! The choice of the next block to evict: S3-FIFO (Yang and others, SOSP 2023), once for spare copies and once for last ones.
 //!
 //! New blocks enter a small queue, a tenth of the frames. Who leaves it unread since is gone, and remembered as a ghost for a while; who was
 //! read moves to the main queue, and so does who comes back while a ghost. The main queue gives each read one more turn.
@@ -19,7 +19,7 @@ struct Place {
     turn: u32,
 }
 
-/// What the policy knows of an entry.
+/// The policy's state of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     turn: u32,
@@ -27,7 +27,7 @@ struct Known {
     tag: u64,
     frames: u32,
     reads: u8,
-    /// When it was read last: reads of one moment count as one, for a program that goes through a file
+    /// The time at which it was read last: reads of one moment count as one, for a program that goes through a file
     /// reads each block many times.
     moment: u32,
     main: bool,
@@ -114,7 +114,7 @@ impl Policy {
         }
     }
 
-    /// Whether nobody is in that place of a queue any more.
+    /// Returns whether nobody is in that place of a queue any more.
     fn is_void(&self, place: Place) -> bool {
         let known = &self.known[place.entry as usize];
         known.tag == 0 || known.turn != place.turn
@@ -137,7 +137,7 @@ impl Policy {
         }
     }
 
-    /// Whether it must stay.
+    /// Returns whether it must stay.
     pub(super) fn pin(&mut self, entry: u32, on: bool) {
         let known = &mut self.known[entry as usize];
         if known.tag != 0 && known.pinned != on {
@@ -149,7 +149,7 @@ impl Policy {
         }
     }
 
-    /// Whether another node has a copy.
+    /// Returns whether another node has a copy.
     pub(super) fn is_spare(&self, entry: u32) -> bool {
         self.known[entry as usize].spare
     }
@@ -202,7 +202,7 @@ impl Policy {
         self.queues(spare).count(main, -(frames as isize));
     }
 
-    /// Who goes next, if anybody may: spare copies before last ones. Removed by the caller.
+    /// The next entry to evict, if any may go: spare copies before last ones. Removed by the caller.
     pub(super) fn victim(&mut self, frames_max: usize) -> Option<u32> {
         let entry = match self.victim_of(true, frames_max) {
             Some(entry) => entry,

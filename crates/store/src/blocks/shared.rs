@@ -1,7 +1,7 @@
 //! The memory that a node and the mounts on its machine share, and reading it. The one place of `blocks` with
 //! `unsafe`.
 //!
-//! What everything here rests on: all but the frames' bytes are atomics, so that any process may look at them at any time.
+//! The base of everything here: all but the frames' bytes are atomics, so that any process may look at them at any time.
 //! Bytes of frames are copied as they are found, perhaps while a node writes others there, and are used only if the entry
 //! that named the frame has not changed meanwhile (`Entry::seq`) and their checksums are right. A mapping is
 //! as long as the sealed memfd behind it; nothing in the memory, which a hostile node could fill as it likes, is used as an
@@ -26,7 +26,7 @@ pub(super) const WAYS: usize = 8;
 const FRAMES_PER_ENTRY: usize = 7;
 const SUMS: usize = BLOCK_BYTES / SUM_BYTES;
 const PAGE: usize = 4096;
-/// How often a read begins again because the entry changed under it, before it gives up: each change
+/// The number of times that a read begins again because the entry changed under it, before it gives up: each change
 /// means that the block was evicted or got a part, so that more than a few are not luck.
 const TRIES: usize = 16;
 
@@ -38,13 +38,13 @@ struct Header {
     frames: AtomicU64,
 }
 
-/// Where keys are looked up first: a cache line of key bits, 0 for nobody.
+/// The first look-up of a key: a cache line of key bits, 0 for none.
 #[repr(C, align(64))]
 pub(super) struct Set {
     pub tags: [AtomicU64; WAYS],
 }
 
-/// What is known of a block.
+/// The entry of a block.
 #[repr(C, align(64))]
 pub(super) struct Entry {
     /// Odd while the rest changes.
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// Why a read gave nothing.
+/// The reason for which a read gave nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Miss {
     /// Not there, or not all of it.
@@ -290,7 +290,7 @@ impl Shelf {
         }
     }
 
-    /// Where a frame begins; `None` if there is no such frame.
+    /// The beginning of a frame; `None` if there is no such frame.
     fn frame(&self, index: u32) -> Option<NonNull<u8>> {
         let index = index as usize;
         // SAFETY: a frame below `frames` lies within the mapping, by the layout.

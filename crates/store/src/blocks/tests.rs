@@ -460,7 +460,7 @@ fn what_stays_is_on_some_page_whatever_goes_between() {
     }
 }
 
-/// Whoever has the memory mapped keeps no byte of it from going back, reads on without harm, and finds nothing.
+/// A process that has the memory mapped keeps no byte of it from going back, reads on without harm, and finds nothing.
 #[test]
 fn a_pool_that_is_closed_gives_all_back_under_its_readers() {
     let blocks = Blocks::new(300 * BLOCK, BUCKETS).unwrap();

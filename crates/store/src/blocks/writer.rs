@@ -70,10 +70,10 @@ pub struct Listed {
     pub parts: u32,
 }
 
-/// What a look through some blocks found.
+/// The result of a look through some blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Checked {
-    /// Where in the table to go on; `None` at its end.
+    /// The place in the table to go on; `None` at its end.
     pub next: Option<usize>,
     /// Bytes that were looked at.
     pub bytes: u64,
@@ -215,7 +215,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub fn buckets(&self) -> u32 {
         self.buckets
     }
@@ -395,7 +395,7 @@ impl Blocks {
         }
     }
 
-    /// Which parts of a block are there, a bit each.
+    /// The parts of a block that are there, a bit each.
     pub fn parts(&self, key: BlockKey) -> u32 {
         let found = self.shelf.find(key);
         found.map_or(0, |index| self.shelf.entry(index).parts.load(Relaxed))

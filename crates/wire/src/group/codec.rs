@@ -45,8 +45,8 @@ wire_struct!(GroupEnvelope {
 });
 
 wire_enum!(GroupMessage {
-    0 => Deltas { stream, deltas, stable, last, clock, want_extents },
-    1 => Ack { slot, stream, prefix, gap, clock, promise, granted_extents },
+    0 => Deltas { stream, deltas, stable, floor, last, clock, want_extents },
+    1 => Ack { slot, stream, prefix, synced, gap, clock, promise, granted_extents },
     2 => Seal { group, released },
     3 => Sealed { slot, streams, want_extents, pages },
     4 => Sync { group, slot, streams, want_extents, pages },
