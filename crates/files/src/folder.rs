@@ -19,7 +19,7 @@ use self::in_flight::{InFlight, Operation};
 use self::local::LocalFolder;
 use self::stat_cache::StatCache;
 pub(crate) use self::workers::Workers;
-use crate::source::{Keep, Reader, SourceError, Stat};
+use crate::entry::{Keep, Reader, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Names of one folder, at most.

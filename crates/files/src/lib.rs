@@ -8,7 +8,7 @@
 //! the pool, by the version's [digest](FileVersion::id); what the pool does not have, a bucket's home reads from the source
 //! here, or, where it cannot reach it, the mount does.
 //!
-//! **Layout.** `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own
+//! **Layout.** `entry`: what a source has, and errors. `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own
 //! (`crossing`: what in it is not read). `remote`: buckets and web servers, asked
 //! by the thread of `driver`. `attach`: how a mount is given a node's memory.
 //!
@@ -17,12 +17,14 @@
 pub mod attach;
 mod crossing;
 mod driver;
+mod entry;
 mod folder;
 mod remote;
 mod source;
 mod version;
 
+pub use self::entry::{Keep, Kind, SourceError, Stat};
 pub use self::folder::Folder;
 pub use self::remote::Remote;
-pub use self::source::{Keep, Kind, Source, SourceError, Stat};
+pub use self::source::Source;
 pub use self::version::FileVersion;

@@ -39,7 +39,7 @@ use self::door::{Door, Find};
 use self::failure::Failure;
 use self::names::Names;
 use crate::driver;
-use crate::source::{Keep, Kind, SourceError, Stat};
+use crate::entry::{Keep, Kind, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Requests for bytes of one source that a process has under way.

@@ -5,111 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::entry::{Keep, Reader, SourceError, Stat};
 use crate::folder::{self, Folder};
 use crate::remote::Remote;
 use crate::remote::address::Address;
 use crate::version::FileVersion;
-
-/// The reason that a source did not give the bytes.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SourceError {
-    /// There is no such file, or there is none any more.
-    #[error("{path} is not in {place}")]
-    NotFound {
-        /// The file.
-        path: String,
-        /// The source.
-        place: String,
-    },
-    /// The file is there in another version.
-    #[error("{path} has changed: open it again to read its present version")]
-    Changed {
-        /// The file.
-        path: String,
-    },
-    /// The file may not be read.
-    #[error("{path} may not be read: {reason}")]
-    Denied {
-        /// The file.
-        path: String,
-        /// The reason in the source's words.
-        reason: String,
-    },
-    /// Not everybody may read the file, and this process reads for others.
-    #[error(
-        "{path} is not for everybody to read: who may read it reads it from the source himself"
-    )]
-    Private {
-        /// The file.
-        path: String,
-    },
-    /// The source did not answer, or not in a way that is understood.
-    #[error("{place} cannot be read: {reason}")]
-    Unreachable {
-        /// The source, or the file.
-        place: String,
-        /// The reason in the system's words.
-        reason: String,
-    },
-    /// There is no such source, as far as this machine sees.
-    #[error("'{place}' is no source: {reason}")]
-    Absent {
-        /// The source.
-        place: String,
-        /// The thing that is there instead.
-        reason: String,
-    },
-    /// The words for the source name none.
-    #[error("'{text}' is no source: {reason}")]
-    Malformed {
-        /// The words.
-        text: String,
-        /// The fault of them.
-        reason: String,
-    },
-}
-
-/// The kind of an entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A file, in its present version.
-    File {
-        /// As in [`FileVersion::version`].
-        version: String,
-        /// The last change is so recent that another one might not show in its version: not to be kept in the pool.
-        fresh: bool,
-    },
-    /// A folder.
-    Folder,
-    /// A symbolic link, and its target.
-    Link(Vec<u8>),
-}
-
-/// The attributes of an entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stat {
-    /// File, folder or link.
-    pub kind: Kind,
-    /// Bytes of a file.
-    pub size: u64,
-    /// The time of the last change: seconds and nanoseconds since 1970.
-    pub modified: (i64, u32),
-    /// True if its owner may execute it.
-    pub executable: bool,
-    /// True if everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
-    pub for_all: bool,
-}
-
-/// The permission to pool the bytes that were read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    /// It may.
-    Yes,
-    /// The file's last change is so recent that another one might not show in its version.
-    NotYet,
-    /// Not everybody may read the file, and a node gives what it keeps, or reads, to any client.
-    Never,
-}
 
 /// The origin of a dataset's bytes.
 #[derive(Clone, Debug)]
@@ -247,13 +147,4 @@ impl Source {
             Source::Remote(remote) => remote.read(file, from, len).await,
         }
     }
-}
-
-/// The recipient of bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reader {
-    /// The user of this process.
-    ThisProcess,
-    /// Anybody.
-    AnyClient,
 }

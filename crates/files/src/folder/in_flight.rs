@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::workers::SILENCE;
-use crate::source::SourceError;
+use crate::entry::SourceError;
 
 /// Bytes on a slow line may take as long: see `folder/workers.rs`.
 const READ: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 use rustix::io::Errno;
 
 use crate::crossing;
-use crate::source::{Keep, Kind, Reader, SourceError, Stat};
+use crate::entry::{Keep, Kind, Reader, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Files that are kept open.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::source::Stat;
+use crate::entry::Stat;
 
 /// The lifetime of an entry while the folder is silent: a file server may take so long to restart.
 const STAT_TTL: Duration = Duration::from_secs(300);

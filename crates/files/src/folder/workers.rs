@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use crate::source::SourceError;
+use crate::entry::SourceError;
 
 /// The longest time without a sign of life from a call.
 pub const SILENCE: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 //!
 //! An address stands in the cluster's map, for all to see: there is nothing secret in it.
 
-use crate::source::SourceError;
+use crate::entry::SourceError;
 
 /// A parsed address.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -137,8 +137,8 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use crate::entry::SourceError;
     use crate::remote::Remote;
-    use crate::source::SourceError;
 
     use super::*;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::entry::SourceError;
 use crate::remote::Remote;
 use crate::remote::address::Server;
 use crate::remote::bounded::{TooLong, is_too_long};
-use crate::source::SourceError;
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
 const REASON_CHARS_MAX: usize = 300;

@@ -18,8 +18,8 @@ use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
 use super::{Remote, STAT_TTL, TOTAL};
 use crate::driver;
+use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
-use crate::source::{Kind, SourceError, Stat};
 
 /// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
 const REMEMBERED_MAX: usize = 1 << 16;
