@@ -151,7 +151,7 @@ pub fn run(global: &GlobalOptions, bench: &RecoveryBench) -> anyhow::Result<()> 
     let proportional_bytes = town.memory(proportional_bytes);
     let mut report = RecoveryReport {
         scheme: bench.scheme.to_string(),
-        nodes: town.nodes.len(),
+        nodes: town.nodes.count(),
         region_bytes: bench.size.0,
         fill_bytes_per_second,
         resident_bytes,
@@ -277,7 +277,7 @@ impl RecoveryCluster {
         };
         nodes.flags = vec!["--memory".into(), format!("{budget}B")];
         nodes.flags.extend(flags.iter().map(ToString::to_string));
-        for at in 0..nodes.len() {
+        for at in 0..nodes.count() {
             nodes.spawn(at)?;
             if at == 0 {
                 until("the first node answers", || Ok(nodes.status().is_ok()))?;
@@ -312,14 +312,14 @@ impl RecoveryCluster {
     }
 
     fn fill(&mut self, size: u64) -> anyhow::Result<f64> {
-        eprintln!("{} nodes; writing {}", self.nodes.len(), bytes(size));
+        eprintln!("{} nodes; writing {}", self.nodes.count(), bytes(size));
         let begun = Instant::now();
         self.runtime.block_on(fill(&self.region, size))?;
         Ok(size as f64 / begun.elapsed().as_secs_f64())
     }
 
     fn pids(&self) -> Vec<u32> {
-        let pids = (0..self.nodes.len()).filter_map(|at| self.nodes.pid(at));
+        let pids = (0..self.nodes.count()).filter_map(|at| self.nodes.pid(at));
         pids.collect()
     }
 
@@ -499,7 +499,7 @@ fn threads_of(cores: usize, nodes: u32) -> u32 {
 }
 
 fn wait_until_all_are_up(nodes: &mut Nodes) -> anyhow::Result<()> {
-    let all = nodes.len();
+    let all = nodes.count();
     until("all nodes are up", || {
         let report = nodes.status();
         let up = report.map(|report| report.nodes.iter().filter(|node| node.up).count());

@@ -80,7 +80,7 @@ impl Nodes {
     }
 
     /// The number of nodes, running or not.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.processes.len()
     }
 
@@ -151,7 +151,7 @@ impl Nodes {
 
     /// Starts the nodes that do not run, from the folders that they had.
     pub fn revive(&mut self) -> anyhow::Result<()> {
-        let down: Vec<usize> = (0..self.len())
+        let down: Vec<usize> = (0..self.count())
             .filter(|at| self.processes[*at].child.is_none())
             .collect();
         down.into_iter().try_for_each(|at| self.spawn(at))

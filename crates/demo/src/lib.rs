@@ -104,7 +104,7 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
         show.pause(WARM_UP)?;
     }
     show.check(load)?;
-    if show.nodes.len() >= NODES_FOR_MEMORY {
+    if show.nodes.count() >= NODES_FOR_MEMORY {
         show.memory()?;
     }
     show.files(source)?;
@@ -149,10 +149,10 @@ impl Show {
     fn start(&mut self) -> anyhow::Result<()> {
         self.nodes.spawn(0)?;
         self.wait("the first node answers", |_| true)?;
-        for node in 1..self.nodes.len() {
+        for node in 1..self.nodes.count() {
             self.nodes.spawn(node)?;
         }
-        let all = self.nodes.len();
+        let all = self.nodes.count();
         self.story.note(format!(
             "{} started; they log to {}",
             count(all, "node"),
@@ -256,7 +256,7 @@ impl Show {
     /// The second act: two nodes at once.
     fn memory(&mut self) -> anyhow::Result<()> {
         self.nodes.revive()?;
-        let all = self.nodes.len();
+        let all = self.nodes.count();
         self.wait("the killed nodes are back", |report| {
             let up = report.nodes.iter().filter(|node| node.up).count();
             up >= all && report.pools.iter().all(|p| p.whole == p.buckets)
@@ -350,7 +350,7 @@ impl Show {
     /// Kills two nodes at once, starts them again, and waits until all is rebuilt: their ids, and how long it
     /// took from their start on.
     fn lose_and_rebuild(&mut self, victims: &[NodeStatus]) -> anyhow::Result<(Vec<u64>, u64)> {
-        let all = self.nodes.len();
+        let all = self.nodes.count();
         let ids: Vec<u64> = victims.iter().map(|node| node.id).collect();
         anyhow::ensure!(ids.len() == 2, "fewer than two nodes hold data buckets");
         for victim in victims {
@@ -388,7 +388,7 @@ impl Show {
             buckets: FILES_BUCKETS,
             may_start_empty: true,
         })?;
-        let all = self.nodes.len();
+        let all = self.nodes.count();
         let before = self.wait("all nodes are up and each bucket has a home", |report| {
             let up = report.nodes.iter().filter(|node| node.up).count();
             up >= all && report.pools.iter().all(|p| p.whole == p.buckets)
@@ -457,7 +457,7 @@ impl Show {
     /// Brings the killed nodes back and keeps the cluster running until Ctrl-C.
     fn stay(&mut self) -> anyhow::Result<()> {
         self.nodes.revive()?;
-        let all = self.nodes.len();
+        let all = self.nodes.count();
         self.wait("the killed nodes are back", |report| {
             report.nodes.iter().filter(|node| node.up).count() >= all
         })?;

@@ -69,6 +69,12 @@ impl ReplyQueue {
         self.queue.len()
     }
 
+    /// Returns whether no command waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// The number that the next place will have.
     #[inline]
     pub fn next(&self) -> u64 {

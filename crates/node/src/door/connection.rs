@@ -132,12 +132,12 @@ impl Connection {
             if short_of_room && has_room {
                 continue;
             }
-            if desk.closing && desk.places.len() == 0 && desk.output.is_empty() {
+            if desk.closing && desk.places.is_empty() && desk.output.is_empty() {
                 return Ok(());
             }
             tokio::select! {
                 biased;
-                () = desk.mailbox.notified(), if desk.places.len() > 0 => {}
+                () = desk.mailbox.notified(), if !desk.places.is_empty() => {}
                 count = read(&mut reading, &mut self.input, &self.parser), if has_room => {
                     let count = count?;
                     turn_bytes += count;
@@ -276,7 +276,7 @@ impl Desk {
         }
         self.now = host.clock.now();
         self.deadline = self.now + host.options().request;
-        if self.places.len() > 0 {
+        if !self.places.is_empty() {
             self.take_mail();
         }
     }
