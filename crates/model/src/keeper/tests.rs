@@ -150,7 +150,8 @@ impl TestCluster {
                         !draining || !free || nodes.len() == usize::from(group.m),
                         "{group:?}"
                     );
-                    assert_eq!(as_set(&nodes).len(), nodes.len(), "{group:?}");
+                    let places: BTreeSet<_> = group.listed().map(|(_, x)| x.id.place()).collect();
+                    assert_eq!(places.len(), nodes.len(), "{group:?}");
                     // No twin is left beside its original.
                     let own = |(slot, _): (MemberSlot, &Member)| group.bucket_slot(slot) == slot;
                     assert!(group.listed().all(own), "{group:?}");

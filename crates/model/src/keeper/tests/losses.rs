@@ -131,7 +131,7 @@ fn a_data_bucket_that_nobody_has_room_for_takes_the_place_of_parity() {
     let last = group(&town).members[5].expect("a parity bucket");
     town.change(&node_down(&town.map, data.id.node.0));
     let (mut tried, mut waited) = (0, 0);
-    while group(&town).members[1].map(|x| x.id.node) != Some(last.id.node) {
+    while group(&town).members[1].map(|x| x.id.place()) != Some(last.id.place()) {
         let now = group(&town);
         let second = now.members[1].filter(|x| x.id.is_second());
         let report = second.map(|_| {
