@@ -33,9 +33,9 @@ use crate::config::Size;
 use crate::entry::Entry;
 use crate::node::Running;
 
-/// How long a question may take whose asker did not say.
+/// The deadline of a request that has none.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a node is given to answer a probe.
+/// The time that a node has to answer a probe.
 const PROBE: Duration = Duration::from_millis(200);
 /// Longest that a newer map is waited for.
 const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -129,7 +129,7 @@ fn service(running: &Running, request: ServiceRequest, reply: Reply) {
     batch::serve(&running.host, request, deadline, pass_on, asker);
 }
 
-/// How long this question may take.
+/// The time that this request may take.
 fn time_left(reply: &Reply) -> Duration {
     let left = reply
         .deadline()
@@ -166,7 +166,7 @@ fn get_map(running: &Running, ask: GetMap, reply: Reply) {
     });
 }
 
-/// Which keys a node holds, by the map (row X5).
+/// Sends the keys that a node holds, by the map (row X5).
 fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
     let map = running.directory.map().borrow().clone();
     let Some(node) = map.nodes.get(&target.node) else {
@@ -261,7 +261,7 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
     }
 }
 
-/// Whether the map names the node in a group of a region.
+/// Returns true if the map names the node in a group of a region.
 fn is_of_a_region(map: &ClusterMap, me: NodeId) -> bool {
     let of_a_region = |group: &staves_model::Group| {
         let pool = map.pools.get(&group.pool);
@@ -501,7 +501,7 @@ fn directory_error(reply: Reply, error: &DirectoryError) {
     reply.error(code, error.to_string());
 }
 
-/// What somebody saw of other nodes goes to the directory's leader (row D5).
+/// Passes observations of other nodes on to the directory's leader (row D5).
 fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
     for evidence in report.seen {
         running.witness.heard(evidence);
