@@ -1,6 +1,9 @@
 //! What the tests of several crates share: waits that have a deadline and a message, tools of the machine and skips where they are
-//! absent, and servers run as processes. A dev-dependency only.
+//! absent, servers as processes, and a cluster of real nodes in one process (feature `cluster`). A dev-dependency only.
 
+#[cfg(feature = "cluster")]
+pub mod cluster;
+pub mod resp;
 pub mod servers;
 pub mod tools;
 mod wait;

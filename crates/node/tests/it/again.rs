@@ -10,10 +10,11 @@ use staves_wire::files::{FileChanges, FileFetch, FileLost, FileLostAnswer, FileN
 use staves_wire::{ErrorCode, Message};
 
 use crate::files::{
-    MIB, POOL, dataset, dataset_of, folder, from_source, held, in_memory, keys, let_it_age, metric,
-    pattern, read, town_of, with_files, write,
+    MIB, POOL, cluster_of, dataset, dataset_of, folder, from_source, held, in_memory, keys,
+    let_it_age, metric, pattern, read, with_files, write,
 };
-use crate::town::{Citizen, Parse, Town, eventually};
+use staves_testkit::cluster::{Parse, TestCluster, TestNode};
+use staves_testkit::wait_until;
 
 /// So many that copies of them all, a bucket a round, take much longer than a test does.
 const BUCKETS: u32 = 2048;
@@ -24,23 +25,23 @@ const LOST: &str = "staves_files_lost_bytes";
 const REMEMBERED: &str = "staves_files_remembered_blocks";
 
 /// By block, the parts of a file that a node has.
-fn parts(citizen: &Citizen, file: &OpenFile) -> BTreeMap<u32, u32> {
-    let keys = keys(citizen).into_iter();
+fn parts(node: &TestNode, file: &OpenFile) -> BTreeMap<u32, u32> {
+    let keys = keys(node).into_iter();
     let keys = keys.filter(|key| key.file == file.id());
     keys.map(|key| (key.block, key.parts)).collect()
 }
 
 /// Bytes of a file that these have and no other.
-fn alone(town: &Town, file: &OpenFile, these: &[usize]) -> u64 {
+fn alone(cluster: &TestCluster, file: &OpenFile, these: &[usize]) -> u64 {
     let mut others = BTreeMap::<u32, u32>::new();
     let mut theirs = BTreeMap::<u32, u32>::new();
-    for (at, citizen) in town.citizens.iter().enumerate() {
+    for (at, node) in cluster.nodes.iter().enumerate() {
         let all = if these.contains(&at) {
             &mut theirs
         } else {
             &mut others
         };
-        for (block, parts) in parts(citizen, file) {
+        for (block, parts) in parts(node, file) {
             *all.entry(block).or_default() |= parts;
         }
     }
@@ -50,16 +51,16 @@ fn alone(town: &Town, file: &OpenFile, these: &[usize]) -> u64 {
 }
 
 /// Until each node remembers what the one before it has.
-fn remembered(town: &Town) {
+fn remembered(cluster: &TestCluster) {
     let ids: BTreeMap<NodeId, usize> = (0..)
-        .zip(&town.citizens)
+        .zip(&cluster.nodes)
         .map(|(at, c)| (c.id, at))
         .collect();
     let order: Vec<usize> = ids.into_values().collect();
-    eventually("each node remembers what its neighbour has", || {
+    wait_until("each node remembers what its neighbour has", || {
         (0..order.len()).all(|i| {
-            let before = &town.citizens[order[i]];
-            let after = &town.citizens[order[(i + 1) % order.len()]];
+            let before = &cluster.nodes[order[i]];
+            let after = &cluster.nodes[order[(i + 1) % order.len()]];
             after.metric(REMEMBERED) == keys(before).len() as u64
         })
     });
@@ -72,41 +73,41 @@ fn d5_what_only_a_dead_node_had_is_fetched_again_without_a_reader() {
     let dir = folder(&[("other", MIB)]);
     std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
     write(&dir, "a/b/c", &pattern(0, size));
-    let mut town = town_of(3, 64 << 20, BUCKETS);
+    let mut cluster = cluster_of(3, 64 << 20, BUCKETS);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a/b/c").unwrap();
-    assert!(read(&town, &data, "a/b/c").unwrap() == pattern(0, size));
-    eventually("all of it is in memory", || {
-        read(&town, &data, "a/b/c").unwrap();
-        in_memory(&town, &file) == size as u64
+    assert!(read(&cluster, &data, "a/b/c").unwrap() == pattern(0, size));
+    wait_until("all of it is in memory", || {
+        read(&cluster, &data, "a/b/c").unwrap();
+        in_memory(&cluster, &file) == size as u64
     });
-    remembered(&town);
-    let lost = alone(&town, &file, &[2]);
+    remembered(&cluster);
+    let lost = alone(&cluster, &file, &[2]);
     assert!(lost > 0, "it has something that no other has");
-    let fetched = |town: &Town| -> u64 {
-        let living = town.citizens[..2].iter();
-        living.map(|citizen| citizen.metric(FETCHED)).sum()
+    let fetched = |cluster: &TestCluster| -> u64 {
+        let living = cluster.nodes[..2].iter();
+        living.map(|node| node.metric(FETCHED)).sum()
     };
-    let before = fetched(&town);
-    town.citizens[2].kill();
-    eventually("all of it is in memory again", || {
-        in_memory(&town, &file) == size as u64
+    let before = fetched(&cluster);
+    cluster.nodes[2].kill();
+    wait_until("all of it is in memory again", || {
+        in_memory(&cluster, &file) == size as u64
     });
-    eventually("the loss is seen to", || metric(&town, LOSSES) == 1);
-    let (fetched, again) = (fetched(&town) - before, metric(&town, AGAIN));
+    wait_until("the loss is seen to", || metric(&cluster, LOSSES) == 1);
+    let (fetched, again) = (fetched(&cluster) - before, metric(&cluster, AGAIN));
     // Copies that were being made when it was counted may have come in time.
     assert!(
         fetched == again && again <= lost,
         "{fetched}, {again} of {lost}"
     );
     assert!(again * 2 > lost, "{again} of {lost}");
-    assert_eq!(metric(&town, LOST), 0);
-    held(&town);
-    eventually("it is read from memory", || {
-        let were = metric(&town, FETCHED) + from_source(&data);
-        assert!(read(&town, &data, "a/b/c").unwrap() == pattern(0, size));
-        metric(&town, FETCHED) + from_source(&data) == were
+    assert_eq!(metric(&cluster, LOST), 0);
+    held(&cluster);
+    wait_until("it is read from memory", || {
+        let were = metric(&cluster, FETCHED) + from_source(&data);
+        assert!(read(&cluster, &data, "a/b/c").unwrap() == pattern(0, size));
+        metric(&cluster, FETCHED) + from_source(&data) == were
     });
 }
 
@@ -115,37 +116,37 @@ fn d5_what_only_a_dead_node_had_is_fetched_again_without_a_reader() {
 fn d6_nothing_is_fetched_after_a_drain() {
     let size = 8 * MIB;
     let dir = folder(&[("a", size)]);
-    let mut town = town_of(3, 64 << 20, 32);
+    let mut cluster = cluster_of(3, 64 << 20, 32);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    let node = town.citizens[2].id;
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+    let node = cluster.nodes[2].id;
     let drain = Change::Drain { node, on: true };
-    town.citizens[0].propose(&drain).unwrap();
-    eventually("the drained node has nothing", || {
-        parts(&town.citizens[2], &file).is_empty()
+    cluster.nodes[0].propose(&drain).unwrap();
+    wait_until("the drained node has nothing", || {
+        parts(&cluster.nodes[2], &file).is_empty()
     });
-    remembered(&town);
-    let fetched = |town: &Town| {
-        town.citizens[..2]
+    remembered(&cluster);
+    let fetched = |cluster: &TestCluster| {
+        cluster.nodes[..2]
             .iter()
             .map(|c| c.metric(FETCHED))
             .sum::<u64>()
     };
-    let before = (fetched(&town), in_memory(&town, &file));
-    town.citizens[2].leave();
-    eventually("it is gone", || {
-        let map = town.citizens[0].map();
+    let before = (fetched(&cluster), in_memory(&cluster, &file));
+    cluster.nodes[2].leave();
+    wait_until("it is gone", || {
+        let map = cluster.nodes[0].map();
         map.nodes
             .get(&node)
             .is_none_or(|n| n.state != NodeState::Up)
     });
     // As long as it would take to begin.
     std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(metric(&town, AGAIN), 0);
-    assert_eq!(fetched(&town), before.0);
-    assert_eq!(in_memory(&town, &file), before.1);
+    assert_eq!(metric(&cluster, AGAIN), 0);
+    assert_eq!(fetched(&cluster), before.0);
+    assert_eq!(in_memory(&cluster, &file), before.1);
 }
 
 /// What only a node has that stops is copied from its memory before it goes, and not fetched again.
@@ -153,28 +154,28 @@ fn d6_nothing_is_fetched_after_a_drain() {
 fn d6_who_stops_has_its_files_copied_first() {
     let size = 24 * MIB;
     let dir = folder(&[("a", size)]);
-    let town = Town::found_as(3, |_, config| config.stop_ms = "300s".parse_millis());
+    let cluster = TestCluster::start_with(3, |_, config| config.stop_ms = "300s".parse_millis());
     // The cache would be handed over anyhow.
     let name = "cache".into();
-    town.citizens[0]
+    cluster.nodes[0]
         .propose(&Change::DeletePool { name })
         .unwrap();
-    let mut town = with_files(town, 64 << 20, 512);
+    let mut cluster = with_files(cluster, 64 << 20, 512);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    eventually("all of it is in memory", || {
-        read(&town, &data, "a").unwrap();
-        in_memory(&town, &file) == size as u64
+    wait_until("all of it is in memory", || {
+        read(&cluster, &data, "a").unwrap();
+        in_memory(&cluster, &file) == size as u64
     });
-    remembered(&town);
-    let lost = alone(&town, &file, &[2]);
+    remembered(&cluster);
+    let lost = alone(&cluster, &file, &[2]);
     assert!(lost > 0, "it has something that no other has");
-    town.citizens[2].leave();
-    eventually("all of it is in memory without it", || {
-        in_memory(&town, &file) == size as u64
+    cluster.nodes[2].leave();
+    wait_until("all of it is in memory without it", || {
+        in_memory(&cluster, &file) == size as u64
     });
-    let again = metric(&town, AGAIN);
+    let again = metric(&cluster, AGAIN);
     assert!(again * 2 < lost, "{again} of {lost} were fetched again");
 }
 
@@ -184,24 +185,24 @@ fn d6_who_stops_has_its_files_copied_first() {
 fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
     let size = 12 * MIB;
     let dir = folder(&[("a", size)]);
-    let town = town_of(3, 64 << 20, BUCKETS);
+    let cluster = cluster_of(3, 64 << 20, BUCKETS);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    eventually("all of it is in memory", || {
-        read(&town, &data, "a").unwrap();
-        in_memory(&town, &file) == size as u64
+    wait_until("all of it is in memory", || {
+        read(&cluster, &data, "a").unwrap();
+        in_memory(&cluster, &file) == size as u64
     });
-    let lost = alone(&town, &file, &[2]);
+    let lost = alone(&cluster, &file, &[2]);
     assert!(lost > 0, "it has something that no other has");
     std::fs::remove_file(dir.path().join("a")).unwrap();
-    let sleeper = &town.citizens[2];
-    let is_up = || town.citizens[0].map().nodes[&sleeper.id].state == NodeState::Up;
+    let sleeper = &cluster.nodes[2];
+    let is_up = || cluster.nodes[0].map().nodes[&sleeper.id].state == NodeState::Up;
     sleeper.pause(Duration::from_secs(8));
-    eventually("it is taken for dead", || !is_up());
-    eventually("it is back", is_up);
-    eventually("the others have all of it", || {
-        in_memory(&town, &file) == size as u64 && alone(&town, &file, &[2]) == 0
+    wait_until("it is taken for dead", || !is_up());
+    wait_until("it is back", is_up);
+    wait_until("the others have all of it", || {
+        in_memory(&cluster, &file) == size as u64 && alone(&cluster, &file, &[2]) == 0
     });
 }
 
@@ -210,18 +211,18 @@ fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
 fn a_source_that_is_gone_ends_it() {
     let size = 12 * MIB;
     let dir = folder(&[("a", size)]);
-    let mut town = town_of(3, 64 << 20, BUCKETS);
+    let mut cluster = cluster_of(3, 64 << 20, BUCKETS);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    remembered(&town);
-    let lost = alone(&town, &file, &[2]);
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+    remembered(&cluster);
+    let lost = alone(&cluster, &file, &[2]);
     std::fs::remove_file(dir.path().join("a")).unwrap();
-    town.citizens[2].kill();
-    eventually("the loss is seen to", || metric(&town, LOSSES) == 1);
-    assert_eq!((metric(&town, AGAIN), metric(&town, LOST)), (0, 0));
-    assert!(in_memory(&town, &file) >= size as u64 - lost);
+    cluster.nodes[2].kill();
+    wait_until("the loss is seen to", || metric(&cluster, LOSSES) == 1);
+    assert_eq!((metric(&cluster, AGAIN), metric(&cluster, LOST)), (0, 0));
+    assert!(in_memory(&cluster, &file) >= size as u64 - lost);
 }
 
 /// Regression: after a dataset of which no home could fetch anything, the next one was given up as well.
@@ -237,28 +238,28 @@ fn a_dataset_that_cannot_be_fetched_says_nothing_of_the_next() {
     for at in 0..files {
         write(&closed, &name(at), &pattern(at as u64, 100));
     }
-    let mut town = town_of(3, 64 << 20, BUCKETS);
+    let mut cluster = cluster_of(3, 64 << 20, BUCKETS);
     let_it_age();
-    let first = dataset(&town, &closed);
-    let next = dataset_of(&town, &open, "next");
+    let first = dataset(&cluster, &closed);
+    let next = dataset_of(&cluster, &open, "next");
     for at in 0..files {
-        read(&town, &first, &name(at)).unwrap();
+        read(&cluster, &first, &name(at)).unwrap();
     }
     let file = next.open(b"a").unwrap();
-    eventually("all of it is in memory", || {
-        read(&town, &next, "a").unwrap();
-        in_memory(&town, &file) == size as u64
+    wait_until("all of it is in memory", || {
+        read(&cluster, &next, "a").unwrap();
+        in_memory(&cluster, &file) == size as u64
     });
-    remembered(&town);
-    let has = keys(&town.citizens[2]).len();
+    remembered(&cluster);
+    let has = keys(&cluster.nodes[2]).len();
     assert!(has > 100, "{has} blocks");
-    assert!(alone(&town, &file, &[2]) > 0, "and some of the next one");
+    assert!(alone(&cluster, &file, &[2]) > 0, "and some of the next one");
     // The files are what they were, and their names are found; but no node may read them for others.
     let mode = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(&below, mode).unwrap();
-    town.citizens[2].kill();
-    eventually("all of the next one is in memory again", || {
-        in_memory(&town, &file) == size as u64
+    cluster.nodes[2].kill();
+    wait_until("all of the next one is in memory again", || {
+        in_memory(&cluster, &file) == size as u64
     });
 }
 
@@ -267,41 +268,41 @@ fn a_dataset_that_cannot_be_fetched_says_nothing_of_the_next() {
 fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let size = 24 * MIB;
     let dir = folder(&[("a", size)]);
-    let mut town = town_of(4, 64 << 20, BUCKETS);
+    let mut cluster = cluster_of(4, 64 << 20, BUCKETS);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    town.citizens.sort_by_key(|citizen| citizen.id);
-    remembered(&town);
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+    cluster.nodes.sort_by_key(|node| node.id);
+    remembered(&cluster);
     // Of the four three vote: those two go that leave a majority.
-    let voters = town.citizens[0].status().directory.voters;
-    let votes = |at: usize| usize::from(voters.contains(&town.citizens[at].id.0));
+    let voters = cluster.nodes[0].status().directory.voters;
+    let votes = |at: usize| usize::from(voters.contains(&cluster.nodes[at].id.0));
     let at = usize::from(votes(1) + votes(3) < 2);
     // What the one alone had may be fetched by the other before it dies: nobody remembers that.
-    let (first, rest) = town.citizens.split_at_mut(2);
+    let (first, rest) = cluster.nodes.split_at_mut(2);
     std::thread::scope(|scope| {
         scope.spawn(|| first[at].kill());
         scope.spawn(|| rest[at].kill());
     });
-    eventually("both losses are seen to", || metric(&town, LOSSES) == 2);
-    let there = in_memory(&town, &file);
+    wait_until("both losses are seen to", || metric(&cluster, LOSSES) == 2);
+    let there = in_memory(&cluster, &file);
     assert!(there >= size as u64 / 10 * 9, "{there} of {size}");
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
 }
 
 /// The home of a stretch of a file.
-fn home<'a>(town: &'a Town, file: &OpenFile, stretch: u32) -> &'a Citizen {
-    let map = town.citizens[0].map();
+fn home<'a>(cluster: &'a TestCluster, file: &OpenFile, stretch: u32) -> &'a TestNode {
+    let map = cluster.nodes[0].map();
     let holdings = map.pool_named(POOL).and_then(|p| p.holdings()).unwrap();
     let bucket = holdings.bucket_of([file.id().high, file.id().low], stretch * 4);
-    &town.citizens[town.position(holdings.home(bucket).unwrap().node)]
+    &cluster.nodes[cluster.position(holdings.home(bucket).unwrap().node)]
 }
 
-fn lost(town: &Town, file: &OpenFile, stretch: u32) -> FileLost {
+fn lost(cluster: &TestCluster, file: &OpenFile, stretch: u32) -> FileLost {
     let version = file.version();
     FileLost {
-        pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+        pool: cluster.nodes[0].map().pool_named(POOL).unwrap().id,
         file: file.id(),
         stretch,
         parts: u128::MAX.into(),
@@ -319,13 +320,13 @@ fn lost(town: &Town, file: &OpenFile, stretch: u32) -> FileLost {
 fn what_is_lost_is_fetched_once_whoever_asks_for_it() {
     let size = 3 * MIB + 5000;
     let dir = folder(&[("a", size)]);
-    let town = town_of(2, 64 << 20, BUCKETS);
+    let cluster = cluster_of(2, 64 << 20, BUCKETS);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    let before = metric(&town, FETCHED);
-    let sound = lost(&town, &file, 1);
-    let home_of = home(&town, &file, 1);
+    let before = metric(&cluster, FETCHED);
+    let sound = lost(&cluster, &file, 1);
+    let home_of = home(&cluster, &file, 1);
     let refused = |ask: FileLost| match home_of.ask(&Message::FileLost(ask)) {
         Message::Error(packet) => packet.code,
         other => panic!("{other:?}"),
@@ -336,7 +337,7 @@ fn what_is_lost_is_fetched_once_whoever_asks_for_it() {
     let mut beyond = sound.clone();
     beyond.stretch = u32::MAX;
     assert_eq!(refused(beyond), ErrorCode::Malformed);
-    let elsewhere = town.citizens.iter().find(|c| c.id != home_of.id).unwrap();
+    let elsewhere = cluster.nodes.iter().find(|c| c.id != home_of.id).unwrap();
     let Message::Error(packet) = elsewhere.ask(&Message::FileLost(sound.clone())) else {
         panic!("only the home is asked");
     };
@@ -350,7 +351,11 @@ fn what_is_lost_is_fetched_once_whoever_asks_for_it() {
         other => panic!("{other:?}"),
     };
     assert_eq!(missing(&unnamed), u128::MAX);
-    assert_eq!(metric(&town, FETCHED), before, "nothing is fetched so far");
+    assert_eq!(
+        metric(&cluster, FETCHED),
+        before,
+        "nothing is fetched so far"
+    );
     let version = file.version();
     let fetch = FileFetch {
         read: FileRead {
@@ -368,18 +373,18 @@ fn what_is_lost_is_fetched_once_whoever_asks_for_it() {
         for _ in 0..2 {
             let fetch = Message::FileFetch(fetch.clone());
             scope.spawn(move || assert!(matches!(home_of.ask(&fetch), Message::FileBytes(_))));
-            scope.spawn(|| eventually("it has it", || missing(&sound) == 0));
+            scope.spawn(|| wait_until("it has it", || missing(&sound) == 0));
         }
     });
-    assert_eq!(metric(&town, FETCHED) - before, MIB as u64);
+    assert_eq!(metric(&cluster, FETCHED) - before, MIB as u64);
     // The file's end is no whole part, and there is nothing beyond it.
-    let end = lost(&town, &file, 3);
-    let answer = home(&town, &file, 3).ask(&Message::FileLost(end));
+    let end = lost(&cluster, &file, 3);
+    let answer = home(&cluster, &file, 3).ask(&Message::FileLost(end));
     let want = FileLostAnswer {
         missing: (u128::MAX << 1).into(),
     };
     assert_eq!(answer, Message::FileLostAnswer(want));
-    assert_eq!(metric(&town, FETCHED) - before, MIB as u64 + 5000);
+    assert_eq!(metric(&cluster, FETCHED) - before, MIB as u64 + 5000);
     // A place in no table is its end.
     let (pool, since, from) = (sound.pool, 0, u32::MAX - 1);
     let beyond = home_of.ask(&Message::FileChanges(FileChanges { pool, since, from }));
@@ -391,20 +396,23 @@ fn what_is_lost_is_fetched_once_whoever_asks_for_it() {
 fn what_was_lost_pushes_no_last_copy_out() {
     let size = 20 * MIB;
     let dir = folder(&[("a", size), ("b", MIB)]);
-    let town = town_of(1, 8 << 20, 64);
+    let cluster = cluster_of(1, 8 << 20, 64);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let (a, b) = (data.open(b"a").unwrap(), data.open(b"b").unwrap());
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    let full = in_memory(&town, &a);
-    let evicted = metric(&town, "staves_files_evicted_blocks_total");
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+    let full = in_memory(&cluster, &a);
+    let evicted = metric(&cluster, "staves_files_evicted_blocks_total");
     assert!(evicted > 0, "{full} bytes are there");
-    let ask = Message::FileLost(lost(&town, &b, 0));
-    eventually("it answers", || {
-        let answer = town.citizens[0].ask(&ask);
+    let ask = Message::FileLost(lost(&cluster, &b, 0));
+    wait_until("it answers", || {
+        let answer = cluster.nodes[0].ask(&ask);
         matches!(answer, Message::FileLostAnswer(a) if a.missing == u128::MAX.into())
     });
-    assert_eq!(in_memory(&town, &a), full);
-    assert_eq!(metric(&town, AGAIN), 0);
-    assert_eq!(metric(&town, "staves_files_evicted_blocks_total"), evicted);
+    assert_eq!(in_memory(&cluster, &a), full);
+    assert_eq!(metric(&cluster, AGAIN), 0);
+    assert_eq!(
+        metric(&cluster, "staves_files_evicted_blocks_total"),
+        evicted
+    );
 }

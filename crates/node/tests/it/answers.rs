@@ -12,24 +12,25 @@ use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
-use crate::client::Reply;
-use crate::town::{Citizen, Parse, config, eventually};
+use staves_testkit::cluster::{Parse, TestNode, config};
+use staves_testkit::resp::Reply;
+use staves_testkit::wait_until;
 
 const BIG: usize = 6 << 20;
 
-fn ready() -> Citizen {
+fn ready() -> TestNode {
     let mut config = config(None, &[]);
     config.memory = "256MiB".parse_size();
     config.value_bytes_max = "16MiB".parse_size();
-    let node = Citizen::start(config);
-    eventually("it serves", || {
+    let node = TestNode::start(config);
+    wait_until("it serves", || {
         node.client().ask("SET ready 1") == Reply::Ok
     });
     node
 }
 
 /// Answers to one request of the native protocol.
-fn ask(node: &Citizen, request: ServiceRequest) -> Vec<Answer> {
+fn ask(node: &TestNode, request: ServiceRequest) -> Vec<Answer> {
     node.runtime().block_on(async {
         let identity = Identity::client(ClusterId(0));
         let options = staves_net::Options::default();
@@ -45,14 +46,14 @@ fn ask(node: &Citizen, request: ServiceRequest) -> Vec<Answer> {
     })
 }
 
-fn put(node: &Citizen, key: &str, bytes: usize) {
+fn put(node: &TestNode, key: &str, bytes: usize) {
     let value = vec![b'v'; bytes];
     let set: [&[u8]; 3] = [b"SET", key.as_bytes(), &value];
     assert_eq!(node.client().ask_args(&set), Reply::Ok);
 }
 
 /// A batch of one operation for each of five keys.
-fn batch(node: &Citizen, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
+fn batch(node: &TestNode, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
     let ops = (0..5).map(|i| {
         let op = op(format!("big-{i}").into());
         op.numbered(if write { 1 + i } else { 0 })
@@ -149,7 +150,7 @@ fn reads_of_a_region_are_answered_by_so_many_bytes_as_well() {
         ops: (0..400).map(|_| read(0)).collect(),
     };
     let mut answers = Vec::new();
-    eventually("its group is open", || {
+    wait_until("its group is open", || {
         answers = ask(&node, request.clone());
         matches!(answers[0], Answer::Value(_))
     });

@@ -9,8 +9,9 @@ use staves_wire::cache::OwnedOp;
 use staves_wire::service::{Answer, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
-use crate::client::Reply;
-use crate::town::{Citizen, config, eventually};
+use staves_testkit::cluster::{TestNode, config};
+use staves_testkit::resp::Reply;
+use staves_testkit::wait_until;
 
 const KEY: &str = "counter";
 const HOUR: u64 = 3_600_000_000;
@@ -56,7 +57,7 @@ fn code(answer: &Answer) -> Option<ErrorCode> {
     }
 }
 
-async fn native(node: &Citizen) -> Connection {
+async fn native(node: &TestNode) -> Connection {
     let identity = Identity::client(ClusterId(0));
     let options = staves_net::Options::default();
     let addr = node.addresses.native.to_string();
@@ -64,9 +65,9 @@ async fn native(node: &Citizen) -> Connection {
     connection.expect("the native door takes connections")
 }
 
-fn ready() -> Citizen {
-    let node = Citizen::start(config(None, &[]));
-    eventually("it serves", || {
+fn ready() -> TestNode {
+    let node = TestNode::start(config(None, &[]));
+    wait_until("it serves", || {
         node.client().ask("SET ready 1") == Reply::Ok
     });
     node

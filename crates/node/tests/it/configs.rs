@@ -3,7 +3,7 @@
 use staves_node::StartError;
 use staves_node::config::{Config, Setting};
 
-use crate::town::{Citizen, config};
+use staves_testkit::cluster::{TestNode, config};
 
 /// A value of a key, at the edge of what is taken or beyond it.
 type Edge = (&'static str, fn(&mut Config));
@@ -68,7 +68,7 @@ fn the_check_and_the_start_agree() {
         let mut config = config(None, &[]);
         edge(&mut config);
         let check = config.check();
-        let start = Citizen::try_start(config).map(|_| ());
+        let start = TestNode::try_start(config).map(|_| ());
         match (&check, &start) {
             (Ok(()), Ok(())) => taken += 1,
             (Err(check), Err(start)) => {
@@ -87,7 +87,7 @@ fn memory_that_the_machine_does_not_have_is_refused() {
     let total = staves_node::resident::total_bytes().expect("/proc is there");
     let mut config = config(None, &[]);
     config.memory = set(&format!("{}B", total + 1));
-    let error = Citizen::try_start(config)
+    let error = TestNode::try_start(config)
         .map(|_| ())
         .expect_err("too much");
     assert!(matches!(error, StartError::Memory { .. }), "{error}");

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Reply};
-use crate::town::Town;
+use staves_testkit::cluster::TestCluster;
+use staves_testkit::resp::{Reply, RespClient};
 
 /// The bound for an idle machine is two seconds; tests share theirs.
 const RESUMED_WITHIN: Duration = Duration::from_secs(6);
@@ -30,7 +30,7 @@ pub fn write_through(name: &str, next: impl Fn(usize) -> SocketAddr, stop: &Atom
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
         let Some(open) = &mut client else {
-            client = Client::try_connect(next(doors_tried)).ok();
+            client = RespClient::try_connect(next(doors_tried)).ok();
             doors_tried += 1;
             std::thread::sleep(Duration::from_millis(if client.is_some() { 0 } else { 20 }));
             continue;
@@ -62,7 +62,7 @@ pub fn write_through(name: &str, next: impl Fn(usize) -> SocketAddr, stop: &Atom
 }
 
 pub fn check(diaries: &[(String, Diary)], door: SocketAddr) {
-    let mut client = Client::connect(door);
+    let mut client = RespClient::connect(door);
     for (name, diary) in diaries {
         for (key, (acknowledged, unknown)) in &diary.written {
             let got = match client.ask(&format!("GET {key}")) {
@@ -88,10 +88,10 @@ pub fn check(diaries: &[(String, Diary)], door: SocketAddr) {
 }
 
 /// Load through all nodes but the victim, which is killed meanwhile.
-fn kill_under_load(town: &mut Town, victim: usize) -> Vec<(String, Diary)> {
-    let doors: Vec<SocketAddr> = (0..town.citizens.len())
-        .filter(|c| *c != victim && !town.citizens[*c].is_dead())
-        .map(|c| town.citizens[c].addresses.resp)
+fn kill_under_load(cluster: &mut TestCluster, victim: usize) -> Vec<(String, Diary)> {
+    let doors: Vec<SocketAddr> = (0..cluster.nodes.len())
+        .filter(|c| *c != victim && !cluster.nodes[*c].is_dead())
+        .map(|c| cluster.nodes[c].addresses.resp)
         .collect();
     let stop = AtomicBool::new(false);
     let diaries: Vec<(String, Diary)> = std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn kill_under_load(town: &mut Town, victim: usize) -> Vec<(String, Diary)> {
         let writers: Vec<_> = (0..4)
             .map(|writer| {
                 let door = doors[writer % doors.len()];
-                // A town may be attacked twice: each time with keys of its own.
+                // A cluster may be attacked twice: each time with keys of its own.
                 let name = format!("{victim}-{writer}");
                 scope.spawn(move || {
                     let diary = write_through(&name, |_| door, stop);
@@ -108,7 +108,7 @@ fn kill_under_load(town: &mut Town, victim: usize) -> Vec<(String, Diary)> {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(700));
-        town.citizens[victim].kill();
+        cluster.nodes[victim].kill();
         std::thread::sleep(Duration::from_secs(4));
         stop.store(true, Ordering::Relaxed);
         writers
@@ -130,11 +130,11 @@ fn kill_under_load(town: &mut Town, victim: usize) -> Vec<(String, Diary)> {
 /// Rows D4 and H7, and D1: through any node that lives, the replacement is reached.
 #[test]
 fn d4_h7_a_primary_is_killed_under_load_and_no_acknowledged_write_is_lost() {
-    let mut town = Town::found(3);
-    let leader = town.leader();
+    let mut cluster = TestCluster::start(3);
+    let leader = cluster.leader();
     let victim = (0..3).find(|c| *c != leader).expect("two others");
-    assert!(town.citizens[victim].data_buckets() > 0);
-    let diaries = kill_under_load(&mut town, victim);
+    assert!(cluster.nodes[victim].data_buckets() > 0);
+    let diaries = kill_under_load(&mut cluster, victim);
     let unknown: i64 = diaries.iter().map(|(_, d)| d.counted.1).sum();
     assert_eq!(
         unknown, 0,
@@ -144,18 +144,18 @@ fn d4_h7_a_primary_is_killed_under_load_and_no_acknowledged_write_is_lost() {
 
 #[test]
 fn h7_the_node_that_leads_the_directory_is_killed_under_load() {
-    let mut town = Town::found(3);
-    let victim = town.leader();
-    kill_under_load(&mut town, victim);
+    let mut cluster = TestCluster::start(3);
+    let victim = cluster.leader();
+    kill_under_load(&mut cluster, victim);
 }
 
 #[test]
 fn d4_two_nodes_of_five_are_killed_in_turn() {
-    let mut town = Town::found(5);
+    let mut cluster = TestCluster::start(5);
     for _ in 0..2 {
-        let victim = town.leader();
-        kill_under_load(&mut town, victim);
-        town.settle_again();
+        let victim = cluster.leader();
+        kill_under_load(&mut cluster, victim);
+        cluster.settle_again();
     }
 }
 
@@ -163,12 +163,12 @@ fn d4_two_nodes_of_five_are_killed_in_turn() {
 /// takes effect once.
 #[test]
 fn d1_a_pipeline_across_a_takeover_keeps_its_order() {
-    let mut town = Town::found(3);
-    let owner = town.citizens[0].owner("n");
-    let victim = town.position(owner);
-    let door = town.citizens[(victim + 1) % 3].addresses.resp;
+    let mut cluster = TestCluster::start(3);
+    let owner = cluster.nodes[0].owner("n");
+    let victim = cluster.position(owner);
+    let door = cluster.nodes[(victim + 1) % 3].addresses.resp;
     let writer = std::thread::spawn(move || {
-        let mut client = Client::connect(door);
+        let mut client = RespClient::connect(door);
         let lines: Vec<String> = (0..50).map(|_| "INCR n".to_owned()).collect();
         let begun = Instant::now();
         let mut answers = Vec::new();
@@ -178,7 +178,7 @@ fn d1_a_pipeline_across_a_takeover_keeps_its_order() {
         answers
     });
     std::thread::sleep(Duration::from_millis(500));
-    town.citizens[victim].kill();
+    cluster.nodes[victim].kill();
     let answers = writer.join().expect("the writer");
     for (index, answer) in answers.iter().enumerate() {
         assert_eq!(*answer, Reply::Int(index as i64 + 1));
@@ -188,15 +188,15 @@ fn d1_a_pipeline_across_a_takeover_keeps_its_order() {
 /// Row H7: a node that stood still while it was replaced must not answer from what it knew before.
 #[test]
 fn h7_a_paused_node_is_replaced_and_fenced() {
-    let town = Town::found(3);
-    let owner = town.position(town.citizens[0].owner("k"));
+    let cluster = TestCluster::start(3);
+    let owner = cluster.position(cluster.nodes[0].owner("k"));
     let other = (owner + 1) % 3;
-    let (mut slow, mut quick) = (town.citizens[owner].client(), town.citizens[other].client());
+    let (mut slow, mut quick) = (cluster.nodes[owner].client(), cluster.nodes[other].client());
     assert_eq!(slow.ask("SET k old"), Reply::Ok);
     assert_eq!(slow.ask("GET k"), Reply::text("old"));
 
     let pause = Duration::from_secs(4);
-    town.citizens[owner].pause(pause);
+    cluster.nodes[owner].pause(pause);
     std::thread::sleep(Duration::from_millis(50));
     // These lie in its sockets until it goes on.
     let reader = std::thread::spawn(move || {

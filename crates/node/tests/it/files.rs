@@ -12,7 +12,8 @@ use staves_wire::files::{
 };
 use tempfile::TempDir;
 
-use crate::town::{Citizen, Town, config, eventually};
+use staves_testkit::cluster::{TestCluster, TestNode, config};
+use staves_testkit::wait_until;
 
 pub const POOL: &str = "files";
 pub const MIB: usize = 1 << 20;
@@ -46,16 +47,16 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     words.take(len).collect()
 }
 
-pub fn town(nodes: usize, budget: u64) -> Town {
-    town_of(nodes, budget, 64)
+pub fn cluster(nodes: usize, budget: u64) -> TestCluster {
+    cluster_of(nodes, budget, 64)
 }
 
-pub fn town_of(nodes: usize, budget: u64, buckets: u32) -> Town {
-    with_files(Town::found(nodes), budget, buckets)
+pub fn cluster_of(nodes: usize, budget: u64, buckets: u32) -> TestCluster {
+    with_files(TestCluster::start(nodes), budget, buckets)
 }
 
 /// With a pool for them.
-pub fn with_files(town: Town, budget: u64, buckets: u32) -> Town {
+pub fn with_files(cluster: TestCluster, budget: u64, buckets: u32) -> TestCluster {
     let change = Change::CreatePool {
         name: POOL.into(),
         kind: PoolKind::Files(Holdings::default()),
@@ -65,15 +66,15 @@ pub fn with_files(town: Town, budget: u64, buckets: u32) -> Town {
         buckets,
         may_start_empty: true,
     };
-    town.citizens[0].propose(&change).expect("a pool");
-    held(&town);
-    town
+    cluster.nodes[0].propose(&change).expect("a pool");
+    held(&cluster);
+    cluster
 }
 
 /// Until every bucket has a holder that runs.
-pub fn held(town: &Town) {
-    eventually("every bucket is held", || {
-        let running = town.citizens.iter().filter(|c| !c.is_dead());
+pub fn held(cluster: &TestCluster) {
+    wait_until("every bucket is held", || {
+        let running = cluster.nodes.iter().filter(|c| !c.is_dead());
         running.into_iter().all(|c| {
             let map = c.map();
             let pool = map.pool_named(POOL).and_then(|p| p.holdings());
@@ -82,14 +83,14 @@ pub fn held(town: &Town) {
     });
 }
 
-pub fn dataset(town: &Town, dir: &TempDir) -> Dataset {
-    dataset_of(town, dir, "data")
+pub fn dataset(cluster: &TestCluster, dir: &TempDir) -> Dataset {
+    dataset_of(cluster, dir, "data")
 }
 
-pub fn dataset_of(town: &Town, dir: &TempDir, name: &str) -> Dataset {
-    let running = town.citizens.iter().filter(|c| !c.is_dead());
+pub fn dataset_of(cluster: &TestCluster, dir: &TempDir, name: &str) -> Dataset {
+    let running = cluster.nodes.iter().filter(|c| !c.is_dead());
     let addresses: Vec<String> = running.map(|c| c.addresses.native.to_string()).collect();
-    let first = town.citizens.iter().find(|c| !c.is_dead()).expect("a node");
+    let first = cluster.nodes.iter().find(|c| !c.is_dead()).expect("a node");
     first.runtime().block_on(async {
         let client = Client::connect(&addresses, ClientOptions::default()).await;
         let client = client.expect("a client");
@@ -98,8 +99,8 @@ pub fn dataset_of(town: &Town, dir: &TempDir, name: &str) -> Dataset {
     })
 }
 
-pub fn read(town: &Town, data: &Dataset, name: &str) -> Result<Vec<u8>, SourceError> {
-    let first = town.citizens.iter().find(|c| !c.is_dead()).expect("a node");
+pub fn read(cluster: &TestCluster, data: &Dataset, name: &str) -> Result<Vec<u8>, SourceError> {
+    let first = cluster.nodes.iter().find(|c| !c.is_dead()).expect("a node");
     let file = data.open(name.as_bytes())?;
     first.runtime().block_on(async {
         let mut all = Vec::new();
@@ -130,12 +131,12 @@ fn d8_each_byte_is_fetched_once_and_then_comes_from_memory() {
         ("c", 300_000),
     ];
     let dir = folder(&files);
-    let town = town(3, 64 << 20);
+    let cluster = cluster(3, 64 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     for (i, (name, size)) in files.iter().enumerate() {
         assert!(
-            read(&town, &data, name).unwrap() == pattern(i as u64, *size),
+            read(&cluster, &data, name).unwrap() == pattern(i as u64, *size),
             "{name}"
         );
     }
@@ -147,13 +148,13 @@ fn d8_each_byte_is_fetched_once_and_then_comes_from_memory() {
     );
     // Another reader, and the source is gone: all comes from memory. A home that is silent for long, here for want
     // of a processor, is passed over, so it may try a few times.
-    let other = dataset(&town, &dir);
+    let other = dataset(&cluster, &dir);
     let open = |name: &str| other.open(name.as_bytes()).unwrap();
     let opened: Vec<_> = files.iter().map(|(name, _)| open(name)).collect();
     std::fs::rename(dir.path().join("a"), dir.path().join("gone")).unwrap();
-    eventually("all of it is in memory", || {
+    wait_until("all of it is in memory", || {
         let whole = other.read_at(&opened[0], 0, files[0].1);
-        let whole = town.citizens[0].runtime().block_on(whole);
+        let whole = cluster.nodes[0].runtime().block_on(whole);
         whole.is_ok_and(|whole| whole == pattern(0, files[0].1))
     });
     assert_eq!((fetched(&other), from_source(&other)), (0, 0));
@@ -163,22 +164,22 @@ fn d8_each_byte_is_fetched_once_and_then_comes_from_memory() {
 #[test]
 fn d9_an_overwritten_file_is_never_mixed() {
     let dir = folder(&[("a", 2 * MIB)]);
-    let town = town(2, 64 << 20);
+    let cluster = cluster(2, 64 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
-    let runtime = town.citizens[0].runtime();
+    let data = dataset(&cluster, &dir);
+    let runtime = cluster.nodes[0].runtime();
     let file = data.open(b"a").unwrap();
     let first = runtime.block_on(data.read_at(&file, 0, 1000)).unwrap();
     assert!(first == pattern(0, 2 * MIB)[..1000]);
     write(&dir, "a", &pattern(9, 2 * MIB));
     // What is in memory is of the old version; what is not cannot be had any more.
-    eventually("what is in memory is read", || {
+    wait_until("what is in memory is read", || {
         let there = runtime.block_on(data.read_at(&file, 0, 1000));
         there.is_ok_and(|there| there == first)
     });
     let gone = runtime.block_on(data.read_at(&file, MIB as u64, 1000));
     assert!(matches!(gone, Err(SourceError::Changed { .. })), "{gone:?}");
-    assert!(read(&town, &data, "a").unwrap() == pattern(9, 2 * MIB));
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(9, 2 * MIB));
 }
 
 /// Rows D5 and D11: a node dies, the directory's majority too: reads go on, with right bytes.
@@ -186,21 +187,24 @@ fn d9_an_overwritten_file_is_never_mixed() {
 fn d11_reads_go_on_down_to_one_node_and_to_none() {
     let size = 8 * MIB;
     let dir = folder(&[("a", size), ("b", 9000)]);
-    let mut town = town(3, 64 << 20);
+    let mut cluster = cluster(3, 64 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let want = pattern(0, size);
-    assert!(read(&town, &data, "a").unwrap() == want);
-    town.citizens[2].kill();
-    assert!(read(&town, &data, "a").unwrap() == want, "one node is dead");
-    held(&town);
+    assert!(read(&cluster, &data, "a").unwrap() == want);
+    cluster.nodes[2].kill();
     assert!(
-        read(&town, &data, "a").unwrap() == want,
+        read(&cluster, &data, "a").unwrap() == want,
+        "one node is dead"
+    );
+    held(&cluster);
+    assert!(
+        read(&cluster, &data, "a").unwrap() == want,
         "its buckets are adopted"
     );
-    town.citizens[1].kill();
+    cluster.nodes[1].kill();
     let file = data.open(b"a").unwrap();
-    let runtime = town.citizens[0].runtime();
+    let runtime = cluster.nodes[0].runtime();
     for at in (0..size).step_by(511_111) {
         let begun = Instant::now();
         let bytes = runtime
@@ -218,7 +222,7 @@ fn d11_reads_go_on_down_to_one_node_and_to_none() {
     }
     // A client keeps its runtime; the last node's is gone with it.
     let alone = tokio::runtime::Runtime::new().unwrap();
-    let addresses = [town.citizens[0].addresses.native.to_string()];
+    let addresses = [cluster.nodes[0].addresses.native.to_string()];
     let data = alone.block_on(async {
         let client = Client::connect(&addresses, ClientOptions::default())
             .await
@@ -226,7 +230,7 @@ fn d11_reads_go_on_down_to_one_node_and_to_none() {
         let source = dir.path().to_str().unwrap();
         client.dataset(POOL, "data", source).await.unwrap()
     });
-    town.citizens[0].kill();
+    cluster.nodes[0].kill();
     for at in [0, 3 * MIB, size - 8192] {
         let bytes = alone
             .block_on(data.read_at(&file, at as u64, 8192))
@@ -244,12 +248,12 @@ fn d11_reads_go_on_down_to_one_node_and_to_none() {
 fn d7_copies_fill_free_memory_and_a_drained_node_holds_nothing() {
     let size = 6 * MIB;
     let dir = folder(&[("a", size)]);
-    let town = town(3, 64 << 20);
+    let cluster = cluster(3, 64 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    let data = dataset(&cluster, &dir);
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
     let copies = |least: usize| {
-        let map = town.citizens[0].map();
+        let map = cluster.nodes[0].map();
         let holdings = map
             .pool_named(POOL)
             .and_then(|p| p.holdings())
@@ -257,13 +261,13 @@ fn d7_copies_fill_free_memory_and_a_drained_node_holds_nothing() {
             .clone();
         holdings.buckets.iter().filter(|b| b.len() >= least).count()
     };
-    eventually("every bucket has a copy", || copies(2) == 64);
-    let node: NodeId = town.citizens[1].id;
-    town.citizens[0]
+    wait_until("every bucket has a copy", || copies(2) == 64);
+    let node: NodeId = cluster.nodes[1].id;
+    cluster.nodes[0]
         .propose(&Change::Drain { node, on: true })
         .unwrap();
-    eventually("the drained node holds nothing", || {
-        let map = town.citizens[0].map();
+    wait_until("the drained node holds nothing", || {
+        let map = cluster.nodes[0].map();
         let holdings = map
             .pool_named(POOL)
             .and_then(|p| p.holdings())
@@ -276,7 +280,7 @@ fn d7_copies_fill_free_memory_and_a_drained_node_holds_nothing() {
         !holdings.buckets.iter().flatten().any(|h| h.node == node)
     });
     let fetched_before = fetched(&data) + from_source(&data);
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
     let again = fetched(&data) + from_source(&data) - fetched_before;
     assert!(
         again <= size as u64 / 4,
@@ -289,12 +293,12 @@ fn d7_copies_fill_free_memory_and_a_drained_node_holds_nothing() {
 fn d8_what_is_loaded_ahead_is_in_memory_however_slow_the_home() {
     let size = 6 * MIB;
     let dir = folder(&[("a", size)]);
-    let town = town(2, 64 << 20);
+    let cluster = cluster(2, 64 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
     // Longer than a reader would wait.
-    town.citizens[1].pause(Duration::from_millis(400));
+    cluster.nodes[1].pause(Duration::from_millis(400));
     let loading = tokio::runtime::Runtime::new().unwrap();
     loading.block_on(async {
         for at in (0..size).step_by(MIB) {
@@ -302,15 +306,15 @@ fn d8_what_is_loaded_ahead_is_in_memory_however_slow_the_home() {
         }
     });
     std::fs::rename(dir.path().join("a"), dir.path().join("gone")).unwrap();
-    let whole = town.citizens[0]
+    let whole = cluster.nodes[0]
         .runtime()
         .block_on(data.read_at(&file, 0, size));
     assert!(whole.unwrap() == pattern(0, size));
 }
 
 /// What a pool's nodes have fetched from sources, and how much of it nobody had asked for.
-pub fn metric(town: &Town, name: &str) -> u64 {
-    let running = town.citizens.iter().filter(|c| !c.is_dead());
+pub fn metric(cluster: &TestCluster, name: &str) -> u64 {
+    let running = cluster.nodes.iter().filter(|c| !c.is_dead());
     running.map(|c| c.metric(name)).sum()
 }
 
@@ -320,14 +324,14 @@ pub fn metric(town: &Town, name: &str) -> u64 {
 fn d8_a_miss_fetches_ahead_for_who_goes_on_and_not_for_who_jumps_about() {
     let size = 64 * MIB;
     let dir = folder(&[("random", size), ("through", 16 * MIB)]);
-    let town = town(2, 100 << 20);
+    let cluster = cluster(2, 100 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let (random, through) = (
         data.open(b"random").unwrap(),
         data.open(b"through").unwrap(),
     );
-    let runtime = town.citizens[0].runtime();
+    let runtime = cluster.nodes[0].runtime();
     let want = pattern(0, size);
     let mut at = 1u64;
     for _ in 0..1000 {
@@ -339,7 +343,7 @@ fn d8_a_miss_fetches_ahead_for_who_goes_on_and_not_for_who_jumps_about() {
     // What still waits is fetched, or given up, before long.
     std::thread::sleep(Duration::from_secs(3));
     let (fetched, asked) = (
-        metric(&town, "staves_files_fetched_bytes_total"),
+        metric(&cluster, "staves_files_fetched_bytes_total"),
         1000 * 8192,
     );
     let at_source = from_source(&data);
@@ -347,14 +351,14 @@ fn d8_a_miss_fetches_ahead_for_who_goes_on_and_not_for_who_jumps_about() {
         fetched + at_source <= 4 * asked,
         "{fetched} and {at_source} were fetched for {asked}"
     );
-    let ahead = metric(&town, "staves_files_ahead_bytes_total");
+    let ahead = metric(&cluster, "staves_files_ahead_bytes_total");
     assert_eq!(ahead, 0, "nothing for who jumps");
     let want = pattern(1, 16 * MIB);
     for from in (0..16 * MIB).step_by(8192) {
         let bytes = runtime.block_on(data.read_at(&through, from as u64, 8192));
         assert!(bytes.unwrap() == want[from..from + 8192]);
     }
-    let ahead = metric(&town, "staves_files_ahead_bytes_total");
+    let ahead = metric(&cluster, "staves_files_ahead_bytes_total");
     assert!(
         ahead >= 4 << 20,
         "{ahead} bytes were there before they were asked for"
@@ -397,32 +401,32 @@ fn d9_a_flipped_bit_is_found_and_what_was_there_is_fetched_again() {
     let dir = folder(&[("a", size)]);
     let want = pattern(77, size);
     write(&dir, "a", &want);
-    let town = town(2, 48 << 20);
+    let cluster = cluster(2, 48 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
-    assert!(read(&town, &data, "a").unwrap() == want);
+    let data = dataset(&cluster, &dir);
+    assert!(read(&cluster, &data, "a").unwrap() == want);
     let needle = &want[MIB..MIB + 64];
-    eventually("the block is in memory", || flip(needle) > 0);
-    eventually("it is found", || {
-        metric(&town, "staves_files_damaged_blocks_total") > 0
+    wait_until("the block is in memory", || flip(needle) > 0);
+    wait_until("it is found", || {
+        metric(&cluster, "staves_files_damaged_blocks_total") > 0
     });
     for _ in 0..3 {
-        assert!(read(&town, &data, "a").unwrap() == want);
+        assert!(read(&cluster, &data, "a").unwrap() == want);
     }
     // The same at once, when a person asks.
-    let map = town.citizens[0].map();
+    let map = cluster.nodes[0].map();
     let pool = map.pool_named(POOL).unwrap().id;
-    eventually("the block is in memory again, and found again", || {
-        read(&town, &data, "a").unwrap();
+    wait_until("the block is in memory again, and found again", || {
+        read(&cluster, &data, "a").unwrap();
         if flip(needle) == 0 {
             return false;
         }
-        let damaged = town.citizens.iter().map(|citizen| {
+        let damaged = cluster.nodes.iter().map(|node| {
             let mut from = 0;
             let mut damaged = 0;
             while from != CHECKED_ALL {
                 let ask = Message::FileCheck(FileCheck { pool, from });
-                let Message::FileChecked(found) = citizen.ask(&ask) else {
+                let Message::FileChecked(found) = node.ask(&ask) else {
                     panic!("it does not check");
                 };
                 assert!(found.next > from);
@@ -433,16 +437,16 @@ fn d9_a_flipped_bit_is_found_and_what_was_there_is_fetched_again() {
         });
         damaged.sum::<u32>() > 0
     });
-    assert!(read(&town, &data, "a").unwrap() == want);
+    assert!(read(&cluster, &data, "a").unwrap() == want);
 }
 
 /// What a node has in memory.
-pub fn keys(citizen: &Citizen) -> Vec<FileKey> {
-    let pool = citizen.map().pool_named(POOL).unwrap().id;
+pub fn keys(node: &TestNode) -> Vec<FileKey> {
+    let pool = node.map().pool_named(POOL).unwrap().id;
     let (mut keys, mut from) = (Vec::new(), 0);
     while from != CHECKED_ALL {
         let since = 0;
-        let asked = citizen.ask(&Message::FileChanges(FileChanges { pool, since, from }));
+        let asked = node.ask(&Message::FileChanges(FileChanges { pool, since, from }));
         let Message::FileChangesAnswer(page) = asked else {
             panic!("it does not say what it has");
         };
@@ -455,10 +459,10 @@ pub fn keys(citizen: &Citizen) -> Vec<FileKey> {
 }
 
 /// Bytes of a file that any node has in memory.
-pub fn in_memory(town: &Town, file: &OpenFile) -> u64 {
+pub fn in_memory(cluster: &TestCluster, file: &OpenFile) -> u64 {
     let mut parts = std::collections::BTreeMap::<u32, u32>::new();
-    for citizen in town.citizens.iter().filter(|c| !c.is_dead()) {
-        let keys = keys(citizen);
+    for node in cluster.nodes.iter().filter(|c| !c.is_dead()) {
+        let keys = keys(node);
         for key in keys.iter().filter(|key| key.file == file.id()) {
             *parts.entry(key.block).or_default() |= key.parts;
         }
@@ -483,35 +487,35 @@ fn pin(file: &OpenFile) -> Pin {
 fn pinned_files_stay_in_memory_whatever_is_read_and_whoever_dies() {
     let (small, large) = (6 * MIB, 40 * MIB);
     let dir = folder(&[("pinned", small), ("other", large)]);
-    let mut town = town(3, 8 << 20);
+    let mut cluster = cluster(3, 8 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let (pinned, other) = (data.open(b"pinned").unwrap(), data.open(b"other").unwrap());
-    let refused = town.citizens[0].propose(&Change::PinFiles(vec![pin(&other)]));
+    let refused = cluster.nodes[0].propose(&Change::PinFiles(vec![pin(&other)]));
     let refused = refused.unwrap_err();
     assert!(
         refused.contains("40MiB") && refused.contains("18MiB"),
         "{refused}"
     );
     let change = Change::PinFiles(vec![pin(&pinned)]);
-    town.citizens[0].propose(&change).unwrap();
-    let whole = |town: &Town| in_memory(town, &pinned) == small as u64;
-    eventually("it is fetched", || whole(&town));
-    assert!(read(&town, &data, "other").unwrap() == pattern(1, large));
+    cluster.nodes[0].propose(&change).unwrap();
+    let whole = |cluster: &TestCluster| in_memory(cluster, &pinned) == small as u64;
+    wait_until("it is fetched", || whole(&cluster));
+    assert!(read(&cluster, &data, "other").unwrap() == pattern(1, large));
     // A bucket's home may have become another node meanwhile.
-    eventually("it is there still", || whole(&town));
-    town.citizens[2].kill();
-    eventually("what the dead node held of it is fetched again", || {
-        whole(&town)
+    wait_until("it is there still", || whole(&cluster));
+    cluster.nodes[2].kill();
+    wait_until("what the dead node held of it is fetched again", || {
+        whole(&cluster)
     });
     let dataset = "data".to_owned();
     let paths = Vec::new();
-    town.citizens[0]
+    cluster.nodes[0]
         .propose(&Change::UnpinFiles { dataset, paths })
         .unwrap();
-    eventually("it is evicted like all else", || {
-        read(&town, &data, "other").unwrap();
-        !whole(&town)
+    wait_until("it is evicted like all else", || {
+        read(&cluster, &data, "other").unwrap();
+        !whole(&cluster)
     });
 }
 
@@ -520,20 +524,20 @@ fn pinned_files_stay_in_memory_whatever_is_read_and_whoever_dies() {
 fn d6_a_node_that_comes_back_takes_its_share() {
     let size = 6 * MIB;
     let dir = folder(&[("a", size)]);
-    let mut town = town(3, 48 << 20);
+    let mut cluster = cluster(3, 48 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let want = pattern(0, size);
-    assert!(read(&town, &data, "a").unwrap() == want);
-    let id = town.citizens[2].id;
-    town.citizens[2].kill();
-    held(&town);
-    assert!(read(&town, &data, "a").unwrap() == want);
-    let config = config(Some(&town.folders[2]), &[&town.citizens[0]]);
-    town.citizens[2] = Citizen::start(config);
-    assert_eq!(town.citizens[2].id, id);
-    let share = |town: &Town| {
-        let map = town.citizens[0].map();
+    assert!(read(&cluster, &data, "a").unwrap() == want);
+    let id = cluster.nodes[2].id;
+    cluster.nodes[2].kill();
+    held(&cluster);
+    assert!(read(&cluster, &data, "a").unwrap() == want);
+    let config = config(Some(&cluster.folders[2]), &[&cluster.nodes[0]]);
+    cluster.nodes[2] = TestNode::start(config);
+    assert_eq!(cluster.nodes[2].id, id);
+    let share = |cluster: &TestCluster| {
+        let map = cluster.nodes[0].map();
         let (pool, node) = (map.pool_named(POOL).unwrap(), &map.nodes[&id]);
         let buckets = 0..64;
         let holdings = pool.holdings().unwrap();
@@ -541,21 +545,23 @@ fn d6_a_node_that_comes_back_takes_its_share() {
         mine.count()
     };
     // A bucket each quarter of a second.
-    eventually("it holds a third of the buckets", || share(&town) >= 64 / 3);
-    let has = || !keys(&town.citizens[2]).is_empty();
-    eventually("it has bytes of the file", has);
-    assert!(read(&town, &data, "a").unwrap() == want);
+    wait_until("it holds a third of the buckets", || {
+        share(&cluster) >= 64 / 3
+    });
+    let has = || !keys(&cluster.nodes[2]).is_empty();
+    wait_until("it has bytes of the file", has);
+    assert!(read(&cluster, &data, "a").unwrap() == want);
 }
 
 /// However many blocks a bucket has, nobody is told of them in one message; and whoever takes a copy of it gets them all.
 #[test]
 fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
-    let mut town = town_of(1, 64 << 20, 1);
-    let pool = town.citizens[0].map().pool_named(POOL).unwrap().id;
+    let mut cluster = cluster_of(1, 64 << 20, 1);
+    let pool = cluster.nodes[0].map().pool_named(POOL).unwrap().id;
     let (block_bytes, blocks) = (256 << 10, FILE_KEYS_MAX as u64 + 500);
-    town.citizens[0].runtime().block_on(async {
+    cluster.nodes[0].runtime().block_on(async {
         let identity = staves_net::Identity::admin(staves_model::ClusterId(0));
-        let address = town.citizens[0].addresses.native.to_string();
+        let address = cluster.nodes[0].addresses.native.to_string();
         let options = staves_net::Options::default();
         let connection = staves_net::Connection::open(&address, &identity, &options).await;
         let connection = connection.expect("it takes connections");
@@ -579,7 +585,7 @@ fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
             bucket,
             before,
         };
-        town.citizens[0].ask(&Message::FileKeys(ask))
+        cluster.nodes[0].ask(&Message::FileKeys(ask))
     };
     let (mut told, mut before) = (std::collections::BTreeSet::new(), FROM_LAST);
     while before > 0 {
@@ -593,11 +599,11 @@ fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
     assert_eq!(told.len() as u64, blocks);
     assert!(matches!(page(1, FROM_LAST), Message::Error(_)), "no bucket");
     let dir = tempfile::tempdir().unwrap();
-    let other = Citizen::start(config(Some(&dir), &[&town.citizens[0]]));
-    eventually("another node has a copy of all", || {
+    let other = TestNode::start(config(Some(&dir), &[&cluster.nodes[0]]));
+    wait_until("another node has a copy of all", || {
         keys(&other).len() as u64 == blocks
     });
-    town.citizens.push(other);
+    cluster.nodes.push(other);
 }
 
 /// Regression: who had a dataset open read it from its source for ever once its pool had been deleted and made anew.
@@ -605,30 +611,30 @@ fn a_bucket_of_many_blocks_is_told_and_copied_by_pages() {
 fn a_pool_made_anew_under_its_name_is_found_again() {
     let size = 3 * MIB;
     let dir = folder(&[("a", size)]);
-    let town = town(2, 48 << 20);
+    let cluster = cluster(2, 48 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
     let name = POOL.into();
     let delete = Change::DeletePool { name };
-    town.citizens[0].propose(&delete).unwrap();
-    eventually("it is read from its source", || {
+    cluster.nodes[0].propose(&delete).unwrap();
+    wait_until("it is read from its source", || {
         let before = data.figures().source_bytes.load(Ordering::Relaxed);
-        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
         data.figures().source_bytes.load(Ordering::Relaxed) - before == size as u64
     });
-    let town = with_files(town, 48 << 20, 64);
-    eventually("the new pool has it", || {
-        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-        in_memory(&town, &file) == size as u64
+    let cluster = with_files(cluster, 48 << 20, 64);
+    wait_until("the new pool has it", || {
+        assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+        in_memory(&cluster, &file) == size as u64
     });
-    eventually("it is read where it lies", || {
+    wait_until("it is read where it lies", || {
         let before = data.figures().local_bytes.load(Ordering::Relaxed);
-        assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
+        assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
         data.figures().local_bytes.load(Ordering::Relaxed) > before
     });
-    let map = town.citizens[0].map();
+    let map = cluster.nodes[0].map();
     let (pool, known) = map.dataset("data").expect("homes know its source");
     assert_eq!((pool.name.as_str(), pool.id), (POOL, data.pool().0));
     assert_eq!(known.source, dir.path().to_str().unwrap());
@@ -640,19 +646,19 @@ fn a_pool_made_anew_under_its_name_is_found_again() {
 fn what_a_folder_refuses_is_one_name_and_not_the_dataset() {
     let dir = folder(&[("a", MIB)]);
     std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
-    let town = town(1, 48 << 20);
+    let cluster = cluster(1, 48 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
+    let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
     let link = data.version(b"link", MIB as u64, file.version().version.clone());
     let fetch = |version: &staves_client::FileVersion| {
         let read = FileRead {
-            pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+            pool: cluster.nodes[0].map().pool_named(POOL).unwrap().id,
             file: version.id(),
             from: 0,
             len: 10,
         };
-        let asked = town.citizens[0].ask(&Message::FileFetch(FileFetch {
+        let asked = cluster.nodes[0].ask(&Message::FileFetch(FileFetch {
             read,
             size: version.size,
             dataset: version.dataset.clone(),
@@ -703,14 +709,14 @@ fn half_open_server() -> std::net::SocketAddr {
 /// Regression: one object that a server refused kept a home from the whole dataset for ten seconds.
 #[test]
 fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
-    let town = town(1, 48 << 20);
+    let cluster = cluster(1, 48 << 20);
     let source = format!("http://{}/data", half_open_server());
     let change = Change::SetDataset {
         pool: POOL.into(),
         name: "web".into(),
         source,
     };
-    town.citizens[0].propose(&change).unwrap();
+    cluster.nodes[0].propose(&change).unwrap();
     let fetch = |path: &str| {
         let version = staves_client::FileVersion {
             dataset: "web".into(),
@@ -719,12 +725,12 @@ fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
             version: "\"one\"".into(),
         };
         let read = FileRead {
-            pool: town.citizens[0].map().pool_named(POOL).unwrap().id,
+            pool: cluster.nodes[0].map().pool_named(POOL).unwrap().id,
             file: version.id(),
             from: 0,
             len: 10,
         };
-        let asked = town.citizens[0].ask(&Message::FileFetch(FileFetch {
+        let asked = cluster.nodes[0].ask(&Message::FileFetch(FileFetch {
             read,
             size: version.size,
             dataset: version.dataset,
@@ -742,7 +748,7 @@ fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
         assert_eq!(&bytes[..], b"0123456789");
     }
     let mut next = 20..;
-    eventually("who is refused all is not sent there again at once", || {
+    wait_until("who is refused all is not sent there again at once", || {
         let mut files = next.by_ref().take(20);
         assert!(files.all(|file| fetch(&format!("no{file}")).is_none()));
         fetch(&format!("a{}", next.start)).is_none()
@@ -755,11 +761,11 @@ fn a_deleted_pool_gives_its_memory_back_under_a_mount() {
     use std::os::unix::fs::MetadataExt;
     let size = 8 * MIB;
     let dir = folder(&[("a", size)]);
-    let town = town(1, 64 << 20);
+    let cluster = cluster(1, 64 << 20);
     let_it_age();
-    let data = dataset(&town, &dir);
-    assert!(read(&town, &data, "a").unwrap() == pattern(0, size));
-    let (map, node) = (town.citizens[0].map(), town.citizens[0].id);
+    let data = dataset(&cluster, &dir);
+    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+    let (map, node) = (cluster.nodes[0].map(), cluster.nodes[0].id);
     let (pool, life) = (
         map.pool_named(POOL).unwrap().id,
         map.nodes[&node].incarnation,
@@ -768,11 +774,11 @@ fn a_deleted_pool_gives_its_memory_back_under_a_mount() {
     let (memory, _stream) = given.unwrap().expect("its memory");
     let memory = std::fs::File::from(memory);
     let there = || memory.metadata().unwrap().blocks() * 512;
-    eventually("the file is in memory", || there() >= size as u64);
+    wait_until("the file is in memory", || there() >= size as u64);
     let name = POOL.to_owned();
-    town.citizens[0]
+    cluster.nodes[0]
         .propose(&Change::DeletePool { name })
         .unwrap();
     // What is left is the table, and pages of 2 MiB where the machine gives such.
-    eventually("its memory went back", || there() <= size as u64 / 2);
+    wait_until("its memory went back", || there() <= size as u64 / 2);
 }

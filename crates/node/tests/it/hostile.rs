@@ -24,9 +24,10 @@ use tempfile::TempDir;
 
 use self::nodes::{of_directories, of_groups};
 use self::requests::{cache, fetch, memory, of_files, of_tools, proposals};
-use crate::client::Reply;
 use crate::files::{self, POOL};
-use crate::town::{Citizen, PATIENCE, Town, eventually};
+use staves_testkit::cluster::{TestCluster, TestNode};
+use staves_testkit::resp::Reply;
+use staves_testkit::{DEADLINE, wait_until};
 
 /// Numbers where things go wrong.
 const NUMBERS: [u64; 6] = [0, 1, u32::MAX as u64, 1 << 62, u64::MAX - 1, u64::MAX];
@@ -43,9 +44,9 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn at(citizen: &Citizen, identity: &Identity) -> Stranger {
-        let socket = TcpStream::connect(citizen.addresses.native).expect("it listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    fn at(node: &TestNode, identity: &Identity) -> Stranger {
+        let socket = TcpStream::connect(node.addresses.native).expect("it listens");
+        socket.set_read_timeout(Some(DEADLINE)).expect("a socket");
         let mut stranger = Stranger {
             socket,
             decoder: Decoder::new(Limits::default()),
@@ -104,18 +105,18 @@ impl Stranger {
     }
 }
 
-/// A town with a cache, a region and a dataset, and what is in them.
+/// A cluster with a cache, a region and a dataset, and what is in them.
 struct Served {
     client: Client,
     data: Dataset,
     folder: TempDir,
     region: Bytes,
-    town: Town,
+    cluster: TestCluster,
 }
 
 impl Served {
     fn new() -> Served {
-        let town = files::town(3, 16 << 20);
+        let cluster = files::cluster(3, 16 << 20);
         let pool = Change::CreatePool {
             name: "memory".into(),
             kind: PoolKind::Memory {
@@ -127,14 +128,14 @@ impl Served {
             buckets: 0,
             may_start_empty: false,
         };
-        town.citizens[0].propose(&pool).expect("a pool");
+        cluster.nodes[0].propose(&pool).expect("a pool");
         let folder = files::folder(&[("a", 3 * files::MIB + 777)]);
         files::let_it_age();
-        let data = files::dataset(&town, &folder);
+        let data = files::dataset(&cluster, &folder);
         let region = Bytes::from(files::pattern(9, 300_000));
-        let addresses = town.citizens.iter().map(|c| c.addresses.native.to_string());
+        let addresses = cluster.nodes.iter().map(|c| c.addresses.native.to_string());
         let addresses: Vec<String> = addresses.collect();
-        let client = town.citizens[0].runtime().block_on(async {
+        let client = cluster.nodes[0].runtime().block_on(async {
             let options = ClientOptions {
                 deadline: Duration::from_secs(20),
                 ..ClientOptions::default()
@@ -149,7 +150,7 @@ impl Served {
             made.write(1000, region.clone()).await.expect("a write");
             client
         });
-        let mut resp = town.citizens[1].client();
+        let mut resp = cluster.nodes[1].client();
         for key in 0..50 {
             let (key, value) = (format!("key{key}"), format!("value{key}"));
             assert!(resp.ask(&format!("SET {key} {value}")).is_error().is_none());
@@ -159,7 +160,7 @@ impl Served {
             data,
             folder,
             region,
-            town,
+            cluster,
         };
         served.check("before");
         served
@@ -167,8 +168,8 @@ impl Served {
 
     /// All that was there is there, at every node, and all nodes are well.
     fn check(&self, when: &str) {
-        for citizen in &self.town.citizens {
-            let mut resp = citizen.client();
+        for node in &self.cluster.nodes {
+            let mut resp = node.client();
             for key in 0..50 {
                 let (key, value) = (format!("key{key}"), format!("value{key}"));
                 assert_eq!(
@@ -178,7 +179,7 @@ impl Served {
                 );
             }
         }
-        self.town.citizens[0].runtime().block_on(async {
+        self.cluster.nodes[0].runtime().block_on(async {
             let region = self.client.region("r").await.expect("it is there");
             let bytes = region
                 .read(1000, self.region.len() as u64)
@@ -186,13 +187,13 @@ impl Served {
                 .expect("a read");
             assert!(bytes == self.region, "{when}");
         });
-        let bytes = files::read(&self.town, &self.data, "a").expect("a file");
+        let bytes = files::read(&self.cluster, &self.data, "a").expect("a file");
         let truth = std::fs::read(self.folder.path().join("a")).expect("its source");
         assert!(bytes == truth, "{when}");
     }
 
     fn groups(&self) -> Vec<GroupId> {
-        self.town.citizens[0].map().groups.keys().copied().collect()
+        self.cluster.nodes[0].map().groups.keys().copied().collect()
     }
 }
 
@@ -236,9 +237,9 @@ fn people_made(map: &ClusterMap) -> Vec<Pool> {
 /// Says all of it to every node, and then looks whether anything is other than it was.
 fn endure(served: &Served, identity: &Identity, what: &str, messages: &[Message]) {
     let before = (panics().load(Ordering::Relaxed), resident_bytes());
-    let map = served.town.citizens[0].map();
-    for citizen in &served.town.citizens {
-        let mut stranger = Stranger::at(citizen, identity);
+    let map = served.cluster.nodes[0].map();
+    for node in &served.cluster.nodes {
+        let mut stranger = Stranger::at(node, identity);
         for message in messages {
             match message {
                 Message::Group(_) => stranger.say(message),
@@ -248,7 +249,7 @@ fn endure(served: &Served, identity: &Identity, what: &str, messages: &[Message]
         stranger.is_heard();
     }
     served.check(what);
-    let after = served.town.citizens[0].map();
+    let after = served.cluster.nodes[0].map();
     assert!(people_made(&after) == people_made(&map), "{what}");
     let up = |map: &ClusterMap| {
         map.nodes
@@ -257,8 +258,8 @@ fn endure(served: &Served, identity: &Identity, what: &str, messages: &[Message]
             .count()
     };
     assert_eq!(after.nodes.len(), 3, "{what}");
-    eventually("all nodes are up", || {
-        up(&served.town.citizens[0].map()) == 3
+    wait_until("all nodes are up", || {
+        up(&served.cluster.nodes[0].map()) == 3
     });
     assert_eq!(panics().load(Ordering::Relaxed), before.0, "{what}");
     let grown = resident_bytes().saturating_sub(before.1);
@@ -276,7 +277,7 @@ fn tool() -> Identity {
 /// A node of nobody's.
 fn node(served: &Served) -> Identity {
     Identity::node(Who {
-        cluster: served.town.citizens[0].map().cluster,
+        cluster: served.cluster.nodes[0].map().cluster,
         node: NOBODY,
         incarnation: Incarnation(u64::MAX),
     })
@@ -305,9 +306,9 @@ fn absurd_words_of_a_node_that_is_none_change_nothing() {
 /// Regression: who asked for 4 GiB waited for room that never came, and kept it from everybody behind.
 #[test]
 fn a_fetch_that_is_too_long_is_refused_at_once() {
-    let town = files::town(1, 16 << 20);
-    let pool = town.citizens[0].map().pool_named(POOL).expect("made").id;
-    let mut stranger = Stranger::at(&town.citizens[0], &client());
+    let cluster = files::cluster(1, 16 << 20);
+    let pool = cluster.nodes[0].map().pool_named(POOL).expect("made").id;
+    let mut stranger = Stranger::at(&cluster.nodes[0], &client());
     for len in [0, (1 << 20) + 1, u32::MAX] {
         let (file, from) = (FileId { high: 1, low: 2 }, 0);
         let read = FileRead {

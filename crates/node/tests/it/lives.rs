@@ -9,8 +9,9 @@ use std::time::Duration;
 use staves_model::{Change, NodeId, NodeState};
 use tempfile::TempDir;
 
-use crate::client::Reply;
-use crate::town::{Citizen, PATIENCE, Town, config, eventually};
+use staves_testkit::cluster::{TestCluster, TestNode, config};
+use staves_testkit::resp::Reply;
+use staves_testkit::{DEADLINE, wait_until};
 
 fn copy_of(folder: &Path) -> TempDir {
     let copy = tempfile::tempdir().expect("a folder");
@@ -21,20 +22,20 @@ fn copy_of(folder: &Path) -> TempDir {
 }
 
 /// A node that does not lead the directory, and one that is neither it nor the leader.
-fn two_followers(town: &Town) -> (usize, usize) {
-    let leader = town.leader();
-    let mut others = (0..town.citizens.len()).filter(|at| *at != leader);
+fn two_followers(cluster: &TestCluster) -> (usize, usize) {
+    let leader = cluster.leader();
+    let mut others = (0..cluster.nodes.len()).filter(|at| *at != leader);
     (others.next().expect("three"), others.next().expect("three"))
 }
 
 #[test]
 fn a_copied_folder_is_refused_while_its_node_runs() {
-    let town = Town::found(3);
-    let copy = copy_of(town.folders[2].path());
-    let (id, at) = (town.citizens[2].id, town.citizens[2].addresses.native);
-    let join = [&town.citizens[0]];
+    let cluster = TestCluster::start(3);
+    let copy = copy_of(cluster.folders[2].path());
+    let (id, at) = (cluster.nodes[2].id, cluster.nodes[2].addresses.native);
+    let join = [&cluster.nodes[0]];
     for _ in 0..2 {
-        let refused = Citizen::try_start(config(Some(&copy), &join)).map(|c| c.id);
+        let refused = TestNode::try_start(config(Some(&copy), &join)).map(|c| c.id);
         let text = refused.expect_err("its node runs").to_string();
         assert!(
             text.contains(&format!("node {id}")) && text.contains(&at.to_string()),
@@ -42,22 +43,22 @@ fn a_copied_folder_is_refused_while_its_node_runs() {
         );
         assert!(text.contains("copy"), "{text}");
     }
-    town.settle();
-    let set = town.citizens[2].client().ask("SET k v");
+    cluster.settle();
+    let set = cluster.nodes[2].client().ask("SET k v");
     assert_eq!(set, Reply::Ok, "the node itself goes on");
 }
 
 #[test]
 fn a_life_that_was_taken_over_ends_and_says_where_the_next_one_is() {
-    let town = Town::found(3);
-    let (old, other) = two_followers(&town);
-    let old = &town.citizens[old];
-    let folder = town.position(old.id);
-    let copy = copy_of(town.folders[folder].path());
+    let cluster = TestCluster::start(3);
+    let (old, other) = two_followers(&cluster);
+    let old = &cluster.nodes[old];
+    let folder = cluster.position(old.id);
+    let copy = copy_of(cluster.folders[folder].path());
     old.pause(Duration::from_secs(4));
-    let new = Citizen::start(config(Some(&copy), &[&town.citizens[other]]));
+    let new = TestNode::start(config(Some(&copy), &[&cluster.nodes[other]]));
     assert_eq!(new.id, old.id, "the copy has its identity");
-    let why = old.over(PATIENCE).expect("its life is over");
+    let why = old.over(DEADLINE).expect("its life is over");
     let place = new.addresses.native.to_string();
     assert!(why.contains(&place) && why.contains("copy"), "{why}");
     assert_eq!(
@@ -65,17 +66,17 @@ fn a_life_that_was_taken_over_ends_and_says_where_the_next_one_is() {
         None,
         "the newer life goes on"
     );
-    assert_eq!(town.citizens[other].over(Duration::ZERO), None);
+    assert_eq!(cluster.nodes[other].over(Duration::ZERO), None);
 }
 
 #[test]
 fn a_node_that_is_forgotten_while_it_lives_ends() {
-    let town = Town::found(3);
-    let (sleeper, other) = two_followers(&town);
-    let (sleeper, other) = (&town.citizens[sleeper], &town.citizens[other]);
+    let cluster = TestCluster::start(3);
+    let (sleeper, other) = two_followers(&cluster);
+    let (sleeper, other) = (&cluster.nodes[sleeper], &cluster.nodes[other]);
     sleeper.pause(Duration::from_secs(8));
     let node = sleeper.id;
-    eventually(
+    wait_until(
         "it is taken for dead, and its buckets are elsewhere",
         || {
             let map = other.map();
@@ -86,43 +87,43 @@ fn a_node_that_is_forgotten_while_it_lives_ends() {
             down && other.propose(&Change::ForgetNode { node }).is_ok()
         },
     );
-    let why = sleeper.over(PATIENCE).expect("its life is over");
+    let why = sleeper.over(DEADLINE).expect("its life is over");
     assert!(why.contains("removed"), "{why}");
 }
 
 #[test]
 fn a_folder_of_one_cluster_does_not_join_another() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    let mut ours = Citizen::start(config(Some(&folders[0]), &[]));
-    let theirs = Citizen::start(config(Some(&folders[1]), &[]));
+    let mut ours = TestNode::start(config(Some(&folders[0]), &[]));
+    let theirs = TestNode::start(config(Some(&folders[1]), &[]));
     let ids = [&ours, &theirs].map(|c| c.map().cluster.to_string());
     ours.leave();
-    let refused = Citizen::try_start(config(Some(&folders[0]), &[&theirs])).map(|c| c.id);
+    let refused = TestNode::try_start(config(Some(&folders[0]), &[&theirs])).map(|c| c.id);
     let text = refused.expect_err("another cluster").to_string();
     for part in [&ids[0], &ids[1], &theirs.addresses.native.to_string()] {
         assert!(text.contains(part.as_str()), "{part} in {text}");
     }
     // Nothing came of it: without the wrong address the node comes back.
-    let again = Citizen::start(config(Some(&folders[0]), &[]));
+    let again = TestNode::start(config(Some(&folders[0]), &[]));
     assert_eq!(again.map().cluster.to_string(), ids[0]);
 }
 
 /// Those of the nodes that a folder knows may all have moved: `--join` is one more address to find them by.
 #[test]
 fn an_address_of_the_own_cluster_leads_back_to_it() {
-    let mut town = Town::found(3);
-    let (a, b) = two_followers(&town);
-    let id = town.citizens[a].id;
-    town.citizens[a].leave();
-    let config = config(Some(&town.folders[a]), &[&town.citizens[b]]);
-    town.citizens[a] = Citizen::start(config);
-    assert_eq!(town.citizens[a].id, id);
-    town.settle();
+    let mut cluster = TestCluster::start(3);
+    let (a, b) = two_followers(&cluster);
+    let id = cluster.nodes[a].id;
+    cluster.nodes[a].leave();
+    let config = config(Some(&cluster.folders[a]), &[&cluster.nodes[b]]);
+    cluster.nodes[a] = TestNode::start(config);
+    assert_eq!(cluster.nodes[a].id, id);
+    cluster.settle();
 }
 
 fn http(addr: SocketAddr, path: &str) -> String {
     let mut socket = TcpStream::connect(addr).expect("the admin door");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    socket.set_read_timeout(Some(DEADLINE)).expect("a time-out");
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();
@@ -132,31 +133,31 @@ fn http(addr: SocketAddr, path: &str) -> String {
 
 #[test]
 fn a_lost_majority_is_said_at_every_door() {
-    let mut town = Town::found(3);
-    let (a, b) = two_followers(&town);
-    let info = |c: &Citizen| match c.client().ask("CLUSTER INFO") {
+    let mut cluster = TestCluster::start(3);
+    let (a, b) = two_followers(&cluster);
+    let info = |c: &TestNode| match c.client().ask("CLUSTER INFO") {
         Reply::Bulk(text) => String::from_utf8(text).expect("text"),
         other => panic!("{other:?}"),
     };
-    let survivor = |town: &Town| NodeId(town.citizens[a].id.0);
-    assert!(info(&town.citizens[a]).contains("cluster_state:ok"));
-    assert!(http(town.citizens[a].addresses.admin, "/readyz").contains(" 200 "));
-    let leader = town.leader();
-    town.citizens[leader].kill();
-    town.citizens[b].kill();
-    let at = town.position(survivor(&town));
-    let left = &town.citizens[at];
-    eventually("CLUSTER INFO says so", || {
+    let survivor = |cluster: &TestCluster| NodeId(cluster.nodes[a].id.0);
+    assert!(info(&cluster.nodes[a]).contains("cluster_state:ok"));
+    assert!(http(cluster.nodes[a].addresses.admin, "/readyz").contains(" 200 "));
+    let leader = cluster.leader();
+    cluster.nodes[leader].kill();
+    cluster.nodes[b].kill();
+    let at = cluster.position(survivor(&cluster));
+    let left = &cluster.nodes[at];
+    wait_until("CLUSTER INFO says so", || {
         info(left).contains("cluster_state:fail")
     });
-    eventually("the status says so", || {
+    wait_until("the status says so", || {
         let status = left.status();
         let said = status
             .sentence
             .contains("the directory has no majority: of its 3 voters");
         status.directory.leader.is_none() && said
     });
-    eventually("the node is not ready", || {
+    wait_until("the node is not ready", || {
         http(left.addresses.admin, "/readyz").contains(" 503 ")
     });
     let metrics = http(left.addresses.admin, "/metrics");

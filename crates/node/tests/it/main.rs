@@ -3,7 +3,6 @@
 
 mod again;
 mod answers;
-mod client;
 mod clocks;
 mod configs;
 mod failover;
@@ -17,4 +16,3 @@ mod redirects;
 mod rust_client;
 mod soak;
 mod sources;
-mod town;

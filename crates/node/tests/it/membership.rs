@@ -10,19 +10,20 @@ use staves_wire::Message;
 use staves_wire::admin::NodeTarget;
 use staves_wire::cache::{Answer, OwnedOp};
 
-use crate::client::{Client, Reply};
-use crate::town::{Citizen, Town, config, eventually};
+use staves_testkit::cluster::{TestCluster, TestNode, config};
+use staves_testkit::resp::{Reply, RespClient};
+use staves_testkit::wait_until;
 
 /// Rows D6 (several join at once, knowing one address), D1 (any node takes any key), D2 (one map).
 #[test]
 fn d6_three_join_at_once_and_d1_any_node_takes_any_key() {
-    let town = Town::found(4);
+    let cluster = TestCluster::start(4);
     for i in 0..200 {
-        let mut client = town.citizens[i % 4].client();
+        let mut client = cluster.nodes[i % 4].client();
         assert_eq!(client.ask(&format!("SET k{i} {i}")), Reply::Ok);
     }
-    for (at, citizen) in town.citizens.iter().enumerate() {
-        let mut client = citizen.client();
+    for (at, node) in cluster.nodes.iter().enumerate() {
+        let mut client = node.client();
         for i in 0..200 {
             assert_eq!(
                 client.ask(&format!("GET k{i}")),
@@ -37,12 +38,12 @@ fn d6_three_join_at_once_and_d1_any_node_takes_any_key() {
         let wanted: Vec<Reply> = (0..50).map(|i| Reply::text(&i.to_string())).collect();
         assert_eq!(values, wanted);
     }
-    eventually("one map is known to all (row D2)", || {
-        let first = town.citizens[0].map();
-        town.citizens.iter().all(|c| c.map() == first)
+    wait_until("one map is known to all (row D2)", || {
+        let first = cluster.nodes[0].map();
+        cluster.nodes.iter().all(|c| c.map() == first)
     });
     assert!(
-        town.citizens.iter().all(|c| c.data_buckets() > 0),
+        cluster.nodes.iter().all(|c| c.data_buckets() > 0),
         "buckets went to all"
     );
 }
@@ -50,33 +51,33 @@ fn d6_three_join_at_once_and_d1_any_node_takes_any_key() {
 /// Row D6: a node comes back under its id, with no change to the others; a killed one too.
 #[test]
 fn d6_a_node_leaves_and_comes_back() {
-    let mut town = Town::found(3);
-    let mut client = town.citizens[0].client();
+    let mut cluster = TestCluster::start(3);
+    let mut client = cluster.nodes[0].client();
     for i in 0..100 {
         assert_eq!(client.ask(&format!("SET k{i} {i}")), Reply::Ok);
     }
-    let id = town.citizens[2].id;
+    let id = cluster.nodes[2].id;
     for orderly in [true, false] {
         if orderly {
-            town.citizens[2].leave();
+            cluster.nodes[2].leave();
         } else {
-            town.citizens[2].kill();
+            cluster.nodes[2].kill();
         }
-        eventually("the others go on without it", || {
-            let status = town.citizens[0].status();
+        wait_until("the others go on without it", || {
+            let status = cluster.nodes[0].status();
             status.nodes.iter().any(|n| n.id == id.0 && !n.up)
         });
         for i in 0..100 {
             assert_eq!(client.ask(&format!("INCR k{i}")).is_error(), None);
         }
-        let config = config(Some(&town.folders[2]), &[&town.citizens[0]]);
-        town.citizens[2] = Citizen::start(config);
-        assert_eq!(town.citizens[2].id, id, "its folder says who it is");
-        town.settle();
-        eventually("it has buckets again", || {
-            town.citizens[2].data_buckets() > 0
+        let config = config(Some(&cluster.folders[2]), &[&cluster.nodes[0]]);
+        cluster.nodes[2] = TestNode::start(config);
+        assert_eq!(cluster.nodes[2].id, id, "its folder says who it is");
+        cluster.settle();
+        wait_until("it has buckets again", || {
+            cluster.nodes[2].data_buckets() > 0
         });
-        assert_eq!(town.citizens[2].client().ask("DBSIZE"), Reply::Int(100));
+        assert_eq!(cluster.nodes[2].client().ask("DBSIZE"), Reply::Int(100));
     }
     assert_eq!(client.ask("GET k7"), Reply::text("9"));
 }
@@ -84,10 +85,10 @@ fn d6_a_node_leaves_and_comes_back() {
 #[test]
 fn d6_a_node_of_another_cluster_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut other = Citizen::start(config(Some(&folder), &[]));
+    let mut other = TestNode::start(config(Some(&folder), &[]));
     other.leave();
-    let founder = Citizen::start(config(None, &[]));
-    let error = Citizen::try_start(config(Some(&folder), &[&founder]));
+    let founder = TestNode::start(config(None, &[]));
+    let error = TestNode::try_start(config(Some(&folder), &[&founder]));
     let text = error.err().expect("it is refused").to_string();
     assert!(text.contains("data folder belongs to cluster"), "{text}");
     assert_eq!(founder.map().nodes.len(), 1);
@@ -96,24 +97,24 @@ fn d6_a_node_of_another_cluster_is_refused() {
 #[test]
 fn d6_nodes_of_two_clusters_cannot_be_joined_at_once() {
     let (one, two) = (
-        Citizen::start(config(None, &[])),
-        Citizen::start(config(None, &[])),
+        TestNode::start(config(None, &[])),
+        TestNode::start(config(None, &[])),
     );
     let folder = tempfile::tempdir().expect("a folder");
-    let error = Citizen::try_start(config(Some(&folder), &[&one, &two]));
+    let error = TestNode::try_start(config(Some(&folder), &[&one, &two]));
     let text = error.err().expect("it is refused").to_string();
     for cluster in [one.map().cluster, two.map().cluster] {
         assert!(text.contains(&cluster.to_string()), "{cluster}: {text}");
     }
     assert_eq!((one.map().nodes.len(), two.map().nodes.len()), (1, 1));
     // Nothing was written: the folder is free for either.
-    let joined = Citizen::start(config(Some(&folder), &[&two]));
+    let joined = TestNode::start(config(Some(&folder), &[&two]));
     assert_eq!(joined.map().cluster, two.map().cluster);
 }
 
 /// Increments one counter after the other through a door until told to stop; all must be acknowledged.
 fn count(door: std::net::SocketAddr, stop: &AtomicBool, done: &AtomicU64) -> Duration {
-    let mut client = Client::connect(door);
+    let mut client = RespClient::connect(door);
     let mut longest = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         let number = done.load(Ordering::Relaxed);
@@ -127,9 +128,9 @@ fn count(door: std::net::SocketAddr, stop: &AtomicBool, done: &AtomicU64) -> Dur
 }
 
 /// Runs something while a counter counts, and checks that it never stumbled.
-fn while_counting(town: &Town, door: usize, work: impl FnOnce()) {
+fn while_counting(cluster: &TestCluster, door: usize, work: impl FnOnce()) {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let door = town.citizens[door].addresses.resp;
+    let door = cluster.nodes[door].addresses.resp;
     std::thread::scope(|scope| {
         let counting = scope.spawn(|| count(door, &stop, &done));
         std::thread::sleep(Duration::from_millis(300));
@@ -146,34 +147,34 @@ fn while_counting(town: &Town, door: usize, work: impl FnOnce()) {
 /// Row X3: the number of copies is changed while the pool serves, down to none and back.
 #[test]
 fn x3_the_number_of_copies_changes_while_serving() {
-    let town = Town::found(3);
+    let cluster = TestCluster::start(3);
     let copies = |wanted: usize| {
-        eventually("the copies are as asked for", || {
-            let map = town.citizens[1].map();
+        wait_until("the copies are as asked for", || {
+            let map = cluster.nodes[1].map();
             map.groups
                 .values()
                 .all(|g| g.open && g.parity_slots().count() == wanted)
         });
     };
     copies(2);
-    while_counting(&town, 0, || {
+    while_counting(&cluster, 0, || {
         for (scheme, wanted) in [("1+0", 0), ("1+1", 1), ("1+2", 2)] {
             let change = Change::SetPool {
                 name: "cache".into(),
                 scheme: Some(scheme.parse().expect("a scheme")),
                 node_budget_bytes: None,
             };
-            town.citizens[1].propose(&change).expect("it is taken");
+            cluster.nodes[1].propose(&change).expect("it is taken");
             copies(wanted);
         }
     });
-    town.settle();
+    cluster.settle();
     let striped = Change::SetPool {
         name: "cache".into(),
         scheme: Some("2+1".parse().expect("a scheme")),
         node_budget_bytes: None,
     };
-    let refusal = town.citizens[0]
+    let refusal = cluster.nodes[0]
         .propose(&striped)
         .expect_err("whole copies");
     assert!(
@@ -185,42 +186,42 @@ fn x3_the_number_of_copies_changes_while_serving() {
 /// Row X5: a node is drained and resumed while the cluster serves, and asked for its keys.
 #[test]
 fn x5_drain_and_resume() {
-    let town = Town::found(4);
-    let node = town.citizens[3].id;
-    let key_range = |at: usize| match town.citizens[at].ask(&Message::KeyRange(NodeTarget { node }))
+    let cluster = TestCluster::start(4);
+    let node = cluster.nodes[3].id;
+    let key_range = |at: usize| match cluster.nodes[at].ask(&Message::KeyRange(NodeTarget { node }))
     {
         Message::KeyRangeAnswer(answer) => answer.spans,
         other => panic!("{other:?}"),
     };
     let spans = key_range(0);
     assert!(spans.iter().any(|s| s.data), "{spans:?}");
-    while_counting(&town, 0, || {
-        let done = town.citizens[0].ask(&Message::NodeDrain(NodeTarget { node }));
+    while_counting(&cluster, 0, || {
+        let done = cluster.nodes[0].ask(&Message::NodeDrain(NodeTarget { node }));
         assert_eq!(done, Message::Done);
-        eventually("it holds nothing", || key_range(1).is_empty());
-        assert_eq!(town.citizens[3].data_buckets(), 0);
-        let done = town.citizens[1].ask(&Message::NodeResume(NodeTarget { node }));
+        wait_until("it holds nothing", || key_range(1).is_empty());
+        assert_eq!(cluster.nodes[3].data_buckets(), 0);
+        let done = cluster.nodes[1].ask(&Message::NodeResume(NodeTarget { node }));
         assert_eq!(done, Message::Done);
-        eventually("it holds something again", || {
+        wait_until("it holds something again", || {
             key_range(1).iter().any(|s| s.data)
         });
     });
-    town.settle();
+    cluster.settle();
 }
 
 /// Row D6: nodes join, and one leaves in good order, while the cluster serves.
 #[test]
 fn d6_a_node_joins_and_one_leaves_under_load() {
-    let mut town = Town::found(3);
-    let fourth = Citizen::start(config(None, &[&town.citizens[1]]));
-    let mut leaver = std::mem::replace(&mut town.citizens[2], fourth);
-    while_counting(&town, 0, || {
-        eventually("the fourth has buckets", || {
-            town.citizens[2].data_buckets() > 0
+    let mut cluster = TestCluster::start(3);
+    let fourth = TestNode::start(config(None, &[&cluster.nodes[1]]));
+    let mut leaver = std::mem::replace(&mut cluster.nodes[2], fourth);
+    while_counting(&cluster, 0, || {
+        wait_until("the fourth has buckets", || {
+            cluster.nodes[2].data_buckets() > 0
         });
         leaver.leave();
-        eventually("all goes on", || {
-            let map = town.citizens[0].map();
+        wait_until("all goes on", || {
+            let map = cluster.nodes[0].map();
             map.groups.values().all(|g| {
                 g.open
                     && g.member(MemberSlot(0))
@@ -229,15 +230,15 @@ fn d6_a_node_joins_and_one_leaves_under_load() {
         });
     });
     let id = leaver.id;
-    let map = town.citizens[0].map();
+    let map = cluster.nodes[0].map();
     assert!(!map.nodes[&id].draining, "the wish was for that stop only");
 }
 
 /// Rows X1 and X6: the native client's batches go straight to the nodes that answer.
 #[test]
 fn x1_x6_the_native_client_batches_by_node() {
-    let town = Town::found(3);
-    let addresses = vec![town.citizens[1].addresses.native.to_string()];
+    let cluster = TestCluster::start(3);
+    let addresses = vec![cluster.nodes[1].addresses.native.to_string()];
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
         let client = Native::connect(&addresses, ClientOptions::default())
@@ -282,44 +283,44 @@ fn x1_x6_the_native_client_batches_by_node() {
             .await;
         assert!(matches!(wrong.expect("an answer")[0], Answer::Error(..)));
     });
-    assert_eq!(town.citizens[0].client().ask("DBSIZE"), Reply::Int(500));
+    assert_eq!(cluster.nodes[0].client().ask("DBSIZE"), Reply::Int(500));
 }
 
 /// Row D6: all nodes stop at once and come back. The cache starts empty, the cluster is whole.
 #[test]
 fn d6_all_nodes_stop_at_once_and_come_back() {
-    let mut town = Town::found(3);
-    assert_eq!(town.citizens[0].client().ask("SET a 1"), Reply::Ok);
+    let mut cluster = TestCluster::start(3);
+    assert_eq!(cluster.nodes[0].client().ask("SET a 1"), Reply::Ok);
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for citizen in &mut town.citizens {
-            scope.spawn(move || citizen.leave());
+        for node in &mut cluster.nodes {
+            scope.spawn(move || node.leave());
         }
     });
     println!("all stopped after {:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(9));
     // At the same addresses: whoever comes back first waits for the others there.
     let configs = (0..3).map(|at| {
-        let mut config = config(Some(&town.folders[at]), &[]);
-        let old = town.citizens[at].addresses.native;
+        let mut config = config(Some(&cluster.folders[at]), &[]);
+        let old = cluster.nodes[at].addresses.native;
         config.listen = old.to_string().parse().expect("an address");
         config
     });
     let configs: Vec<_> = configs.collect();
-    town.citizens = std::thread::scope(|scope| {
+    cluster.nodes = std::thread::scope(|scope| {
         let starts = configs
             .into_iter()
-            .map(|config| scope.spawn(|| Citizen::start(config)));
+            .map(|config| scope.spawn(|| TestNode::start(config)));
         let starts: Vec<_> = starts.collect();
         let started = starts.into_iter().map(|s| s.join().expect("it starts"));
         started.collect()
     });
-    eventually("nobody is drained, and all have buckets", || {
-        let map = town.citizens[0].map();
+    wait_until("nobody is drained, and all have buckets", || {
+        let map = cluster.nodes[0].map();
         map.nodes.values().all(|n| !n.draining)
-            && town.citizens.iter().all(|c| c.data_buckets() > 0)
+            && cluster.nodes.iter().all(|c| c.data_buckets() > 0)
     });
-    town.settle();
-    assert_eq!(town.citizens[1].client().ask("SET a 2"), Reply::Ok);
-    assert_eq!(town.citizens[2].client().ask("GET a"), Reply::text("2"));
+    cluster.settle();
+    assert_eq!(cluster.nodes[1].client().ask("SET a 2"), Reply::Ok);
+    assert_eq!(cluster.nodes[2].client().ask("GET a"), Reply::text("2"));
 }

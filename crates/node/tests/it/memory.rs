@@ -8,18 +8,19 @@ use staves_model::{CHUNK_BYTES, Change, ClusterMap, Medium, NodeId, PoolKind, st
 use staves_wire::Message;
 use staves_wire::admin::NodeTarget;
 
-use crate::town::{Town, eventually};
+use staves_testkit::cluster::TestCluster;
+use staves_testkit::wait_until;
 
 const POOL: &str = "memory";
 
-fn town_with_pool(nodes: usize, scheme: &str) -> (Town, Client) {
-    let town = Town::found(nodes);
-    make_pool(&town, POOL, scheme, 24 << 20);
-    let client = town.native_client();
-    (town, client)
+fn cluster_with_pool(nodes: usize, scheme: &str) -> (TestCluster, Client) {
+    let cluster = TestCluster::start(nodes);
+    make_pool(&cluster, POOL, scheme, 24 << 20);
+    let client = cluster.native_client();
+    (cluster, client)
 }
 
-fn make_pool(town: &Town, name: &str, scheme: &str, node_budget_bytes: u64) {
+fn make_pool(cluster: &TestCluster, name: &str, scheme: &str, node_budget_bytes: u64) {
     let change = Change::CreatePool {
         name: name.into(),
         kind: PoolKind::Memory {
@@ -31,7 +32,7 @@ fn make_pool(town: &Town, name: &str, scheme: &str, node_budget_bytes: u64) {
         buckets: 0,
         may_start_empty: false,
     };
-    town.citizens[0].propose(&change).expect("a pool");
+    cluster.nodes[0].propose(&change).expect("a pool");
 }
 
 /// Bytes that tell where they come from.
@@ -49,8 +50,8 @@ fn code(result: Result<impl std::fmt::Debug, ClientError>) -> (ErrorCode, String
 
 /// Rows H1 and H2: flat memory over groups m+k, written and read at any place and length.
 fn any_alignment(scheme: &str, m: u8) {
-    let (town, client) = town_with_pool(3, scheme);
-    town.citizens[0].runtime().block_on(async {
+    let (cluster, client) = cluster_with_pool(3, scheme);
+    cluster.nodes[0].runtime().block_on(async {
         let size = 2 * stretch_unit(m) + 12_345;
         let region = client
             .create_region(POOL, "r", size)
@@ -126,8 +127,8 @@ fn a_region_of_copies_is_read_and_written_at_any_place() {
 /// Each wrong request gets one clear error, and nothing else changes.
 #[test]
 fn what_is_wrong_with_a_request_is_said() {
-    let (town, client) = town_with_pool(3, "2+1");
-    town.citizens[0].runtime().block_on(async {
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    cluster.nodes[0].runtime().block_on(async {
         let region = client
             .create_region(POOL, "r", 100_000)
             .await
@@ -193,22 +194,22 @@ fn what_is_wrong_with_a_request_is_said() {
         buckets: 0,
         may_start_empty: false,
     };
-    town.citizens[0].propose(&change).expect("a pool");
+    cluster.nodes[0].propose(&change).expect("a pool");
     let region = Change::CreateRegion {
         pool: "wide".into(),
         name: "w".into(),
         size_bytes: 1,
     };
-    let refusal = town.citizens[0].propose(&region).expect_err("three nodes");
+    let refusal = cluster.nodes[0].propose(&region).expect_err("three nodes");
     assert!(refusal.contains("needs 4 nodes, and 3"), "{refusal}");
 }
 
 #[test]
 fn a_full_pool_refuses_and_goes_on_with_what_it_holds() {
-    let town = Town::found(3);
-    make_pool(&town, POOL, "2+1", 2 << 20);
-    let client = town.native_client();
-    town.citizens[0].runtime().block_on(async {
+    let cluster = TestCluster::start(3);
+    make_pool(&cluster, POOL, "2+1", 2 << 20);
+    let client = cluster.native_client();
+    cluster.nodes[0].runtime().block_on(async {
         let region = client
             .create_region(POOL, "r", 64 << 20)
             .await
@@ -301,27 +302,30 @@ fn check_page(got: &Bytes, number: u64) {
 /// Kills so many nodes that hold data buckets while four writers write and read; they go on, and nothing that was
 /// acknowledged is lost. Then the dead node's bytes are rebuilt elsewhere, and another may die.
 fn kills_under_load(scheme: &str, nodes: usize, at_once: usize) {
-    let (mut town, client) = town_with_pool(nodes, scheme);
+    let (mut cluster, client) = cluster_with_pool(nodes, scheme);
     let mut adds = 0;
     for round in 0..if at_once == 1 { 2 } else { 1 } {
-        let region = town.citizens[0].runtime().block_on(async {
+        let region = cluster.nodes[0].runtime().block_on(async {
             match round {
                 0 => client.create_region(POOL, "r", 16 << 20).await,
                 _ => client.region("r").await,
             }
         });
         let region = region.expect("a region");
-        let entry = town.citizens[0].map();
+        let entry = cluster.nodes[0].map();
         let group = entry.region_named("r").expect("made").1.stretches[0].first;
-        eventually("its group is open", || {
-            town.citizens[0].map().groups[&group].open
+        wait_until("its group is open", || {
+            cluster.nodes[0].map().groups[&group].open
         });
-        // Not the first citizen: the clients run there.
-        let members = town.citizens[0].map().groups[&group].members.clone();
-        let held = members.iter().flatten().map(|x| town.position(x.id.node));
+        // Not the first node: the clients run there.
+        let members = cluster.nodes[0].map().groups[&group].members.clone();
+        let held = members
+            .iter()
+            .flatten()
+            .map(|x| cluster.position(x.id.node));
         let victims: Vec<usize> = held.filter(|at| *at != 0).take(at_once).collect();
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let runtime = town.citizens[0].runtime().handle().clone();
+        let runtime = cluster.nodes[0].runtime().handle().clone();
         let writers: Vec<_> = (0..4)
             .map(|writer| {
                 runtime.spawn(write_on(
@@ -345,7 +349,7 @@ fn kills_under_load(scheme: &str, nodes: usize, at_once: usize) {
             done
         });
         std::thread::sleep(Duration::from_millis(700));
-        victims.iter().for_each(|at| town.citizens[*at].kill());
+        victims.iter().for_each(|at| cluster.nodes[*at].kill());
         std::thread::sleep(Duration::from_secs(3));
         stop.send(true).expect("somebody listens");
         runtime.block_on(async {
@@ -363,13 +367,13 @@ fn kills_under_load(scheme: &str, nodes: usize, at_once: usize) {
             assert_eq!(count, adds, "each took effect once");
         });
         let rebuilt = || {
-            let map = town.citizens[0].map();
+            let map = cluster.nodes[0].map();
             let group = &map.groups[&group];
             let whole = |x: &staves_model::Member| x.complete && map.runs(x.id);
             let width = members.len();
             group.open && group.members.iter().flatten().filter(|x| whole(x)).count() == width
         };
-        eventually("what it held is whole again", rebuilt);
+        wait_until("what it held is whole again", rebuilt);
     }
 }
 
@@ -393,8 +397,8 @@ fn h5_two_members_of_two_and_two_die_at_once() {
 /// Row H10: parity is added and given up while a region is written; it bears the losses that it says.
 #[test]
 fn h10_k_of_a_region_is_raised_while_it_is_written() {
-    let (mut town, client) = town_with_pool(5, "2+1");
-    let runtime = town.citizens[0].runtime().handle().clone();
+    let (mut cluster, client) = cluster_with_pool(5, "2+1");
+    let runtime = cluster.nodes[0].runtime().handle().clone();
     let region = runtime.block_on(client.create_region(POOL, "r", 16 << 20));
     let region = region.expect("a region");
     let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -404,22 +408,22 @@ fn h10_k_of_a_region_is_raised_while_it_is_written() {
         scheme: Some(scheme.parse().expect("a scheme")),
         node_budget_bytes: None,
     };
-    let members = |town: &Town| {
-        let map = town.citizens[0].map();
+    let members = |cluster: &TestCluster| {
+        let map = cluster.nodes[0].map();
         let entry = map.region_named("r").expect("made").1.stretches[0].first;
         let group = &map.groups[&entry];
         let whole = group.members.iter().flatten().filter(|x| x.complete);
-        let nodes: Vec<usize> = whole.map(|x| town.position(x.id.node)).collect();
+        let nodes: Vec<usize> = whole.map(|x| cluster.position(x.id.node)).collect();
         (nodes, group.open)
     };
-    town.citizens[0].propose(&set("2+2")).expect("one more");
-    eventually("there are four members", || {
-        let (nodes, open) = members(&town);
+    cluster.nodes[0].propose(&set("2+2")).expect("one more");
+    wait_until("there are four members", || {
+        let (nodes, open) = members(&cluster);
         open && nodes.len() == 4
     });
-    let (nodes, _) = members(&town);
+    let (nodes, _) = members(&cluster);
     let victims: Vec<usize> = nodes.into_iter().filter(|at| *at != 0).take(2).collect();
-    victims.iter().for_each(|at| town.citizens[*at].kill());
+    victims.iter().for_each(|at| cluster.nodes[*at].kill());
     std::thread::sleep(Duration::from_secs(2));
     stop.send(true).expect("somebody listens");
     runtime.block_on(async {
@@ -441,8 +445,8 @@ fn bears(map: &ClusterMap) -> Option<u8> {
 /// names the node any more, one.
 #[test]
 fn x5_a_drain_costs_a_coded_region_no_tolerance() {
-    let (mut town, client) = town_with_pool(4, "2+1");
-    let runtime = town.citizens[0].runtime();
+    let (mut cluster, client) = cluster_with_pool(4, "2+1");
+    let runtime = cluster.nodes[0].runtime();
     let region = runtime.block_on(client.create_region(POOL, "r", stretch_unit(2)));
     let region = region.expect("a region");
     let write = |seed: u64| {
@@ -451,26 +455,26 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
         done.expect("a write");
         at
     };
-    eventually("the region is whole", || {
-        bears(&town.citizens[0].map()) == Some(1)
+    wait_until("the region is whole", || {
+        bears(&cluster.nodes[0].map()) == Some(1)
     });
     for seed in 0..60 {
         write(seed);
     }
 
-    let map = town.citizens[0].map();
+    let map = cluster.nodes[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
     let data = group.members[1].expect("a data bucket").id.node;
     let drain = Change::Drain {
         node: data,
         on: true,
     };
-    town.citizens[0].propose(&drain).expect("drained");
+    cluster.nodes[0].propose(&drain).expect("drained");
     let (mut seed, mut beside) = (60, false);
-    eventually("nothing depends on it", || {
+    wait_until("nothing depends on it", || {
         write(seed);
         seed += 1;
-        let map = town.citizens[0].map();
+        let map = cluster.nodes[0].map();
         assert_eq!(bears(&map), Some(1), "{:?}", map.groups);
         beside |= map.groups.values().any(|g| g.members.len() > 16);
         !map.groups.values().any(|g| g.m > 1 && g.names(data))
@@ -483,13 +487,13 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
         node: data,
         on: false,
     };
-    town.citizens[0].propose(&resume).expect("resumed");
-    let map = town.citizens[0].map();
+    cluster.nodes[0].propose(&resume).expect("resumed");
+    let map = cluster.nodes[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
     let nodes = group.listed().map(|(_, x)| x.id.node);
-    let dies = nodes.map(|n| town.position(n)).find(|at| *at != 0);
-    town.citizens[dies.expect("one of three")].kill();
-    let runtime = town.citizens[0].runtime();
+    let dies = nodes.map(|n| cluster.position(n)).find(|at| *at != 0);
+    cluster.nodes[dies.expect("one of three")].kill();
+    let runtime = cluster.nodes[0].runtime();
     let got = runtime.block_on(region.read(last, 50_000)).expect("a read");
     assert!(got == pattern(seed, 50_000));
 }
@@ -497,18 +501,18 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
 /// Regression: two nodes were stopped one right after the other, and a region was lost without a word.
 #[test]
 fn a_stop_that_would_lose_a_region_is_refused() {
-    let (town, client) = town_with_pool(3, "2+1");
-    let runtime = town.citizens[0].runtime();
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    let runtime = cluster.nodes[0].runtime();
     let region = runtime.block_on(client.create_region(POOL, "r", stretch_unit(2)));
     region.expect("a region");
-    eventually("the region is whole", || {
+    wait_until("the region is whole", || {
         // Each of them knows.
-        town.citizens.iter().all(|c| bears(&c.map()) == Some(1))
+        cluster.nodes.iter().all(|c| bears(&c.map()) == Some(1))
     });
     // Through any node. These do not stop, but nobody knows that: they were told that they may.
     let stop = |node: usize| {
-        let node = town.citizens[node].id;
-        town.citizens[0].ask(&Message::NodeStop(NodeTarget { node }))
+        let node = cluster.nodes[node].id;
+        cluster.nodes[0].ask(&Message::NodeStop(NodeTarget { node }))
     };
     let (one, two) = std::thread::scope(|scope| {
         let one = scope.spawn(|| stop(1));
@@ -526,15 +530,15 @@ fn a_stop_that_would_lose_a_region_is_refused() {
         assert!(refused.text.contains(part), "{part}: {}", refused.text);
     }
     let forced = Message::NodeStopForced(NodeTarget { node: NodeId(3) });
-    assert_eq!(town.citizens[0].ask(&forced), Message::Done);
+    assert_eq!(cluster.nodes[0].ask(&forced), Message::Done);
 }
 
 /// Row H11: a region of a protected pool is loaded without parity; then parity is made of the data in one
 /// pass, and bears the loss of as many nodes as if every write had been logged.
 #[test]
 fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
-    let (mut town, client) = town_with_pool(5, "2+2");
-    let runtime = town.citizens[0].runtime().handle().clone();
+    let (mut cluster, client) = cluster_with_pool(5, "2+2");
+    let runtime = cluster.nodes[0].runtime().handle().clone();
     let size = 6 << 20;
     let (region, groups) = runtime.block_on(async {
         let region = client.create_region(POOL, "r", size).await;
@@ -545,12 +549,12 @@ fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
         assert!(stat.loading && stat.settled);
         (region, stat.groups)
     });
-    let parity = |town: &Town| {
-        let map = town.citizens[0].map();
+    let parity = |cluster: &TestCluster| {
+        let map = cluster.nodes[0].map();
         let slots = groups.iter().filter_map(|id| map.groups.get(id));
         slots.map(|g| g.parity_slots().count()).collect::<Vec<_>>()
     };
-    eventually("a node knows of it", || parity(&town) == [0]);
+    wait_until("a node knows of it", || parity(&cluster) == [0]);
     runtime.block_on(async {
         region
             .write(0, pattern(2, size as usize))
@@ -560,15 +564,15 @@ fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
         let stat = region.stat().await.expect("its entry");
         assert!(!stat.loading && stat.settled);
     });
-    eventually("a node knows of it", || parity(&town) == [2]);
-    let map = town.citizens[0].map();
+    wait_until("a node knows of it", || parity(&cluster) == [2]);
+    let map = cluster.nodes[0].map();
     let members = map.groups[&groups[0]].listed();
     // The client lives at the first node.
     let places = members
-        .map(|(_, x)| town.position(x.id.node))
+        .map(|(_, x)| cluster.position(x.id.node))
         .filter(|at| *at != 0);
     let victims: Vec<usize> = places.take(2).collect();
-    victims.iter().for_each(|at| town.citizens[*at].kill());
+    victims.iter().for_each(|at| cluster.nodes[*at].kill());
     let got = runtime.block_on(region.read(0, size)).expect("rebuilt");
     assert!(got == pattern(2, size as usize));
 }
@@ -576,8 +580,8 @@ fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
 /// Regression: parity of a region that had lost a group during its load was "still being made" for ever.
 #[test]
 fn h11_a_group_that_is_lost_while_it_is_loaded_is_told_when_the_load_ends() {
-    let (mut town, client) = town_with_pool(4, "2+1");
-    let runtime = town.citizens[0].runtime().handle().clone();
+    let (mut cluster, client) = cluster_with_pool(4, "2+1");
+    let runtime = cluster.nodes[0].runtime().handle().clone();
     let (region, group) = runtime.block_on(async {
         let region = client.create_region(POOL, "r", 1 << 20).await;
         let region = region.expect("a region");
@@ -586,17 +590,17 @@ fn h11_a_group_that_is_lost_while_it_is_loaded_is_told_when_the_load_ends() {
         let stat = region.stat().await.expect("its entry");
         (region, stat.groups[0])
     });
-    let at_data = |town: &Town| {
-        let map = town.citizens[0].map();
+    let at_data = |cluster: &TestCluster| {
+        let map = cluster.nodes[0].map();
         let mut nodes = map.groups[&group]
             .listed()
-            .map(|(_, x)| town.position(x.id.node));
+            .map(|(_, x)| cluster.position(x.id.node));
         nodes.find(|at| *at != 0).expect("two hold data")
     };
-    let victim = at_data(&town);
-    town.citizens[victim].kill();
-    eventually("the group is found lost", || {
-        town.citizens[0].map().groups[&group].lost
+    let victim = at_data(&cluster);
+    cluster.nodes[victim].kill();
+    wait_until("the group is found lost", || {
+        cluster.nodes[0].map().groups[&group].lost
     });
     let (code, text) = code(runtime.block_on(region.load(false)));
     assert_eq!(code, ErrorCode::Lost, "{text}");
@@ -614,14 +618,14 @@ fn h11_a_group_that_is_lost_while_it_is_loaded_is_told_when_the_load_ends() {
 #[test]
 fn h6_a_missing_page_does_not_wait_for_the_clock() {
     let tick = Duration::from_millis(300);
-    let mut town = Town::found_as(5, |_, config| {
+    let mut cluster = TestCluster::start_with(5, |_, config| {
         config.tick_ms = staves_node::config::Millis(tick.as_millis() as u64);
         config.lease_ms = staves_node::config::Millis(4 * config.tick_ms.0);
         config.rebuild_pages_max = 0;
     });
-    make_pool(&town, POOL, "2+2", 24 << 20);
-    let client = town.native_client();
-    let runtime = town.citizens[0].runtime().handle().clone();
+    make_pool(&cluster, POOL, "2+2", 24 << 20);
+    let client = cluster.native_client();
+    let runtime = cluster.nodes[0].runtime().handle().clone();
     let chunks = 32;
     let region = runtime.block_on(async {
         let region = client.create_region(POOL, "r", chunks * CHUNK_BYTES).await;
@@ -630,16 +634,16 @@ fn h6_a_missing_page_does_not_wait_for_the_clock() {
         region.write(0, bytes).await.expect("all of it");
         region
     });
-    let map = town.citizens[0].map();
+    let map = cluster.nodes[0].map();
     let group = map.region_named("r").expect("made").1.stretches[0].first;
     let slots = 0..2u8;
     let home = |slot| map.groups[&group].member(staves_model::MemberSlot(slot));
     let homes: Vec<usize> = slots
         .filter_map(home)
-        .map(|x| town.position(x.id.node))
+        .map(|x| cluster.position(x.id.node))
         .collect();
     let lost = (0..2).find(|slot| homes[*slot] != 0).expect("one of two");
-    town.citizens[homes[lost]].kill();
+    cluster.nodes[homes[lost]].kill();
     let all = pattern(3, (chunks * CHUNK_BYTES) as usize);
     let mut took: Vec<Duration> = (0..chunks)
         .filter(|chunk| *chunk as usize % 2 == lost)
@@ -659,9 +663,9 @@ fn h6_a_missing_page_does_not_wait_for_the_clock() {
 /// A region was deleted, and another has its name by now: who still holds the first changes nothing of the second.
 #[test]
 fn a_handle_of_a_region_that_is_gone_changes_no_other_of_its_name() {
-    let (town, first) = town_with_pool(3, "2+1");
-    let second = town.native_client();
-    let runtime = town.citizens[0].runtime();
+    let (cluster, first) = cluster_with_pool(3, "2+1");
+    let second = cluster.native_client();
+    let runtime = cluster.nodes[0].runtime();
     runtime.block_on(async {
         let old = first.create_region(POOL, "r", 1 << 20).await.expect("made");
         let same = second.region("r").await.expect("it is there");

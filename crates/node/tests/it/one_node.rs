@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use staves_node::StartError;
 use staves_node::status::State;
 
-use crate::client::{Client, Reply};
-use crate::town::{Citizen, config, eventually};
+use staves_testkit::cluster::{TestNode, config};
+use staves_testkit::resp::{Reply, RespClient};
+use staves_testkit::wait_until;
 
 #[test]
 fn commands_are_answered_as_redis_does() {
-    let node = Citizen::start(config(None, &[]));
+    let node = TestNode::start(config(None, &[]));
     let mut c = node.client();
     let cases: &[(&str, Reply)] = &[
         ("PING", Reply::Simple("PONG".into())),
@@ -69,10 +70,10 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
         join: vec![at(founder)],
         ..waiting
     };
-    let starting = std::thread::spawn(move || Citizen::start(waiting));
+    let starting = std::thread::spawn(move || TestNode::start(waiting));
     let mut client = None;
-    eventually("the door is open", || {
-        client = Client::try_connect(resp).ok();
+    wait_until("the door is open", || {
+        client = RespClient::try_connect(resp).ok();
         client.is_some()
     });
     let mut client = client.expect("just seen");
@@ -93,12 +94,12 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
     assert!(client.pipeline(&many).iter().all(refused), "each by itself");
 
     let listen = at(founder);
-    let _founder = Citizen::start(staves_node::config::Config {
+    let _founder = TestNode::start(staves_node::config::Config {
         listen,
         ..config(None, &[])
     });
     let _joined = starting.join().expect("it joins");
-    eventually("what comes on the connection is done", || {
+    wait_until("what comes on the connection is done", || {
         client.ask("SET a 1") == Reply::Ok
     });
     assert_eq!(client.ask("GET a"), Reply::text("1"));
@@ -106,8 +107,8 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
 
 #[test]
 fn a_door_whose_pool_is_not_there_says_so() {
-    let founder = Citizen::start(config(None, &[]));
-    let node = Citizen::start(staves_node::config::Config {
+    let founder = TestNode::start(config(None, &[]));
+    let node = TestNode::start(staves_node::config::Config {
         pool: "nopool".into(),
         ..config(None, &[&founder])
     });
@@ -124,7 +125,7 @@ fn a_door_whose_pool_is_not_there_says_so() {
 
 #[test]
 fn a_pipeline_is_answered_in_its_order() {
-    let node = Citizen::start(config(None, &[]));
+    let node = TestNode::start(config(None, &[]));
     let mut c = node.client();
     let lines: Vec<String> = (0..2000)
         .map(|i| match i % 4 {
@@ -149,7 +150,7 @@ fn a_pipeline_is_answered_in_its_order() {
 /// that saw MULTI fail, and so sent no EXEC, were refused everything after it.
 #[test]
 fn nothing_of_a_transaction_is_done_and_its_client_knows_that_it_is_in_one() {
-    let node = Citizen::start(config(None, &[]));
+    let node = TestNode::start(config(None, &[]));
     let mut c = node.client();
     let lines = [
         "MULTI", "SET t 1", "INCR t", "DBSIZE", "PING", "MULTI", "EXEC",
@@ -187,7 +188,7 @@ fn nothing_of_a_transaction_is_done_and_its_client_knows_that_it_is_in_one() {
 
 #[test]
 fn large_values_and_a_full_memory() {
-    let node = Citizen::start(config(None, &[]));
+    let node = TestNode::start(config(None, &[]));
     let mut c = node.client();
     let value = vec![b'x'; 5 << 20];
     assert_eq!(c.ask_args(&[b"SET", b"large", &value]), Reply::Ok);
@@ -216,7 +217,7 @@ fn large_values_and_a_full_memory() {
 
 #[test]
 fn nonsense_ends_its_own_connection_only() {
-    let node = Citizen::start(config(None, &[]));
+    let node = TestNode::start(config(None, &[]));
     let (mut good, mut bad) = (node.client(), node.client());
     assert_eq!(good.ask("SET a 1"), Reply::Ok);
     bad.send_raw(b"*1\r\n!oops\r\n");
@@ -228,7 +229,7 @@ fn nonsense_ends_its_own_connection_only() {
     assert_eq!(good.ask("GET a"), Reply::text("1"));
 }
 
-fn http(node: &Citizen, path: &str) -> String {
+fn http(node: &TestNode, path: &str) -> String {
     let mut socket = TcpStream::connect(node.addresses.admin).expect("the admin door");
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("a request");
@@ -239,9 +240,9 @@ fn http(node: &Citizen, path: &str) -> String {
 
 #[test]
 fn the_admin_door_tells_how_the_node_is() {
-    let node = Citizen::start(config(None, &[]));
+    let node = TestNode::start(config(None, &[]));
     assert_eq!(node.client().ask("SET a 1"), Reply::Ok);
-    eventually("all buckets serve", || {
+    wait_until("all buckets serve", || {
         node.status().state == State::Healthy
     });
     for path in ["/livez", "/readyz"] {
@@ -264,7 +265,7 @@ fn the_admin_door_tells_how_the_node_is() {
 
 #[test]
 fn a_port_in_use_gets_one_clear_line() {
-    let first = Citizen::start(config(None, &[]));
+    let first = TestNode::start(config(None, &[]));
     let mut second = config(None, &[]);
     second.resp = first
         .addresses
@@ -272,7 +273,7 @@ fn a_port_in_use_gets_one_clear_line() {
         .to_string()
         .parse()
         .expect("an address");
-    let error = Citizen::try_start(second)
+    let error = TestNode::try_start(second)
         .err()
         .expect("the port has an owner");
     assert!(
@@ -289,8 +290,8 @@ fn a_port_in_use_gets_one_clear_line() {
 #[test]
 fn a_folder_in_use_and_a_folder_that_is_none_get_one_clear_line() {
     let folder = tempfile::tempdir().expect("a folder");
-    let _first = Citizen::start(config(Some(&folder), &[]));
-    let error = Citizen::try_start(config(Some(&folder), &[]))
+    let _first = TestNode::start(config(Some(&folder), &[]));
+    let error = TestNode::try_start(config(Some(&folder), &[]))
         .err()
         .expect("locked");
     assert!(error.to_string().contains("in use by process"), "{error}");
@@ -298,7 +299,7 @@ fn a_folder_in_use_and_a_folder_that_is_none_get_one_clear_line() {
     let path = folder.path().join("file");
     std::fs::write(&path, b"x").expect("a file");
     file.data = Some(path);
-    let error = Citizen::try_start(file).err().expect("no folder");
+    let error = TestNode::try_start(file).err().expect("no folder");
     assert!(matches!(error, StartError::Folder(_)), "{error}");
 }
 
@@ -309,8 +310,8 @@ fn nobody_to_join_names_every_address() {
         "127.0.0.1:1".parse().expect("an address"),
         "127.0.0.1:2".parse().expect("an address"),
     ];
-    alone.join_ms = crate::town::Parse::parse_millis("400ms");
-    let error = Citizen::try_start(alone).err().expect("nobody is there");
+    alone.join_ms = staves_testkit::cluster::Parse::parse_millis("400ms");
+    let error = TestNode::try_start(alone).err().expect("nobody is there");
     let text = error.to_string();
     assert!(
         text.contains("127.0.0.1:1") && text.contains("127.0.0.1:2"),

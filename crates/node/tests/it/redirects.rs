@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use staves_model::{NodeId, hash_slot};
 use staves_node::config::Redirect;
 
-use crate::client::{Client, Reply};
-use crate::town::{PATIENCE, Town};
+use staves_testkit::DEADLINE;
+use staves_testkit::cluster::TestCluster;
+use staves_testkit::resp::{Reply, RespClient};
 
 /// The last node passes on what is not its own, the others redirect: the mode is each node's.
-fn town() -> Town {
-    Town::found_as(3, |at, config| {
+fn cluster() -> TestCluster {
+    TestCluster::start_with(3, |at, config| {
         if at < 2 {
             config.resp_redirect = Redirect::Moved;
         }
@@ -27,12 +28,12 @@ fn moved_to(reply: &Reply) -> Option<(u16, SocketAddr)> {
 }
 
 /// A key of every node.
-fn key_of_each(town: &Town) -> BTreeMap<NodeId, String> {
+fn key_of_each(cluster: &TestCluster) -> BTreeMap<NodeId, String> {
     let mut keys = BTreeMap::new();
     for number in 0.. {
         let key = format!("key:{number}");
-        keys.entry(town.citizens[0].owner(&key)).or_insert(key);
-        if keys.len() == town.citizens.len() {
+        keys.entry(cluster.nodes[0].owner(&key)).or_insert(key);
+        if keys.len() == cluster.nodes.len() {
             break;
         }
     }
@@ -41,10 +42,10 @@ fn key_of_each(town: &Town) -> BTreeMap<NodeId, String> {
 
 #[test]
 fn a_key_of_another_node_is_redirected_to_it_and_no_other_is() {
-    let town = town();
-    let keys = key_of_each(&town);
-    let address = |id: &NodeId| town.citizens[town.position(*id)].addresses.resp;
-    for asked in &town.citizens[..2] {
+    let cluster = cluster();
+    let keys = key_of_each(&cluster);
+    let address = |id: &NodeId| cluster.nodes[cluster.position(*id)].addresses.resp;
+    for asked in &cluster.nodes[..2] {
         let mut client = asked.client();
         for (owner, key) in &keys {
             let said = client.ask(&format!("SET {key} {}", asked.id));
@@ -53,13 +54,13 @@ fn a_key_of_another_node_is_redirected_to_it_and_no_other_is() {
             } else {
                 let slot = hash_slot(key.as_bytes()).0;
                 assert_eq!(moved_to(&said), Some((slot, address(owner))));
-                let mut there = Client::connect(address(owner));
+                let mut there = RespClient::connect(address(owner));
                 assert_eq!(there.ask(&format!("SET {key} v")), Reply::Ok);
             }
         }
     }
     // In the forwarding mode all of them are this node's to answer, also in one command.
-    let mut last = town.citizens[2].client();
+    let mut last = cluster.nodes[2].client();
     let all: Vec<&str> = keys.values().map(String::as_str).collect();
     let joined = all.join(" ");
     let Reply::Array(values) = last.ask(&format!("MGET {joined}")) else {
@@ -70,7 +71,7 @@ fn a_key_of_another_node_is_redirected_to_it_and_no_other_is() {
     assert_eq!(last.ask("DBSIZE"), Reply::Int(3));
 
     // A command of several slots is refused whole, one of a single slot goes where the slot is.
-    let mut first = town.citizens[0].client();
+    let mut first = cluster.nodes[0].client();
     let cross = "CROSSSLOT Keys in request don't hash to the same slot";
     for line in [
         format!("MGET {joined}"),
@@ -81,7 +82,7 @@ fn a_key_of_another_node_is_redirected_to_it_and_no_other_is() {
     }
     for (owner, key) in &keys {
         let said = first.ask(&format!("MSET {{{key}}}a 1 {{{key}}}b 2"));
-        match *owner == town.citizens[0].id {
+        match *owner == cluster.nodes[0].id {
             true => assert_eq!(said, Reply::Ok),
             false => assert_eq!(moved_to(&said).map(|m| m.1), Some(address(owner))),
         }
@@ -94,7 +95,7 @@ fn a_key_of_another_node_is_redirected_to_it_and_no_other_is() {
     let lines: Vec<String> = lines.chain(["ECHO end".into()]).collect();
     let said = first.pipeline(&lines);
     for ((owner, _), reply) in keys.iter().zip(&said) {
-        let here = *owner == town.citizens[0].id;
+        let here = *owner == cluster.nodes[0].id;
         assert_eq!(here, matches!(reply, Reply::Int(_)), "{reply:?}");
         assert_eq!(moved_to(reply).is_none(), here, "{reply:?}");
     }
@@ -105,21 +106,23 @@ fn a_key_of_another_node_is_redirected_to_it_and_no_other_is() {
 /// serves the slot until an epoch names another node, and then waits for it to open, there or here.
 #[test]
 fn redirects_follow_a_death() {
-    let mut town = town();
-    let keys = key_of_each(&town);
-    let dead = town.citizens[1].id;
+    let mut cluster = cluster();
+    let keys = key_of_each(&cluster);
+    let dead = cluster.nodes[1].id;
     let key = keys[&dead].clone();
-    let mut last = town.citizens[2].client();
+    let mut last = cluster.nodes[2].client();
     assert_eq!(last.ask(&format!("SET {key} kept")), Reply::Ok);
-    town.citizens[1].kill();
-    let gone = town.citizens[1].addresses.resp;
+    cluster.nodes[1].kill();
+    let gone = cluster.nodes[1].addresses.resp;
     let begun = Instant::now();
-    let mut client = town.citizens[0].client();
+    let mut client = cluster.nodes[0].client();
     let value = loop {
-        assert!(begun.elapsed() < PATIENCE, "never served again");
+        assert!(begun.elapsed() < DEADLINE, "never served again");
         let said = client.ask(&format!("GET {key}"));
         match moved_to(&said) {
-            Some((_, to)) if to != gone => break Client::connect(to).ask(&format!("GET {key}")),
+            Some((_, to)) if to != gone => {
+                break RespClient::connect(to).ask(&format!("GET {key}"));
+            }
             None if said != Reply::Error("CLUSTERDOWN Hash slot not served".into()) => break said,
             _ => std::thread::sleep(Duration::from_millis(20)),
         }

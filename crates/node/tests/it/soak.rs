@@ -12,7 +12,8 @@ use staves_wire::Message;
 use staves_wire::admin::NodeTarget;
 
 use crate::failover::{Diary, check, write_through};
-use crate::town::{Citizen, Town, config, eventually};
+use staves_testkit::cluster::{TestCluster, TestNode, config};
+use staves_testkit::wait_until;
 
 const NODES: usize = 4;
 const WRITERS: usize = 4;
@@ -28,8 +29,8 @@ fn d1_d4_d6_x3_x5_troubles_in_turn_lose_nothing() {
     let rounds = asked("STAVES_SOAK_ROUNDS", 2);
     println!("STAVES_SOAK_SEED={seed} STAVES_SOAK_ROUNDS={rounds}");
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut town = Town::found(NODES);
-    let doors = Mutex::new(town.doors());
+    let mut cluster = TestCluster::start(NODES);
+    let doors = Mutex::new(cluster.doors());
     let stop = AtomicBool::new(false);
     let diaries: Vec<(String, Diary)> = std::thread::scope(|scope| {
         let (stop, doors) = (&stop, &doors);
@@ -49,9 +50,9 @@ fn d1_d4_d6_x3_x5_troubles_in_turn_lose_nothing() {
         for round in 0..rounds {
             std::thread::sleep(Duration::from_millis(300));
             let victim = random.random_range(0..NODES);
-            let what = trouble(&mut town, victim, &mut random);
-            *doors.lock().expect("no writer panicked") = town.doors();
-            let settled = town.settle();
+            let what = trouble(&mut cluster, victim, &mut random);
+            *doors.lock().expect("no writer panicked") = cluster.doors();
+            let settled = cluster.settle();
             println!("round {round}: node {victim} {what}; whole again after {settled:?}");
         }
         stop.store(true, Ordering::Relaxed);
@@ -65,37 +66,37 @@ fn d1_d4_d6_x3_x5_troubles_in_turn_lose_nothing() {
     });
     let longest = diaries.iter().map(|(_, d)| d.longest).max();
     println!("{done} increments acknowledged, {unknown} uncertain, the longest wait {longest:?}");
-    check(&diaries, town.citizens[0].addresses.resp);
+    check(&diaries, cluster.nodes[0].addresses.resp);
 }
 
-fn trouble(town: &mut Town, victim: usize, random: &mut SmallRng) -> &'static str {
+fn trouble(cluster: &mut TestCluster, victim: usize, random: &mut SmallRng) -> &'static str {
     let other = (victim + 1) % NODES;
-    let node = town.citizens[victim].id;
+    let node = cluster.nodes[victim].id;
     match random.random_range(0..5) {
         0 => {
-            town.citizens[victim].kill();
+            cluster.nodes[victim].kill();
             std::thread::sleep(Duration::from_millis(random.random_range(0..2500)));
-            restart(town, victim);
+            restart(cluster, victim);
             "was killed and came back"
         }
         1 => {
-            town.citizens[victim].leave();
-            restart(town, victim);
+            cluster.nodes[victim].leave();
+            restart(cluster, victim);
             "left and came back"
         }
         2 => {
             let time = Duration::from_millis(random.random_range(100..3000));
-            town.citizens[victim].pause(time);
+            cluster.nodes[victim].pause(time);
             std::thread::sleep(time);
             "stood still"
         }
         3 => {
             let target = NodeTarget { node };
-            town.citizens[other].ask(&Message::NodeDrain(target));
-            eventually("it serves nothing", || {
-                town.citizens[victim].data_buckets() == 0
+            cluster.nodes[other].ask(&Message::NodeDrain(target));
+            wait_until("it serves nothing", || {
+                cluster.nodes[victim].data_buckets() == 0
             });
-            town.citizens[other].ask(&Message::NodeResume(target));
+            cluster.nodes[other].ask(&Message::NodeResume(target));
             "was drained and resumed"
         }
         _ => {
@@ -105,16 +106,16 @@ fn trouble(town: &mut Town, victim: usize, random: &mut SmallRng) -> &'static st
                     scheme: Some(scheme.parse().expect("a scheme")),
                     node_budget_bytes: None,
                 };
-                town.citizens[other].propose(&change).expect("it is taken");
-                town.settle();
+                cluster.nodes[other].propose(&change).expect("it is taken");
+                cluster.settle();
             }
             "saw the copies change"
         }
     }
 }
 
-fn restart(town: &mut Town, victim: usize) {
-    let join = &town.citizens[(victim + 1) % NODES];
-    let config = config(Some(&town.folders[victim]), &[join]);
-    town.citizens[victim] = Citizen::start(config);
+fn restart(cluster: &mut TestCluster, victim: usize) {
+    let join = &cluster.nodes[(victim + 1) % NODES];
+    let config = config(Some(&cluster.folders[victim]), &[join]);
+    cluster.nodes[victim] = TestNode::start(config);
 }

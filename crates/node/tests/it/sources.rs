@@ -8,12 +8,13 @@ use staves_model::{Change, Holdings, Medium, PoolKind, Scheme};
 
 use staves_testkit::servers;
 
-use crate::town::{Town, eventually};
+use staves_testkit::cluster::TestCluster;
+use staves_testkit::wait_until;
 
 const MIB: usize = 1 << 20;
 
-fn town(nodes: usize) -> Town {
-    let town = Town::found(nodes);
+fn cluster(nodes: usize) -> TestCluster {
+    let cluster = TestCluster::start(nodes);
     let change = Change::CreatePool {
         name: "files".into(),
         kind: PoolKind::Files(Holdings::default()),
@@ -23,20 +24,20 @@ fn town(nodes: usize) -> Town {
         buckets: 64,
         may_start_empty: true,
     };
-    town.citizens[0].propose(&change).expect("a pool");
-    eventually("every bucket is held", || {
-        town.citizens.iter().all(|c| {
+    cluster.nodes[0].propose(&change).expect("a pool");
+    wait_until("every bucket is held", || {
+        cluster.nodes.iter().all(|c| {
             let map = c.map();
             let pool = map.pool_named("files").and_then(|p| p.holdings());
             pool.is_some_and(|h| h.buckets.iter().all(|b| !b.is_empty()))
         })
     });
-    town
+    cluster
 }
 
-fn dataset(town: &Town, source: &str) -> Dataset {
-    let address = town.citizens[0].addresses.native.to_string();
-    town.citizens[0].runtime().block_on(async {
+fn dataset(cluster: &TestCluster, source: &str) -> Dataset {
+    let address = cluster.nodes[0].addresses.native.to_string();
+    cluster.nodes[0].runtime().block_on(async {
         let client = Client::connect(&[address], ClientOptions::default()).await;
         let client = client.expect("a client");
         let data = client.dataset("files", "data", source).await;
@@ -44,9 +45,9 @@ fn dataset(town: &Town, source: &str) -> Dataset {
     })
 }
 
-fn read(town: &Town, data: &Dataset, path: &str) -> Result<Vec<u8>, SourceError> {
+fn read(cluster: &TestCluster, data: &Dataset, path: &str) -> Result<Vec<u8>, SourceError> {
     let file = data.open(path.as_bytes())?;
-    town.citizens[0].runtime().block_on(async {
+    cluster.nodes[0].runtime().block_on(async {
         let mut all = Vec::new();
         while (all.len() as u64) < file.size() {
             all.extend_from_slice(&data.read_at(&file, all.len() as u64, 700_001).await?);
@@ -84,12 +85,12 @@ fn d8_a_bucket_is_read_once_and_outlives_its_store() {
         store.put(&format!("genomes/hg/{path}"), &bytes(seed, len));
     }
     store.put("genomes/hg/unread", &bytes(9, 2 * MIB));
-    let town = town(3);
+    let cluster = cluster(3);
     let source = format!("s3://genomes/hg#endpoint=http://127.0.0.1:{}", store.port);
-    let data = dataset(&town, &source);
+    let data = dataset(&cluster, &source);
     for (seed, (path, len)) in (0..).zip(files) {
         assert!(
-            read(&town, &data, path).unwrap() == bytes(seed, len),
+            read(&cluster, &data, path).unwrap() == bytes(seed, len),
             "{path}"
         );
     }
@@ -100,11 +101,11 @@ fn d8_a_bucket_is_read_once_and_outlives_its_store() {
         "{} for {unique}",
         fetched(&data)
     );
-    let other = dataset(&town, &source);
-    eventually("all of it comes from memory", || {
+    let other = dataset(&cluster, &source);
+    wait_until("all of it comes from memory", || {
         let before = fetched(&other);
         let read = (0..).zip(files).all(|(seed, (path, len))| {
-            read(&town, &other, path).is_ok_and(|read| read == bytes(seed, len))
+            read(&cluster, &other, path).is_ok_and(|read| read == bytes(seed, len))
         });
         assert!(read);
         fetched(&other) == before
@@ -115,18 +116,18 @@ fn d8_a_bucket_is_read_once_and_outlives_its_store() {
         .collect();
     let unread = other.open(b"unread").unwrap();
     store.kill();
-    eventually("what is in memory needs no store", || {
+    wait_until("what is in memory needs no store", || {
         (0..)
             .zip(&opened)
             .zip(files)
             .all(|((seed, file), (_, len))| {
                 let read = other.read_at(file, 0, len.min(MIB));
-                let read = town.citizens[0].runtime().block_on(read);
+                let read = cluster.nodes[0].runtime().block_on(read);
                 read.is_ok_and(|read| read == bytes(seed, len)[..len.min(MIB)])
             })
     });
     let began = Instant::now();
-    let gone = town.citizens[0]
+    let gone = cluster.nodes[0]
         .runtime()
         .block_on(other.read_at(&unread, 0, 1000));
     let error = gone.unwrap_err();
@@ -151,13 +152,13 @@ fn d9_an_object_overwritten_in_the_middle_is_never_mixed() {
     store.make_bucket("bucket");
     let (one, two) = (bytes(1, 3 * MIB), bytes(2, 3 * MIB));
     store.put("bucket/f", &one);
-    let town = town(2);
+    let cluster = cluster(2);
     let data = dataset(
-        &town,
+        &cluster,
         &format!("s3://bucket#endpoint=http://127.0.0.1:{}", store.port),
     );
     let file = data.open(b"f").unwrap();
-    let runtime = town.citizens[0].runtime();
+    let runtime = cluster.nodes[0].runtime();
     let first = runtime.block_on(data.read_at(&file, 0, MIB)).unwrap();
     assert!(first == one[..MIB]);
     store.put("bucket/f", &two);
@@ -172,7 +173,7 @@ fn d9_an_object_overwritten_in_the_middle_is_never_mixed() {
         "a part that was never read"
     );
     assert!(
-        read(&town, &data, "f").unwrap() == two,
+        read(&cluster, &data, "f").unwrap() == two,
         "whoever opens it now"
     );
 }

@@ -17,7 +17,7 @@ use staves_testkit::free_port;
 use staves_testkit::tools::{runs, skip};
 use staves_wire::cache::{Answer, Condition, Op};
 
-use crate::client::{Client, Reply};
+use staves_testkit::resp::{Reply, RespClient};
 
 type Table = Arc<Mutex<BTreeMap<Vec<u8>, Bytes>>>;
 
@@ -285,15 +285,15 @@ impl Redis {
         }
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> RespClient {
         let addr = ([127, 0, 0, 1], self.port).into();
         let until = Instant::now() + Duration::from_secs(30);
-        let answers = || Client::try_connect(addr).is_ok_and(|mut c| c.try_ask("PING").is_ok());
+        let answers = || RespClient::try_connect(addr).is_ok_and(|mut c| c.try_ask("PING").is_ok());
         while !answers() {
             assert!(Instant::now() < until, "redis-server does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
-        Client::connect(addr)
+        RespClient::connect(addr)
     }
 }
 
@@ -359,7 +359,7 @@ fn command_says_of_each_command_what_redis_says() {
     if !String::from_utf8_lossy(&info).contains("redis_version:7.0.") {
         return skip("the table follows Redis 7.0, and redis-server is of another version");
     }
-    let mut ours = Client::connect(([127, 0, 0, 1], serve()).into());
+    let mut ours = RespClient::connect(([127, 0, 0, 1], serve()).into());
     for command in COMMANDS {
         let line = format!("COMMAND INFO {}", command.text);
         let (theirs, ours) = (theirs.ask(&line), ours.ask(&line));

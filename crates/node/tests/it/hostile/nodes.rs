@@ -14,7 +14,7 @@ use super::{NOBODY, NUMBERS, Served};
 
 /// Group messages of nobody, and of lives and epochs that there are not.
 pub fn of_groups(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let deltas = |seq: u64, offset: u64| {
         let run = Run {
             offset,
@@ -120,7 +120,7 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
 
 /// What directories say to each other, written as they write it (`staves-directory`, `message.rs`), and what is said to nobody any more.
 pub fn of_directories(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let cluster = map.cluster;
     let group = map.groups.values().next().expect("some");
     let real = group.members.iter().flatten().next().expect("it is open");

@@ -31,7 +31,7 @@ pub fn fetch(read: &FileRead, size: u64) -> Message {
 }
 
 pub fn cache(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let id = |name: &str| PoolRef::Id(map.pool_named(name).expect("there").id);
     let long = PoolRef::Name("x".repeat(60_000));
     let pools = [
@@ -171,7 +171,7 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
 }
 
 pub fn of_files(served: &Served) -> Vec<Message> {
-    let map = served.town.citizens[0].map();
+    let map = served.cluster.nodes[0].map();
     let id = |name: &str| map.pool_named(name).expect("there").id;
     let file = FileId { high: 1, low: 2 };
     let mut all = Vec::new();

@@ -1,29 +1,38 @@
-//! A small RESP client: blocking, strict, and with a deadline on everything.
+//! A small RESP client: blocking, strict, with a deadline on everything.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// No answer of a door takes longer: the node's own deadline is five seconds.
-const PATIENCE: Duration = Duration::from_secs(12);
+/// The longest that a reply takes: the node's own deadline is five seconds.
+const ANSWER_MAX: Duration = Duration::from_secs(12);
 
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
+    /// `+OK`.
     Ok,
+    /// Another simple string.
     Simple(String),
+    /// An error's text, with its code.
     Error(String),
+    /// An integer.
     Int(i64),
+    /// A null bulk string or array.
     Nil,
+    /// A bulk string.
     Bulk(Vec<u8>),
+    /// An array.
     Array(Vec<Reply>),
 }
 
 impl Reply {
+    /// A bulk string.
     pub fn text(text: &str) -> Reply {
         Reply::Bulk(text.as_bytes().to_vec())
     }
 
-    /// The error's text, if it is one.
+    /// The text of an error.
     pub fn is_error(&self) -> Option<&str> {
         match self {
             Reply::Error(text) => Some(text),
@@ -32,46 +41,55 @@ impl Reply {
     }
 }
 
-pub struct Client {
+/// A connection.
+pub struct RespClient {
     reading: BufReader<TcpStream>,
 }
 
-impl Client {
-    pub fn connect(addr: SocketAddr) -> Client {
-        Client::try_connect(addr).expect("the RESP door takes connections")
+impl RespClient {
+    /// Connects.
+    ///
+    /// # Panics
+    /// If the address refuses.
+    pub fn connect(addr: SocketAddr) -> RespClient {
+        RespClient::try_connect(addr).expect("the RESP door takes connections")
     }
 
-    pub fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
+    /// Connects.
+    pub fn try_connect(addr: SocketAddr) -> std::io::Result<RespClient> {
         let socket = TcpStream::connect_timeout(&addr, Duration::from_secs(2))?;
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Client {
+        socket.set_read_timeout(Some(ANSWER_MAX))?;
+        socket.set_write_timeout(Some(ANSWER_MAX))?;
+        Ok(RespClient {
             reading: BufReader::new(socket),
         })
     }
 
-    /// One command and its answer.
+    /// Sends one command, split at blanks, and returns its reply.
     pub fn ask(&mut self, line: &str) -> Reply {
         let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.ask_args(&args)
     }
 
+    /// Sends one command and returns its reply.
     pub fn ask_args(&mut self, args: &[&[u8]]) -> Reply {
         self.try_args(args).expect("the door answers")
     }
 
+    /// The same, with an error if the connection breaks.
     pub fn try_args(&mut self, args: &[&[u8]]) -> std::io::Result<Reply> {
         self.send(args)?;
         self.receive()
     }
 
+    /// Sends one command, split at blanks, with an error if the connection breaks.
     pub fn try_ask(&mut self, line: &str) -> std::io::Result<Reply> {
         let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.try_args(&args)
     }
 
-    /// Many commands in one write, then all answers.
+    /// Sends many commands in one write and returns all replies.
     pub fn pipeline(&mut self, lines: &[String]) -> Vec<Reply> {
         let mut bytes = Vec::new();
         for line in lines {
@@ -84,6 +102,7 @@ impl Client {
         answers.collect()
     }
 
+    /// Sends bytes as they are.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let socket = self.reading.get_mut();
         socket.write_all(bytes).expect("the door takes bytes");
@@ -95,6 +114,7 @@ impl Client {
         self.reading.get_mut().write_all(&bytes)
     }
 
+    /// Reads one reply.
     pub fn receive(&mut self) -> std::io::Result<Reply> {
         let mut line = String::new();
         if self.reading.read_line(&mut line)? == 0 {

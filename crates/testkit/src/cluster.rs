@@ -1,4 +1,4 @@
-//! Nodes in one process, each on a runtime of its own.
+//! A cluster of real nodes in one process, each on a runtime of its own, so that one can be killed as a process is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,27 +14,15 @@ use staves_wire::directory::{Propose, Proposed};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::client::Client;
+use crate::resp::RespClient;
+use crate::{DEADLINE, wait_until};
 
-/// Worker threads of each node.
+/// The worker threads of each node.
 const THREADS: usize = 2;
-/// What has not come true by then does not.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Waits for something to come true.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    begun.elapsed()
-}
-
 /// A configuration with free ports and a little memory.
-pub fn config(data: Option<&TempDir>, join: &[&Citizen]) -> Config {
+pub fn config(data: Option<&TempDir>, join: &[&TestNode]) -> Config {
     let free: Endpoint = "127.0.0.1:0".parse().expect("an address");
-    let at = |c: &&Citizen| c.addresses.native.to_string().parse().expect("an address");
+    let at = |c: &&TestNode| c.addresses.native.to_string().parse().expect("an address");
     Config {
         data: data.map(|d| d.path().to_owned()),
         listen: free.clone(),
@@ -48,9 +36,11 @@ pub fn config(data: Option<&TempDir>, join: &[&Citizen]) -> Config {
     }
 }
 
-/// Text to the configuration's own types.
+/// Parses text into the types of the configuration.
 pub trait Parse {
+    /// A size such as `128MiB`.
     fn parse_size(&self) -> staves_node::config::Size;
+    /// A time such as `6s`.
     fn parse_millis(&self) -> staves_node::config::Millis;
 }
 
@@ -65,22 +55,25 @@ impl Parse for str {
 }
 
 /// One node.
-pub struct Citizen {
+pub struct TestNode {
+    /// The addresses that it listens on.
     pub addresses: Addresses,
+    /// Its id.
     pub id: NodeId,
     runtime: Option<Runtime>,
     node: Option<Node>,
 }
 
-impl Citizen {
-    pub fn try_start(config: Config) -> Result<Citizen, StartError> {
+impl TestNode {
+    /// Starts a node.
+    pub fn try_start(config: Config) -> Result<TestNode, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .enable_all()
             .build()
             .expect("threads");
         match runtime.block_on(Node::start(config)) {
-            Ok(node) => Ok(Citizen {
+            Ok(node) => Ok(TestNode {
                 addresses: node.addresses(),
                 id: node.id(),
                 node: Some(node),
@@ -93,20 +86,25 @@ impl Citizen {
         }
     }
 
-    pub fn start(config: Config) -> Citizen {
-        let mut started = Citizen::try_start(config.clone());
+    /// Starts a node, also on the folder of one that was killed here a moment ago.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(config: Config) -> TestNode {
+        let mut started = TestNode::try_start(config.clone());
         let begun = Instant::now();
         // Threads of a node that was killed here may hold its folder a little longer.
         while let Err(error) = &started
             && format!("{error:?}").contains("Locked")
-            && begun.elapsed() < PATIENCE
+            && begun.elapsed() < DEADLINE
         {
             std::thread::sleep(Duration::from_millis(50));
-            started = Citizen::try_start(config.clone());
+            started = TestNode::try_start(config.clone());
         }
         started.expect("the node starts")
     }
 
+    /// True once it was killed or has left.
     pub fn is_dead(&self) -> bool {
         self.node.is_none()
     }
@@ -115,19 +113,22 @@ impl Citizen {
         self.node.as_ref().expect("the node runs")
     }
 
-    pub fn client(&self) -> Client {
-        Client::connect(self.addresses.resp)
+    /// A connection to its RESP port.
+    pub fn client(&self) -> RespClient {
+        RespClient::connect(self.addresses.resp)
     }
 
+    /// Its copy of the cluster map.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.node().map().borrow().clone()
     }
 
+    /// Its status.
     pub fn status(&self) -> StatusReport {
         self.node().status()
     }
 
-    /// A number of its metrics' page.
+    /// A metric.
     pub fn metric(&self, name: &str) -> u64 {
         use std::io::{Read, Write};
         let mut door = std::net::TcpStream::connect(self.addresses.admin).expect("it opens");
@@ -140,6 +141,7 @@ impl Citizen {
         value.unwrap_or_else(|| panic!("there is no {name}"))
     }
 
+    /// The number of its data buckets.
     pub fn data_buckets(&self) -> usize {
         self.node().data_buckets()
     }
@@ -147,7 +149,7 @@ impl Citizen {
     /// The node of the data bucket of a key of the pool `cache`, once there is one.
     pub fn owner(&self, key: &str) -> NodeId {
         let mut owner = None;
-        eventually("the key's bucket is open", || {
+        wait_until("the key's bucket is open", || {
             owner = self.owner_now(key);
             owner.is_some()
         });
@@ -162,7 +164,7 @@ impl Citizen {
         Some(data.id.node)
     }
 
-    /// Ends it as SIGKILL would: no goodbye, sockets closed.
+    /// Ends it as SIGKILL does: sockets close, and it does not leave.
     pub fn kill(&mut self) {
         self.node = None;
         if let Some(runtime) = self.runtime.take() {
@@ -170,7 +172,7 @@ impl Citizen {
         }
     }
 
-    /// Lets it stand still, as SIGSTOP would: no thread of it does anything for so long.
+    /// Stops all its threads for so long, as SIGSTOP does.
     pub fn pause(&self, time: Duration) {
         for _ in 0..THREADS {
             self.runtime()
@@ -178,7 +180,7 @@ impl Citizen {
         }
     }
 
-    /// Why its life is over, if it is within so long.
+    /// The reason that its life is over, waited for so long.
     pub fn over(&self, patience: Duration) -> Option<String> {
         let over = async { tokio::time::timeout(patience, self.node().over()).await };
         let why = self.runtime().block_on(over);
@@ -193,7 +195,7 @@ impl Citizen {
         runtime.shutdown_timeout(Duration::from_millis(500));
     }
 
-    /// One request of a person's tool.
+    /// Sends one request as a tool does.
     pub fn ask(&self, request: &Message) -> Message {
         let deadline = Instant::now() + Duration::from_secs(8);
         self.runtime().block_on(async {
@@ -210,7 +212,7 @@ impl Citizen {
         })
     }
 
-    /// A change as a person's tool makes it; the refusal if it is refused.
+    /// Proposes a change as a tool does; the reason if it is rejected.
     pub fn propose(&self, change: &Change) -> Result<(), String> {
         let change = postcard::to_allocvec(change).expect("it encodes").into();
         let proposal = Message::Propose(Propose {
@@ -224,44 +226,47 @@ impl Citizen {
         }
     }
 
+    /// Its runtime.
     pub fn runtime(&self) -> &Runtime {
         self.runtime.as_ref().expect("the node runs")
     }
 }
 
-impl Drop for Citizen {
+impl Drop for TestNode {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// A cluster whose nodes have folders.
-pub struct Town {
-    pub citizens: Vec<Citizen>,
+pub struct TestCluster {
+    /// The nodes, the founder first.
+    pub nodes: Vec<TestNode>,
+    /// Their folders, in the same order.
     pub folders: Vec<TempDir>,
 }
 
-impl Town {
-    /// The first founds, all others join it at once (row D6).
-    pub fn found(nodes: usize) -> Town {
-        Town::found_as(nodes, |_, _| {})
+impl TestCluster {
+    /// Starts a cluster: the first node founds it, all others join at once (row D6).
+    pub fn start(nodes: usize) -> TestCluster {
+        TestCluster::start_with(nodes, |_, _| {})
     }
 
-    /// The same, with configurations of their own.
-    pub fn found_as(nodes: usize, change: impl Fn(usize, &mut Config) + Sync) -> Town {
+    /// The same with changed configurations.
+    pub fn start_with(nodes: usize, change: impl Fn(usize, &mut Config) + Sync) -> TestCluster {
         let folders: Vec<TempDir> = (0..nodes)
             .map(|_| tempfile::tempdir().expect("a folder"))
             .collect();
-        let config_of = |at: usize, join: &[&Citizen]| {
+        let config_of = |at: usize, join: &[&TestNode]| {
             let mut config = config(Some(&folders[at]), join);
             change(at, &mut config);
             config
         };
-        let founder = Citizen::start(config_of(0, &[]));
-        let joined: Vec<Citizen> = std::thread::scope(|scope| {
+        let founder = TestNode::start(config_of(0, &[]));
+        let joined: Vec<TestNode> = std::thread::scope(|scope| {
             let starts = (1..nodes).map(|at| {
                 let config = config_of(at, &[&founder]);
-                scope.spawn(move || Citizen::start(config))
+                scope.spawn(move || TestNode::start(config))
             });
             let starts: Vec<_> = starts.collect();
             starts
@@ -269,17 +274,17 @@ impl Town {
                 .map(|s| s.join().expect("it starts"))
                 .collect()
         });
-        let mut citizens = vec![founder];
-        citizens.extend(joined);
-        let town = Town { citizens, folders };
-        town.settle();
-        town
+        let mut nodes = vec![founder];
+        nodes.extend(joined);
+        let cluster = TestCluster { nodes, folders };
+        cluster.settle();
+        cluster
     }
 
-    /// Until everything is as it was asked to be, in everybody's eyes, and all have buckets.
+    /// Waits until every node reports the cluster healthy and all have buckets.
     pub fn settle(&self) -> Duration {
-        eventually("the cluster is healthy", || {
-            let running: Vec<_> = self.citizens.iter().filter(|c| !c.is_dead()).collect();
+        wait_until("the cluster is healthy", || {
+            let running: Vec<_> = self.nodes.iter().filter(|c| !c.is_dead()).collect();
             running.iter().all(|c| {
                 let status = c.status();
                 let up = status.nodes.iter().filter(|n| n.up).count();
@@ -291,15 +296,15 @@ impl Town {
     }
 
     fn is_draining(&self, id: NodeId) -> bool {
-        let living = self.citizens.iter().find(|c| !c.is_dead());
+        let living = self.nodes.iter().find(|c| !c.is_dead());
         living.is_some_and(|c| c.map().nodes.get(&id).is_some_and(|n| n.draining))
     }
 
-    /// Until what a dead node held is held by others. The dead node itself stays missed for a while.
+    /// Waits until the buckets of a dead node have all their copies on others. The node stays listed for a while.
     pub fn settle_again(&self) {
-        eventually("all buckets have their copies again", || {
-            let living = self.citizens.iter().find(|c| !c.is_dead());
-            let map = living.expect("somebody lives").map();
+        wait_until("all buckets have their copies again", || {
+            let living = self.nodes.iter().find(|c| !c.is_dead());
+            let map = living.expect("a node lives").map();
             let whole = |g: &staves_model::Group| {
                 let up = |x: &staves_model::Member| x.complete && map.runs(x.id);
                 g.open && g.members.iter().flatten().filter(|x| up(x)).count() == 3
@@ -311,36 +316,37 @@ impl Town {
     /// The node that leads the directory.
     pub fn leader(&self) -> usize {
         let mut leader = None;
-        eventually("somebody leads the directory", || {
-            let living = self.citizens.iter().filter(|c| !c.is_dead());
+        wait_until("the directory has a leader", || {
+            let living = self.nodes.iter().filter(|c| !c.is_dead());
             leader = living.filter_map(|c| c.status().directory.leader).next();
-            let at = leader.and_then(|l| self.citizens.iter().position(|c| c.id.0 == l));
-            at.is_some_and(|at| !self.citizens[at].is_dead())
+            let at = leader.and_then(|l| self.nodes.iter().position(|c| c.id.0 == l));
+            at.is_some_and(|at| !self.nodes[at].is_dead())
         });
         self.position(NodeId(leader.expect("just seen")))
     }
 
-    /// A client of the native protocol that knows all nodes, and runs with the first.
+    /// A native client with the addresses of all nodes, on the runtime of the first.
     pub fn native_client(&self) -> staves_client::Client {
-        let addresses = self.citizens.iter().map(|c| c.addresses.native.to_string());
+        let addresses = self.nodes.iter().map(|c| c.addresses.native.to_string());
         let addresses: Vec<String> = addresses.collect();
         let options = ClientOptions {
             deadline: Duration::from_secs(20),
             ..ClientOptions::default()
         };
         let connecting = staves_client::Client::connect(&addresses, options);
-        let runtime = self.citizens[0].runtime();
+        let runtime = self.nodes[0].runtime();
         runtime.block_on(connecting).expect("a client")
     }
 
-    /// The RESP doors of those that live.
+    /// The RESP addresses of the living nodes.
     pub fn doors(&self) -> Vec<std::net::SocketAddr> {
-        let living = self.citizens.iter().filter(|c| !c.is_dead());
+        let living = self.nodes.iter().filter(|c| !c.is_dead());
         living.map(|c| c.addresses.resp).collect()
     }
 
+    /// The index of a node.
     pub fn position(&self, id: NodeId) -> usize {
-        let at = self.citizens.iter().position(|c| c.id == id);
-        at.expect("a node of the town")
+        let at = self.nodes.iter().position(|c| c.id == id);
+        at.expect("a node of the cluster")
     }
 }
