@@ -17,7 +17,7 @@ pub struct Args {
     /// Plants a bug in every node (a name of staves_model::mutant); needs a build with 'mutants'.
     #[arg(long, global = true)]
     pub mutant: Option<String>,
-    /// Where the folders of runs go.
+    /// The parent of the folders of runs.
     #[arg(long, global = true, default_value_os_t = std::env::temp_dir())]
     pub folder: PathBuf,
     /// Leave the folders of runs behind that found nothing, too.
@@ -26,12 +26,12 @@ pub struct Args {
     /// The summary as JSON on stdout.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The command.
 #[derive(Subcommand)]
 pub enum Command {
     /// Every scenario that comes with the program, once.
@@ -40,7 +40,7 @@ pub enum Command {
     Rest,
     /// All scenarios and random ones, in turn, for so long.
     Long {
-        /// How long.
+        /// The minutes.
         #[arg(long, default_value_t = 60)]
         minutes: u64,
     },
@@ -52,7 +52,7 @@ pub enum Command {
     },
     /// From kill -9 to resumed writes, so many times.
     Kills {
-        /// How many.
+        /// The number of kills.
         #[arg(long, default_value_t = 50)]
         count: u32,
     },

@@ -1,4 +1,4 @@
-//! What a run's history proves.
+//! The verdict on a run's history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,17 +10,17 @@ use staves_history::record::{self, Asked, Checked};
 /// Most steps of the search for each key.
 const STEPS_MAX: usize = 500_000;
 
-/// Most keys that are told one by one.
+/// Most keys that are reported one by one.
 const BAD_SHOWN: usize = 10;
 
 /// The longest time in which no client had an answer about a contended key.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Stall {
-    /// Which key.
+    /// The key.
     pub key: String,
-    /// When it began, in nanoseconds of the run.
+    /// The beginning, in nanoseconds of the run.
     pub from: u64,
-    /// How long it was.
+    /// The length.
     pub length: Duration,
 }
 
@@ -49,8 +49,8 @@ pub fn worst_stall(records: &[Record], from: u64, to: u64) -> Stall {
     worst
 }
 
-/// Where more was lost than the scheme bears, each key may have become empty, once for each such loss:
-/// that is a deletion that nobody asked for and nobody knows the outcome of. A loss is the time from before
+/// Allows each key to have become empty once for each time that more was lost than the scheme bears:
+/// a loss is a deletion without a request, of unknown outcome. A loss is the time from before
 /// the first node is killed until the last is dead: what was written in between is lost as well.
 pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Record> {
     let mut first: BTreeMap<String, u64> = BTreeMap::new();
@@ -73,7 +73,7 @@ pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Recor
     records
 }
 
-/// Whether one order explains each key, in words.
+/// Searches one order that explains each key; the violations in words.
 pub fn histories(records: &[Record]) -> (Checked, Vec<String>) {
     let checked = record::check(records, STEPS_MAX);
     let mut violations: Vec<String> = checked

@@ -1,7 +1,7 @@
 //! The network: one namespace for each node, and one, the hub, for clients and the bridge.
 //!
 //! Everything lives inside namespaces whose names begin with `stv<pid>x<number>-`, so that labs never
-//! meet each other or the machine's own network, and so that what a killed run left can be told by its
+//! meet each other or the machine's own network, and so that what a killed run left is identified by its
 //! process, which is gone.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where clients are, as a place beside those of nodes.
+/// The clients' place, beside those of nodes.
 pub const HUB: usize = usize::MAX;
 /// Most nodes of a lab.
 pub const NODES_MAX: usize = 16;
@@ -48,7 +48,7 @@ pub(crate) fn tool(program: &str, args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Why labs cannot be built here; `None` if they can.
+/// The reason that labs cannot be built here; `None` if they can.
 pub fn impossible() -> Option<String> {
     for (program, args, package) in TOOLS {
         if tool(program, args).is_err() {
@@ -144,7 +144,7 @@ impl Lab {
             .context("cannot enter the lab's namespace")
     }
 
-    /// What is cut: pairs of sender and receiver.
+    /// The cuts: pairs of sender and receiver.
     pub fn cuts(&self) -> &BTreeSet<(usize, usize)> {
         &self.cuts
     }

@@ -19,12 +19,12 @@ use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 use staves_resp::client::{Reply, Resp};
 
-/// How long a client waits for an answer. Nodes answer after 5 s at the latest.
+/// The time that a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
 const CONNECT: Duration = Duration::from_millis(1000);
 /// Operations before a client goes to another node.
 const STAY: u32 = 40;
-/// How long a reader waits, who is there to be told what is out of date: it soon asks for the next key.
+/// The time that a reader waits, whose answer would be out of date: it soon asks for the next key.
 const IMPATIENCE: Duration = Duration::from_millis(250);
 /// Rest between two operations.
 const REST: Duration = Duration::from_millis(4);
@@ -33,7 +33,7 @@ const CLIENTS_OF_MEMORY: u32 = 3;
 /// Rest after trouble.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// What all clients and the run share.
+/// The state that all clients and the run share.
 pub struct Shared {
     begun: Instant,
     doors: Mutex<Vec<SocketAddr>>,
@@ -109,7 +109,7 @@ impl Shared {
         lock(&self.records).clone()
     }
 
-    /// What clients complain of: nodes that kept them waiting and had no excuse.
+    /// The clients' complaints: nodes that kept them waiting and had no excuse.
     pub fn hangs(&self) -> Vec<String> {
         lock(&self.hangs).clone()
     }
@@ -159,7 +159,7 @@ impl Shared {
 /// The contended keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keys {
-    /// How many.
+    /// The number of keys.
     pub count: usize,
     /// All are counted and none is ever taken away: whatever is done twice shows for good. Otherwise of
     /// every two, one is a text and one is counted.
@@ -179,7 +179,7 @@ impl Keys {
         }
     }
 
-    /// What to ask of one. The first counted one is never taken away.
+    /// Chooses the request for a key. The first counted one is never taken away.
     fn choose(self, rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
         let dice = rng.random_range(0..100);
         let (counted, forever) = (at % 2 == 1, at == 1);
@@ -418,7 +418,7 @@ fn answered(reply: Reply) -> Answered {
     }
 }
 
-/// Whether an error says that the command was certainly not done.
+/// True if an error certainly means that the command was not done.
 fn nothing_done(error: &str) -> bool {
     ["TRYAGAIN", "OOM", "CLUSTERDOWN", "MOVED", "LOADING"]
         .iter()

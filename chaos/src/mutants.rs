@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::catalogue;
-use crate::run::{Told, run};
+use crate::run::{RunSettings, run};
 
 /// Most runs that a bug may hide in.
 pub const RUNS_MAX: u32 = 3;
@@ -60,33 +60,33 @@ pub const HUNTS: [Hunt; 8] = [
     hunt_for("RequestTableNotRebuilt", "moved-while-deaf", WRONG_ANSWERS),
 ];
 
-/// How a hunt ended.
+/// The result of a hunt.
 #[derive(Clone, Debug, Default)]
 pub struct Hunted {
     /// After how many runs.
     pub runs: u32,
-    /// What showed the bug; `None` if nothing did.
+    /// The violation that showed the bug; `None` if nothing did.
     pub found: Option<String>,
-    /// What else the last run complained of.
+    /// The other complaints of the last run.
     pub others: Vec<String>,
 }
 
 /// Runs the scenario with the bug planted until it is found.
-pub fn hunt(told: &Told, hunt: &Hunt) -> anyhow::Result<Hunted> {
+pub fn hunt(settings: &RunSettings, hunt: &Hunt) -> anyhow::Result<Hunted> {
     let Some(scenario) = catalogue::named(hunt.scenario)? else {
         anyhow::bail!("there is no scenario '{}'", hunt.scenario);
     };
     let mut hunted = Hunted::default();
     while hunted.runs < RUNS_MAX && hunted.found.is_none() {
         hunted.runs += 1;
-        let told = Told {
-            seed: told.seed + u64::from(hunted.runs),
+        let settings = RunSettings {
+            seed: settings.seed + u64::from(hunted.runs),
             mutant: Some(hunt.mutant.to_owned()),
             wanted: Some(hunt.shows),
-            ..told.clone()
+            ..settings.clone()
         };
-        let verdict = run(&scenario, &told, |_: &Path| Vec::new())?;
-        if let Some(folder) = verdict.folder.filter(|_| !told.keep) {
+        let verdict = run(&scenario, &settings, |_: &Path| Vec::new())?;
+        if let Some(folder) = verdict.folder.filter(|_| !settings.keep) {
             // It was meant to fail: nobody will look.
             std::fs::remove_dir_all(folder)?;
         }

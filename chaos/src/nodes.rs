@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::lab::{Lab, tool};
 use crate::load::files::block;
 
-/// How the folders of runs begin; the process's id follows.
+/// The beginning of the names of runs' folders; the process's id follows.
 pub(crate) const FOLDER: &str = "staves-chaos-";
 /// Memory of each node.
 const MEMORY: &str = "192MiB";
@@ -27,12 +27,12 @@ const MEMORY: &str = "192MiB";
 const DISK: &str = "size=12m";
 /// Bits that are flipped at a time, each in another block.
 const FLIPS: usize = 200;
-/// How the memory is called that a node keeps blocks of files in.
+/// The name of the memory that a node keeps blocks of files in.
 const BLOCKS: &str = "memfd:staves-blocks";
-/// How long a request to a door for status may take.
+/// The bound on a request to a door for status.
 const STATUS: Duration = Duration::from_millis(800);
 
-/// What the nodes are started with.
+/// The setup of the nodes.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The `staves` program.
@@ -70,7 +70,7 @@ impl Nodes {
         }
     }
 
-    /// How many there are, running or not.
+    /// The number of nodes, running or not.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
@@ -82,14 +82,14 @@ impl Nodes {
             .collect()
     }
 
-    /// Whether it runs and is not paused.
+    /// True if it runs and is not paused.
     pub fn is_running(&self, at: usize) -> bool {
         self.nodes
             .get(at)
             .is_some_and(|n| n.child.is_some() && !n.paused)
     }
 
-    /// How long ago its process was started.
+    /// The age of its process.
     pub fn age(&self, at: usize) -> Duration {
         self.nodes[at].started.elapsed()
     }
@@ -255,7 +255,7 @@ impl Nodes {
         bail!("n{} did not end within {patience:?} of SIGTERM", at + 1)
     }
 
-    /// Nodes that ended though nobody killed them. Each is told once.
+    /// Nodes that ended though nobody killed them. Each is reported once.
     pub fn ended_by_themselves(&mut self) -> Vec<(usize, String)> {
         let mut ended = Vec::new();
         for at in 0..self.nodes.len() {
@@ -269,7 +269,7 @@ impl Nodes {
         ended
     }
 
-    /// What nodes' threads died of since this was asked last, whether or not the process outlived it.
+    /// The panics of nodes' threads since the last call, whether or not the process outlived them.
     pub fn panics(&mut self) -> anyhow::Result<Vec<(usize, String)>> {
         let mut all = Vec::new();
         for at in 0..self.nodes.len() {
@@ -361,7 +361,7 @@ fn panics_in(text: &str) -> (u64, Vec<String>) {
     (read, panics)
 }
 
-/// What a node's HTTP door says of the cluster.
+/// The status of the cluster by a node's HTTP door.
 pub fn status(address: &str) -> anyhow::Result<Value> {
     let to: SocketAddr = format!("{address}:1680").parse().context("an address")?;
     let mut stream = TcpStream::connect_timeout(&to, STATUS)?;

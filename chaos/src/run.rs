@@ -23,18 +23,18 @@ use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
 use crate::watch::Watch;
 
-/// How long the cluster may take to be whole again.
+/// The bound on the cluster's recovery.
 const HEALING: Duration = Duration::from_secs(90);
 /// The same, where a planted bug may be what it takes so long for.
 const HEALING_HUNTED: Duration = Duration::from_secs(20);
-/// How long a node may take to end when it is asked to.
+/// The bound on a node's orderly stop.
 const STOPPING: Duration = Duration::from_secs(25);
 /// The process number of the reader at the end.
 const READER: u32 = 1_000_000;
 
-/// What a run is told besides its scenario.
+/// The options of a run besides its scenario.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct RunSettings {
     /// The `staves` program.
     pub program: PathBuf,
     /// For what is random.
@@ -43,18 +43,18 @@ pub struct Told {
     pub mutant: Option<String>,
     /// Words of the violation that is hunted for, any of these: once it is seen, the run need not go on.
     pub wanted: Option<&'static [&'static str]>,
-    /// Where the folders of runs go.
+    /// The parent of the folders of runs.
     pub folder: PathBuf,
     /// Leave the folder behind in any case.
     pub keep: bool,
 }
 
-/// What a run came to.
+/// The verdict on a run.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// The scenario's name.
     pub name: String,
-    /// What is wrong; nothing if all is well.
+    /// The violations; nothing if all is well.
     pub violations: Vec<String>,
     /// Operations in the history.
     pub operations: usize,
@@ -66,11 +66,11 @@ pub struct Verdict {
     pub stall: Stall,
     /// Faults by kind.
     pub faults: Vec<&'static str>,
-    /// When nodes were killed, in nanoseconds of the run.
+    /// The times at which nodes were killed, in nanoseconds of the run.
     pub kills: Vec<u64>,
-    /// What happened, with times.
+    /// The events, with times.
     pub story: String,
-    /// Where logs and history are, if they were left behind.
+    /// The folder of logs and history, if they were left behind.
     pub folder: Option<PathBuf>,
     /// The history, as JSON lines, while the folder is there.
     pub history: PathBuf,
@@ -78,7 +78,7 @@ pub struct Verdict {
 
 struct Runner<'a> {
     scenario: &'a Scenario,
-    told: &'a Told,
+    settings: &'a RunSettings,
     /// Before the lab: what is mounted goes first.
     files: Option<Files>,
     lab: Lab,
@@ -86,7 +86,7 @@ struct Runner<'a> {
     shared: Arc<Shared>,
     watch: Watch,
     rng: SmallRng,
-    /// Whom the last step was about.
+    /// The nodes of the last step.
     last: Vec<usize>,
     /// Nodes that are not meant to run.
     down: BTreeSet<usize>,
@@ -100,16 +100,16 @@ struct Runner<'a> {
 /// before the folder goes.
 pub fn run(
     scenario: &Scenario,
-    told: &Told,
+    settings: &RunSettings,
     second: impl FnOnce(&Path) -> Vec<String>,
 ) -> anyhow::Result<Verdict> {
     let folder = tempfile::Builder::new()
         .prefix(&format!("{FOLDER}{}-", std::process::id()))
-        .tempdir_in(&told.folder)
+        .tempdir_in(&settings.folder)
         .context("cannot make a folder for the run")?;
     // A thread of its own: it moves into the lab's namespace, and never back.
     let result = std::thread::scope(|scope| {
-        let run = scope.spawn(|| in_lab(scenario, told, folder.path()));
+        let run = scope.spawn(|| in_lab(scenario, settings, folder.path()));
         run.join()
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the run panicked")))
     });
@@ -121,7 +121,7 @@ pub fn run(
         }
     };
     verdict.violations.extend(second(&verdict.history));
-    if told.keep || !verdict.violations.is_empty() {
+    if settings.keep || !verdict.violations.is_empty() {
         let mut text = verdict.story.clone();
         for violation in &verdict.violations {
             let _ = writeln!(text, "VIOLATION: {violation}");
@@ -133,24 +133,24 @@ pub fn run(
     Ok(verdict)
 }
 
-fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Verdict> {
+fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow::Result<Verdict> {
     let lab = Lab::new(scenario.nodes)?;
     lab.enter()?;
     let setup = Setup {
-        program: told.program.clone(),
-        mutant: told.mutant.clone(),
+        program: settings.program.clone(),
+        mutant: settings.mutant.clone(),
         scheme: scenario.scheme.clone(),
         clocks_apart: scenario.clocks_apart,
     };
     let mut runner = Runner {
         scenario,
-        told,
+        settings,
         nodes: Nodes::new(setup, folder),
         files: None,
         lab,
         shared: Shared::new(),
         watch: Watch::start(),
-        rng: SmallRng::seed_from_u64(told.seed),
+        rng: SmallRng::seed_from_u64(settings.seed),
         last: Vec::new(),
         down: BTreeSet::new(),
         full: BTreeSet::new(),
@@ -166,10 +166,10 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
     runner.begin()?;
     let from = runner.shared.now();
     let clients = match &runner.files {
-        Some(files) => files.start(&runner.shared, told.seed),
+        Some(files) => files.start(&runner.shared, settings.seed),
         None => load::start(
             &runner.shared,
-            told.seed,
+            settings.seed,
             scenario.clients,
             scenario.keys,
             scenario.memory.is_some(),
@@ -187,9 +187,9 @@ impl Runner<'_> {
         let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
     }
 
-    /// Whether a violation that is hunted for has been seen.
+    /// True if a violation that is hunted for has been seen.
     fn is_found(&self) -> bool {
-        self.told.wanted.is_some_and(|words| {
+        self.settings.wanted.is_some_and(|words| {
             let seen = self.watch.violations();
             let mut all = self.verdict.violations.iter().chain(&seen);
             all.any(|violation| words.iter().any(|word| violation.contains(word)))
@@ -208,12 +208,12 @@ impl Runner<'_> {
             self.nodes.start(&self.lab, at, at == 0)?;
             if at == 0 {
                 self.wait(|s| s["nodes"][0]["up"] == true, "the first node is up")?;
-                if let Some(mutant) = &self.told.mutant {
+                if let Some(mutant) = &self.settings.mutant {
                     let log = std::fs::read_to_string(self.nodes.log(0)).unwrap_or_default();
                     if !log.contains("a bug is planted") {
                         bail!(
                             "{mutant} was not planted: {} was built without the feature 'mutants'",
-                            self.told.program.display()
+                            self.settings.program.display()
                         );
                     }
                 }
@@ -250,7 +250,7 @@ impl Runner<'_> {
         self.healthy_within(HEALING).map_err(anyhow::Error::msg)?;
         if let Some(files) = &mut self.files {
             let doors = self.shared.native_doors();
-            pools += match files.mount(&self.told.program, &self.lab, &doors)? {
+            pools += match files.mount(&self.settings.program, &self.lab, &doors)? {
                 true => ", files, mounted",
                 false => ", files, not mounted: /dev/fuse cannot be opened",
             };
@@ -295,9 +295,9 @@ impl Runner<'_> {
         self.healthy_within(self.healing())
     }
 
-    /// How long all may take to be well again.
+    /// The bound on recovery in this run.
     fn healing(&self) -> Duration {
-        match self.told.wanted {
+        match self.settings.wanted {
             Some(_) => HEALING_HUNTED,
             None => HEALING,
         }
@@ -322,7 +322,7 @@ impl Runner<'_> {
             }
             let doors = doors(&self.nodes, &self.lab);
             let args = ["--cluster", &doors, "status", "-o", "json"];
-            let out = std::process::Command::new(&self.told.program)
+            let out = std::process::Command::new(&self.settings.program)
                 .args(args)
                 .output();
             let out = out.map_err(|error| format!("cannot run staves status: {error}"))?;
@@ -351,7 +351,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whether the report has this node's word from its present process.
+    /// True if the report has this node's status from its present process.
     fn is_current(&self, at: usize, said: &serde_json::Value) -> bool {
         let native = format!("{}:1600", self.lab.address(at));
         let nodes = said["nodes"].as_array();
@@ -415,7 +415,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whom a step is about.
+    /// The nodes of a step.
     fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
         let running: Vec<usize> = self.nodes.running();
         let nodes = match who {
@@ -440,7 +440,7 @@ impl Runner<'_> {
         Ok(nodes)
     }
 
-    /// Who leads the directory, as soon as it can be told.
+    /// The directory's leader, as soon as it is known.
     fn leader(&self) -> anyhow::Result<usize> {
         let until = Instant::now() + HEALING;
         while Instant::now() < until {
@@ -652,7 +652,7 @@ impl Runner<'_> {
             .collect();
         let doors = doors.join(",");
         let all = [&["--cluster", &doors, "--deadline", "30s"], args].concat();
-        crate::lab::tool(&self.told.program.display().to_string(), &all)
+        crate::lab::tool(&self.settings.program.display().to_string(), &all)
     }
 
     fn undo(&mut self, step: &Step) -> anyhow::Result<()> {
@@ -720,7 +720,7 @@ impl Runner<'_> {
     fn read_all(&mut self) {
         let records = self.shared.records();
         let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
-        let mut reader = Client::reader(&self.shared, READER, self.told.seed);
+        let mut reader = Client::reader(&self.shared, READER, self.settings.seed);
         let doors = self.shared.native_doors();
         let region = self.scenario.memory.is_some();
         let region = region.then(|| memory::Handle::open(&self.shared, READER + 1, &doors));
@@ -809,7 +809,7 @@ impl Runner<'_> {
     }
 }
 
-/// Whether every bucket has its members and the directory its voters. `status --check` misses every node
+/// True if every bucket has its members and the directory its voters. `status --check` misses every node
 /// that is not up; here some stay away on purpose.
 fn is_whole(said: &serde_json::Value) -> bool {
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();

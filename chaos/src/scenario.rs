@@ -22,16 +22,16 @@ use std::time::Duration;
 use crate::lab::NODES_MAX;
 use crate::load::Keys;
 
-/// Who a step is about.
+/// The nodes of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Who {
     /// These, counted from 0.
     Nodes(Vec<usize>),
     /// So many of those that run, by the seed.
     Random(usize),
-    /// Whoever leads the directory then.
+    /// The current leader of the directory.
     Leader,
-    /// Whoever the last step was about.
+    /// The nodes of the last step.
     Last,
     /// All.
     Every,
@@ -39,7 +39,7 @@ pub enum Who {
     Clients,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the file's own words
 pub enum Action {
@@ -99,9 +99,9 @@ impl Action {
 pub struct Step {
     /// As it was written.
     pub text: String,
-    /// What is waited before it.
+    /// The pause before it.
     pub after: Duration,
-    /// What it does.
+    /// The action.
     pub action: Action,
     /// After what time it is undone.
     pub lasting: Option<Duration>,
@@ -112,11 +112,11 @@ pub struct Step {
 pub struct Scenario {
     /// Its file's name, or its seed's.
     pub name: String,
-    /// How many nodes it begins with.
+    /// The number of nodes at the beginning.
     pub nodes: usize,
     /// The pool's scheme.
     pub scheme: String,
-    /// How many clients work on contended keys; three more than nodes if the file does not say.
+    /// The clients on contended keys; three more than nodes if the file has no number.
     pub clients: usize,
     /// Such keys.
     pub keys: Keys,
@@ -128,13 +128,13 @@ pub struct Scenario {
     pub clocks_apart: bool,
     /// More is lost than the scheme bears.
     pub losses: bool,
-    /// How long no key may go without an answer.
+    /// The longest time that a key may go without an answer.
     pub stall_max: Duration,
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// Why a file is no scenario.
+/// The reason that a file is no scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
     line: usize,

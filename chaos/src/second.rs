@@ -39,12 +39,12 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(to)
 }
 
-/// Whether there is one to be had.
+/// True if there is one.
 pub fn is_there() -> bool {
     program().is_some()
 }
 
-/// What it says of each key that is not fine: "bad" or "unknown".
+/// The second checker's judgement of each key that is not fine: "bad" or "unknown".
 pub fn judge(history: &Path) -> anyhow::Result<Option<Vec<(String, String)>>> {
     let Some(program) = program() else {
         return Ok(None);
@@ -66,7 +66,7 @@ pub fn judge(history: &Path) -> anyhow::Result<Option<Vec<(String, String)>>> {
     Ok(Some(text.lines().filter_map(pair).collect()))
 }
 
-/// Where it is of another mind than our own checker. What either left undecided is no disagreement.
+/// The disagreements with our own checker. An undecided judgement of either is none.
 pub fn opinion(history: &Path, ours: &Checked) -> anyhow::Result<Vec<String>> {
     let Some(theirs) = judge(history)? else {
         return Ok(Vec::new());

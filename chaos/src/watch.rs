@@ -1,4 +1,4 @@
-//! What the nodes say of the directory while things break: terms and revisions never go back, and a
+//! The nodes' views of the directory while things break: terms and revisions never go back, and a
 //! term has one leader.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::nodes::status;
 
 const REST: Duration = Duration::from_millis(100);
 
-/// What was seen so far.
+/// The views so far.
 #[derive(Default, Debug)]
 pub struct Seen {
-    /// By node: the highest term and revision that it told.
+    /// By node: the highest term and revision that it reported.
     highest: BTreeMap<usize, (u64, u64)>,
     /// By term: who led it.
     leaders: BTreeMap<u64, u64>,
@@ -114,7 +114,7 @@ impl Watch {
             .forget(at);
     }
 
-    /// What was wrong so far.
+    /// The violations so far.
     pub fn violations(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.violations.clone()

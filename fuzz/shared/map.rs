@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use staves_model::capacity::{Capacity, Own};
+use staves_model::testing::new_node;
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, HASH_SLOTS, HashSlot, Holdings, Incarnation,
     Keeper, KeeperConfig, Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, PoolId,
@@ -74,16 +75,7 @@ pub fn beginnings() -> Vec<Change> {
         cluster: ClusterId(7),
     }];
     for n in 1..=3 {
-        all.push(Change::NodeUp {
-            id: None,
-            name: format!("n{n}"),
-            zone: None,
-            native: format!("10.0.0.{n}:1600"),
-            resp: format!("10.0.0.{n}:6379"),
-            admin: format!("10.0.0.{n}:1680"),
-            memory_bytes: 1 << 30,
-            durable: true,
-        });
+        all.push(new_node(&format!("n{n}"), 1 << 30));
     }
     let memory = PoolKind::Memory {
         regions: Vec::new(),

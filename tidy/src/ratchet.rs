@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::rust::{functions, panicking_calls};
-use crate::words::{excess, overused_names, question_openings};
+use crate::words::{excess, overused_names, question_openings, shared_names};
 use crate::{File, Tree};
 
 /// A function that does not fit a screen.
@@ -43,6 +43,13 @@ pub fn count(tree: &Tree) -> Counts {
         places: names.into_values().flatten().collect(),
     };
     counts.insert("overused-type-names".to_owned(), overused);
+    let shared = shared_names(tree).into_values();
+    let shared: Vec<_> = shared.map(|places| places.join(", ")).collect();
+    let shared = Count {
+        number: shared.len(),
+        places: shared,
+    };
+    counts.insert("type-names-shared-in-a-crate".to_owned(), shared);
     for file in tree.ending(".rs") {
         count_lengths(&mut counts, file);
         for (index, text) in question_openings(file) {

@@ -3,10 +3,11 @@
 
 use crate::{File, Finding, Tree};
 
-/// Whether all of a file is test code.
+/// True if all of a file is test code.
 pub fn is_test_file(path: &str) -> bool {
     path.contains("/tests/")
         || path.starts_with("crates/testkit/")
+        || path.starts_with("crates/conformance/")
         || path.contains("/examples/")
         || path.contains("/benches/")
         || path.starts_with("fuzz/")
@@ -145,8 +146,8 @@ pub fn panicking_calls(file: &File) -> usize {
         .sum()
 }
 
-/// Where the compiler lets `unsafe` be: memory that is handed out, and instructions that not every
-/// machine has.
+/// The places where the compiler lets `unsafe` be: memory that is handed out, and instructions that not
+/// every machine has.
 const UNSAFE_HOMES: [&str; 2] = ["crates/store/", "crates/erasure/src/kernel/"];
 
 /// `unsafe` lives in `crates/store` and in the kernels of `crates/erasure`, and nowhere else.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::ratchet::home;
 use crate::rust::is_test_file;
 use crate::{File, Tree};
 
@@ -82,4 +83,20 @@ pub fn overused_names(tree: &Tree) -> BTreeMap<&str, Vec<String>> {
 /// The definitions that are too many: those of each overused name beyond the allowed.
 pub fn excess(names: &BTreeMap<&str, Vec<String>>) -> usize {
     names.values().map(|p| p.len() - NAME_USES_MAX).sum()
+}
+
+/// The type names that a crate defines more than once, outside of tests: crate and name, with the places.
+pub fn shared_names(tree: &Tree) -> BTreeMap<(String, &str), Vec<String>> {
+    let mut by_name: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
+    for file in tree.ending(".rs").filter(|f| !is_test_file(&f.path)) {
+        for (index, name) in types(file) {
+            let place = format!("{}:{}: {name}", file.path, index + 1);
+            by_name
+                .entry((home(&file.path), name))
+                .or_default()
+                .push(place);
+        }
+    }
+    by_name.retain(|_, places| places.len() > 1);
+    by_name
 }

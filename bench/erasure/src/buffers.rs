@@ -7,7 +7,7 @@ const PAGE: usize = 4096;
 /// Sets of buffers of one length in one piece of memory.
 pub(crate) struct Buffers {
     memory: Vec<u8>,
-    /// Where the first one begins.
+    /// The beginning of the first one.
     from: usize,
     size: usize,
     /// Bytes from one buffer's begin to the next.

@@ -1,4 +1,4 @@
-//! How fast the code is on this machine: row H9, multiplication rate and figure 7.
+//! The speed of the code on this machine: row H9, multiplication rate and figure 7.
 //!
 //! Encoding, deltas and decoding beside a copy and an XOR of the same buffers, by one thread. What is compared is measured in
 //! turns: a round goes through all of it before the next begins, so that what disturbs one disturbs all, and the
@@ -27,15 +27,15 @@ pub use staves::Staves;
 
 /// Sources and outputs of one operation: buffers of one length.
 pub struct Set<'a> {
-    /// What is read.
+    /// The buffers that are read.
     pub sources: Vec<&'a [u8]>,
-    /// What is written.
+    /// The buffers that are written.
     pub outputs: Vec<&'a mut [u8]>,
 }
 
 /// Something that codes, under a name.
 pub trait Library {
-    /// What it is called in the report.
+    /// The name in the report.
     fn name(&self) -> String;
     /// Its code for m+k buffers of so many bytes; none if it has none.
     fn coder(&self, m: usize, k: usize, bytes: usize) -> Option<Box<dyn Coder>>;
@@ -48,16 +48,16 @@ pub trait Coder {
     /// As many data buffers as there are outputs, the first ones, are lost: the sources are the other data,
     /// then as many parity buffers. The outputs become the lost ones.
     fn decode(&mut self, set: &mut Set<'_>);
-    /// Whether it decodes from the sources themselves, not from buffers of its own that stay hot.
+    /// True if it decodes from the sources themselves, not from buffers of its own that stay hot.
     fn decodes_in_place(&self) -> bool {
         true
     }
 }
 
-/// What is to be measured.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How our own code multiplies.
+    /// The kernel of our own code.
     pub kernel: Kernel,
     /// Shapes (m, k).
     pub shapes: Vec<(usize, usize)>,
@@ -67,11 +67,11 @@ pub struct Plan {
     pub cold_bytes: usize,
     /// Rounds, of which the median counts.
     pub rounds: usize,
-    /// How long each operation goes on in each round.
+    /// The time for each operation in each round.
     pub round: Duration,
 }
 
-/// Why it cannot be measured.
+/// The reason that it cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// This machine lacks its instructions.
@@ -93,13 +93,13 @@ pub enum Refused {
     /// A figure out of its bounds.
     #[error("{what} must be {from} to {upto}, not {given}")]
     Bounds {
-        /// Which.
+        /// The parameter.
         what: &'static str,
         /// The least.
         from: usize,
         /// The most.
         upto: usize,
-        /// What was given.
+        /// The given value.
         given: usize,
     },
 }

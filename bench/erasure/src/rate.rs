@@ -76,7 +76,7 @@ fn one(
     }
 }
 
-/// How often something can be done in a second; the median of the rounds.
+/// The rate of an operation in a second; the median of the rounds.
 pub(crate) fn times_a_second(plan: &Plan, mut work: impl FnMut()) -> f64 {
     let rate = |_| {
         let (begun, mut times) = (Instant::now(), 0usize);

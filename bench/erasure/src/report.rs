@@ -1,4 +1,4 @@
-//! What was measured, for programs (serde) and for people ([`std::fmt::Display`]).
+//! The report, for programs (serde) and for people ([`std::fmt::Display`]).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// All that one run measured. Rates are gigabytes (10^9) read a second.
 #[derive(Serialize, Debug)]
 pub struct Report {
-    /// How our own code multiplied.
+    /// The kernel of our own code.
     pub kernel: String,
     /// Bytes that cold buffers took in all.
     pub cold_bytes: usize,
@@ -26,7 +26,7 @@ pub struct Report {
 pub struct Single {
     /// Bytes of a buffer.
     pub bytes: usize,
-    /// Whether no cache held it.
+    /// True if no cache held the buffers.
     pub cold: bool,
     /// A copy.
     pub memcpy: f64,
@@ -39,7 +39,7 @@ pub struct Single {
 /// One library's code of one shape.
 #[derive(Serialize, Debug)]
 pub struct Row {
-    /// Whose.
+    /// The library.
     pub library: String,
     /// Data buckets.
     pub m: usize,
@@ -47,7 +47,7 @@ pub struct Row {
     pub k: usize,
     /// Bytes of a buffer.
     pub bytes: usize,
-    /// Whether no cache held it.
+    /// True if no cache held the buffers.
     pub cold: bool,
     /// All parity of all data.
     pub encode: f64,
@@ -57,7 +57,7 @@ pub struct Row {
     pub decode_k: Option<f64>,
 }
 
-/// How long a matrix takes to be inverted.
+/// The time of inverting a matrix.
 #[derive(Serialize, Debug)]
 pub struct Inversion {
     /// Its rows and columns.

@@ -36,7 +36,7 @@ fn every_size_and_shape_has_a_rate_hot_and_cold() {
     assert_eq!(run(&hot, &[], |_| {}).unwrap().codes.len(), 4);
 }
 
-/// What a library is given to decode is what its encoding left, in the places that the trait says.
+/// A library decodes the output of its own encoding, in the places that the trait states.
 #[test]
 fn what_is_made_again_is_what_was_there() {
     let (m, k, size) = (4, 2, 5000);

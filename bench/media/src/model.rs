@@ -1,4 +1,4 @@
-//! How long a read takes on a medium. Plain arithmetic on a clock that is handed in.
+//! The time of a read on a medium. Plain arithmetic on a clock that is handed in.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 const DISK_SEEK: Duration = Duration::from_millis(8);
 /// Bytes a second.
 const DISK_RATE: u64 = 150_000_000;
-/// What the drive reads on by itself, into memory of its own, before it is asked to.
+/// The bytes that the drive reads ahead by itself, into memory of its own.
 const DISK_BUFFER: u64 = 1 << 20;
 /// An object store: each request, and bytes a second of each.
 const STORE_REQUEST: Duration = Duration::from_millis(5);
@@ -16,7 +16,7 @@ fn transfer(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64)
 }
 
-/// How long an object store takes for a request.
+/// The time of a request to an object store.
 pub fn store(bytes: u64) -> Duration {
     STORE_REQUEST + transfer(bytes, STORE_RATE)
 }
@@ -24,13 +24,13 @@ pub fn store(bytes: u64) -> Duration {
 /// The one head of a disk. Times are since whatever moment the caller chose.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// Where it stands: file and offset.
+    /// The head's place: file and offset.
     at: Option<(u64, u64)>,
-    /// When it is done with what it was told.
+    /// The time at which the queued reads are done.
     free: Duration,
-    /// How long it has worked in all.
+    /// The time that it has worked in all.
     pub busy: Duration,
-    /// How much too late the last reader was woken: time that the model does not have.
+    /// The delay of the last reader's wake-up: time that the model does not have.
     pub late: Duration,
 }
 

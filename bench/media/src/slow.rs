@@ -12,7 +12,7 @@ use staves_mount::{FileError, Files, Listing, Stat, Used};
 
 use crate::model::{Head, store};
 
-/// Which medium.
+/// The medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Model {
     /// A disk with one head: 8 ms for a jump, 150 MB/s. Names and attributes cost nothing.
@@ -23,7 +23,7 @@ pub enum Model {
     Ram,
 }
 
-/// What was asked of a medium.
+/// The requests to a medium.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// Requests for names and attributes.
@@ -43,9 +43,9 @@ pub struct Medium {
     began: Instant,
     /// By how much the store's answers came too late in all: as much sooner do the next ones come.
     late_ns: AtomicU64,
-    /// What lies in memory, by number.
+    /// The content in memory, by number.
     ram: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
-    /// What was asked of it.
+    /// The requests so far.
     pub figures: Figures,
 }
 

@@ -1,4 +1,4 @@
-//! What data and parity buckets of the baselines keep: bytes, and the arithmetic of the code.
+//! The content of data and parity buckets of the baselines: bytes, and the arithmetic of the code.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use staves_erasure::Code;

@@ -10,7 +10,7 @@ use crate::bucket::{Bucket, Delta, K, pack};
 use crate::link::{Frame, Kind, Link, wait};
 use crate::logged;
 
-/// How an update is made safe.
+/// The protocol that makes an update safe.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Mode {
     /// Parity applies and acknowledges; the client is answered after all acknowledgements.
@@ -107,10 +107,10 @@ struct Data {
     sent: [u64; K],
     prefix: [u64; K],
     moved: [Instant; K],
-    /// When it was last sent anything, and how long an answer takes, smoothed.
+    /// The time of the last message to each parity, and the smoothed time of an answer.
     asked: [Instant; K],
     round_trip: Duration,
-    /// How often a message is sent: twice more after each silence, once less after each answer.
+    /// The number of copies of each message: twice more after each silence, once less after each answer.
     copies: [u32; K],
     /// Something was lost lately: each message carries all that is owed.
     lossy: bool,

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Client to data: new bytes at an offset.
@@ -67,9 +67,9 @@ pub struct Link {
     stream: TcpStream,
     incoming: BytesMut,
     outgoing: BytesMut,
-    /// Where the last frame begins in it, until some of it is written.
+    /// The beginning of the last frame in it, until some of it is written.
     last: usize,
-    /// What was just read.
+    /// The bytes that were just read.
     scratch: Vec<u8>,
     /// There may be something to read.
     readable: bool,

@@ -22,7 +22,7 @@ use crate::link::{Kind, Link, wait};
 
 /// As a node has it, but that a member is also woken when it would send something again.
 const TICK: Duration = Duration::from_millis(25);
-/// Where messages are lost on purpose, a wait must not be much longer than a round trip.
+/// The wait before messages that are lost on purpose are sent again: little more than a round trip.
 const RESEND_AFTER_LOSSY: Duration = Duration::from_millis(1);
 
 /// Slot s is node s + 1's. The other data buckets are vacant: an update does not concern them.

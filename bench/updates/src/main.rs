@@ -51,7 +51,7 @@ struct Args {
     /// JSON on stdout.
     #[arg(long)]
     json: bool,
-    /// What a process of the group is (the bench starts these itself).
+    /// The role of a process of the group (the bench starts these itself).
     #[arg(long, hide = true)]
     role: Option<String>,
     #[arg(long, hide = true, default_value = "one-phase")]

@@ -37,12 +37,12 @@ const READ_MAX: u64 = 128 << 10;
 const SEEN_AFTER: Duration = Duration::from_secs(10);
 /// Readers on each way.
 const READERS: u64 = 2;
-/// Complaints that are told one by one.
+/// Complaints that are reported one by one.
 const COMPLAINTS_MAX: u64 = 10;
 /// Most that a file has to be opened anew at the end until it is read whole.
 const TRIES: u32 = 200;
 
-/// What readers found, but for what they complain of.
+/// The readers' counts, but for complaints.
 #[derive(Default)]
 struct Tally {
     /// Reads that were answered, and checked.
@@ -71,13 +71,13 @@ impl Tally {
 
 /// The dataset of a run, its mounts and what was read. Unmounted when dropped.
 pub struct Files {
-    /// Where it comes from.
+    /// The source.
     pub source: Arc<Source>,
     tally: Arc<Tally>,
     mounts: Vec<Mount>,
 }
 
-/// How a file is read.
+/// The way in which a file is read.
 #[derive(Clone)]
 enum Way {
     /// Through a mount, by its place among them and its folder.
@@ -86,7 +86,7 @@ enum Way {
     Client(Vec<String>),
 }
 
-/// Why something was not read.
+/// The reason that bytes were not read.
 #[derive(Debug)]
 enum Failed {
     /// Another version is there.
@@ -181,7 +181,7 @@ impl Files {
         }
     }
 
-    /// Mounts whose process ended though nobody ended it, with its last words. Each is told once.
+    /// Mounts whose process ended though nobody ended it, with its last words. Each is reported once.
     pub fn ended_by_themselves(&mut self) -> Vec<String> {
         self.mounts.iter_mut().filter_map(Mount::ended).collect()
     }

@@ -33,7 +33,7 @@ const APART: u64 = 97 * PAGE;
 /// Pages written once begin here.
 const LEDGER: u64 = 16 << 20;
 
-/// Where a key's page or word is.
+/// The place of a key's page or word.
 fn offset(key: &str) -> Option<u64> {
     let (sort, number) = key.split_at_checked(2)?;
     let number: u64 = number.parse().ok()?;
@@ -50,7 +50,7 @@ fn offset(key: &str) -> Option<u64> {
     (number < most as u64).then(|| (before as u64 + number) * APART)
 }
 
-/// Whether a key of the history is one of these.
+/// True if a key of the history is one of these.
 pub fn is_ours(key: &str) -> bool {
     offset(key).is_some()
 }

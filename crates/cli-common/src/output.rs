@@ -6,6 +6,8 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+pub use staves_model::units::{bytes, count, number};
+
 use crate::options::Format;
 
 /// Writes to stdout. A reader that has gone (`staves status | head -1`) is no error; a full disk is.
@@ -18,7 +20,7 @@ pub fn flush() -> anyhow::Result<()> {
     written(std::io::stdout().flush())
 }
 
-/// What came of writing to stdout.
+/// The result of writing to stdout; a reader that has gone is no error.
 pub fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -48,17 +50,6 @@ pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
     match format {
         Format::Table => eprintln!("staves: warning: {warning}"),
         Format::Json => answer["warning"] = warning.into(),
-    }
-}
-
-/// A number of anything countable and its noun.
-pub fn count(count: impl TryInto<u64>, noun: &str) -> String {
-    let count = count.try_into().unwrap_or(u64::MAX);
-    let stem = noun.strip_suffix('y').filter(|stem| !stem.ends_with('e'));
-    match (count, stem) {
-        (1, _) => format!("1 {noun}"),
-        (_, Some(stem)) => format!("{} {stem}ies", number(count)),
-        (_, None) => format!("{} {noun}s", number(count)),
     }
 }
 
@@ -99,33 +90,7 @@ pub fn properties<K: AsRef<str>>(pairs: impl IntoIterator<Item = (K, String)>) -
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Bytes for people: three digits at most, in binary units.
-pub fn bytes(count: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = usize::from(unit > 0 && value < 100.0);
-    format!("{value:.digits$} {}", units[unit])
-}
-
-/// A count with commas between thousands.
-pub fn number(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// What is there, or a dash.
+/// The text, or a dash if there is none.
 pub fn or_dash(text: Option<String>) -> String {
     text.filter(|text| !text.is_empty())
         .unwrap_or_else(|| "-".into())
@@ -134,36 +99,6 @@ pub fn or_dash(text: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_for_people() {
-        let sizes = [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1024, "1.0 KiB"),
-            (512 << 20, "512 MiB"),
-        ];
-        for (count, text) in sizes {
-            assert_eq!(bytes(count), text);
-        }
-        for (count, text) in [
-            (0, "0"),
-            (999, "999"),
-            (41_234, "41,234"),
-            (1_000_000, "1,000,000"),
-        ] {
-            assert_eq!(number(count), text);
-        }
-        for (number, noun, text) in [
-            (0, "file", "0 files"),
-            (1, "copy", "1 copy"),
-            (2, "copy", "2 copies"),
-            (1, "key", "1 key"),
-            (1000, "key", "1,000 keys"),
-        ] {
-            assert_eq!(count(number, noun), text);
-        }
-    }
 
     #[test]
     fn numbers_stand_to_the_right_and_no_line_trails() {

@@ -1,17 +1,16 @@
 //! `staves node`: look at nodes, empty them, stop them, strike them.
 
-mod drain;
 mod forget;
-mod stop;
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
+use staves_model::policy::{drain_waits_for, may_drain, no_room_after_drain, not_rebuilt};
 use staves_model::{Change, ClusterMap, NodeState};
 use staves_node::config::Millis;
-use staves_node::status::{NodeStatus, StatusReport, drain_waits_for};
+use staves_node::status::{NodeStatus, StatusReport};
 use staves_wire::ErrorCode;
 
 use crate::status::{self, role};
@@ -65,7 +64,7 @@ pub enum Node {
     },
 }
 
-/// How often a drain that is waited for is looked at.
+/// The interval at which a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()> {
@@ -83,7 +82,7 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
             cluster.drain(node.id, false)?;
-            said(out, node, "resumed", "it takes buckets again")
+            print_result(out, node, "resumed", "it takes buckets again")
         }
         Node::Stop { node, force } => {
             let map = cluster.map()?;
@@ -102,7 +101,7 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
                 n => format!("{n} nodes are left"),
             };
             let then = format!("{was}; its id is not used again; {left}");
-            said(out, node, "forgotten", &then)
+            print_result(out, node, "forgotten", &then)
         }
     }
 }
@@ -123,7 +122,14 @@ fn drain(
             cluster.drain(node.id, true)?;
             break (map, None);
         }
-        let warning = drain::may_drain(&map, &cluster.status()?, node)?;
+        let warning = may_drain(&map, &cluster.status()?.usage(), node);
+        let warning = warning.map_err(|refusal| {
+            let who = format!("node {} ({}) cannot be drained", node.id, node.name);
+            let text =
+                format!("{who}: {refusal}; nothing was changed (--force drains all the same)");
+            Failure::Own(Own::NeedsForce, text)
+        })?;
+        let warning = warning.map(|no_room| format!("the drain cannot end: {no_room}"));
         let (node, on) = (node.id, true);
         // Of two drains at once the second is judged by a map that has the first.
         match cluster.propose_on(&Change::Drain { node, on }, Some(map.revision)) {
@@ -143,12 +149,13 @@ fn drain(
             wait_until_empty(cluster, node, wait, out)
         }
         None if holds(&map, node) == 0 => {
-            said(out, node, "drained", "it holds nothing and can be stopped")
+            print_result(out, node, "drained", "it holds nothing and can be stopped")
         }
         None => {
             let waits = drain_waits_for(&cluster.map()?, node.id);
             let then = "its buckets move to others; see 'staves status'";
-            told(out, node, "draining", then, waits.or(warning))
+            let waits = waits.map(|waits| waits.to_string());
+            print_result_with(out, node, "draining", then, waits.or(warning))
         }
     }
 }
@@ -172,8 +179,7 @@ fn stop(
             false => error,
         })?;
     let warning = after_stop(map, &report, node);
-    let takes = |n: &staves_model::Node| n.id != node.id && n.state == NodeState::Up && !n.draining;
-    let others = map.nodes.values().any(takes);
+    let others = map.homes().any(|home| home.id != node.id);
     let until = cluster.until_looked();
     while cluster.answers(node) {
         if Instant::now() + LOOK >= until {
@@ -181,7 +187,7 @@ fn stop(
                 true => "it hands over what it serves, then ends",
                 false => "nobody is left to hand over to; it ends",
             };
-            return told(out, node, "stopping", then, warning);
+            return print_result_with(out, node, "stopping", then, warning);
         }
         std::thread::sleep(LOOK);
     }
@@ -189,10 +195,10 @@ fn stop(
         true => "it has handed over what it served",
         false => "nobody was left to hand over to",
     };
-    told(out, node, "stopped", then, warning)
+    print_result_with(out, node, "stopped", then, warning)
 }
 
-/// What is to be said of a stop, if anything is.
+/// The warning after a stop, if there is one.
 fn after_stop(
     map: &ClusterMap,
     report: &StatusReport,
@@ -206,7 +212,7 @@ fn after_stop(
         format!("it was still being drained: {left} that it held are made anew by others")
     });
     let bears = map.after_stop(node.id, drains).warning(map);
-    let room = stop::not_made_anew(map, report, node);
+    let room = not_rebuilt(map, &report.usage(), node).map(|found| found.to_string());
     let all: Vec<String> = [left, bears, room].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
@@ -219,11 +225,16 @@ fn why(error: &anyhow::Error) -> String {
     own.map_or(text, |(_, own)| own).to_owned()
 }
 
-fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {
-    told(out, node, what, then, None)
+fn print_result(
+    out: Format,
+    node: &staves_model::Node,
+    what: &str,
+    then: &str,
+) -> anyhow::Result<()> {
+    print_result_with(out, node, what, then, None)
 }
 
-fn told(
+fn print_result_with(
     out: Format,
     node: &staves_model::Node,
     what: &str,
@@ -238,7 +249,7 @@ fn told(
     output::answer(out, &answer, |_| text)
 }
 
-/// How many buckets a node holds, or others still fetch from it.
+/// Counts the buckets that a node holds, or that others still fetch from it.
 fn holds(map: &ClusterMap, node: &staves_model::Node) -> usize {
     let held = map.groups.values().filter(|group| {
         let all = group.members.iter().chain(&group.last_open.members);
@@ -256,26 +267,26 @@ fn wait_until_empty(
     out: Format,
 ) -> anyhow::Result<()> {
     let until = Instant::now() + wait;
-    let mut told = None;
+    let mut shown = None;
     loop {
         let map = cluster.map()?;
         let left = holds(&map, node);
         if left == 0 {
-            return said(out, node, "drained", "it holds nothing and can be stopped");
+            return print_result(out, node, "drained", "it holds nothing and can be stopped");
         }
         // Programs have nothing to read on stderr but an error.
-        if told != Some(left) && out == Format::Table {
+        if shown != Some(left) && out == Format::Table {
             let to_move = count(left, "bucket");
             eprintln!("node {} ({}): {to_move} to move", node.id, node.name);
-            told = Some(left);
+            shown = Some(left);
         }
         if Instant::now() >= until {
-            let waits = drain_waits_for(&map, node.id);
-            let report = cluster.status().ok();
-            let room = || drain::room_elsewhere(&map, report.as_ref()?, node);
-            let waits = waits
-                .or_else(room)
-                .map_or(String::new(), |what| format!("; {what}"));
+            let waits = drain_waits_for(&map, node.id).map(|waits| format!("; {waits}"));
+            let room = || {
+                let usage = cluster.status().ok()?.usage();
+                Some(format!("; {}", no_room_after_drain(&map, &usage, node)?))
+            };
+            let waits = waits.or_else(room).unwrap_or_default();
             return Err(Failure::late(format!(
                 "node {} still holds {} after {} s; it goes on draining{waits}",
                 node.id,

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use staves_model::{Change, ClusterMap, Holdings, Medium, PoolKind, Scheme};
+use staves_model::policy::{NoSuchOption, bears_less, holds_usage, new_pool_shape, overcommitted};
+use staves_model::{Change, Holdings, Medium, PoolKind, Scheme};
 use staves_node::config::Size;
-use staves_node::status::{NodeStatus, StatusReport};
+use staves_node::status::StatusReport;
 use staves_wire::ErrorCode;
 
 use crate::confirm::{confirm, confirmed};
@@ -25,7 +26,7 @@ pub enum Pool {
         name: String,
         /// What it holds
         #[arg(long, value_enum, default_value = "cache")]
-        kind: Kind,
+        kind: KindName,
         /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
         /// they come from their source again)
         #[arg(long)]
@@ -72,9 +73,9 @@ pub enum Pool {
     },
 }
 
-/// What a pool holds.
+/// The kind of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Kind {
+pub enum KindName {
     /// Keys and values
     Cache,
     /// Regions of flat bytes
@@ -82,13 +83,6 @@ pub enum Kind {
     /// Blocks of files that come from a source
     Files,
 }
-
-/// Buckets of a cache for which none were asked.
-const BUCKETS: u32 = 64;
-/// The same for files: a small multiple of the nodes that there may be.
-const FILES_BUCKETS: u32 = 1024;
-/// The scheme of a pool for which none was asked.
-const SCHEME: Scheme = Scheme { m: 1, k: 2 };
 
 pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()> {
     match command {
@@ -105,18 +99,20 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             buckets,
             wait_when_lost,
         } => {
-            let (scheme, buckets) = shape(kind, *scheme, *buckets)?;
+            let pool_kind = kind_of(kind);
+            let (scheme, buckets) = shape(&pool_kind, *scheme, *buckets)?;
             cluster.propose(&Change::CreatePool {
                 name: name.clone(),
-                kind: kind_of(kind),
+                kind: pool_kind,
                 scheme,
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
                 buckets,
-                may_start_empty: *kind != Kind::Memory && !wait_when_lost,
+                may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
             let then = made(name, kind, scheme, buckets, *memory);
-            said(out, name, "created", &then, overcommitted(&cluster.map()?))
+            let warning = overcommitted(&cluster.map()?).map(|over| over.to_string());
+            print_result(out, name, "created", &then, warning)
         }
         Pool::Set {
             name,
@@ -128,45 +124,44 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
     }
 }
 
-fn kind_of(kind: &Kind) -> PoolKind {
+fn kind_of(kind: &KindName) -> PoolKind {
     match kind {
-        Kind::Cache => PoolKind::Cache,
-        Kind::Memory => PoolKind::Memory {
+        KindName::Cache => PoolKind::Cache,
+        KindName::Memory => PoolKind::Memory {
             regions: Vec::new(),
         },
-        Kind::Files => PoolKind::Files(Holdings::default()),
+        KindName::Files => PoolKind::Files(Holdings::default()),
     }
 }
 
 /// The scheme and the buckets of a new pool, asked for or usual.
 fn shape(
-    kind: &Kind,
+    kind: &PoolKind,
     scheme: Option<Scheme>,
     buckets: Option<u32>,
 ) -> Result<(Scheme, u32), Failure> {
-    let wrong = match (kind, scheme, buckets) {
-        (Kind::Memory, _, Some(_)) => {
-            "a memory pool takes no --buckets: they come with its regions"
-        }
-        (Kind::Files, Some(_), _) => {
-            "a files pool takes no --scheme: what is lost of it comes from its source again"
-        }
-        (Kind::Memory, ..) => return Ok((scheme.unwrap_or(SCHEME), 0)),
-        (Kind::Cache, ..) => return Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(BUCKETS))),
-        (Kind::Files, ..) => return Ok((Scheme { m: 1, k: 0 }, buckets.unwrap_or(FILES_BUCKETS))),
-    };
-    Err(Failure::Own(Own::Usage, wrong.into()))
+    new_pool_shape(kind, scheme, buckets).map_err(|wrong| {
+        let text = match wrong {
+            NoSuchOption::BucketsOfMemory => {
+                "a memory pool takes no --buckets: they come with its regions"
+            }
+            NoSuchOption::SchemeOfFiles => {
+                "a files pool takes no --scheme: what is lost of it comes from its source again"
+            }
+        };
+        Failure::Own(Own::Usage, text.into())
+    })
 }
 
-/// What a new pool is, and what to do with it.
-fn made(name: &str, kind: &Kind, scheme: Scheme, buckets: u32, memory: Size) -> String {
+/// Describes a new pool, and the next step.
+fn made(name: &str, kind: &KindName, scheme: Scheme, buckets: u32, memory: Size) -> String {
     let buckets = count(buckets, "bucket");
     match kind {
-        Kind::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
-        Kind::Memory => format!(
+        KindName::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
+        KindName::Memory => format!(
             "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
         ),
-        Kind::Files => format!(
+        KindName::Files => format!(
             "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
         ),
     }
@@ -181,7 +176,8 @@ fn set(
 ) -> anyhow::Result<()> {
     let report = cluster.status()?;
     find_pool(&report, name)?;
-    let now = cluster.map()?.pool_named(name).map(|pool| pool.scheme);
+    let map = cluster.map()?;
+    let now = map.pool_named(name).map(|pool| pool.scheme);
     let bears_less = now
         .zip(scheme)
         .and_then(|(now, then)| bears_less(now, then));
@@ -191,7 +187,8 @@ fn set(
         confirmed(&would, "Set it?", "sets it", &not_done, out)?;
     }
     if let Some(memory) = memory {
-        holds_what_is_there(&report, name, memory.0)?;
+        let holds = holds_usage(&map, &report.usage(), name, memory.0);
+        holds.map_err(|refusal| Failure::Wire(ErrorCode::Refused, refusal.to_string()))?;
     }
     let change = Change::SetPool {
         name: name.to_owned(),
@@ -201,16 +198,16 @@ fn set(
     cluster.propose(&change)?;
     let then = "copies come and go while it serves; see 'staves status'";
     let warning = memory.map(|_| cluster.map()).transpose()?;
-    let warning = warning.and_then(|map| overcommitted(&map));
+    let warning = warning.and_then(|map| Some(overcommitted(&map)?.to_string()));
     let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
     let warnings: Vec<String> = less.into_iter().chain(warning).collect();
     let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-    said(out, name, "set", then, warning)
+    print_result(out, name, "set", then, warning)
 }
 
 fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Result<()> {
     let report = cluster.status()?;
-    let kind = &find_pool(&report, name)?.kind;
+    let has_sources = find_pool(&report, name)?.has_sources();
     let map = cluster.map()?;
     let datasets = map.pool_named(name).and_then(|pool| pool.holdings());
     let datasets = datasets.map_or(&[][..], |h| &h.datasets);
@@ -227,14 +224,14 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
     cluster.propose(&Change::DeletePool {
         name: name.to_owned(),
     })?;
-    let then = match kind.as_str() {
-        "files" => "its memory is free; the files are where they always were, in their sources",
-        _ => "all that it held is gone",
+    let then = match has_sources {
+        true => "its memory is free; the files are where they always were, in their sources",
+        false => "all that it held is gone",
     };
-    said(out, name, "deleted", then, used.map(goes_on))
+    print_result(out, name, "deleted", then, used.map(goes_on))
 }
 
-/// Which mounts use datasets, as far as they told a node lately.
+/// The mounts that use datasets, by their last reports to nodes.
 pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<String> {
     let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
     let uses = facts.flat_map(|facts| &facts.uses);
@@ -246,55 +243,14 @@ pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<Str
     (!mounts.is_empty()).then(|| format!("mounted at {}", mounts.join(", ")))
 }
 
-/// What becomes of mounts whose memory is taken away.
+/// Describes the fate of mounts whose memory is taken away.
 pub fn goes_on(mounted: String) -> String {
     format!(
         "it is still {mounted}: what is read there comes from the source from now on, as slowly as that is"
     )
 }
 
-/// What a pool does not bear any more with a scheme of fewer copies or less parity.
-fn bears_less(now: Scheme, then: Scheme) -> Option<String> {
-    (now.m == then.m && then.k < now.k).then(|| match then.k {
-        0 => format!("no loss at all with {then}: what a node holds of it is gone with the node"),
-        k => format!(
-            "the loss of {} with {then}, and not of {} any more",
-            count(k, "node"),
-            now.k
-        ),
-    })
-}
-
-/// A pool is given no less of each node than it takes of one already: nothing would be freed by it, and what
-/// is lost next would find no memory to be rebuilt in.
-fn holds_what_is_there(report: &StatusReport, name: &str, budget: u64) -> Result<(), Failure> {
-    let used = |node: &NodeStatus| {
-        let pools = node.facts.iter().flat_map(|facts| &facts.pools);
-        let of_pool = pools.filter(|pool| pool.pool == name);
-        of_pool.map(|pool| pool.used_bytes).max().unwrap_or(0)
-    };
-    let over: Vec<&NodeStatus> = report.nodes.iter().filter(|n| used(n) > budget).collect();
-    let Some(most) = over.iter().max_by_key(|node| used(node)) else {
-        return Ok(());
-    };
-    let others = match over.len() - 1 {
-        0 => String::new(),
-        1 => " (and of 1 other node more than that budget, too)".to_owned(),
-        n => format!(" (and of {n} other nodes more than that budget, too)"),
-    };
-    let text = format!(
-        "pool '{name}' cannot do with {} of each node: it takes {} of node {} ({}) now{others}; give it {} or more, \
-         or delete some of what it holds first; nothing was changed",
-        bytes(budget),
-        bytes(used(most)),
-        most.id,
-        most.name,
-        Size(used(most))
-    );
-    Err(Failure::Wire(ErrorCode::Refused, text))
-}
-
-fn said(
+fn print_result(
     out: Format,
     name: &str,
     what: &str,
@@ -306,21 +262,6 @@ fn said(
         output::warn(out, &mut answer, warning);
     }
     output::answer(out, &answer, |_| format!("pool '{name}': {what}; {then}"))
-}
-
-/// Whether the pools together may take more of a node than it has: then the first to come has it.
-fn overcommitted(map: &ClusterMap) -> Option<String> {
-    let pools: u64 = map.pools.values().map(|pool| pool.node_budget_bytes).sum();
-    let least = map.nodes.values().min_by_key(|node| node.memory_bytes)?;
-    (pools > least.memory_bytes).then(|| {
-        format!(
-            "all pools together may take {} of each node, and node {} ({}) has {}: who comes first has it",
-            bytes(pools),
-            least.id,
-            least.name,
-            bytes(least.memory_bytes)
-        )
-    })
 }
 
 fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
@@ -351,76 +292,11 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
             ("lost", pool.lost.to_string()),
             (
                 "nodes it may lose",
-                match pool.kind.as_str() {
-                    "files" => "all: its files are in their sources".to_owned(),
-                    _ => status::may_lose(pool),
+                match pool.has_sources() {
+                    true => "all: its files are in their sources".to_owned(),
+                    false => status::may_lose(pool),
                 },
             ),
         ])
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use staves_model::{ClusterId, NodeId};
-    use staves_node::status::{DirectoryFacts, NodeFacts, PoolFacts};
-
-    #[test]
-    fn a_scheme_that_bears_less_is_told_of() {
-        let scheme = |text: &str| text.parse::<Scheme>().expect("a scheme");
-        let told = |now, then| bears_less(scheme(now), scheme(then));
-        assert_eq!((told("1+1", "1+1"), told("4+1", "4+2")), (None, None));
-        let one = told("4+2", "4+1").expect("less");
-        assert!(
-            one.contains("1 node with 4+1") && one.contains("not of 2"),
-            "{one}"
-        );
-        assert!(told("2+1", "2+0").is_some_and(|none| none.starts_with("no loss at all with 2+0")));
-    }
-
-    /// Regression: a pool was set below what it took; the next loss was then not rebuilt.
-    #[test]
-    fn a_budget_below_what_is_used_is_refused() {
-        let mut map = ClusterMap::default();
-        let cluster = ClusterId(1);
-        map.apply(None, &Change::Bootstrap { cluster })
-            .expect("new");
-        let facts = [(1, 10 << 20), (2, 40 << 20), (3, 20 << 20)].map(|(node, used_bytes)| {
-            let up = Change::NodeUp {
-                id: None,
-                name: format!("n{node}"),
-                zone: None,
-                native: format!("n{node}:1600"),
-                resp: format!("n{node}:6379"),
-                admin: format!("n{node}:1680"),
-                memory_bytes: 1 << 30,
-                durable: true,
-            };
-            map.apply(None, &up).expect("new");
-            let of = |pool: &str, used_bytes| PoolFacts {
-                pool: pool.into(),
-                used_bytes,
-                budget_bytes: 64 << 20,
-            };
-            NodeFacts {
-                node,
-                pools: vec![of("other", 60 << 20), of("mem", used_bytes)],
-                ..NodeFacts::default()
-            }
-        });
-        let report = StatusReport::new(&map, NodeId(1), DirectoryFacts::default(), facts);
-        assert_eq!(holds_what_is_there(&report, "mem", 40 << 20), Ok(()));
-        let refused = holds_what_is_there(&report, "mem", 16 << 20).expect_err("too small");
-        let text = refused.to_string();
-        for part in [
-            "'mem'",
-            "16.0 MiB",
-            "40.0 MiB of node 2 (n2)",
-            "1 other node",
-            "40MiB or",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-    }
 }

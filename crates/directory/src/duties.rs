@@ -205,35 +205,15 @@ pub(crate) enum JoinState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_model::Change;
     use staves_model::detector::{Finding, Findings};
-    use staves_model::{Change, ClusterId};
+    use staves_model::testing::{cluster, create_pool};
     use std::time::Duration;
-
-    fn map(nodes: u64) -> ClusterMap {
-        let mut map = ClusterMap::default();
-        let cluster = ClusterId(1);
-        map.apply(None, &Change::Bootstrap { cluster })
-            .expect("the first");
-        for node in 1..=nodes {
-            let up = Change::NodeUp {
-                id: None,
-                name: format!("n{node}"),
-                zone: None,
-                native: format!("n{node}:1600"),
-                resp: format!("n{node}:6379"),
-                admin: format!("n{node}:1680"),
-                memory_bytes: 1,
-                durable: true,
-            };
-            map.apply(None, &up).expect("a new one");
-        }
-        map
-    }
 
     /// Regression: a leader that no majority follows wrote the same death to its log four times a second.
     #[test]
     fn a_verdict_is_told_once_until_it_changes() {
-        let map = map(3);
+        let map = cluster(3);
         let mut now = Time::from_millis(1000);
         let mut duties = Duties::new(1, now, &map, &Times::default());
         let suspect = NodeId(2);
@@ -268,16 +248,8 @@ mod tests {
     /// Regression: nodes that were stopped one right after the other took a region with them.
     #[test]
     fn of_two_stops_at_once_the_second_is_refused() {
-        let mut map = map(3);
-        let pool = Change::CreatePool {
-            name: "kept".into(),
-            kind: staves_model::PoolKind::Cache,
-            scheme: "1+1".parse().expect("a scheme"),
-            medium: staves_model::Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 1,
-            may_start_empty: false,
-        };
+        let mut map = cluster(3);
+        let pool = create_pool("kept", "1+1", 1, false);
         map.apply(None, &pool).expect("a pool");
         let mut keeper = Keeper::new(KeeperConfig::default());
         for (_, change) in keeper.step(Time::ZERO, &map.clone(), &[]) {
@@ -311,7 +283,7 @@ mod tests {
 
     #[test]
     fn who_died_with_the_last_change_of_the_map_is_just_down() {
-        let mut map = map(3);
+        let mut map = cluster(3);
         let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
         let down = Change::NodeDown {
             node: NodeId(2),

@@ -217,24 +217,10 @@ mod tests {
     }
 
     fn two_nodes() -> ClusterMap {
-        let mut map = ClusterMap::default();
-        let cluster = ClusterId(7);
-        let node = |name: &str| staves_model::Change::NodeUp {
-            id: None,
-            name: name.into(),
-            zone: None,
-            native: format!("{name}:1600"),
-            resp: format!("{name}:6379"),
-            admin: format!("{name}:1680"),
-            memory_bytes: 1,
-            durable: true,
-        };
-        for change in [
-            staves_model::Change::Bootstrap { cluster },
-            node("a"),
-            node("b"),
-        ] {
-            map.apply(None, &change).expect("sound");
+        let mut map = staves_model::testing::cluster(0);
+        for name in ["a", "b"] {
+            let node = staves_model::testing::new_node(name, 1);
+            map.apply(None, &node).expect("sound");
         }
         map
     }

@@ -32,7 +32,7 @@ pub fn within<T>(make: impl FnOnce() -> T) -> Result<T, String> {
     Ok(make())
 }
 
-/// Does something there. It ends when nobody waits for it any more.
+/// Runs a task there. It ends when its caller is gone.
 pub async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, String> {

@@ -12,7 +12,7 @@
 //! (`crossing`: what in it is not read). `remote`: buckets and web servers, asked
 //! by the thread of `driver`. `attach`: how a mount is given a node's memory.
 //!
-//! **Not here.** Memory (`staves-store`), who holds what (`staves-model`), mounts.
+//! **Not here.** Memory (`staves-store`), holders (`staves-model`), mounts.
 
 pub mod attach;
 mod crossing;

@@ -67,7 +67,7 @@ pub struct Remote {
     place: String,
     door: Arc<Door>,
     names: Names,
-    /// One that does not answer keeps nobody from another.
+    /// A source that does not answer delays no other one.
     room: Semaphore,
     /// Microseconds that answers took until now, smoothed.
     usual_us: AtomicU64,
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Asks nobody yet.
+    /// Sends no request yet.
     pub fn open(address: Address) -> Result<Remote, SourceError> {
         Remote::with(address, Box::new(Settings::find))
     }

@@ -76,7 +76,7 @@ pub enum Kind {
     File {
         /// As in [`FileVersion::version`].
         version: String,
-        /// It changed so lately that another change might not show in its version: not to be kept in the pool.
+        /// The last change is so recent that another one might not show in its version: not to be kept in the pool.
         fresh: bool,
     },
     /// A folder.
@@ -105,7 +105,7 @@ pub struct Stat {
 pub enum Keep {
     /// It may.
     Yes,
-    /// The file changed so lately that another change might not show in its version.
+    /// The file's last change is so recent that another one might not show in its version.
     NotYet,
     /// Not everybody may read the file, and a node gives what it keeps, or reads, to any client.
     Never,
@@ -122,7 +122,7 @@ pub enum Source {
 
 impl Source {
     /// From the words that `staves mount` takes: a folder's path, `s3://BUCKET/PREFIX`, `http://HOST/PATH` or
-    /// `https://HOST/PATH`. Asks nobody yet: see [`Source::check`].
+    /// `https://HOST/PATH`. Sends no request yet: see [`Source::check`].
     pub fn parse(text: &str) -> Result<Source, SourceError> {
         if let Some(address) = Address::parse(text)? {
             return Remote::open(address).map(|remote| Source::Remote(Arc::new(remote)));

@@ -26,7 +26,7 @@ impl Content {
         Content::of(n.to_string().as_bytes())
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     #[allow(clippy::len_without_is_empty)] // nobody asks
     pub fn len(&self) -> u64 {
         self.len

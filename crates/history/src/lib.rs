@@ -1,4 +1,4 @@
-//! What clients saw of a key-value pool, and whether one order of the operations on each key explains
+//! Clients' histories of a key-value pool, and the search for one order of the operations on each key that explains
 //! all of it (I8, I9).
 //!
 //! **Promises.** The checker is the search of Wing and Gong with Lowe's memory of (operations done,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::Content;
 use crate::search::{self, Call, Seen, Step, Verdict};
 
-/// What was asked.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 #[allow(missing_docs)] // the commands' own names
@@ -31,7 +31,7 @@ pub enum Asked {
     GetDel,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // the answers' own names
@@ -45,16 +45,16 @@ pub enum Answered {
 /// One operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Who asked: one that has at most one operation under way.
+    /// The client: one that has at most one operation under way.
     pub process: u32,
     /// On which key.
     pub key: String,
-    /// What.
+    /// The request.
     #[serde(flatten)]
     pub asked: Asked,
-    /// When.
+    /// The time of the request.
     pub call: u64,
-    /// When it was answered; `None` if nobody knows what became of it.
+    /// The time of the answer; `None` if the outcome is unknown.
     #[serde(rename = "return")]
     pub returned: Option<u64>,
     /// With what.
@@ -83,7 +83,7 @@ impl Record {
     }
 }
 
-/// Why a history cannot be read.
+/// The reason that a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file's own trouble.
@@ -94,7 +94,7 @@ pub enum ReadError {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
@@ -132,7 +132,7 @@ pub fn write(to: &mut impl Write, records: &[Record]) -> io::Result<()> {
     to.flush()
 }
 
-/// What a history's check came to.
+/// The result of checking a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Keys.

@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::content::Content;
 
-/// What a client asks of a key.
+/// A client's request for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the commands' own names
 pub enum Step {
@@ -24,7 +24,7 @@ pub enum Step {
     GetDel,
 }
 
-/// What a client was answered.
+/// A client's answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)] // the answers' own names
 pub enum Seen {
@@ -89,16 +89,16 @@ impl Call {
     }
 }
 
-/// How far the search came where there is no order.
+/// The progress of a search that found no order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stuck {
-    /// How many operations have an order.
+    /// The number of operations that have an order.
     pub placed: usize,
-    /// What the key holds after them.
+    /// The content of the key after them.
     pub held: Option<Content>,
     /// The one that has no place: its index among the calls that were given.
     pub call: usize,
-    /// How many there were.
+    /// The number of operations.
     pub of: usize,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// There is an order.
@@ -186,7 +186,7 @@ impl Row {
         rest.map(|at| (at, &self.calls[at].1))
     }
 
-    /// What is done, without the long beginning that is all done.
+    /// The set of done operations, without the long beginning of which all are done.
     fn key(&self) -> (usize, Vec<u64>) {
         let mut words = self.done[(self.low / 64).min(self.done.len())..].to_vec();
         while words.last() == Some(&0) {
@@ -277,7 +277,7 @@ impl Search {
         }
     }
 
-    /// When the first of those that are to do had ended.
+    /// The end of the first pending operation.
     fn horizon(&self) -> (u64, usize) {
         let mut first = (u64::MAX, 0);
         for (at, call) in self.ended.to_do() {
@@ -295,7 +295,7 @@ impl Search {
         self.ended.calls.get(self.horizon().1).map_or(0, |c| c.0)
     }
 
-    /// What may come next, in the order in which it is tried.
+    /// The possible next operations, in the order in which they are tried.
     fn choices(&self, state: State) -> Vec<Choice> {
         let (horizon, _) = self.horizon();
         let in_time = |(_, call): &(usize, &Call)| call.called <= horizon;

@@ -3,50 +3,52 @@
 //! Each node looks for itself, at the newest map and at its own memory, and proposes what it alone does. The four
 //! rules, in their order:
 //!
-//! 1. an orphan, a bucket that nobody holds, is taken by whoever has memory free: as many as there are;
+//! 1. an orphan, a bucket without a holder, is taken by any node with free memory: as many as there are;
 //! 2. a bucket flagged need-to-remove is copied from its holder, then taken: one a round;
 //! 3. a bucket with the fewest holders is copied into free memory: one a round;
 //! 4. without free memory, a bucket that others hold too is given up in favour of 1 and 2: one a round.
 //!
-//! **Ours beyond the paper.** Orphans are shared out by budget at first (a start would give all to whoever is
+//! **Beyond the paper.** Orphans are shared out by budget at first (a start would give all to the node that is
 //! fastest), and go to anybody when they stay orphans. Where the dataset is larger than all memory, nobody ever has
 //! memory free, and an orphan must be answered for all the same: its blocks are evicted as others are. And a node that evicts last
 //! copies gives up what others hold too.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::files::{HOLDERS_MAX, Holdings};
+use crate::files::{HOLDERS_MAX, Holder, Holdings};
 use crate::ids::{Incarnation, NodeId};
-use crate::map::{ClusterMap, NodeState, Pool};
+use crate::map::{ClusterMap, Pool};
+use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
-/// After this an orphan is taken by whoever sees it, whatever its share.
+/// The time after which an orphan is taken by any node that sees it, whatever its share.
 pub const ORPHAN_MAX: Duration = Duration::from_secs(1);
-/// How much memory must be free, in buckets of the usual size, before copies are made that nobody needs.
+/// Memory that must be free, in buckets of the usual size, before copies are made that nobody needs.
 const FREE_BUCKETS: u64 = 2;
 
-/// What a node knows of itself.
+/// A node's knowledge of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Own<'a> {
     /// The node.
     pub node: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
-    /// What it may use for the pool, in bytes.
+    /// Bytes that it may use for the pool.
     pub budget_bytes: u64,
     /// Bytes that it uses of each bucket, whether it is listed for it or copies it still.
     pub bucket_bytes: &'a [u64],
-    /// Whether it evicted blocks of which no other node has a copy since it last looked.
+    /// True if it evicted blocks of which no other node has a copy since the last step.
     pub evicts_last: bool,
     /// A bucket that is being copied.
     pub copying: Option<u32>,
     /// Buckets that it gave up and whose blocks are still being let go of: what came in anew would go with them.
     pub going: &'a [u32],
-    /// Whether it is to give up all that it holds.
+    /// True if it is to give up all that it holds.
     pub draining: bool,
 }
 
-/// What a node should do now.
+/// The next actions of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     /// Take these at once: nobody holds them.
@@ -62,13 +64,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         *self == Plan::default()
     }
 }
 
-/// What a node remembers between two looks.
+/// The memory of a node between two steps.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     orphans_since: Option<Time>,
@@ -88,18 +90,18 @@ impl Capacity {
                 now
             }
         };
-        let look = Look {
+        let decision = Decision {
             map,
             pool,
             holdings,
             own,
-            for_anybody: now.since(since) >= ORPHAN_MAX,
+            for_anybody: now.since(since) >= ORPHAN_MAX && !planted(Mutant::OrphanKeptForItsShare),
         };
-        look.plan()
+        decision.plan()
     }
 }
 
-struct Look<'a> {
+struct Decision<'a> {
     map: &'a ClusterMap,
     pool: &'a Pool,
     holdings: &'a Holdings,
@@ -107,7 +109,7 @@ struct Look<'a> {
     for_anybody: bool,
 }
 
-impl Look<'_> {
+impl Decision<'_> {
     fn buckets(&self) -> impl Iterator<Item = u32> + '_ {
         0..self.holdings.buckets.len() as u32
     }
@@ -121,11 +123,12 @@ impl Look<'_> {
     /// Others that hold a bucket and mean to go on.
     fn others(&self, bucket: u32) -> usize {
         let own = self.own;
-        let other = |h: &&crate::files::Holder| !h.leaving && !h.is(own.node, own.incarnation);
+        let stays = |h: &Holder| !h.leaving || planted(Mutant::FlaggedTakenAsStaying);
+        let other = |h: &&Holder| stays(h) && !h.is(own.node, own.incarnation);
         self.holdings.holders(bucket).iter().filter(other).count()
     }
 
-    /// Whether it can be copied now, and is not here already.
+    /// True if it can be copied now, and is not here already.
     fn can_come(&self, bucket: u32) -> bool {
         !self.mine(bucket) && !self.own.going.contains(&bucket)
     }
@@ -136,7 +139,7 @@ impl Look<'_> {
         holders.any(|h| h.leaving && h.is(own.node, own.incarnation) == mine)
     }
 
-    /// What a bucket takes, by those that this node has; 0 if it has none yet.
+    /// The mean size of the buckets that this node has; 0 if it has none yet.
     fn usual_bytes(&self) -> u64 {
         let held = self.own.bucket_bytes.iter().filter(|bytes| **bytes > 0);
         let (count, sum) = held.fold((0, 0), |(n, sum), bytes| (n + 1, sum + bytes));
@@ -169,9 +172,10 @@ impl Look<'_> {
         if short || self.own.evicts_last {
             plan.leave.extend(self.spare());
         }
-        if wanted.is_some() {
+        let may_spread = room && plan.take.is_empty() && plan.leave.is_empty();
+        if wanted.is_some() && !(may_spread && planted(Mutant::SpreadBeforeFlagged)) {
             plan.copy = wanted.filter(|_| room || plan.leave.is_empty());
-        } else if room && plan.take.is_empty() && plan.leave.is_empty() {
+        } else if may_spread {
             plan.copy = self.fewest_holders();
         }
         plan
@@ -181,7 +185,7 @@ impl Look<'_> {
     fn go(&self) -> Plan {
         let (mut leave, mut flag) = (Vec::new(), Vec::new());
         for bucket in self.buckets().filter(|b| self.mine(*b)) {
-            if self.others(bucket) > 0 {
+            if self.others(bucket) > 0 || planted(Mutant::DrainLeavesTheLastCopy) {
                 leave.push(bucket);
             } else if !self.flagged(bucket, true) {
                 flag.push(bucket);
@@ -205,12 +209,13 @@ impl Look<'_> {
         orphans.into_iter().filter(mine).collect()
     }
 
-    /// Whose share a bucket is: by lot, weighted by what each node may use.
+    /// The node whose share a bucket is: by lot, weighted by budget.
     fn whose(&self, bucket: u32) -> Option<NodeId> {
-        let able = self.map.nodes.values();
-        let able = able.filter(|n| n.state == NodeState::Up && !n.draining);
         let lot = |node: &crate::map::Node| {
-            let budget = node.memory_bytes.min(self.pool.node_budget_bytes).max(1);
+            let budget = match planted(Mutant::SharesOfOneSize) {
+                true => 1,
+                false => node.memory_bytes.min(self.pool.node_budget_bytes).max(1),
+            };
             // Of exponential lots with these rates each is the smallest as often as its rate has it.
             -unit(
                 node.id.0,
@@ -219,9 +224,8 @@ impl Look<'_> {
             .ln()
                 / budget as f64
         };
-        able.map(|n| (lot(n), n.id))
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, id)| id)
+        let lots = self.map.homes().map(|node| (lot(node), node.id));
+        lots.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
     }
 
     /// Rule 2: the flagged bucket that is most this node's to take.
@@ -230,20 +234,27 @@ impl Look<'_> {
         self.first_of_all(self.buckets().filter(wanted))
     }
 
-    /// Rule 3.
+    /// Rule 3: of the buckets that a holder means to keep.
     fn fewest_holders(&self) -> Option<u32> {
-        let room = 1..HOLDERS_MAX;
-        let able = |b: &u32| self.can_come(*b) && room.contains(&self.holdings.holders(*b).len());
+        let able = |b: &u32| {
+            let has_room = self.holdings.holders(*b).len() < HOLDERS_MAX;
+            self.can_come(*b) && self.others(*b) > 0 && has_room
+        };
         let fewest = self.buckets().filter(able).map(|b| self.others(b)).min()?;
-        let few = |b: &u32| able(b) && self.others(*b) == fewest;
+        let any = planted(Mutant::AnyBucketSpread);
+        let few = |b: &u32| able(b) && (any || self.others(*b) == fewest);
         self.first_of_all(self.buckets().filter(few))
     }
 
-    /// Rule 4: what others hold too, the most copied first.
-    fn spare(&self) -> Option<u32> {
+    /// Rule 4: a bucket that others hold too, the most copied first.
+    fn spare(&self) -> Vec<u32> {
         let spare = |b: &u32| self.mine(*b) && self.others(*b) > 0;
-        let order = |b: &u32| (self.others(*b), self.lot(*b));
-        self.buckets().filter(spare).max_by_key(order)
+        let mut spare: Vec<u32> = self.buckets().filter(spare).collect();
+        spare.sort_by_key(|b| (Reverse(self.others(*b)), Reverse(self.lot(*b))));
+        if !planted(Mutant::AllSparesLeftAtOnce) {
+            spare.truncate(1);
+        }
+        spare
     }
 
     /// In an order of this node's own, so that two nodes seldom want the same.

@@ -57,15 +57,15 @@ pub enum Change {
         name: String,
         /// Its zone, if it has one.
         zone: Option<String>,
-        /// Where the native protocol is reached.
+        /// The address of the native protocol.
         native: String,
-        /// Where RESP is reached.
+        /// The address of RESP.
         resp: String,
-        /// Where the admin door is reached.
+        /// The address of the admin door.
         admin: String,
         /// Memory for pages, in bytes.
         memory_bytes: u64,
-        /// Whether it keeps its vote on disk.
+        /// True if it keeps its vote on disk.
         durable: bool,
     },
     /// A node was confirmed dead (row D5).
@@ -83,7 +83,7 @@ pub enum Change {
         /// Its life, the one that was declared dead.
         incarnation: Incarnation,
     },
-    /// A node says that it stops.
+    /// A node announces its stop.
     NodeLeft {
         /// The node.
         node: NodeId,
@@ -106,17 +106,17 @@ pub enum Change {
     CreatePool {
         /// Its name, unique.
         name: String,
-        /// What its bytes mean.
+        /// The meaning of its bytes.
         kind: PoolKind,
         /// m and the wanted k.
         scheme: Scheme,
-        /// Where its pages lie.
+        /// The medium of its pages.
         medium: Medium,
         /// Bytes that each node may give to it.
         node_budget_bytes: u64,
         /// Buckets: a power of two.
         buckets: u32,
-        /// Whether a group all of whose members are gone may start again empty.
+        /// True if a group that has lost all its members may start again empty.
         may_start_empty: bool,
     },
     /// Changes a pool's k or budget while it serves (row X3).
@@ -146,7 +146,7 @@ pub enum Change {
     Complete {
         /// The group.
         group: GroupId,
-        /// The open epoch in which it says so.
+        /// The open epoch in which it reports so.
         epoch: Epoch,
         /// Its member slot.
         slot: MemberSlot,
@@ -164,14 +164,14 @@ pub enum Change {
         pool: String,
         /// Its name, unique among the regions of all pools.
         name: String,
-        /// Where it ends.
+        /// Its size in bytes.
         size_bytes: u64,
     },
     /// Lets a region end further on, with further groups where those it has are too few.
     GrowRegion {
         /// The region.
         name: String,
-        /// Where it ends then; not before where it ends now.
+        /// Its new size in bytes; not less than the present one.
         size_bytes: u64,
     },
     /// Deletes a region with all that it holds.
@@ -194,7 +194,7 @@ pub enum Change {
         pool: String,
         /// Its name, unique among the datasets of all pools.
         name: String,
-        /// Where its bytes come from.
+        /// The source of its bytes.
         source: String,
     },
     /// Forgets a dataset's name; its blocks go when room is needed.
@@ -213,7 +213,7 @@ pub enum Change {
     },
 }
 
-/// What a change came to.
+/// The outcome of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// Done.
@@ -359,7 +359,7 @@ impl ClusterMap {
 }
 
 impl Group {
-    /// Whether any life of this node is a member of the newest epoch or of the last open one.
+    /// True if any life of this node is a member of the newest epoch or of the last open one.
     pub fn names(&self, node: NodeId) -> bool {
         self.members
             .iter()

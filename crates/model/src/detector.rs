@@ -1,21 +1,21 @@
-//! Who is dead (rows D5, X4): evidence from many, judged at the directory's leader.
+//! The failure detector (rows D5, X4): the directory's leader judges the evidence of many nodes.
 //!
-//! Nodes ping those of [`whom_to_ping`]; what they find, and what failed requests and clients tell, they
-//! report to the directory's leader. One reporter is never believed alone while there is another to ask:
-//! the leader asks others to probe the suspect. It is dead when two of them say so, one of whom looked
-//! for itself (failed requests alone are reason to look, no more), and nobody has lately
-//! heard it; all of them where fewer than two are left.
+//! Nodes ping those of [`whom_to_ping`], and report their findings, and those of failed requests and of clients,
+//! to the directory's leader. A single report is never enough while there is another node to ask:
+//! the leader asks others to probe the suspect. It is dead when two of them report it, one of which probed
+//! it (failed requests are a reason to probe, no more), and no recent report has it
+//! alive; all of them if fewer than two are left.
 //!
-//! **A partial partition** (A and B cut, both reach C) kills nobody: C's fresh word that B lives
-//! outweighs any silence. It does not outweigh a connection refused *later*, for that a dead
-//! process's machine says itself.
+//! **A partial partition** (A and B cut, both reach C) kills no node: C's fresh report that B lives
+//! outweighs any silence. It does not outweigh a connection refused *later*: that is sent by a dead
+//! process's machine itself.
 //!
-//! **One who is left alone with its word** (two nodes in all, or all others in doubt themselves) may have
-//! been paused itself, and found everybody silent when it woke. So a lone silence must stand for a while
-//! before it is believed; whoever lives is heard again in that time. A lone refusal need not.
+//! **A reporter that is left alone** (two nodes in all, or all others suspected themselves) may have
+//! been paused itself, and found all others silent when it woke. So a lone silence must stand for a while
+//! before it counts; a live node answers again in that time. A lone refusal need not.
 //!
-//! What drivers owe: answer a request for a probe with what was found, `Alive` included; and who has
-//! reported against a node and then hears of it says `Alive` at once, which takes its former word back.
+//! Drivers answer a request for a probe with its finding, `Alive` included. A node that has
+//! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
 //!
 //! A wrong verdict costs time, never data: epochs fence the node off, and it may come back in the same
 //! life (`Change::NodeBack`).
@@ -29,21 +29,21 @@ use crate::time::Time;
 
 /// Most nodes that one node pings.
 pub const PINGED_MAX: usize = 32;
-/// Most reporters whose word on one suspect is kept.
+/// Most reporters whose findings on one suspect are kept.
 const REPORTERS_MAX: usize = 16;
 
 /// The detector's times and widths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DetectorConfig {
-    /// How long a finding counts.
+    /// The time for which a finding counts.
     pub window: Duration,
-    /// How long before others are asked to probe the same suspect again.
+    /// The time before others are asked to probe the same suspect again.
     pub probe_again: Duration,
-    /// How many nodes are asked at once.
+    /// The number of nodes that are asked at once.
     pub probers: usize,
-    /// How long a lone word must stand before it is believed.
+    /// The time after which the report of a single node is enough.
     pub alone_after: Duration,
-    /// How long before a verdict that has not reached the map is given again.
+    /// The time before a verdict that has not reached the map is repeated.
     pub verdict_again: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Default for DetectorConfig {
     }
 }
 
-/// What a reporter found.
+/// The finding of a reporter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// It answered.
@@ -72,20 +72,20 @@ pub enum Finding {
     Failed,
 }
 
-/// One node's word on another. A client's complaint is reported by the node that heard it.
+/// One node's report on another. A client's report is passed on by the node that received it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Who says so.
+    /// The reporter.
     pub reporter: NodeId,
     /// Of whom.
     pub suspect: NodeId,
     /// Of which life of it.
     pub incarnation: Incarnation,
-    /// What was found.
+    /// Its finding.
     pub finding: Finding,
 }
 
-/// What the detector wants done.
+/// The actions that the detector asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
     /// Ask these nodes to probe this life of this node now, and to report what they find.
@@ -94,12 +94,12 @@ pub struct Findings {
     pub verdicts: Vec<Verdict>,
 }
 
-/// A node is dead, and who says so.
+/// A node is dead, by these reporters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// Who is dead.
+    /// The dead node.
     pub node: NodeId,
-    /// Which life of it.
+    /// The life of it.
     pub incarnation: Incarnation,
     /// The words on which the verdict rests.
     pub words: Vec<(NodeId, Finding)>,
@@ -108,11 +108,11 @@ pub struct Verdict {
 /// A request for probes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
-    /// Whom to probe.
+    /// The node to probe.
     pub suspect: NodeId,
-    /// Which life of it.
+    /// The life of it.
     pub incarnation: Incarnation,
-    /// Who should.
+    /// The nodes that should probe it.
     pub by: Vec<NodeId>,
 }
 
@@ -137,7 +137,7 @@ struct Case {
 }
 
 impl Detector {
-    /// A detector that has heard nothing yet.
+    /// A detector without reports.
     pub fn new(config: DetectorConfig) -> Detector {
         Detector {
             config,
@@ -150,12 +150,12 @@ impl Detector {
         self.cases.clear();
     }
 
-    /// Whether anybody lately said something against this node.
+    /// True if a recent report suspects this node.
     pub fn doubts(&self, node: NodeId) -> bool {
         self.cases.contains_key(&node)
     }
 
-    /// Takes in reports (none: a tick), and says whom to have probed and who is dead.
+    /// Takes reports (none: a tick), and returns the probes to ask for and the nodes that are dead.
     pub fn step(&mut self, now: Time, map: &ClusterMap, reports: &[Report], out: &mut Findings) {
         for report in reports {
             self.hear(now, map, report);
@@ -210,7 +210,7 @@ impl Detector {
         case.words.insert(reporter, (now, finding));
     }
 
-    /// Drops words that no longer count, and cases about which nobody says anything any more.
+    /// Drops findings that no longer count, and cases without findings.
     fn forget(&mut self, now: Time, map: &ClusterMap) {
         let window = self.config.window;
         self.cases.retain(|suspect, case| {
@@ -304,7 +304,7 @@ impl Case {
         self.doubted_since.map(|since| now.since(since))
     }
 
-    /// Whether one reporter is enough where there is no second one to ask.
+    /// True if one reporter is enough where there is no second one to ask.
     fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
         let refused = self.words.values().any(|(_, f)| *f == Finding::Refused);
         refused || self.doubted_for(now) >= Some(alone_after)
@@ -352,7 +352,7 @@ fn circle_from(node: NodeId, mut nodes: Vec<NodeId>, skip: usize, count: usize) 
     nodes
 }
 
-/// Whom a node pings: the next two and the one before it in the circle of the ids of nodes that are up,
+/// The nodes that a node pings: the next two and the one before it in the circle of the ids of nodes that are up,
 /// and the peers of its groups, at most [`PINGED_MAX`]. By id.
 pub fn whom_to_ping(map: &ClusterMap, me: NodeId) -> Vec<NodeId> {
     let up = map

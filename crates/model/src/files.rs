@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Incarnation, NodeId, Revision};
-use crate::map::{ClusterMap, NodeState, Pool, PoolKind};
+use crate::map::{ClusterMap, Pool, PoolKind};
 
 /// Blocks of a file that lie in one bucket together: 1 MiB, what object stores like to give at once.
 pub const STRETCH_BLOCKS: u32 = 4;
@@ -31,14 +31,14 @@ pub const SOURCE_BYTES_MAX: usize = 4096;
 pub struct Holder {
     /// The node.
     pub node: NodeId,
-    /// Which life of it: memory does not outlive one.
+    /// The life of it: memory does not outlive one.
     pub incarnation: Incarnation,
     /// It wants to give the bucket up, once another holds it (need-to-remove).
     pub leaving: bool,
 }
 
 impl Holder {
-    /// Whether this is that life of that node.
+    /// True if this is that life of that node.
     pub fn is(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.node == node && self.incarnation == incarnation
     }
@@ -49,7 +49,7 @@ impl Holder {
 pub struct Dataset {
     /// Its name, unique among the datasets of all pools.
     pub name: String,
-    /// Where its bytes come from: a folder's path, or an address of an object store or of an HTTP server.
+    /// Its source: a folder's path, or an address of an object store or of an HTTP server.
     pub source: String,
 }
 
@@ -58,15 +58,15 @@ pub struct Dataset {
 pub struct Pin {
     /// The dataset's name.
     pub dataset: String,
-    /// Where the file is in it, as its source has it.
+    /// The file's path in it, as its source has it.
     pub path: Vec<u8>,
     /// Its bytes.
     pub size: u64,
-    /// What tells the version from others, in the source's words.
+    /// The version's name, as its source gives it.
     pub version: String,
 }
 
-/// What a files pool holds, as the directory knows it.
+/// The holdings of a files pool, as the directory knows them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Holdings {
     /// By bucket: its holders. The first that is not leaving, if there is one, is its home.
@@ -97,7 +97,7 @@ pub fn bucket_of(file: [u64; 2], block: u32, buckets: u32) -> u32 {
 }
 
 impl Holdings {
-    /// Who fetches what of a bucket is not there yet, and gives it to the others.
+    /// The holder that fetches missing blocks of a bucket, and gives them to the others.
     pub fn home(&self, bucket: u32) -> Option<&Holder> {
         let holders = self.buckets.get(bucket as usize)?;
         holders.iter().find(|h| !h.leaving).or(holders.first())
@@ -108,7 +108,7 @@ impl Holdings {
         self.buckets.get(bucket as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Where a node stands among the holders of a bucket.
+    /// The place of a node among the holders of a bucket.
     pub fn place(&self, bucket: u32, node: NodeId, incarnation: Incarnation) -> Option<usize> {
         self.holders(bucket)
             .iter()
@@ -148,7 +148,7 @@ impl Pin {
 }
 
 impl Pool {
-    /// What it holds, if it is a files pool.
+    /// Its holdings, if it is a files pool.
     pub fn holdings(&self) -> Option<&Holdings> {
         match &self.kind {
             PoolKind::Files(holdings) => Some(holdings),
@@ -158,12 +158,11 @@ impl Pool {
 }
 
 impl ClusterMap {
-    /// How much of a pool's memory may be pinned, with the nodes that are up and stay, in bytes.
+    /// Bytes of a pool's memory that may be pinned, with the nodes that are up and stay.
     pub fn pin_room(&self, pool: &Pool) -> u64 {
-        let stay = self.nodes.values();
-        let stay = stay.filter(|n| n.state == NodeState::Up && !n.draining);
-        // A node may say that it has any amount.
-        let memory = stay
+        // A node may report any amount.
+        let memory = self
+            .homes()
             .map(|n| n.memory_bytes.min(pool.node_budget_bytes))
             .fold(0, u64::saturating_add);
         let most = u128::from(memory) * u128::from(PINNED_PERCENT_MAX) / 100;

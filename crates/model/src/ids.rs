@@ -35,7 +35,7 @@ id!(
     DiskId(u32), "d"
 );
 id!(
-    /// Which life of a node: raised by the directory each time that the node's process starts.
+    /// The life of a node: raised by the directory each time that the node's process starts.
     Incarnation(u64), "i"
 );
 id!(
@@ -88,7 +88,7 @@ id!(
     HashSlot(u16), "h"
 );
 id!(
-    /// Who makes requests: one id per client (or per door of a node) and life of it.
+    /// The sender of requests: one id per client (or per door of a node) and life of it.
     ClientId(u64), "c"
 );
 
@@ -138,7 +138,7 @@ impl MemberId {
         (self.node, self.disk)
     }
 
-    /// Whether it is the second member that its node holds.
+    /// True if it is the second member that its node holds.
     pub fn is_second(self) -> bool {
         self.disk == DiskId::SECOND
     }

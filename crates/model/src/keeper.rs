@@ -1,4 +1,4 @@
-//! What the directory's leader proposes by itself: takeovers, repairs, moves (rows D5, X2, X3, X5).
+//! The keeper: proposals of the directory's leader for takeovers, repairs and moves (rows D5, X2, X3, X5).
 //!
 //! **Path of the data.** Each tick, and at each change of the map, [`Keeper::step`] looks at every group
 //! and decides at most one next epoch for it; `keeper/plan.rs` holds those decisions as plain functions
@@ -21,56 +21,56 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::balance::Load;
-use self::plan::{Choice, Fit, Kind, View};
+use self::plan::{Choice, EpochReason, Fit, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
 use crate::ring::Ring;
 use crate::time::Time;
 
-/// How long the directory waits before a group starts empty, and so how long a member may go on
-/// without having heard the directory (GROUP rule 13).
+/// The time that the directory waits before a group starts empty, and so the time for which a member may go on
+/// without an answer of the directory (GROUP rule 13).
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
-/// A report of stuck members that comes so soon after an epoch opened may be older than that; what is true of it is said again.
+/// A report of stuck members that comes so soon after an epoch opened may be older than that; if it still holds it is repeated.
 const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
-/// How long a raised budget takes at most to be known by all nodes that are well.
+/// The longest time that a raised budget takes to reach all nodes that are well.
 const BUDGET_SPREADS: Duration = Duration::from_millis(500);
 /// Most groups that begin at a time: a pool or a region may have very many.
 const STARTS_AT_ONCE: usize = 256;
-/// How often the time for which a member is not chosen doubles.
+/// The number of times that the exclusion of a member doubles.
 pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
 
-/// Where others are too few, a member is chosen again after this part of that time: most who do not
+/// If others are too few, a member is chosen again after this part of its exclusion: most that do not
 /// follow had a slow moment, and without them a group may be unable to go on.
 const BARRED_FOR_PART: u32 = 32;
 
 /// The keeper's times and widths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeeperConfig {
-    /// How long an epoch may stay committed and not open before another is tried. Doubles with each try.
+    /// The time that an epoch may stay committed and not open before another is tried. Doubles with each try.
     pub open_deadline: Duration,
-    /// How long a group must have been without members before it starts empty, where it may.
+    /// The time for which a group must have been without members before it starts empty, if it may.
     pub start_empty_after: Duration,
     /// Most groups in change at a time for the sake of repairs, drains and balance.
     pub moves_at_once: usize,
-    /// How long a group that is being filled counts as in change: one that takes longer is slow, or waits for what it
+    /// The time for which a group that is being filled counts as in change: one that takes longer is slow, or waits for what it
     /// may never get, and others are not kept waiting for it.
     pub fill_patience: Duration,
-    /// How long a member that could not follow is not chosen again for that group. Doubles each time
+    /// The time for which a member that could not follow is not chosen again for that group. Doubles each time
     /// that it could not again, up to [`UNABLE_DOUBLINGS_MAX`] times.
     pub unable_for: Duration,
-    /// How long a group must have been open, unchanged, before a parity bucket is given up so that its node can
+    /// The time for which a group must have been open, unchanged, before a parity bucket is given up so that its node can
     /// take a lost data bucket's place: until that is made anew the group bears one loss less, and nodes
     /// that fail together are not found dead together.
     pub calm_after: Duration,
-    /// How long a node must have been draining before twins are called in for its members: a node that stops drains for a
+    /// The time for which a node must have been draining before twins are called in for its members: a node that stops drains for a
     /// moment, to hand over what others hold as well, and nobody is to begin to copy the rest.
     pub twins_after: Duration,
-    /// How long before a proposal that has not reached the map is made again.
+    /// The time before a proposal that has not reached the map is made again.
     pub propose_again: Duration,
-    /// How long before a node that is down, holds nothing and cannot come back is forgotten.
+    /// The time before a node that is down, holds nothing and cannot come back is forgotten.
     pub forget_after: Duration,
 }
 
@@ -100,7 +100,7 @@ pub struct StuckReport {
     pub epoch: Epoch,
     /// Their member slots in that epoch.
     pub slots: Vec<MemberSlot>,
-    /// Who says so.
+    /// The reporter.
     pub reporter: NodeId,
 }
 
@@ -115,13 +115,13 @@ pub struct Keeper {
     draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
     lives: Vec<(NodeId, Incarnation, NodeState)>,
-    /// Where every node is reached, and the first of its lives that was seen there.
+    /// The address of every node, and the first of its lives that was seen there.
     homes: BTreeMap<NodeId, Home>,
     ring: Ring,
     plans: BTreeMap<PoolId, PoolPlan>,
 }
 
-/// Where the buckets of a pool belong, as long as neither ring nor pool change.
+/// The nodes of a pool's buckets, as long as neither ring nor pool change.
 #[derive(Clone, Debug)]
 struct PoolPlan {
     pool: Pool,
@@ -129,7 +129,7 @@ struct PoolPlan {
     choices: Vec<Vec<NodeId>>,
 }
 
-/// What the keeper remembers of one group.
+/// The keeper's memory of one group.
 #[derive(Clone, Debug, Default)]
 struct Watch {
     epoch: Epoch,
@@ -165,10 +165,10 @@ struct Unable {
     times: u32,
 }
 
-/// What a group needs.
+/// The next step of a group.
 enum Need {
     Nothing,
-    Epoch(Kind, NewEpoch),
+    Epoch(EpochReason, NewEpoch),
     MarkLost,
 }
 
@@ -188,7 +188,7 @@ impl Keeper {
         }
     }
 
-    /// A proposal was refused or was not heard of again: the next step may make it anew at once.
+    /// Forgets a proposal that was rejected or lost: the next step may make it anew at once.
     pub fn refused(&mut self) {
         self.watches.values_mut().for_each(|w| w.proposed = None);
     }
@@ -217,8 +217,10 @@ impl Keeper {
             match self.need(now, map, group, &load) {
                 Need::Nothing => {}
                 // The first start of a group: nobody waits for bytes that it has.
-                Need::Epoch(Kind::Urgent, new) if group.epoch == Epoch(0) => starts.push(new),
-                Need::Epoch(Kind::Urgent, new) => urgent.push(new),
+                Need::Epoch(EpochReason::Urgent, new) if group.epoch == Epoch(0) => {
+                    starts.push(new)
+                }
+                Need::Epoch(EpochReason::Urgent, new) => urgent.push(new),
                 Need::Epoch(kind, new) => moves.push((kind, new)),
                 Need::MarkLost => lost.push(group.id),
             }
@@ -229,7 +231,7 @@ impl Keeper {
         moves.sort_by_key(|(kind, _)| *kind);
         // One such at a time, and only while nothing else is to be done.
         let busy = in_change + under_way + urgent.len() > 0;
-        let from = moves.partition_point(|(kind, _)| *kind < Kind::Spread);
+        let from = moves.partition_point(|(kind, _)| *kind < EpochReason::Spread);
         moves.truncate(from.max(usize::from(!busy)));
         let budget = self
             .config
@@ -315,7 +317,7 @@ impl Keeper {
                 watch.stuck.clear();
             }
             if watch.gone_of != group.last_open.epoch {
-                // Another life perhaps, whose members may have heard the directory until now.
+                // Another life perhaps, whose members may have reached the directory until now.
                 watch.gone_of = group.last_open.epoch;
                 watch.gone_since = None;
             }
@@ -418,7 +420,7 @@ impl Keeper {
         );
     }
 
-    /// Whether a proposal for this group may still be on its way.
+    /// True if a proposal for this group may still be under way.
     fn under_way(&self, now: Time, group: &Group) -> bool {
         let proposed = self.watches.get(&group.id).and_then(|w| w.proposed);
         proposed.is_some_and(|(revision, at)| {
@@ -476,7 +478,7 @@ impl Keeper {
             None if group.open => return view.next_move().map_or(Need::Nothing, into_need),
             None => None,
         };
-        found.map_or(Need::Nothing, |new| Need::Epoch(Kind::Urgent, new))
+        found.map_or(Need::Nothing, |new| Need::Epoch(EpochReason::Urgent, new))
     }
 
     /// Too few complete members are left to go on with.
@@ -496,12 +498,12 @@ impl Keeper {
             now.since(since) >= self.config.start_empty_after || !may_live
         };
         match plan::start(view).filter(|_| due) {
-            Some(new) => Need::Epoch(Kind::Urgent, new),
+            Some(new) => Need::Epoch(EpochReason::Urgent, new),
             None => Need::Nothing,
         }
     }
 
-    /// Whether this life of a node may still run, unheard. Not if the node has started anew at the same
+    /// True if this life of a node may still run, unseen. Not if the node has started anew at the same
     /// address, which has one owner. A later life at another address proves nothing: the data folder may
     /// have been copied, and the process that it was copied from be cut off and serve on.
     fn may_live(&self, map: &ClusterMap, x: &Member) -> bool {
@@ -513,7 +515,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the newest epoch cannot go on as it is.
+    /// True if the newest epoch cannot go on as it is.
     fn disturbed(&self, now: Time, view: &View<'_>, watch: &Watch) -> bool {
         let deadline = self.config.open_deadline * (1 << view.tries().min(4));
         let late = watch
@@ -551,7 +553,7 @@ impl PoolPlan {
     }
 }
 
-/// Whether the word of the member in a slot counts on stuck members: the leader's while the epoch is not open, then
+/// True if the report of the member in a slot counts on stuck members: the leader's while the epoch is not open, then
 /// the data buckets'.
 fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
     match group.open {
@@ -560,11 +562,11 @@ fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
     }
 }
 
-fn into_need((kind, new): (Kind, NewEpoch)) -> Need {
+fn into_need((kind, new): (EpochReason, NewEpoch)) -> Need {
     Need::Epoch(kind, new)
 }
 
-/// Whether the group counts against the bound on moves: it is between epochs or is being filled, and
+/// True if the group counts against the bound on moves: it is between epochs or is being filled, and
 /// can get on by itself.
 fn in_change_now(map: &ClusterMap, group: &Group) -> bool {
     let filling = group.members.iter().flatten().any(|x| !x.complete);

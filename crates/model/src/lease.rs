@@ -1,6 +1,6 @@
 //! The directory leader's lease book (GROUP, promises and leases).
 //!
-//! A lease says to a data bucket: "no successor of yours answers for one lease from when you asked".
+//! A lease promises a data bucket that no successor of its answers for one lease from when it asked.
 //! The book is volatile and lies at the directory's leader alone. It keeps the saying true on both
 //! sides: a lease goes only to who will not be succeeded meanwhile, and no epoch opens before every
 //! lease of somebody else in its group ran out.
@@ -25,15 +25,15 @@ use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
 /// The holder of a lease: a data slot of a group, and its member.
-type Holder = (GroupId, MemberSlot, MemberId);
+type LeaseKey = (GroupId, MemberSlot, MemberId);
 
-/// The book. At most one entry per data bucket and holder that lately asked; run-out ones are struck.
+/// The book. At most one entry per data bucket and holder that recently asked; expired ones are removed.
 #[derive(Clone, Debug)]
 pub struct Leases {
     lease: Duration,
     /// From when this directory node may open epochs; `None` while it does not lead.
     opens_from: Option<Time>,
-    until: BTreeMap<Holder, Time>,
+    until: BTreeMap<LeaseKey, Time>,
     strike_at: Time,
 }
 
@@ -99,7 +99,7 @@ impl Leases {
         granted
     }
 
-    /// Whether the group's newest epoch may open: this directory node has led for one lease, and nobody
+    /// True if the group's newest epoch may open: this directory node has led for one lease, and nobody
     /// holds a lease but members that the epoch retains.
     pub fn may_open(&self, now: Time, group: &Group) -> bool {
         let Some(from) = self.opens_from else {
@@ -114,7 +114,7 @@ impl Leases {
         self.others(group).all(|until| until <= now)
     }
 
-    /// When `may_open` is worth asking again; `None` while this directory node does not lead.
+    /// The time at which `may_open` is worth asking again; `None` while this directory node does not lead.
     pub fn opens_at(&self, group: &Group) -> Option<Time> {
         let from = self.opens_from?;
         Some(self.others(group).fold(from, Time::max))
@@ -184,11 +184,11 @@ fn entitled(group: &Group, id: MemberId, epoch: Epoch) -> Option<MemberSlot> {
     (slot.0 < group.m).then_some(slot)
 }
 
-/// From which epoch on members of a group, at this life of a node, have heard the directory with an
+/// The epoch from which on members of a group, at this life of a node, have reached the directory with an
 /// answer of a confirmed leader with this map (GROUP rule 13). None: the answer counts for none of them.
 ///
 /// It does not count while the group is without enough members to go on, nor while it starts from nothing:
-/// the directory waits T from when it saw the members gone, and whoever of them it still answers (it was
+/// the directory waits T from when it saw the members gone, and any of them that it still answers (it was
 /// declared dead, and lives) would otherwise go on beyond T. And it counts only for members that have come
 /// to the last open epoch: one of a life before may not know yet that the group began anew, and its node be
 /// listed already, as a joiner or for another member that it holds.

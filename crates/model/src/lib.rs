@@ -1,4 +1,4 @@
-//! What a Staves cluster is, without any I/O: names, time, schemes, and the cluster map with its rules.
+//! The model of a Staves cluster, without any I/O: names, time, schemes, and the cluster map with its rules.
 //!
 //! **Promises.** [`ClusterMap`] is the one replicated truth. [`ClusterMap::apply`] either makes a
 //! [`Change`] whole or refuses it and changes nothing; it never breaks a rule of DESIGN section 6.
@@ -16,8 +16,9 @@
 //! they propose passes the same rules.
 //!
 //! **Layout.** `ids`, `time`, `scheme`: the words. `map`: the state. `change`: its rules. `ring`:
-//! placement. `detector`, `keeper`, `lease`: the directory leader's own machines. `mutant`: the
-//! planted bugs of GROUP.md, compiled in for the simulator only. Read `map`, then `change`.
+//! placement. `detector`, `keeper`, `lease`: the directory leader's own machines. `policy`: the rules asked before
+//! pools, drains, stops and loads. `mutant`: the planted bugs of GROUP.md, compiled in for the simulator only.
+//! `testing`: small clusters for the tests of all crates. Read `map`, then `change`.
 //!
 //! **Not here.** How members agree on bytes (`staves-group`), how changes are ordered (`staves-directory`).
 
@@ -30,14 +31,13 @@ pub mod keeper;
 pub mod lease;
 mod map;
 pub mod mutant;
+pub mod policy;
 mod region;
 pub mod ring;
 mod scheme;
-mod stop;
-#[cfg(test)]
-mod testing;
+pub mod testing;
 mod time;
-mod units;
+pub mod units;
 
 pub use change::{Change, NAME_BYTES_MAX, NewEpoch, NewHoldings, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, whom_to_ping};
@@ -59,9 +59,8 @@ pub use region::{
 };
 pub use ring::Ring;
 pub use scheme::{
-    HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme, bucket_slot, hash_slot, slots_max,
-    twin,
+    EXTENT_BYTES, EXTENT_PAGES, HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme,
+    bucket_slot, hash_slot, slots_max, twin,
 };
-pub use stop::AfterStop;
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;

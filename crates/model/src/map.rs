@@ -33,15 +33,15 @@ pub struct Node {
     pub name: String,
     /// Members of a group go to distinct zones where that can be had.
     pub zone: Option<String>,
-    /// Where the native protocol is reached, `host:port`.
+    /// The address of the native protocol, `host:port`.
     pub native: String,
-    /// Where RESP is reached, `host:port`.
+    /// The address of RESP, `host:port`.
     pub resp: String,
-    /// Where the admin HTTP door is reached, `host:port`.
+    /// The address of the admin HTTP door, `host:port`.
     pub admin: String,
     /// Memory for pages, in bytes.
     pub memory_bytes: u64,
-    /// Whether it keeps its vote on disk, and so may vote.
+    /// True if it keeps its vote on disk, and so may vote.
     pub durable: bool,
     /// Up or down.
     pub state: NodeState,
@@ -49,7 +49,14 @@ pub struct Node {
     pub draining: bool,
 }
 
-/// What a pool's bytes mean.
+impl Node {
+    /// True if it may hold buckets: it is up and does not drain.
+    pub fn is_home(&self) -> bool {
+        self.state == NodeState::Up && !self.draining
+    }
+}
+
+/// The meaning of a pool's bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PoolKind {
     /// Key-value records in hash slots.
@@ -83,7 +90,7 @@ impl PoolKind {
     }
 }
 
-/// Where a pool's pages lie.
+/// The medium of a pool's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Medium {
     /// The nodes' memory.
@@ -97,23 +104,23 @@ pub struct Pool {
     pub id: PoolId,
     /// Its name, unique among pools.
     pub name: String,
-    /// What its bytes mean.
+    /// The meaning of its bytes.
     pub kind: PoolKind,
     /// m and the k that is wanted; a group may have fewer parity buckets while nodes are few.
     pub scheme: Scheme,
-    /// Where its pages lie.
+    /// The medium of its pages.
     pub medium: Medium,
-    /// How many bytes of pages each node may give to this pool.
+    /// Bytes of pages that each node may give to this pool.
     pub node_budget_bytes: u64,
     /// Its groups in bucket order. For key-value pools hash slot `s` belongs to bucket
     /// `s * len / 16384`.
     pub groups: Vec<GroupId>,
-    /// Whether a group all of whose members are gone may start again empty.
+    /// True if a group that has lost all its members may start again empty.
     pub may_start_empty: bool,
 }
 
 impl Pool {
-    /// Whether it holds key-value records.
+    /// True if it holds key-value records.
     pub fn is_cache(&self) -> bool {
         matches!(self.kind, PoolKind::Cache)
     }
@@ -126,7 +133,7 @@ impl Pool {
         }
     }
 
-    /// Whether a group of it belongs to a region that is being loaded.
+    /// True if a group of it belongs to a region that is being loaded.
     pub fn is_loading(&self, group: GroupId) -> bool {
         let mut loading = self.regions().iter().filter(|region| region.loading);
         loading.any(|region| region.stretches.iter().any(|s| s.contains(group)))
@@ -156,7 +163,7 @@ pub struct LastOpen {
     pub members: Vec<Option<Member>>,
 }
 
-/// One group as the directory knows it. This is also what members are told (GROUP's "map").
+/// One group as the directory knows it. Members receive the same (GROUP's "map").
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
     /// Its id.
@@ -169,7 +176,7 @@ pub struct Group {
     pub m: u8,
     /// The newest committed epoch.
     pub epoch: Epoch,
-    /// Whether that epoch is open; if not, its leader is at work.
+    /// True if that epoch is open; if not, its leader is at work.
     pub open: bool,
     /// The one member slot that leads the change to this epoch. Always a listed member.
     pub leader: MemberSlot,
@@ -200,7 +207,7 @@ impl Group {
         position(&self.members, id)
     }
 
-    /// Whether any life of this disk of this node is a member of the newest epoch or of the last open one.
+    /// True if any life of this disk of this node is a member of the newest epoch or of the last open one.
     pub fn seats(&self, node: NodeId, disk: DiskId) -> bool {
         let all = self.members.iter().chain(&self.last_open.members);
         all.flatten().any(|x| x.id.place() == (node, disk))
@@ -227,6 +234,11 @@ impl Group {
         bucket_slot(self.m, slot)
     }
 
+    /// True if a member of the newest epoch stands on a node.
+    pub fn lists(&self, node: NodeId) -> bool {
+        self.listed().any(|(_, x)| x.id.node == node)
+    }
+
     /// All listed members with their slots.
     pub fn listed(&self) -> impl Iterator<Item = (MemberSlot, &Member)> + '_ {
         self.members
@@ -235,23 +247,23 @@ impl Group {
             .filter_map(|(s, x)| x.as_ref().map(|x| (MemberSlot(s as u8), x)))
     }
 
-    /// Whether the newest epoch starts from nothing and is not open yet.
+    /// True if the newest epoch starts from nothing and is not open yet.
     pub fn starts_anew(&self) -> bool {
         self.fresh && !self.open
     }
 
-    /// Whether the member in this slot is retained from the last open epoch.
+    /// True if the member in this slot is retained from the last open epoch.
     pub fn retained(&self, slot: MemberSlot) -> bool {
         self.kept.get(slot.index()).is_some_and(Option::is_some)
     }
 
-    /// Whether a node holds two members of the newest epoch, this one among them.
+    /// True if a node holds two members of the newest epoch, this one among them.
     pub fn is_doubled(&self, x: &Member) -> bool {
         let same = |(_, other): &(MemberSlot, &Member)| other.id.node == x.id.node;
         self.listed().filter(same).count() > 1
     }
 
-    /// How many more nodes may be lost now without losing data, whichever they are, by the complete members of the
+    /// The number of nodes that may be lost now without losing data, whichever they are, by the complete members of the
     /// last open epoch that run. `None` if data is lost already.
     pub fn tolerates(&self, up: impl Fn(MemberId) -> bool) -> Option<u8> {
         let source = if self.fresh && !self.open {
@@ -268,7 +280,7 @@ impl Group {
     }
 }
 
-/// How many nodes may be lost, whichever they are, while these hold whole what stands in these slots: so many
+/// The number of nodes that may be lost, whichever they are, while these hold whole what stands in these slots: so many
 /// that the buckets of the others are still m. A bucket that a twin holds too is counted where fewer lie, and never
 /// as one that the loss of two nodes takes. `None`: there are fewer than m now.
 pub(crate) fn nodes_to_spare(
@@ -304,7 +316,7 @@ pub(crate) fn nodes_to_spare(
     Some(borne.count() as u8)
 }
 
-/// How many different buckets these members hold whole, of those that `count`. A twin holds what
+/// The number of different buckets that these members hold whole, of those that `count`. A twin holds what
 /// another holds too: both together are worth one.
 pub fn whole_buckets(m: u8, members: &[Option<Member>], counts: impl Fn(&Member) -> bool) -> usize {
     let whole = |x: &Option<Member>| x.as_ref().is_some_and(|x| x.complete && counts(x));
@@ -361,6 +373,16 @@ impl ClusterMap {
         self.pools.values().find(|p| p.name == name)
     }
 
+    /// The nodes that may hold buckets.
+    pub fn homes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| node.is_home())
+    }
+
+    /// The groups of a pool, in bucket order.
+    pub fn groups_of(&self, pool: &Pool) -> impl Iterator<Item = &Group> {
+        pool.groups.iter().filter_map(|id| self.groups.get(id))
+    }
+
     /// A region by name, with its pool.
     pub fn region_named(&self, name: &str) -> Option<(&Pool, &Region)> {
         let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
@@ -380,14 +402,14 @@ impl ClusterMap {
         self.nodes.get(&x.id.node)
     }
 
-    /// Whether this life of this node is believed to run.
+    /// True if this life of this node is believed to run.
     pub fn is_up(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.nodes
             .get(&node)
             .is_some_and(|n| n.state == NodeState::Up && n.incarnation == incarnation)
     }
 
-    /// Whether the process of a member is believed to run.
+    /// True if the process of a member is believed to run.
     pub fn runs(&self, id: MemberId) -> bool {
         self.is_up(id.node, id.incarnation)
     }

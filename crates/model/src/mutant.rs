@@ -41,6 +41,14 @@ pub enum Mutant {
     // Of the memory service (`staves-memory`); not in GROUP.md.
     LostReadWaits = 501,
     OldPlaceNeedsNoMemory = 502,
+    // Of placement by capacity (`capacity.rs`); not in GROUP.md.
+    OrphanKeptForItsShare = 601,
+    SharesOfOneSize = 602,
+    FlaggedTakenAsStaying = 603,
+    SpreadBeforeFlagged = 604,
+    AnyBucketSpread = 605,
+    AllSparesLeftAtOnce = 606,
+    DrainLeavesTheLastCopy = 607,
     // Of groups with m > 1; not in GROUP.md.
     MixedPageVersions = 401,
     RecipeOfOtherSources = 402,
@@ -116,6 +124,17 @@ impl Mutant {
     /// Those of the memory service.
     pub const MEMORY: [Mutant; 2] = [Mutant::LostReadWaits, Mutant::OldPlaceNeedsNoMemory];
 
+    /// Those of placement by capacity.
+    pub const PLACEMENT: [Mutant; 7] = [
+        Mutant::OrphanKeptForItsShare,
+        Mutant::SharesOfOneSize,
+        Mutant::FlaggedTakenAsStaying,
+        Mutant::SpreadBeforeFlagged,
+        Mutant::AnyBucketSpread,
+        Mutant::AllSparesLeftAtOnce,
+        Mutant::DrainLeavesTheLastCopy,
+    ];
+
     /// Those of groups with m > 1.
     pub const CODED: [Mutant; 16] = [
         Mutant::MixedPageVersions,
@@ -156,7 +175,7 @@ impl Mutant {
     ];
 }
 
-#[cfg(feature = "mutants")]
+#[cfg(any(test, feature = "mutants"))]
 mod planted {
     use super::Mutant;
     use std::cell::Cell;
@@ -186,14 +205,14 @@ mod planted {
         Ok(Some(*EVERYWHERE.get_or_init(|| mutant)))
     }
 
-    /// Whether this bug is planted on this thread, or in the process.
+    /// True if this bug is planted on this thread, or in the process.
     #[inline]
     pub fn planted(mutant: Mutant) -> bool {
         PLANTED.with(|p| p.get() == Some(mutant)) || EVERYWHERE.get() == Some(&mutant)
     }
 }
 
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(any(test, feature = "mutants")))]
 mod planted {
     /// Nothing is ever planted in the program.
     #[inline(always)]

@@ -11,7 +11,7 @@
 //!   group 8: data buckets 0, 1           7.1-+ 8.0-+ 8.1-+
 //! ```
 //!
-//! Where a byte lies never changes: a region that grows gets further groups and moves nothing.
+//! The place of a byte never changes: a region that grows gets further groups and moves nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub const BUCKET_CHUNKS: u32 = (REGION_BUCKET_BYTES / CHUNK_BYTES) as u32;
 pub struct Stretch {
     /// The first of them.
     pub first: GroupId,
-    /// How many they are; at least one.
+    /// Their number; at least one.
     pub count: u32,
 }
 
@@ -41,7 +41,7 @@ impl Stretch {
         (self.first.0..self.first.0.saturating_add(self.count)).map(GroupId)
     }
 
-    /// Whether a group is one of them.
+    /// True if a group is one of them.
     pub fn contains(self, group: GroupId) -> bool {
         (self.first.0..self.first.0.saturating_add(self.count)).contains(&group.0)
     }
@@ -63,7 +63,7 @@ pub struct Region {
     pub id: RegionId,
     /// Its name, unique among the regions of all pools.
     pub name: String,
-    /// Where it ends. Its groups may hold more; growth up to there costs nothing.
+    /// Its size in bytes. Its groups may hold more; growth up to there costs nothing.
     pub size_bytes: u64,
     /// Its groups, in order of offset.
     pub stretches: Vec<Stretch>,
@@ -72,7 +72,7 @@ pub struct Region {
     pub loading: bool,
 }
 
-/// Where a byte of a region lies.
+/// The place of a byte of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The group.
@@ -96,7 +96,7 @@ impl Region {
         self.stretches.iter().flat_map(|s| s.groups())
     }
 
-    /// Where the byte at `offset` lies; `None` beyond the groups there are.
+    /// The place of the byte at `offset`; `None` beyond the groups there are.
     pub fn place(&self, offset: u64, m: u8) -> Option<Place> {
         let mut within = offset;
         for stretch in &self.stretches {

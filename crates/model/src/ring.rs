@@ -13,11 +13,11 @@
 use std::collections::BTreeSet;
 
 use crate::ids::NodeId;
-use crate::map::{ClusterMap, NodeState, Pool};
+use crate::map::{ClusterMap, Pool};
 
 /// Points of the node with the least memory.
 const POINTS_MIN: u64 = 128;
-/// How many times the points of the smallest node the largest may have.
+/// The most points of a node, as a multiple of the smallest node's.
 const WEIGHT_MAX: u64 = 8;
 
 /// The circle of the nodes that may take buckets: up and not draining.
@@ -33,7 +33,7 @@ pub struct Ring {
 struct RingNode {
     id: NodeId,
     zone: Option<String>,
-    /// How many points it has on the circle.
+    /// The number of its points on the circle.
     weight: u64,
 }
 
@@ -50,7 +50,7 @@ impl Ring {
         Ring { nodes, points }
     }
 
-    /// Whether this still is the circle of that map. Much cheaper than to make it again.
+    /// True if this still is the circle of that map. Much cheaper than to make it again.
     pub fn is_of(&self, map: &ClusterMap) -> bool {
         takers(map).eq(self.nodes.iter().cloned())
     }
@@ -79,7 +79,7 @@ impl Ring {
         first
     }
 
-    /// Where every bucket of a pool belongs: for each, up to m+k nodes, the first being the one that
+    /// The nodes of every bucket of a pool: for each, up to m+k nodes, the first being the one that
     /// should hold the first data bucket. Fewer where nodes are fewer.
     pub fn plan(&self, pool: &Pool) -> Vec<Vec<NodeId>> {
         let buckets = pool.groups.len() as u64;
@@ -152,11 +152,7 @@ impl Ring {
 
 /// The nodes that may take buckets, by id.
 fn takers(map: &ClusterMap) -> impl Iterator<Item = RingNode> + '_ {
-    let up = || {
-        map.nodes
-            .values()
-            .filter(|n| n.state == NodeState::Up && !n.draining)
-    };
+    let up = || map.nodes.values().filter(|n| n.is_home());
     let smallest = up().map(|n| n.memory_bytes.max(1)).min().unwrap_or(1);
     up().map(move |n| RingNode {
         id: n.id,
@@ -171,7 +167,7 @@ pub fn preference(map: &ClusterMap, pool: &Pool, bucket: u32) -> Vec<NodeId> {
     Ring::of(map).preference(pool, bucket)
 }
 
-/// How many buckets each node has, and how many it may have: its share by weight, and a quarter more.
+/// The number of buckets of each node, and its ceiling: its share by weight, and a quarter more.
 struct Loads {
     count: Vec<u64>,
     ceiling: Vec<u64>,
@@ -250,7 +246,7 @@ mod tests {
     #[test]
     fn groups_of_new_regions_move_none_that_are_there() {
         let mut map = cluster(5);
-        map.apply(None, &create_memory_pool("memory", "2+1"))
+        map.apply(None, &create_memory_pool("memory", "2+1", 1 << 29))
             .expect("new");
         let mut before: Vec<Vec<NodeId>> = Vec::new();
         for region in 0..6 {
@@ -277,7 +273,7 @@ mod tests {
         );
     }
 
-    /// How many (bucket, node) pairs of `after` are not in `before`.
+    /// The number of (bucket, node) pairs of `after` that are not in `before`.
     fn moved(before: &[Vec<NodeId>], after: &[Vec<NodeId>]) -> usize {
         let pairs = before.iter().zip(after);
         pairs
@@ -361,8 +357,7 @@ mod tests {
             );
         }
         let mut map = cluster_with_pool(3, "1+0", 256);
-        map.apply(None, &node_up_in(None, None, 3 << 30))
-            .expect("new");
+        map.apply(None, &new_node("large", 3 << 30)).expect("new");
         let big = plan(&map).iter().filter(|p| p[0] == NodeId(4)).count();
         assert!(
             (100..=160).contains(&big),
@@ -374,8 +369,7 @@ mod tests {
     fn copies_go_to_distinct_zones_while_there_are_any() {
         let mut map = cluster(0);
         for zone in ["a", "a", "a", "a", "b", "b", "c"] {
-            map.apply(None, &node_up_in(None, Some(zone), 1 << 30))
-                .expect("new");
+            map.apply(None, &node_in_zone(zone, 1 << 30)).expect("new");
         }
         map.apply(None, &create_pool("cache", "1+3", 64, true))
             .expect("new");

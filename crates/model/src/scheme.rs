@@ -9,6 +9,10 @@ use crate::ids::{HashSlot, MemberSlot};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
+/// Pages of an extent, the unit in which memory is handed out.
+pub const EXTENT_PAGES: u32 = 64;
+/// Bytes of an extent: 256 KiB.
+pub const EXTENT_BYTES: usize = EXTENT_PAGES as usize * PAGE_BYTES;
 /// Hash slots of a key-value pool, as Redis Cluster has them.
 pub const HASH_SLOTS: u16 = 16_384;
 /// Most data buckets of a group.
@@ -49,6 +53,9 @@ pub struct Scheme {
 }
 
 impl Scheme {
+    /// One copy, and nothing that protects it.
+    pub const NONE: Scheme = Scheme { m: 1, k: 0 };
+
     /// Members in all.
     pub fn width(self) -> usize {
         usize::from(self.m) + usize::from(self.k)

@@ -1,52 +1,59 @@
-//! Small clusters for this crate's tests.
+//! Small clusters for the tests of this crate and of those above it.
 
 use crate::change::{Change, NewEpoch, Outcome, Refusal};
+use crate::files::Holdings;
 use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Medium, PoolKind};
 use crate::scheme::Scheme;
 
-/// A bootstrapped cluster of `nodes` nodes, n1 on (incarnation = id), in no zone, and no pool.
-pub(crate) fn cluster(nodes: u64) -> ClusterMap {
+/// A bootstrapped cluster of nodes `n1`, `n2` and so on (incarnation = id), in no zone, and no pool.
+pub fn cluster(nodes: u64) -> ClusterMap {
     let mut map = ClusterMap::default();
-    map.apply(
-        None,
-        &Change::Bootstrap {
-            cluster: ClusterId(7),
-        },
-    )
-    .expect("empty map");
-    for _ in 0..nodes {
-        map.apply(None, &node_up(None)).expect("a new node");
+    let cluster = ClusterId(7);
+    map.apply(None, &Change::Bootstrap { cluster })
+        .expect("empty map");
+    for node in 1..=nodes {
+        map.apply(None, &new_node(&format!("n{node}"), 1 << 30))
+            .expect("a new node");
     }
     map
 }
 
-/// The same with a pool `cache` that may start empty.
-pub(crate) fn cluster_with_pool(nodes: u64, scheme: &str, buckets: u32) -> ClusterMap {
-    let mut map = cluster(nodes);
-    map.apply(None, &create_pool("cache", scheme, buckets, true))
-        .expect("a new pool");
-    map
-}
-
-pub(crate) fn node_up(id: Option<u64>) -> Change {
-    node_up_in(id, None, 1 << 30)
-}
-
-pub(crate) fn node_up_in(id: Option<u64>, zone: Option<&str>, memory_bytes: u64) -> Change {
+/// A node that the cluster does not know yet, with a data folder; its doors are `NAME:1600` and so on.
+pub fn new_node(name: &str, memory_bytes: u64) -> Change {
     Change::NodeUp {
-        id: id.map(NodeId),
-        name: "a node".into(),
-        zone: zone.map(str::to_owned),
-        native: "127.0.0.1:1600".into(),
-        resp: "127.0.0.1:6379".into(),
-        admin: "127.0.0.1:1680".into(),
+        id: None,
+        name: name.into(),
+        zone: None,
+        native: format!("{name}:1600"),
+        resp: format!("{name}:6379"),
+        admin: format!("{name}:1680"),
         memory_bytes,
         durable: true,
     }
 }
 
-pub(crate) fn node_down(map: &ClusterMap, node: u64) -> Change {
+/// The start of a known node of [`cluster`] where it was before, or of a new one.
+pub fn node_up(known: Option<u64>) -> Change {
+    let name = known.map_or("new".to_owned(), |id| format!("n{id}"));
+    let mut up = new_node(&name, 1 << 30);
+    if let Change::NodeUp { id, .. } = &mut up {
+        *id = known.map(NodeId);
+    }
+    up
+}
+
+/// A new node in a zone.
+pub fn node_in_zone(name: &str, memory_bytes: u64) -> Change {
+    let mut up = new_node("new", memory_bytes);
+    if let Change::NodeUp { zone, .. } = &mut up {
+        *zone = Some(name.to_owned());
+    }
+    up
+}
+
+/// The death of a node in its present life.
+pub fn node_down(map: &ClusterMap, node: u64) -> Change {
     let node = NodeId(node);
     Change::NodeDown {
         node,
@@ -54,7 +61,16 @@ pub(crate) fn node_down(map: &ClusterMap, node: u64) -> Change {
     }
 }
 
-pub(crate) fn create_pool(name: &str, scheme: &str, buckets: u32, may_start_empty: bool) -> Change {
+/// The same with a pool `cache` that may start empty.
+pub fn cluster_with_pool(nodes: u64, scheme: &str, buckets: u32) -> ClusterMap {
+    let mut map = cluster(nodes);
+    map.apply(None, &create_pool("cache", scheme, buckets, true))
+        .expect("a new pool");
+    map
+}
+
+/// A new cache of 1 MiB of each node.
+pub fn create_pool(name: &str, scheme: &str, buckets: u32, may_start_empty: bool) -> Change {
     Change::CreatePool {
         name: name.into(),
         kind: PoolKind::Cache,
@@ -66,16 +82,44 @@ pub(crate) fn create_pool(name: &str, scheme: &str, buckets: u32, may_start_empt
     }
 }
 
+/// A new memory pool.
+pub fn create_memory_pool(name: &str, scheme: &str, node_budget_bytes: u64) -> Change {
+    Change::CreatePool {
+        name: name.into(),
+        kind: PoolKind::Memory {
+            regions: Vec::new(),
+        },
+        scheme: scheme.parse().expect("a scheme"),
+        medium: Medium::Ram,
+        node_budget_bytes,
+        buckets: 0,
+        may_start_empty: false,
+    }
+}
+
+/// A new files pool.
+pub fn create_files_pool(name: &str, buckets: u32, node_budget_bytes: u64) -> Change {
+    Change::CreatePool {
+        name: name.into(),
+        kind: PoolKind::Files(Holdings::default()),
+        scheme: Scheme::NONE,
+        medium: Medium::Ram,
+        node_budget_bytes,
+        buckets,
+        may_start_empty: true,
+    }
+}
+
 /// The bit of a number below that stands for the second member that a node holds.
 const SECOND: u64 = 1 << 63;
 
 /// The number that stands for the second member that a node holds.
-pub(crate) const fn second(node: u64) -> u64 {
+pub const fn second(node: u64) -> u64 {
     node | SECOND
 }
 
 /// The member that a number stands for.
-pub(crate) fn member_on(number: u64, incarnation: Incarnation) -> MemberId {
+pub fn member_on(number: u64, incarnation: Incarnation) -> MemberId {
     let id = MemberId::new(NodeId(number & !SECOND), incarnation);
     if number & SECOND == 0 {
         id
@@ -86,7 +130,7 @@ pub(crate) fn member_on(number: u64, incarnation: Incarnation) -> MemberId {
 
 /// The next epoch of a group: `members` as (node, slot it is kept from), 0 is vacant; see [`second`].
 /// Node lives are the present ones.
-pub(crate) fn next_epoch(map: &ClusterMap, group: u32, members: &[(u64, Option<u8>)]) -> NewEpoch {
+pub fn next_epoch(map: &ClusterMap, group: u32, members: &[(u64, Option<u8>)]) -> NewEpoch {
     let group = &map.groups[&GroupId(group)];
     let member = |n: u64| {
         let node = member_on(n, Incarnation(0)).node;
@@ -106,11 +150,13 @@ pub(crate) fn next_epoch(map: &ClusterMap, group: u32, members: &[(u64, Option<u
     }
 }
 
-pub(crate) fn commit(map: &mut ClusterMap, new: NewEpoch) -> Result<Outcome, Refusal> {
+/// Commits one epoch on the present map.
+pub fn commit(map: &mut ClusterMap, new: NewEpoch) -> Result<Outcome, Refusal> {
     map.apply(Some(map.revision), &Change::CommitEpochs(vec![new]))
 }
 
-pub(crate) fn open(map: &mut ClusterMap, group: u32, epoch: u64) -> Result<Outcome, Refusal> {
+/// Opens a group's epoch.
+pub fn open(map: &mut ClusterMap, group: u32, epoch: u64) -> Result<Outcome, Refusal> {
     map.apply(
         None,
         &Change::Open {
@@ -120,22 +166,31 @@ pub(crate) fn open(map: &mut ClusterMap, group: u32, epoch: u64) -> Result<Outco
     )
 }
 
-/// Group 1 gets a fresh, open epoch 1 on these nodes.
-pub(crate) fn start(map: &mut ClusterMap, nodes: &[u64]) {
+/// Gives a group a fresh, open epoch 1 on these nodes; 0 leaves a slot vacant.
+pub fn start_group(map: &mut ClusterMap, group: u32, nodes: &[u64]) {
     let members: Vec<_> = nodes.iter().map(|n| (*n, None)).collect();
     let fresh = NewEpoch {
         fresh: true,
-        ..next_epoch(map, 1, &members)
+        ..next_epoch(map, group, &members)
     };
     commit(map, fresh).expect("a fresh epoch");
-    open(map, 1, 1).expect("to open it");
+    open(map, group, 1).expect("to open it");
+}
+
+/// Gives group 1 a fresh, open epoch 1 on these nodes.
+pub fn start(map: &mut ClusterMap, nodes: &[u64]) {
+    start_group(map, 1, nodes);
 }
 
 /// A tiny generator, for tests that run many seeds (SplitMix64).
-pub(crate) struct Dice(pub u64);
+pub struct Dice(
+    /// The seed.
+    pub u64,
+);
 
 impl Dice {
-    pub(crate) fn roll(&mut self) -> u64 {
+    /// The next number.
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -143,25 +198,13 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
         self.roll() % n
     }
 
-    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
+    /// One of some values.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
         (!of.is_empty()).then(|| of[self.below(of.len() as u64) as usize])
-    }
-}
-
-pub(crate) fn create_memory_pool(name: &str, scheme: &str) -> Change {
-    Change::CreatePool {
-        name: name.into(),
-        kind: PoolKind::Memory {
-            regions: Vec::new(),
-        },
-        scheme: scheme.parse().expect("a scheme"),
-        medium: Medium::Ram,
-        node_budget_bytes: 1 << 29,
-        buckets: 0,
-        may_start_empty: false,
     }
 }

@@ -29,11 +29,11 @@ pub struct Stat {
     pub size: u64,
     /// The time of the last change.
     pub modified: SystemTime,
-    /// Permissions, 0o777 at most. Who mounts is shown as the owner.
+    /// Permissions, 0o777 at most. The user who mounts is shown as the owner.
     pub mode: u16,
     /// The version; of a folder anything.
     pub version: Version,
-    /// It changed so lately that another change might not show in its version: what is read of it now is not kept for later.
+    /// The last change is so recent that another one might not show in its version: bytes read now are not kept for later.
     pub fresh: bool,
 }
 
@@ -115,7 +115,7 @@ pub trait Files: Send + Sync + 'static {
         let _ = (file, offset, bytes);
     }
 
-    /// The totals; nothing if nobody knows.
+    /// The totals; nothing if they are unknown.
     fn used(&self) -> Used {
         Used::default()
     }

@@ -19,7 +19,7 @@ const FEW: usize = NAMES_MAX / HANDLES_MAX;
 
 /// An open file.
 #[derive(Debug)]
-pub struct Open<F> {
+pub struct OpenFile<F> {
     /// Of what is mounted.
     pub file: F,
     /// Its inode.
@@ -35,7 +35,7 @@ pub struct Open<F> {
 /// All that is open.
 #[derive(Debug)]
 pub struct Handles<F> {
-    files: RwLock<HashMap<u64, Arc<Open<F>>>>,
+    files: RwLock<HashMap<u64, Arc<OpenFile<F>>>>,
     /// The content of each open folder at the time that it was opened.
     folders: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
@@ -53,7 +53,7 @@ impl<F> Default for Handles<F> {
 
 impl<F> Handles<F> {
     /// Takes in an open file; None if too many are open.
-    pub fn add_file(&self, open: Open<F>) -> Option<u64> {
+    pub fn add_file(&self, open: OpenFile<F>) -> Option<u64> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.write();
         if files.len() >= HANDLES_MAX {
@@ -76,12 +76,12 @@ impl<F> Handles<F> {
     }
 
     /// An open file.
-    pub fn file(&self, number: u64) -> Option<Arc<Open<F>>> {
+    pub fn file(&self, number: u64) -> Option<Arc<OpenFile<F>>> {
         self.files.read().get(&number).cloned()
     }
 
     /// An open file of an inode, if there is one. Looks at all.
-    pub fn open_of(&self, inode: u64) -> Option<Arc<Open<F>>> {
+    pub fn open_of(&self, inode: u64) -> Option<Arc<OpenFile<F>>> {
         let files = self.files.read();
         files.values().find(|open| open.inode == inode).cloned()
     }

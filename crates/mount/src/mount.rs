@@ -242,7 +242,7 @@ impl Mounted {
         self.serving.as_ref().is_some_and(|all| !all.is_finished())
     }
 
-    /// Unmounts at once, if nobody did: what else is at the folder by now stays, and what else is over it.
+    /// Unmounts at once, unless that was done: another mount at the folder stays, and so does one over it.
     fn detach(&self) -> Result<(), MountError> {
         if !self.is_serving() {
             return Ok(());

@@ -11,7 +11,7 @@
 //! **Why not a library.** Those that there are take calls of any length into memory, refuse the 257th call of a client that has
 //! 256 under way, or forget their handles at the end; what is left without writing is as much code as their use would be.
 //!
-//! **Not here.** Who may read: NFSv3 knows names, but proves none. Whoever reaches the port may read all of it.
+//! **Not here.** Permissions: NFSv3 knows names, but proves none. Any client that reaches the port may read all of it.
 
 mod export;
 mod handle;
@@ -43,7 +43,7 @@ pub struct NfsOptions {
     pub lifetime: Duration,
     /// Bytes that [`Files::will_read`] announces ahead of a reader in order; 0 for none.
     pub read_ahead_bytes: u64,
-    /// Clients at a time; who was idle for longest makes room for one more. Each may take some 3 MB.
+    /// Clients at a time; the one that was idle for longest makes room for one more. Each may take some 3 MB.
     pub connections_max: usize,
 }
 

@@ -66,7 +66,7 @@ impl Queue {
 }
 
 impl Work {
-    /// Tells the kernel, until nobody is left to put anything in.
+    /// Notifies the kernel, until all senders are gone.
     pub fn run(self, kernel: &Notifier) {
         for outdated in self.receiver {
             match outdated {

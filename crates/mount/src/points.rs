@@ -105,7 +105,7 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     absolute.canonicalize()
 }
 
-/// The health of the mount at a folder. Asks from a thread of its own, for nobody can take back such a question.
+/// The health of the mount at a folder. Asks from a thread of its own, for such a question cannot be cancelled.
 pub fn health(dir: &Path) -> Health {
     let (sender, receiver) = mpsc::sync_channel(1);
     let dir = dir.to_owned();

@@ -17,7 +17,7 @@ use fuser::{
 };
 
 use crate::files::{Files, Kind, Stat, Version};
-use crate::handles::Open;
+use crate::handles::OpenFile;
 use crate::listing::Listing;
 use crate::serve::Serve;
 
@@ -66,7 +66,7 @@ impl<S: Files> Requests<S> {
     /// Has a thread of its own wait for bytes.
     fn read_elsewhere(
         &self,
-        open: Arc<Open<S::File>>,
+        open: Arc<OpenFile<S::File>>,
         offset: u64,
         bytes: usize,
         reply: ReplyData,

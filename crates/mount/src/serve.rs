@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
 use crate::files::{FileError, Files, Kind, Stat};
-use crate::handles::{Handles, Open};
+use crate::handles::{Handles, OpenFile};
 use crate::inodes::{Inodes, Known};
 use crate::mount::Options;
 use crate::outdated::{Outdated, Queue};
@@ -167,12 +167,12 @@ impl<S: Files> Serve<S> {
         }
         let stat = match self.files.stat(&known.path) {
             Ok(stat) => stat,
-            // Deleted, and not replaced: who has it open reads on what is in memory.
+            // Deleted, and not replaced: a program that has it open reads on what is in memory.
             Err(FileError::NotFound) => {
                 let open = self.handles.open_of(number.0).ok_or(Errno::ESTALE)?;
                 return Ok(self.files.stat_open(&open.file).clone());
             }
-            // Nobody knows better: who reads to a file's end asks for this before each read, and its bytes may be in memory.
+            // The source is silent: a program that reads to a file's end asks for this before each read, and its bytes may be in memory.
             Err(error @ FileError::TimedOut(_)) => {
                 let errno = self.fail(&known.path, &error);
                 let open = self.handles.open_of(number.0).ok_or(errno)?;
@@ -214,7 +214,7 @@ impl<S: Files> Serve<S> {
         };
         // What is read ahead may be given to the kernel when the file is not fresh any more.
         let ahead_bytes = if fresh { 0 } else { self.read_ahead_bytes };
-        let open = Open {
+        let open = OpenFile {
             file,
             inode: number.0,
             path,
@@ -228,7 +228,7 @@ impl<S: Files> Serve<S> {
     /// Reads what is at hand: all of it, or none, and whether it did. What is not can be [waited for](Serve::read_file).
     pub fn read_now(
         &self,
-        open: &Open<S::File>,
+        open: &OpenFile<S::File>,
         offset: u64,
         into: &mut [u8],
     ) -> Result<bool, Errno> {
@@ -247,7 +247,7 @@ impl<S: Files> Serve<S> {
     /// Reads all that was asked for and is there: to the kernel, fewer bytes mean the end of the file.
     pub fn read_file(
         &self,
-        open: &Open<S::File>,
+        open: &OpenFile<S::File>,
         offset: u64,
         into: &mut [u8],
     ) -> Result<(), Errno> {

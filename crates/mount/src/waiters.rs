@@ -1,4 +1,4 @@
-//! The threads that wait for bytes that are not at hand, so that those who serve the kernel go on.
+//! The threads that wait for bytes that are not at hand, so that the kernel's other requests are served.
 //!
 //! The threads that take the kernel's requests are few. Some of them may wait themselves: that is quickest, and enough while the source
 //! is well. Where more would wait, a file server that is gone among them, threads of their own do.
@@ -37,7 +37,7 @@ struct State {
     idle: usize,
 }
 
-/// One of those who serve the kernel waits, until this is dropped.
+/// The seat of a serving thread that waits, until this is dropped.
 pub struct Seat<'a>(&'a Inner);
 
 impl Drop for Seat<'_> {
@@ -65,7 +65,7 @@ impl Waiters {
         })
     }
 
-    /// Has another do it; or the caller, if there is nobody.
+    /// Has another thread do it; or the caller, if there is none.
     pub fn wait(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if state.jobs.len() < WAITING_MAX && self.is_served(&mut state) {

@@ -26,10 +26,10 @@ use crate::options::Options;
 use crate::outbox::{NotPut, Outbox};
 use crate::queue::GroupQueue;
 
-/// What a read asks for at least.
+/// The least size of a read.
 pub(crate) const READ_BYTES: usize = 16 << 10;
 
-/// What an answer is given for each MiB that comes before it, or of it: 8 MiB/s.
+/// The time that an answer is given for each MiB that comes before it, or of it: 8 MiB/s.
 const MIB: Duration = Duration::from_millis(125);
 /// A large answer of which nothing has come for so long is not on its way any more.
 const STALLED: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ struct Shared {
     heard: Heard,
 }
 
-/// What has come from the other side.
+/// The bytes received from the other side.
 struct Heard {
     began: Instant,
     /// Bytes.
@@ -91,13 +91,13 @@ impl Heard {
         }
     }
 
-    /// Whether to ask for a word: not if one has come since `mark`, nor twice in one silence.
+    /// True if a ping is due: not if anything was received since `mark`, nor twice in one silence.
     fn is_to_ask(&self, (all, _): (u64, u64)) -> bool {
         let at = all + 1;
         self.mark().0 == all && self.asked_at.swap(at, Ordering::Relaxed) != at
     }
 
-    /// How much has come by now: all, and of large answers.
+    /// The bytes received by now: all, and those of large answers.
     fn mark(&self) -> (u64, u64) {
         (
             self.all.load(Ordering::Relaxed),
@@ -205,12 +205,12 @@ impl Connection {
         &self.shared.addr
     }
 
-    /// Who the other side is.
+    /// The other side's identity.
     pub fn welcome(&self) -> &Welcome {
         &self.shared.welcome
     }
 
-    /// Why it ended, if it has.
+    /// The reason of its end, if it has ended.
     pub fn over(&self) -> Option<NetError> {
         self.shared.waiting.lock().over.clone()
     }
@@ -459,7 +459,7 @@ async fn run(
 /// connections, no heartbeat is heard meanwhile.
 const TURN_BYTES: usize = 1 << 20;
 
-/// What a task has read since others had their turn.
+/// The bytes that a task has read since others had their turn.
 #[derive(Default)]
 pub(crate) struct Turn {
     bytes: usize,

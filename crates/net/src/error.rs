@@ -1,4 +1,4 @@
-//! What can go wrong between two processes, by what the caller can do about it.
+//! The failures between two processes, by the caller's possible reaction.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use staves_model::NodeId;
 use staves_wire::directory::Sign;
 use staves_wire::{ErrorCode, ErrorPacket};
 
-/// Why there is no answer, or not the one that was wanted.
+/// The reason that there is no answer, or not the one that was wanted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NetError {
     /// No connection. Nothing was done.
@@ -18,7 +18,7 @@ pub enum NetError {
         kind: io::ErrorKind,
         /// Its text.
         reason: String,
-        /// How long it was tried.
+        /// The time of the tries.
         waited_ms: u32,
     },
     /// Connected, but the other side did not greet back as it should. Nothing was done.
@@ -26,7 +26,7 @@ pub enum NetError {
     Hello {
         /// The address.
         addr: String,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The other side's code, if it gave one.
         code: Option<ErrorCode>,
@@ -38,9 +38,9 @@ pub enum NetError {
     WrongNode {
         /// The address.
         addr: String,
-        /// Who should be there.
+        /// The node that should be there.
         wanted: NodeId,
-        /// Who is.
+        /// The node that is there.
         found: NodeId,
     },
     /// The map has no address for the node. Nothing was done.
@@ -66,9 +66,9 @@ pub enum NetError {
     Closed {
         /// The address.
         addr: String,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// How it looks from here.
+        /// The sign of life or death in it, if any.
         sign: Option<Sign>,
     },
     /// The answer took too long. The request may or may not have been done.
@@ -78,11 +78,11 @@ pub enum NetError {
         addr: String,
         /// The message that was to be answered.
         what: &'static str,
-        /// How long it had.
+        /// The time that it had.
         waited_ms: u64,
-        /// Whether it had been sent at all.
+        /// True if it had been sent at all.
         sent: bool,
-        /// Whether the other side said anything after that, so that it is late and not silent.
+        /// True if the other side sent anything after that: it is late and not silent.
         heard: bool,
     },
     /// The other side answered with an error packet.
@@ -102,13 +102,13 @@ pub enum NetError {
         addr: String,
         /// The message that was asked.
         what: &'static str,
-        /// What came.
+        /// The message that came.
         got: &'static str,
     },
 }
 
 impl NetError {
-    /// Whether it is certain that the request was not done.
+    /// True if the request was certainly not executed.
     pub fn nothing_done(&self) -> bool {
         match self {
             NetError::Connect { .. }
@@ -122,7 +122,7 @@ impl NetError {
         }
     }
 
-    /// What it says about the other side's life (row D5), if anything.
+    /// The sign of the other side's life or death in it (row D5), if any.
     pub fn sign(&self) -> Option<Sign> {
         match self {
             NetError::Connect {

@@ -1,4 +1,4 @@
-//! Who this process is, as it says in hellos. A node learns it only when it joins, after its port is
+//! The identity of this process in its hellos. A node learns it only when it joins, after its port is
 //! open, so it is shared and may change.
 
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Identity {
         self
     }
 
-    /// Who it is now.
+    /// The current identity.
     pub fn who(&self) -> Who {
         *self.who.read()
     }
@@ -80,7 +80,7 @@ impl Identity {
         *self.who.write() = who;
     }
 
-    /// What it says first on a connection.
+    /// The first message on a connection.
     pub fn hello(&self) -> Hello {
         let who = self.who();
         Hello {

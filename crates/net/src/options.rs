@@ -17,7 +17,7 @@ pub struct Options {
     /// A client waits before it queues more than this, a server stops reading while more answers
     /// than this wait to be written.
     pub queued_bytes_max: usize,
-    /// How long connecting, and the hello after it, may take.
+    /// The bound on connecting and the hello after it.
     pub connect_timeout: Duration,
     /// A client that has heard nothing for half of this sends a ping; after the whole, it gives the
     /// connection up.

@@ -1,10 +1,10 @@
-//! What waits to be written to one connection, and the writer that writes all of it at once.
+//! The messages that wait to be written to one connection, and the writer that writes all of them at once.
 //!
 //! Anyone may put a message in from any thread: it is encoded at once, under a short lock, behind the
 //! messages that wait already, into a chunk that they share. The writer takes all chunks and gives
-//! them to the kernel in one vectored write: the more is said, the fewer system calls each word costs.
-//! Whoever has said all that it had to may write at once, on its own thread ([`Outbox::write_now`]),
-//! and so spares the waking of the writer; what the kernel does not take then is the writer's.
+//! them to the kernel in one vectored write: the more messages, the fewer system calls each costs.
+//! A sender that has put in its last message may write at once, on its own thread ([`Outbox::write_now`]),
+//! and so spares the waking of the writer; the writer gets the bytes that the kernel does not take then.
 //!
 //! Large messages wait apart and leave frame by frame, after whatever small ones there are by then: a
 //! value of half a gigabyte holds up a promise by one frame, not by itself.
@@ -34,7 +34,7 @@ const BULK_BYTES: usize = 64 << 10;
 /// Most bytes of each kind taken out at a time (and one chunk, or one frame, more), and so the longest
 /// that a message just put in waits for others, and the most that a caller of `write_now` writes.
 const TAKE_BYTES: usize = 1 << 20;
-/// What has waited less than this has not waited.
+/// A message that waited less than this counts as not having waited.
 const WAITED_MIN: Duration = Duration::from_millis(10);
 /// Most pieces taken out at a time.
 const PIECES_MAX: usize = 512;
@@ -77,13 +77,13 @@ impl Waiting {
         }
     }
 
-    /// Whether it may be added to.
+    /// True if it may be added to.
     fn has_room(&self) -> bool {
         self.bytes.len() < CHUNK_BYTES && self.since.elapsed() < WAITED_MIN
     }
 }
 
-/// What was taken out to be written, and how far it has got.
+/// The bytes that were taken out to be written, and the progress.
 #[derive(Default)]
 struct Writing {
     rest: VecDeque<Piece>,
@@ -93,7 +93,7 @@ struct Writing {
     written: u64,
 }
 
-/// How a round of writing ended.
+/// The end of a round of writing.
 enum Wrote {
     /// All of it.
     All,
@@ -219,7 +219,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether more should not be put in for now.
+    /// True if no more should be put in for now.
     pub(crate) fn is_full(&self) -> bool {
         self.queued.load(Ordering::Relaxed) >= self.queued_max
     }
@@ -251,7 +251,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Whether all that was put in has been written.
+    /// True if all that was put in has been written.
     pub(crate) fn is_empty(&self) -> bool {
         self.queued.load(Ordering::Relaxed) == 0
     }
@@ -503,7 +503,7 @@ fn aged(frames: BytesMut, waited: Duration) -> BytesMut {
     kept
 }
 
-/// What headers add to a message of which `encoded` bytes came out; the limit is on the body.
+/// The bytes of headers for a message with `encoded` bytes; the limit is on the body.
 fn frames_overhead(encoded: usize) -> usize {
     encoded.div_ceil(frame::FRAME_BODY_MAX + HEADER_BYTES) * HEADER_BYTES
 }

@@ -59,11 +59,11 @@ pub type Evidence = Arc<dyn Fn(NodeId, Sign) + Send + Sync>;
 pub struct PeerStats {
     /// The peer.
     pub node: NodeId,
-    /// Where it is.
+    /// The address.
     pub addr: String,
-    /// Whether the link is up.
+    /// True if the link is up.
     pub connected: bool,
-    /// Why not, if it was tried.
+    /// The reason of the last failure to connect, if any.
     pub trouble: Option<String>,
     /// Bytes of group traffic that wait.
     pub queued_bytes: usize,

@@ -38,7 +38,7 @@ struct Block {
 
 #[derive(Default)]
 struct Blocks {
-    /// What goes before the rest.
+    /// The messages that go before the others.
     urgent: VecDeque<Block>,
     queue: VecDeque<Block>,
     /// Of both.
@@ -76,7 +76,7 @@ impl GroupQueue {
         }
     }
 
-    /// What wakes the writer.
+    /// The signal that wakes the writer.
     pub(crate) fn wake(&self) -> Arc<Notify> {
         self.wake.clone()
     }
@@ -117,7 +117,7 @@ impl GroupQueue {
         self.unsaid.store(true, Ordering::Release);
     }
 
-    /// Whether anything was put in since this was last asked.
+    /// True if anything was put in since the last call.
     pub(crate) fn take_unsaid(&self) -> bool {
         self.unsaid.load(Ordering::Relaxed) && self.unsaid.swap(false, Ordering::Acquire)
     }
@@ -132,7 +132,7 @@ impl GroupQueue {
         }
     }
 
-    /// Whether nothing waits.
+    /// True if nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.lock().bytes == 0
     }
@@ -198,7 +198,7 @@ impl Blocks {
     }
 }
 
-/// What is short, and told in vain if it comes late. Deltas keep their order among themselves: one that
+/// True for short messages that are useless if they come late. Deltas keep their order among themselves: one that
 /// came before its predecessor would only be asked for again.
 fn is_urgent(message: &GroupMessage) -> bool {
     match message {

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::outbox::{NotPut, Outbox};
 
-/// What a connection owes: requests begun and not answered.
+/// The requests of a connection that have begun and are not answered.
 pub(crate) struct Owed {
     state: Mutex<OwedState>,
     /// Wakes the reader when something was answered.
@@ -101,12 +101,12 @@ impl Reply {
         }
     }
 
-    /// When the asker stops waiting; `None` if it did not say.
+    /// The end of the asker's wait; `None` if the request has none.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether the asker has stopped waiting.
+    /// True if the asker has stopped waiting.
     pub fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }

@@ -21,21 +21,21 @@ use crate::options::Options;
 use crate::reply::Reply;
 use crate::session::serve;
 
-/// Who is on the other side of an accepted connection.
+/// The other side of an accepted connection.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Where it connected from.
+    /// The address that it connected from.
     pub addr: SocketAddr,
-    /// What it said about itself.
+    /// Its hello.
     pub hello: Hello,
     /// The connection's number, unique in this process.
     pub connection: u64,
 }
 
-/// What a server does with what comes. Called on the connection's task, in the order of arrival: it
+/// The handler of a server's messages. Called on the connection's task, in the order of arrival: it
 /// MUST return soon (hand over, do not work), and MUST NOT block.
 pub trait Handler: Send + Sync + 'static {
-    /// Whether to take the connection. Version and cluster have been checked.
+    /// Admits or rejects the connection. Version and cluster have been checked.
     fn admit(&self, _hello: &Hello) -> Result<(), ErrorPacket> {
         Ok(())
     }
@@ -48,7 +48,7 @@ pub trait Handler: Send + Sync + 'static {
     fn request(&self, peer: &PeerInfo, request: Message, reply: Reply);
 }
 
-/// What all connections of a server share.
+/// The state that all connections of a server share.
 pub(crate) struct Shared<H> {
     pub(crate) identity: Identity,
     pub(crate) options: Options,

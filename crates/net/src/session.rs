@@ -86,7 +86,7 @@ pub(crate) async fn serve<H: Handler>(
 struct Input {
     decoder: Decoder,
     buffer: BytesMut,
-    /// When the newest of them came. What was read and waits is as old as that.
+    /// The arrival of the newest of them. All read and waiting messages count as being as old as that.
     read_at: Instant,
     turn: Turn,
 }
@@ -353,7 +353,7 @@ async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-/// What an application or a person's tool has no business to send.
+/// True for messages that applications and people's tools must not send.
 fn is_for_nodes(opcode: Opcode) -> bool {
     matches!(
         opcode,

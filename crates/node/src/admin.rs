@@ -1,6 +1,6 @@
 //! The admin door: HTTP for machines that watch (port 1680).
 //!
-//! `/livez` says that the process runs, `/readyz` that this node is part of its cluster and means to
+//! `/livez` answers while the process runs, `/readyz` while this node is part of its cluster and means to
 //! stay (a node does not turn unready because others are away, but it does when it has been cut off from
 //! the directory's majority for so long that it answers for no key), `/metrics` has
 //! Prometheus's text, `/api/v1/status` the cluster's state as JSON.

@@ -1,4 +1,4 @@
-//! What a node is told: file, environment, flags, in that order, the later over the earlier.
+//! A node's configuration: file, environment, flags, in that order, the later over the earlier.
 //!
 //! **Promises.** One table, [`KEYS`], is all there is: the parser, the environment's names, the example
 //! file and `config show` are made from it, so that they cannot disagree. A key that does not exist is
@@ -36,9 +36,9 @@ pub use value::{Advertise, Doors, Endpoint, Millis, Setting, Size};
 pub struct Key {
     /// Its name in the file; with dashes its flag, in capitals behind `STAVES_` its variable.
     pub name: &'static str,
-    /// What holds without it, as text; empty where there is nothing.
+    /// Its default, as text; empty if there is none.
     pub default: &'static str,
-    /// What it means, in a sentence or two.
+    /// Its meaning, in a sentence or two.
     pub doc: &'static str,
     set: fn(&mut Config, &str) -> Result<(), String>,
     get: fn(&Config) -> String,
@@ -137,9 +137,9 @@ keys! {
 pub struct Loaded {
     /// The values.
     pub config: Config,
-    /// Where each key was set last; a key that is not here has its default.
+    /// The origin of each key that was set; others have their defaults.
     pub origins: BTreeMap<&'static str, Origin>,
-    /// What may be a slip but is no error.
+    /// Warnings of probable slips.
     pub warnings: Vec<String>,
 }
 
@@ -246,7 +246,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// What does not hold together, with the values that it comes from: those without which it would not be said. A reason
+    /// Adds to a conflict the values that cause it: those without which it would not arise. A reason
     /// may name others.
     fn located(&self, error: ConfigError) -> ConfigError {
         let ConfigError::Conflict { reason, .. } = &error else {
@@ -341,7 +341,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 impl Config {
-    /// Everything that can be said against this configuration without the machine that it is for: what
+    /// Checks all that can be checked without the machine that the configuration is for: what
     /// only makes sense together, and what the directory and its map would refuse. `up` and `config check`
     /// both ask here, so that what the one takes the other does too.
     pub fn check(&self) -> Result<(), ConfigError> {
@@ -416,7 +416,7 @@ impl Config {
         }
     }
 
-    /// What others are told, once the doors are open on `bound` (whose ports are never 0).
+    /// The advertised addresses, once the doors are open on `bound` (whose ports are never 0).
     pub fn advertised(&self, bound: &Doors) -> Result<Doors, ConfigError> {
         self.advertise.over(bound).map_err(ConfigError::conflict)
     }

@@ -291,8 +291,7 @@ fn parse(source: &str) -> Result<Source, SourceError> {
 #[cfg(test)]
 mod tests {
     use staves_model::{
-        Change, ClusterId, Holder, Holdings, Incarnation, Medium, NodeId, PoolKind, Revision,
-        Scheme,
+        Change, ClusterId, Holder, Holdings, Incarnation, NodeId, Revision, testing,
     };
     use staves_net::{Identity, PeerOptions};
     use staves_store::blocks::PART_BYTES;
@@ -314,35 +313,14 @@ mod tests {
 
     /// A cluster of one node.
     fn cluster(memory_bytes: u64) -> ClusterMap {
-        let mut map = ClusterMap::default();
-        let bootstrap = Change::Bootstrap {
-            cluster: ClusterId(7),
-        };
-        let up = Change::NodeUp {
-            id: None,
-            name: "a node".into(),
-            zone: None,
-            native: "127.0.0.1:1600".into(),
-            resp: "127.0.0.1:6379".into(),
-            admin: "127.0.0.1:1680".into(),
-            memory_bytes,
-            durable: true,
-        };
-        map.apply(None, &bootstrap).unwrap();
-        map.apply(None, &up).unwrap();
+        let mut map = testing::cluster(0);
+        map.apply(None, &testing::new_node("n1", memory_bytes))
+            .unwrap();
         map
     }
 
     fn make_pool(map: &mut ClusterMap, name: &str, node_budget_bytes: u64) -> PoolId {
-        let pool = Change::CreatePool {
-            name: name.into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes,
-            buckets: 4,
-            may_start_empty: true,
-        };
+        let pool = testing::create_files_pool(name, 4, node_budget_bytes);
         map.apply(None, &pool).unwrap();
         map.pool_named(name).unwrap().id
     }

@@ -1,11 +1,11 @@
 //! Leaving in good order: what this node serves goes to others before it goes.
 //!
-//! What it alone has of files could be read again from their source. Others copy of it what they can in a short while: memory is
+//! Blocks of files that it alone has could be read again from their source. Others copy them as far as they can in a short while: memory is
 //! faster.
 //!
-//! It is drained for that, and the wish to be drained must not outlive the stop: it is taken back after the
-//! goodbye, or, if that fails (all nodes stop at once, or the process is killed on its way out), when the
-//! node comes back, which a mark in the data folder tells it.
+//! It is drained for that, and the drain must not outlive the stop: it is taken back after the
+//! leave, or, if that fails (all nodes stop at once, or the process is killed on its way out), when the
+//! node comes back, as a mark in the data folder shows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
 use staves_model::{
-    Change, ClusterMap, Holder, Holdings, Incarnation, MemberId, MemberSlot, NodeId, NodeState,
+    Change, ClusterMap, Holder, Holdings, Incarnation, MemberId, MemberSlot, NodeId,
 };
 
 use crate::node::Running;
 
-/// How long a single step at the directory may take.
+/// The deadline of a single step at the directory.
 const STEP: Duration = Duration::from_secs(2);
 /// Of the time that a stop may take, this part others have to copy what only this node has of files.
 const FILES_PART: u32 = 5;
-/// How long giving the vote up and the goodbye may take.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// How long before a node that came back asks again to be given buckets.
+/// The deadline for giving up the vote and leaving.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The pause before a returned node asks again to be given buckets.
 const REST: Duration = Duration::from_secs(1);
 /// The mark in the data folder: this node is drained because it stops.
 const MARK: &str = "leaving";
 
-/// Hands over and says goodbye, within `stop_ms`. Whatever fails, the node stops all the same: the
+/// Hands over and leaves, within `stop_ms`. Whatever fails, the node stops all the same: the
 /// cluster takes it for dead then, and loses nothing that has copies.
 pub(crate) async fn leave(running: &Running) {
     let until = Instant::now() + running.stop_ms;
@@ -42,7 +42,7 @@ pub(crate) async fn leave(running: &Running) {
     if drains && let Err(error) = hand_over(running, until).await {
         tracing::warn!(%error, "leaving without having handed over");
     }
-    match running.directory.leave(FAREWELL).await {
+    match running.directory.leave(LEAVE_TIMEOUT).await {
         Ok(Left::HandedOver) => tracing::info!("left the cluster"),
         Ok(Left::LastVoter) => {
             tracing::info!("no other node can vote: the directory waits for this one's return");
@@ -74,11 +74,10 @@ where
 }
 
 fn others_up(map: &ClusterMap, me: NodeId) -> bool {
-    let other = |n: &staves_model::Node| n.state == NodeState::Up && n.id != me && !n.draining;
-    map.nodes.values().any(other)
+    map.homes().any(|home| home.id != me)
 }
 
-/// Whether the map names this life of this node the data bucket of any group that another can serve as well.
+/// True if the map names this life of this node the data bucket of any group that another can serve as well.
 /// With m > 1 there is nothing to hand over but by making the whole bucket elsewhere, which a drain is for.
 fn serves(map: &ClusterMap, running: &Running) -> bool {
     let life = running.host.life;
@@ -89,7 +88,7 @@ fn serves(map: &ClusterMap, running: &Running) -> bool {
     map.groups.values().any(mine)
 }
 
-/// Whether there are blocks of files here, in buckets that nobody else holds who goes on with them.
+/// True if there are blocks of files here, in buckets that no node holds that stays.
 fn has_files(map: &ClusterMap, running: &Running) -> bool {
     let life = running.host.life;
     running.files.pools().iter().any(|pool| {
@@ -99,7 +98,7 @@ fn has_files(map: &ClusterMap, running: &Running) -> bool {
     })
 }
 
-/// Whether this life of a node has anything of a bucket that nobody else means to go on with.
+/// True if this life of a node has anything of a bucket that no other node means to keep.
 fn is_alone_with_some(
     holdings: &Holdings,
     node: NodeId,
@@ -123,7 +122,7 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
     }
     let drain = Proposal::unconditional(Change::Drain { node, on: true });
     running.directory.propose(drain, STEP).await?;
-    let until = until.checked_sub(FAREWELL).unwrap_or(until);
+    let until = until.checked_sub(LEAVE_TIMEOUT).unwrap_or(until);
     let files_until = until.min(Instant::now() + running.stop_ms / FILES_PART);
     let mut map = running.directory.map();
     // If all nodes stop at once, nobody is left to take anything.
@@ -164,7 +163,7 @@ async fn resume(running: &Running, patience: Duration) -> bool {
     }
 }
 
-/// Where the mark is, if the node has a folder.
+/// The path of the mark, if the node has a folder.
 fn mark(running: &Running) -> Option<PathBuf> {
     running.data.as_ref().map(|data| data.join(MARK))
 }

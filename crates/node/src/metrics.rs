@@ -17,29 +17,29 @@ pub struct Metric {
     /// Its name on the page.
     pub name: &'static str,
     /// Prometheus's type.
-    pub kind: Kind,
-    /// What is counted.
+    pub kind: MetricKind,
+    /// The unit of its value.
     pub unit: &'static str,
-    /// What it means, in a sentence.
+    /// Its meaning, in a sentence.
     pub help: &'static str,
     value: Value,
 }
 
 /// Prometheus's types, as far as they are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows, from the node's start.
     Counter,
     /// Goes up and down.
     Gauge,
 }
 
-impl Kind {
+impl MetricKind {
     /// The word on the page.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         }
     }
 }
@@ -64,16 +64,16 @@ enum Value {
     ByPool(fn(&PoolFacts) -> u64),
 }
 
-/// What a node knows of itself at one moment.
+/// A node's state at one moment.
 struct Scrape<'a> {
     running: &'a Running,
     door: &'a DoorState,
     figures: Figures,
     directory: staves_directory::Status,
-    /// The directory's leader, if one has answered lately.
+    /// The directory's leader, if one has answered recently.
     leader: Option<u64>,
     links: Vec<PeerStats>,
-    /// What the pools that have buckets take of memory.
+    /// Memory that the pools with buckets take.
     pools: Vec<PoolFacts>,
 }
 
@@ -81,56 +81,56 @@ struct Scrape<'a> {
 pub const METRICS: &[Metric] = &[
     Metric {
         name: "staves_resp_commands_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "commands",
         help: "Commands taken on the RESP door.",
         value: Value::One(|s| now(&s.door.commands_total)),
     },
     Metric {
         name: "staves_resp_connections_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "connections",
         help: "Connections accepted on the RESP door.",
         value: Value::One(|s| now(&s.door.connections_total)),
     },
     Metric {
         name: "staves_resp_connections_rejected_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "connections",
         help: "Connections refused because clients_max were open.",
         value: Value::One(|s| now(&s.door.rejected_total)),
     },
     Metric {
         name: "staves_resp_connections",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "connections",
         help: "Connections open on the RESP door.",
         value: Value::One(|s| u64::from(s.door.connections.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_resp_read_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Bytes read on the RESP door.",
         value: Value::One(|s| now(&s.door.read_bytes_total)),
     },
     Metric {
         name: "staves_resp_written_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Bytes written on the RESP door.",
         value: Value::One(|s| now(&s.door.written_bytes_total)),
     },
     Metric {
         name: "staves_resp_detoured_operations_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "operations",
         help: "Operations that took the way by another node or round a takeover.",
         value: Value::One(|s| now(&s.door.detoured_total)),
     },
     Metric {
         name: "staves_cache_buckets",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "buckets",
         help: "Buckets on this node, by what they do.",
         value: Value::By(
@@ -144,189 +144,189 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "staves_cache_keys",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "keys",
         help: "Keys in the data buckets that this node serves.",
         value: Value::One(|s| s.figures.counter("cache_keys")),
     },
     Metric {
         name: "staves_cache_live_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of keys and values in the data buckets that this node serves.",
         value: Value::One(|s| s.figures.counter("cache_live_bytes")),
     },
     Metric {
         name: "staves_cache_reads_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "operations",
         help: "Reads answered by this node's buckets.",
         value: Value::One(|s| s.figures.counter("cache_reads")),
     },
     Metric {
         name: "staves_cache_hits_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "operations",
         help: "Reads that found a value.",
         value: Value::One(|s| s.figures.counter("cache_hits")),
     },
     Metric {
         name: "staves_cache_writes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "operations",
         help: "Writes that took effect in this node's buckets.",
         value: Value::One(|s| s.figures.counter("cache_writes")),
     },
     Metric {
         name: "staves_cache_requests_waiting",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "requests",
         help: "Requests that wait at a bucket for its copies or for its epoch.",
         value: Value::One(|s| s.figures.requests_waiting),
     },
     Metric {
         name: "staves_memory_written_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of the chunks of regions that were ever written, in the data buckets that this node serves.",
         value: Value::One(|s| s.figures.counter("memory_written_bytes")),
     },
     Metric {
         name: "staves_memory_reads_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "operations",
         help: "Reads of regions answered by this node's data buckets.",
         value: Value::One(|s| s.figures.counter("memory_reads")),
     },
     Metric {
         name: "staves_memory_writes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "operations",
         help: "Writes to regions that took effect in this node's data buckets.",
         value: Value::One(|s| s.figures.counter("memory_writes")),
     },
     Metric {
         name: "staves_group_unstable_updates",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "updates",
         help: "Updates that not every copy has acknowledged.",
         value: Value::One(|s| s.figures.unstable),
     },
     Metric {
         name: "staves_group_missing_pages",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "pages of 4 KiB",
         help: "Pages that buckets of this node have yet to fetch.",
         value: Value::One(|s| s.figures.missing_pages),
     },
     Metric {
         name: "staves_group_filling_pages",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "pages of 4 KiB",
         help: "Pages of the buckets that are being filled.",
         value: Value::One(|s| s.figures.filling_pages),
     },
     Metric {
         name: "staves_group_filled_pages_per_second",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "pages of 4 KiB each second",
         help: "Pages that lately came in to buckets that are being filled.",
         value: Value::One(|s| s.running.host.fill_rate()),
     },
     Metric {
         name: "staves_store_used_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of pages that each pool of keys or regions has taken.",
         value: Value::ByPool(|pool| pool.used_bytes),
     },
     Metric {
         name: "staves_store_budget_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of pages that each of them may take.",
         value: Value::ByPool(|pool| pool.budget_bytes),
     },
     Metric {
         name: "staves_store_arena_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of pages that this node has for all pools.",
         value: Value::One(|s| s.running.host.arena().bytes()),
     },
     Metric {
         name: "staves_files_used_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of blocks of files that are in memory.",
         value: Value::One(|s| s.files(|p| p.used_bytes())),
     },
     Metric {
         name: "staves_files_budget_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of blocks of files that may be in memory: what buckets leave of the pools' budgets.",
         value: Value::One(|s| s.files(|p| p.budget_bytes())),
     },
     Metric {
         name: "staves_files_hits_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "reads",
         help: "Reads of files that other nodes and mounts asked for and that were in memory.",
         value: Value::One(|s| s.files(|p| p.counts.hits.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_asked_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Bytes of files that were asked for and not in memory.",
         value: Value::One(|s| s.files(|p| p.counts.asked_bytes.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_fetches_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "reads",
         help: "Reads of sources.",
         value: Value::One(|s| s.files(|p| p.counts.fetches.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_fetched_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Bytes read from sources.",
         value: Value::One(|s| s.files(|p| p.counts.fetched_bytes.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_ahead_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Those of them that nobody had asked for: rests of blocks.",
         value: Value::One(|s| s.files(|p| p.counts.ahead_bytes.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_again_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Bytes read from sources because only a node that is gone had them in memory.",
         value: Value::One(|s| s.files(|p| p.counts.again_bytes.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_remembered_blocks",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "blocks",
         help: "Blocks of another node that this node remembers, to have them fetched again if that node is lost.",
         value: Value::One(|s| s.files(|p| p.counts.remembered_blocks.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_losses_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "nodes",
         help: "Nodes that were lost and whose blocks of files this node has seen to.",
         value: Value::One(|s| s.running.files.losses()),
     },
     Metric {
         name: "staves_files_lost_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of files that a lost node alone had, and that this node still has others fetch again.",
         value: Value::One(|s| {
@@ -336,98 +336,98 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "staves_files_evicted_blocks_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "blocks",
         help: "Blocks of files that were evicted.",
         value: Value::One(|s| s.files(|p| p.blocks.figures().evicted)),
     },
     Metric {
         name: "staves_files_scrubbed_bytes_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "bytes",
         help: "Bytes of blocks whose checksums were compared without a reader.",
         value: Value::One(|s| s.files(|p| p.counts.scrubbed_bytes.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_files_damaged_blocks_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "blocks",
         help: "Blocks that were dropped because their bytes were not what came in.",
         value: Value::One(|s| s.files(|p| p.blocks.figures().damaged)),
     },
     Metric {
         name: "staves_directory_term",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "term",
         help: "The directory's term.",
         value: Value::One(|s| s.directory.term),
     },
     Metric {
         name: "staves_directory_leads",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "0 or 1",
         help: "Whether this node leads the directory.",
         value: Value::One(|s| u64::from(s.leader == Some(s.running.host.life.node.0))),
     },
     Metric {
         name: "staves_directory_leader_known",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "0 or 1",
         help: "Whether this node knows a leader of the directory that a majority follows.",
         value: Value::One(|s| u64::from(s.leader.is_some())),
     },
     Metric {
         name: "staves_directory_voters",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "nodes",
         help: "Nodes that vote.",
         value: Value::One(|s| s.directory.voters.len() as u64),
     },
     Metric {
         name: "staves_directory_log_index",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "index",
         help: "The last entry of the directory's log.",
         value: Value::One(|s| s.directory.last_log),
     },
     Metric {
         name: "staves_directory_map_revision",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "revision",
         help: "The revision of this node's map.",
         value: Value::One(|s| s.directory.revision.0),
     },
     Metric {
         name: "staves_net_links",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "links",
         help: "Other nodes that this one has a link to.",
         value: Value::One(|s| s.links.len() as u64),
     },
     Metric {
         name: "staves_net_links_up",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "links",
         help: "Links that are connected.",
         value: Value::One(|s| s.links.iter().filter(|l| l.connected).count() as u64),
     },
     Metric {
         name: "staves_net_queued_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         unit: "bytes",
         help: "Bytes of group traffic that wait to be sent.",
         value: Value::One(|s| s.links.iter().map(|l| l.queued_bytes as u64).sum()),
     },
     Metric {
         name: "staves_net_group_sent_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "messages",
         help: "Group messages handed to the kernel.",
         value: Value::One(|s| s.links.iter().map(|l| l.group_sent).sum()),
     },
     Metric {
         name: "staves_net_group_dropped_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         unit: "messages",
         help: "Group messages let go for want of room or of a connection.",
         value: Value::One(|s| s.links.iter().map(|l| l.group_dropped).sum()),
@@ -497,7 +497,7 @@ mod tests {
             assert!(name.starts_with("staves_"), "{name}");
             assert_eq!(
                 name.ends_with("_total"),
-                metric.kind == Kind::Counter,
+                metric.kind == MetricKind::Counter,
                 "{name}: counters, and only they, end in _total"
             );
             assert!(metric.help.ends_with('.'), "{name}: {}", metric.help);

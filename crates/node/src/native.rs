@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
-use staves_model::{Change, ClusterMap, MemberId, NodeId, NodeState, PoolKind, Scheme, ServiceId};
+use staves_model::policy::{self, StopUnjudged};
+use staves_model::{Change, MemberId, NodeId, ServiceId};
 use staves_net::{Connection, Handler, NetError, PeerInfo, Reply};
-use staves_store::EXTENT_BYTES;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
 use staves_wire::directory::{
     GetMap, MapAnswer, Probe, ProbeAnswer, Propose, Proposed, RaftAnswer, Report, Sign,
@@ -29,7 +29,6 @@ use staves_wire::{ErrorCode, Message};
 
 use self::batch::Asker;
 pub(crate) use self::batch::{Batch, serve_and_wait};
-use crate::config::Size;
 use crate::entry::Entry;
 use crate::node::Running;
 
@@ -248,7 +247,7 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
     let map = running.directory.map().borrow().clone();
     let me = running.host.life.node;
     // A member of a region may be listed and not be here yet: the leader knows what that means.
-    if !running.host.holds_anything() && !is_of_a_region(&map, me) {
+    if !running.host.holds_anything() && !map.is_of_a_region(me) {
         return None;
     }
     match running.directory.may_stop(patience.mul_f32(0.7)).await {
@@ -256,32 +255,9 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
         Err(error) => {
             tracing::warn!(%error, "asked to stop, and no leader says whether it may");
             let map = running.directory.map().borrow().clone();
-            unjudged(&map, me)
+            StopUnjudged::of(&map, me).map(|stop| stop.to_string())
         }
     }
-}
-
-/// Returns true if the map names the node in a group of a region.
-fn is_of_a_region(map: &ClusterMap, me: NodeId) -> bool {
-    let of_a_region = |group: &staves_model::Group| {
-        let pool = map.pools.get(&group.pool);
-        group.names(me) && pool.is_some_and(|pool| matches!(pool.kind, PoolKind::Memory { .. }))
-    };
-    map.groups.values().any(of_a_region)
-}
-
-/// Why a node must not stop of which no leader says that it may.
-fn unjudged(map: &ClusterMap, me: NodeId) -> Option<String> {
-    let node = map.nodes.get(&me)?;
-    let holds = |group: &staves_model::Group| group.names(me);
-    map.groups.values().any(holds).then(|| {
-        format!(
-            "node {me} ({}) cannot be stopped: it holds buckets, and no leader of the directory says whether others hold \
-             them as well, so that this node's map may be an old one; bring the directory's \
-             voters back ('staves status' names them); nothing was changed (--force stops all the same)",
-            node.name
-        )
-    })
 }
 
 fn drain(running: &Arc<Running>, node: NodeId, on: bool, reply: Reply) {
@@ -309,8 +285,8 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
         return reply.error(ErrorCode::Denied, text);
     }
     let map = running.directory.map().borrow().clone();
-    if let Err(reason) = check_pool(&map, &change) {
-        let revision = map.revision;
+    if let Err(refusal) = policy::check_change(&map, &change) {
+        let (revision, reason) = (map.revision, refusal.to_string());
         return reply.send(&Message::Proposed(Proposed::Refused { revision, reason }));
     }
     let running = running.clone();
@@ -378,118 +354,6 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
     }
 }
 
-/// What a pool may be in this version.
-fn check_pool(map: &ClusterMap, change: &Change) -> Result<(), String> {
-    let (name, kind, scheme, budget) = match change {
-        Change::CreatePool {
-            name,
-            kind,
-            scheme,
-            node_budget_bytes,
-            ..
-        } => (name, kind, Some(*scheme), Some(*node_budget_bytes)),
-        Change::SetPool {
-            name,
-            scheme,
-            node_budget_bytes,
-        } => {
-            let kind = map.pool_named(name).map_or(&PoolKind::Cache, |p| &p.kind);
-            (name, kind, *scheme, *node_budget_bytes)
-        }
-        Change::CreateRegion { pool, name, .. } => return check_region(map, pool, name),
-        _ => return Ok(()),
-    };
-    let largest = map
-        .nodes
-        .values()
-        .map(|n| n.memory_bytes)
-        .max()
-        .unwrap_or(0);
-    if let Some(budget) = budget.filter(|budget| *budget > largest) {
-        return Err(format!(
-            "pool '{name}' cannot have {} of each node: the largest node has {}",
-            Size(budget),
-            Size(largest)
-        ));
-    }
-    if let (PoolKind::Cache, Some(budget)) = (kind, budget) {
-        holds_its_buckets(map, change, name, budget)?;
-    }
-    match (kind, scheme) {
-        (PoolKind::Cache, Some(scheme)) if scheme.m != 1 => Err(format!(
-            "pool '{name}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so \
-             give it 1+k, for example 1+2"
-        )),
-        (PoolKind::Files(_), Some(scheme)) if scheme != Scheme { m: 1, k: 0 } => Err(format!(
-            "pool '{name}' cannot have the scheme {scheme}: files come from their source again, so that a files pool has none"
-        )),
-        (PoolKind::Memory { .. }, Some(scheme))
-            if !staves_group::supported(scheme.m.into(), scheme.width()) =>
-        {
-            Err(format!(
-                "pool '{name}' cannot have the scheme {scheme}: there is no code for it; give it one like 4+2, with up to 32+8"
-            ))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Each bucket takes an extent from the start: a budget below that could never be written to.
-fn holds_its_buckets(
-    map: &ClusterMap,
-    change: &Change,
-    name: &str,
-    budget: u64,
-) -> Result<(), String> {
-    let known = map.pool_named(name);
-    let (buckets, scheme) = match change {
-        Change::CreatePool {
-            buckets, scheme, ..
-        } => (*buckets as usize, *scheme),
-        Change::SetPool { scheme, .. } => match known {
-            Some(pool) => (pool.groups.len(), scheme.unwrap_or(pool.scheme)),
-            None => return Ok(()),
-        },
-        _ => return Ok(()),
-    };
-    let nodes = map.nodes.len().max(1);
-    let of_each = (buckets * scheme.width().min(nodes)).div_ceil(nodes);
-    let least = of_each as u64 * EXTENT_BYTES as u64;
-    if budget >= least {
-        return Ok(());
-    }
-    let fewer = match known {
-        None => ", or fewer buckets",
-        Some(_) => "",
-    };
-    Err(format!(
-        "pool '{name}' cannot do with {} of each node: {of_each} of its members lie on each of {nodes} \
-         nodes and take {} each from the start; give it {} or more{fewer}",
-        Size(budget),
-        Size(EXTENT_BYTES as u64),
-        Size(least)
-    ))
-}
-
-/// A region whose groups could not begin is refused at once, not when it is first used.
-fn check_region(map: &ClusterMap, pool: &str, region: &str) -> Result<(), String> {
-    let Some(pool) = map.pool_named(pool) else {
-        return Ok(()); // the directory says so
-    };
-    let able = map
-        .nodes
-        .values()
-        .filter(|n| n.state == NodeState::Up && !n.draining);
-    let (able, scheme) = (able.count(), pool.scheme);
-    if able < usize::from(scheme.m) {
-        return Err(format!(
-            "region '{region}' cannot begin: pool '{}' with its scheme {scheme} needs {} nodes, and {able} take buckets",
-            pool.name, scheme.m
-        ));
-    }
-    Ok(())
-}
-
 fn directory_error(reply: Reply, error: &DirectoryError) {
     let code = match error {
         DirectoryError::Refused(refusal) if refusal.is_missing() => ErrorCode::NotFound,
@@ -547,129 +411,5 @@ mod tests {
         for role in [Role::Admin, Role::Client, Role::Node] {
             assert!(may_propose(role, &epochs).is_err());
         }
-    }
-
-    /// Regression: without a leader of the directory a stop was judged by the node's own map, however old.
-    #[test]
-    fn without_a_leader_only_a_node_that_holds_nothing_stops() {
-        let mut map = ClusterMap::default();
-        let cluster = staves_model::ClusterId(1);
-        let mut apply = |change: Change| map.apply(None, &change).map(|_| ()).expect("sound");
-        apply(Change::Bootstrap { cluster });
-        for n in 1..=2 {
-            apply(Change::NodeUp {
-                id: None,
-                name: format!("n{n}"),
-                zone: None,
-                native: format!("10.0.0.{n}:1600"),
-                resp: format!("10.0.0.{n}:6379"),
-                admin: format!("10.0.0.{n}:1680"),
-                memory_bytes: 1 << 30,
-                durable: true,
-            });
-        }
-        let pool = |name: &str, may_start_empty| Change::CreatePool {
-            name: name.into(),
-            kind: PoolKind::Cache,
-            scheme: "1+1".parse().expect("a scheme"),
-            medium: staves_model::Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 1,
-            may_start_empty,
-        };
-        for (name, may_start_empty) in [("cache", true), ("kept", false)] {
-            map.apply(None, &pool(name, may_start_empty)).expect("new");
-            let group = *map.groups.keys().next_back().expect("one");
-            let life = |n| Some(MemberId::new(NodeId(n), map.nodes[&NodeId(n)].incarnation));
-            let epoch = staves_model::NewEpoch {
-                group,
-                epoch: staves_model::Epoch(1),
-                members: vec![life(1), life(2)],
-                kept: vec![None; 2],
-                leader: staves_model::MemberSlot(0),
-                fresh: true,
-            };
-            map.apply(None, &Change::CommitEpochs(vec![epoch]))
-                .expect("sound");
-            let why = unjudged(&map, NodeId(1));
-            let why = why.expect("it holds a bucket");
-            assert!(why.contains("node 1 (n1)") && why.contains("--force"));
-            assert_eq!(unjudged(&map, NodeId(3)), None);
-        }
-    }
-
-    #[test]
-    fn a_cache_pool_keeps_whole_copies() {
-        let set = |scheme: &str| Change::SetPool {
-            name: "cache".into(),
-            scheme: Some(scheme.parse().expect("a scheme")),
-            node_budget_bytes: None,
-        };
-        let map = ClusterMap::default();
-        assert!(check_pool(&map, &set("1+0")).is_ok());
-        let refusal = check_pool(&map, &set("2+1")).expect_err("two data buckets");
-        assert!(
-            refusal.contains("'cache'") && refusal.contains("1+k"),
-            "{refusal}"
-        );
-    }
-
-    #[test]
-    fn a_pool_has_room_for_an_extent_of_each_bucket() {
-        let node = |n: u64| Change::NodeUp {
-            id: None,
-            name: format!("n{n}"),
-            zone: None,
-            native: format!("10.0.0.{n}:1600"),
-            resp: format!("10.0.0.{n}:6379"),
-            admin: format!("10.0.0.{n}:1680"),
-            memory_bytes: 1 << 30,
-            durable: true,
-        };
-        let mut map = ClusterMap::default();
-        let cluster = staves_model::ClusterId(1);
-        map.apply(None, &Change::Bootstrap { cluster })
-            .expect("a cluster");
-        let create = |budget: u64| Change::CreatePool {
-            name: "p".into(),
-            kind: PoolKind::Cache,
-            scheme: "1+1".parse().expect("a scheme"),
-            medium: staves_model::Medium::Ram,
-            node_budget_bytes: budget,
-            buckets: 64,
-            may_start_empty: true,
-        };
-        // 64 buckets with two members each, or with one while there is one node.
-        for (nodes, of_each) in [(1, 64), (2, 64), (3, 43), (4, 32)] {
-            map.apply(None, &node(nodes)).expect("a node");
-            let least = of_each * EXTENT_BYTES as u64;
-            assert_eq!(check_pool(&map, &create(least)), Ok(()), "{nodes} nodes");
-            let refusal = check_pool(&map, &create(least - 1)).expect_err("too small");
-            let named = refusal.contains(&format!("{} or more, or fewer buckets", Size(least)));
-            assert!(named && refusal.contains("'p'"), "{refusal}");
-        }
-        map.apply(None, &create(1 << 29)).expect("a pool");
-        let set = |budget: u64| Change::SetPool {
-            name: "p".into(),
-            scheme: None,
-            node_budget_bytes: Some(budget),
-        };
-        assert_eq!(check_pool(&map, &set(32 * EXTENT_BYTES as u64)), Ok(()));
-        let refusal = check_pool(&map, &set(4096)).expect_err("too small");
-        assert!(refusal.ends_with("give it 8MiB or more"), "{refusal}");
-    }
-
-    #[test]
-    fn a_pool_asks_for_no_more_than_the_largest_node_has() {
-        let set = Change::SetPool {
-            name: "cache".into(),
-            scheme: None,
-            node_budget_bytes: Some(1),
-        };
-        let refusal = check_pool(&ClusterMap::default(), &set).expect_err("there is no node");
-        assert!(
-            refusal.contains("'cache'") && refusal.contains("largest node"),
-            "{refusal}"
-        );
     }
 }

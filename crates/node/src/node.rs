@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_directory::{Directory, DirectoryError, Life};
 use staves_model::{ClusterId, ClusterMap, NodeId, NodeState, PoolId};
 use staves_net::{Identity, NetError, PeerOptions, Peers, Server, Who};
-use staves_resp::{Brief, ClientFacts, Facts, Redirect, Tells};
+use staves_resp::{Brief, ClientFacts, Facts, Redirect, ServerInfo};
 use staves_store::Arena;
 use staves_wire::cache::{Answer, CacheStats, PoolRef};
 use staves_wire::{ErrorCode, Message};
@@ -628,7 +628,7 @@ impl Running {
 }
 
 /// What the RESP door tells.
-impl Tells for Running {
+impl ServerInfo for Running {
     fn brief(&self) -> Brief {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);
         Brief {

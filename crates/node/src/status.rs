@@ -1,9 +1,9 @@
-//! How the cluster is, for people and for programs.
+//! The cluster's status, for people and for programs.
 //!
-//! **Promises.** A [`StatusReport`] is a pure function of a map, of what the nodes say of themselves,
+//! **Promises.** A [`StatusReport`] is a pure function of a map, of the nodes' own reports,
 //! and of what one node knows of the directory. It claims no more than they show: a node whose facts did
-//! not come is told without them, and the number of losses that can still be borne is the lowest over all
-//! buckets *and* the directory's voters. Its [`sentence`](StatusReport::sentence) says it in plain words.
+//! not come is listed without them, and the number of losses that can still be borne is the lowest over all
+//! buckets *and* the directory's voters. Its [`sentence`](StatusReport::sentence) is the same in plain words.
 //!
 //! **Path of the data.** Each node makes [`NodeFacts`] of itself and a report of its own map
 //! ([`StatusReport::new`]); that is what `/api/v1/status` and the native protocol's `status` answer, as
@@ -11,8 +11,8 @@
 //!
 //! **Invariants.** [`State::Healthy`] means: every node that was not forgotten is up; there is a pool, and
 //! every bucket of every pool is open with all the members that its scheme asks for (as far as the cluster
-//! has nodes at all), all of them complete; no pool has used up its memory on any node that said so; and
-//! the directory has a leader. A node that is drained, because somebody asked for it, is only told, as long
+//! has nodes at all), all of them complete; no pool has used up its memory on any node that reported; and
+//! the directory has a leader. A node that is drained on request is only mentioned, as long
 //! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
 mod sentence;
@@ -21,15 +21,14 @@ mod waits;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use staves_model::policy::{NodeUsage, Usage, drain_waits_for};
 use staves_model::{
     ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
     whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
 
-pub use self::waits::drain_waits_for;
-
-/// Whether somebody should look.
+/// The health of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -41,13 +40,13 @@ pub enum State {
     Critical,
 }
 
-/// What a node says of itself.
+/// A node's report of itself.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeFacts {
-    /// Which node.
+    /// The node.
     pub node: u64,
-    /// Which life of it.
+    /// The life of it.
     pub incarnation: u64,
     /// The program's version.
     pub version: String,
@@ -77,15 +76,15 @@ pub struct NodeFacts {
     pub filling_pages: u64,
     /// Those of them that are not here yet.
     pub missing_pages: u64,
-    /// Pages that lately came in, per second.
+    /// Pages received per second, of late.
     pub pages_per_second: u64,
     /// It is on its way out: it hands over what it serves, and ends.
     pub stopping: bool,
-    /// What the pools take of it.
+    /// Memory that the pools take of it.
     pub pools: Vec<PoolFacts>,
-    /// Mounts that lately told it that they use a dataset.
+    /// Mounts that recently reported their use of a dataset.
     pub uses: Vec<UseFacts>,
-    /// What it has others fetch again, because a node is gone.
+    /// Blocks that it has others fetch again, because a node is gone.
     pub fetching_again: Option<AgainFacts>,
     /// Pinned files that it is to keep and has not all of its part of: some of them, if there are many.
     pub lacking: Vec<LackFacts>,
@@ -97,13 +96,13 @@ pub struct NodeFacts {
 pub struct LackFacts {
     /// The dataset's name.
     pub dataset: String,
-    /// Where the file is in it.
+    /// The file's path in it.
     pub path: String,
-    /// What stood against it when it was last tried; it is tried again.
+    /// The obstacle at the last try; it is tried again.
     pub why: String,
 }
 
-/// What is fetched again from sources after the loss of a node.
+/// Bytes that are fetched again from sources after the loss of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgainFacts {
@@ -121,11 +120,11 @@ pub struct AgainFacts {
 pub struct UseFacts {
     /// The dataset's name.
     pub dataset: String,
-    /// Which machine, and where the files are seen there.
+    /// The machine, and the mount's folder there.
     pub by: String,
 }
 
-/// What a pool takes of a node.
+/// Memory that a pool takes of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolFacts {
@@ -138,14 +137,14 @@ pub struct PoolFacts {
 }
 
 impl NodeFacts {
-    /// Whether no bucket of the pool can have more pages here, by its own budget or for want of memory.
+    /// True if no bucket of the pool can have more pages here, by its own budget or for want of memory.
     fn is_full(&self, pool: &PoolFacts) -> bool {
         let used_up = |used: u64, budget: u64| budget > 0 && used + EXTENT_BYTES as u64 > budget;
         used_up(pool.used_bytes, pool.budget_bytes) || used_up(self.used_bytes, self.budget_bytes)
     }
 }
 
-/// What one node knows of the directory.
+/// One node's knowledge of the directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DirectoryFacts {
@@ -162,48 +161,48 @@ pub struct DirectoryFacts {
 /// A node that does not answer another's pings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SilentNode {
-    /// Which node.
+    /// The node.
     pub node: u64,
     /// For so long.
     pub ms: u64,
 }
 
-/// One node, as the map has it and as it says itself.
+/// One node, as the map has it and as it reports itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its id.
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// Whether the directory believes that it runs.
+    /// True if the directory believes that it runs.
     pub up: bool,
-    /// Whether it gives up its buckets.
+    /// True if it gives up its buckets.
     pub draining: bool,
-    /// Where it stands.
+    /// Its zone.
     pub zone: Option<String>,
-    /// Where the native protocol is reached.
+    /// The address of the native protocol.
     pub native: String,
-    /// Where Redis's protocol is reached.
+    /// The address of Redis's protocol.
     pub resp: String,
-    /// Where HTTP is reached.
+    /// The address of HTTP.
     pub admin: String,
     /// Memory for pages.
     pub memory_bytes: u64,
-    /// Whether it has a data folder.
+    /// True if it has a data folder.
     pub durable: bool,
-    /// Whether it votes in the directory.
+    /// True if it votes in the directory.
     pub votes: bool,
-    /// Whether it leads the directory.
+    /// True if it leads the directory.
     pub leads_directory: bool,
     /// Data buckets that it holds.
     pub primaries: u32,
     /// Parity buckets (copies) that it holds.
     pub copies: u32,
-    /// How many of both are not complete yet.
+    /// The number of both that are not complete yet.
     pub filling: u32,
-    /// What it says of itself, if it was asked and answered.
+    /// Its own report, if it was asked and answered.
     pub facts: Option<NodeFacts>,
-    /// Whether it was asked and did not answer in time, or does not answer other nodes' pings.
+    /// True if it was asked and did not answer in time, or does not answer other nodes' pings.
     #[serde(default)]
     pub silent: bool,
     /// For how long it has not answered pings, if it has not.
@@ -212,7 +211,7 @@ pub struct NodeStatus {
     /// Buckets that it holds, or that others still take from it.
     #[serde(default)]
     pub depending: u32,
-    /// What its drain cannot go on without, if there is such a thing.
+    /// The obstacle to its drain, if there is one.
     #[serde(default)]
     pub waits_for: Option<String>,
 }
@@ -234,7 +233,7 @@ impl NodeStatus {
         self.facts.as_ref().is_some_and(|facts| facts.stopping)
     }
 
-    /// Whether it can be reached, as far as anybody knows.
+    /// True if it can be reached, as far as is known.
     fn is_there(&self) -> bool {
         self.up && !self.silent
     }
@@ -255,7 +254,7 @@ pub struct PoolStatus {
     pub medium: String,
     /// Bytes of each node.
     pub node_budget_bytes: u64,
-    /// Whether a bucket that is lost whole starts empty.
+    /// True if a bucket that is lost whole starts empty.
     pub may_start_empty: bool,
     /// All buckets.
     pub buckets: u32,
@@ -284,8 +283,15 @@ pub struct PoolStatus {
     /// Buckets that no node holds, of groups that serve.
     #[serde(default)]
     pub waiting: Vec<WaitingBucket>,
-    /// How many more nodes may be lost without losing data; `None` if data is lost.
+    /// The number of nodes that may still be lost without losing data; `None` if data is lost.
     pub tolerates: Option<u32>,
+}
+
+impl PoolStatus {
+    /// True if its bytes come from their sources again, so that no loss of nodes takes them.
+    pub fn has_sources(&self) -> bool {
+        self.kind == "files"
+    }
 }
 
 /// A bucket that no node holds, and that is not made anew.
@@ -299,10 +305,10 @@ pub struct WaitingBucket {
     pub has_nodes: bool,
 }
 
-/// What is being rebuilt.
+/// The progress of rebuilding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rebuild {
-    /// Pages to fill, by what the nodes say.
+    /// Pages to fill, as nodes report them.
     pub pages: u64,
     /// Those that are still missing.
     pub missing_pages: u64,
@@ -315,7 +321,7 @@ pub struct Rebuild {
 /// The cluster's state.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// Whether somebody should look.
+    /// The health of the cluster.
     pub state: State,
     /// The same in one plain sentence.
     pub sentence: String,
@@ -325,9 +331,9 @@ pub struct StatusReport {
     pub revision: u64,
     /// The node that answered.
     pub answered_by: u64,
-    /// How many more nodes may be lost, whichever they are; `None` if data is lost.
+    /// The number of nodes that may still be lost, whichever they are; `None` if data is lost.
     pub tolerates: Option<u32>,
-    /// What is being rebuilt, if anything is.
+    /// The progress of rebuilding, if there is any.
     pub rebuild: Option<Rebuild>,
     /// The directory.
     pub directory: DirectoryFacts,
@@ -338,7 +344,7 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// The report of a node that has this map, knows this of the directory, and says this of itself.
+    /// The report of a node with this map, this knowledge of the directory, and these reports of nodes.
     pub fn new(
         map: &ClusterMap,
         answered_by: NodeId,
@@ -379,8 +385,8 @@ impl StatusReport {
         report
     }
 
-    /// Takes over what another node says of itself, and its view of the directory where this one has
-    /// none. The newer map wins. A node of another cluster, which has the address of one of this, says nothing of it.
+    /// Takes over the facts of another node, and its view of the directory where this one has
+    /// none. The newer map wins. The report of a node of another cluster, at an address of this one, is ignored.
     pub fn absorb(&mut self, other: StatusReport) {
         let known = [&self.cluster, &other.cluster];
         if known.iter().all(|cluster| !cluster.is_empty()) && self.cluster != other.cluster {
@@ -424,7 +430,23 @@ impl StatusReport {
         nobody.then(|| sentence::no_leader(self))
     }
 
-    /// A node that has answered whoever asked is not silent, whatever others say.
+    /// The memory in use, by the nodes that reported it.
+    pub fn usage(&self) -> Usage {
+        let reported = self.nodes.iter().filter_map(|node| {
+            let facts = node.facts.as_ref()?;
+            let pools = facts.pools.iter();
+            let usage = NodeUsage {
+                used_bytes: facts.used_bytes,
+                pools: pools.map(|of| (of.pool.clone(), of.used_bytes)).collect(),
+            };
+            Some((NodeId(node.id), usage))
+        });
+        Usage {
+            nodes: reported.collect(),
+        }
+    }
+
+    /// Marks a node as silent, unless it has answered itself.
     fn is_silent(&mut self, id: u64, ms: u64) {
         let row = self.nodes.iter_mut().find(|node| node.id == id);
         if let Some(node) = row.filter(|node| node.up && node.facts.is_none()) {
@@ -433,7 +455,7 @@ impl StatusReport {
         }
     }
 
-    /// What a node says of itself goes to its row.
+    /// Puts a node's report into its row.
     fn place(&mut self, facts: NodeFacts) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == facts.node) {
             (node.silent, node.silent_ms) = (false, None);
@@ -448,7 +470,7 @@ impl StatusReport {
         let data = self
             .pools
             .iter()
-            .filter(|pool| pool.buckets > 0 && pool.kind != "files")
+            .filter(|pool| pool.buckets > 0 && !pool.has_sources())
             .map(|pool| pool.tolerates)
             .min();
         let nothing = if self.pools.is_empty() { 0 } else { u32::MAX };
@@ -478,7 +500,7 @@ impl StatusReport {
         }
     }
 
-    /// Whether no node that is up may hold buckets: all are drained.
+    /// True if no node that is up may hold buckets: all are drained.
     fn has_no_home(&self) -> bool {
         !self.nodes.iter().any(|node| node.up && !node.draining)
     }
@@ -508,7 +530,7 @@ impl StatusReport {
         self.directory.voters.iter().filter(|id| !is_up(id)).count()
     }
 
-    /// How many more voters may be lost while a majority remains.
+    /// The number of voters that may still be lost while a majority remains.
     fn directory_tolerates(&self) -> u32 {
         let voters = self.directory.voters.len();
         if self.directory.leader.is_none() {
@@ -577,7 +599,7 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
         silent: false,
         silent_ms: None,
         depending,
-        waits_for: drain_waits_for(map, node.id),
+        waits_for: drain_waits_for(map, node.id).map(|waits| waits.to_string()),
     }
 }
 
@@ -616,10 +638,9 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     if let Some(holdings) = pool.holdings() {
         return files_status(status, holdings, homes);
     }
-    let groups = || pool.groups.iter().filter_map(|id| map.groups.get(id));
     let mut tolerated: BTreeMap<Condition, Option<u8>> = BTreeMap::new();
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
-    for group in groups() {
+    for group in map.groups_of(pool) {
         let condition = condition(map, group, width);
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
         status.unanswered += u32::from(waits::unanswered(map, group));
@@ -664,7 +685,7 @@ fn lost_regions(map: &ClusterMap, pool: &Pool) -> Vec<String> {
     lost.map(|region| region.name.clone()).collect()
 }
 
-/// Where a bucket stands.
+/// The condition of a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Condition {
     Whole,

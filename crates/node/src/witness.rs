@@ -102,24 +102,9 @@ pub(crate) async fn run(directory: Directory, mut said: mpsc::Receiver<Evidence>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::{Change, ClusterId};
 
     fn map() -> (ClusterMap, Incarnation) {
-        let mut map = ClusterMap::default();
-        let cluster = ClusterId(1);
-        let node = Change::NodeUp {
-            id: None,
-            name: "n1".into(),
-            zone: None,
-            native: "10.0.0.1:1600".into(),
-            resp: "10.0.0.1:6379".into(),
-            admin: "10.0.0.1:1680".into(),
-            memory_bytes: 1 << 30,
-            durable: true,
-        };
-        for change in [Change::Bootstrap { cluster }, node] {
-            map.apply(None, &change).expect("sound");
-        }
+        let map = staves_model::testing::cluster(1);
         let incarnation = map.nodes[&NodeId(1)].incarnation;
         (map, incarnation)
     }

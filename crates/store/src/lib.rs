@@ -35,12 +35,8 @@ pub use extent::{Extent, MapError};
 pub use heap::{share_heaps, trim_heap};
 pub use pages::{Full, Pages};
 
-use staves_model::PAGE_BYTES;
+pub use staves_model::{EXTENT_BYTES, EXTENT_PAGES};
 
-/// Pages of an extent, the unit in which memory is handed out.
-pub const EXTENT_PAGES: u32 = 64;
-/// Bytes of an extent: 256 KiB.
-pub const EXTENT_BYTES: usize = EXTENT_PAGES as usize * PAGE_BYTES;
 /// Most extents of one bucket (32 GiB), so that an offset that a peer made up cannot make us
 /// allocate a page table without end.
 pub const BUCKET_EXTENTS_MAX: u32 = 1 << 17;

@@ -146,4 +146,24 @@ fn the_third_type_of_one_name_is_found() {
     let names = words::overused_names(&tree);
     assert_eq!(names.keys().collect::<Vec<_>>(), [&"Room"]);
     assert_eq!(words::excess(&names), 1);
+    assert!(
+        words::shared_names(&tree).is_empty(),
+        "each in a crate of its own"
+    );
+}
+
+#[test]
+fn two_types_of_one_crate_with_one_name_are_found() {
+    let files = [
+        ("crates/a/src/a.rs", "struct Room;\n"),
+        ("crates/a/src/b.rs", "enum Room {\n}\n"),
+        ("crates/a/src/tests.rs", "struct Own;\n"),
+        ("crates/b/src/a.rs", "struct Own;\n"),
+    ];
+    let tree = tree(&files);
+    let names = words::shared_names(&tree);
+    assert_eq!(
+        names.keys().collect::<Vec<_>>(),
+        [&("crates/a".to_owned(), "Room")]
+    );
 }

@@ -2,7 +2,7 @@
 
 /// Bytes of a block.
 pub const BYTES: u64 = 512;
-/// How each begins.
+/// The first bytes of each.
 pub const MAGIC: [u8; 8] = *b"stvchaos";
 
 /// Appends the block of a file's version at an offset.

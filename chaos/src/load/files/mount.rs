@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use super::NAME;
 use crate::lab::tool;
 
-/// How long it may take to mount.
+/// The bound on mounting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A mount; taken away when dropped.
@@ -73,7 +73,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Where it is: "far" from the nodes, or "near" the first.
+    /// Its place: "far" from the nodes, or "near" the first.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -83,7 +83,7 @@ impl Mount {
         &self.point
     }
 
-    /// What its process said as it ended, if it did by itself; told once.
+    /// The last words of its process, if it ended by itself; returned once.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;

@@ -12,7 +12,7 @@ use anyhow::Context;
 use super::block;
 use crate::load::Shared;
 
-/// How many files.
+/// The number of files.
 pub const FILES: usize = 24;
 /// Bytes of each.
 pub const FILE_BYTES: u64 = 1 << 20;
@@ -29,16 +29,16 @@ pub struct Source {
 struct Known {
     /// Odd while it is being overwritten; else the double of its version.
     count: AtomicU64,
-    /// When that was changed last, in nanoseconds of the run.
+    /// The time of the last change, in nanoseconds of the run.
     changed_ns: AtomicU64,
 }
 
-/// What is known of a file at a time.
+/// The state of a file at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     /// Odd while it is being overwritten; else the double of its version.
     pub count: u64,
-    /// When it was overwritten last.
+    /// The time of the last overwrite.
     pub changed_ns: u64,
     /// The time.
     pub now_ns: u64,
@@ -49,7 +49,7 @@ pub fn name(number: usize) -> String {
     format!("f{number:02}")
 }
 
-/// Whether a file is overwritten as it lies there; others are put in its place by renaming.
+/// True if a file is overwritten in place; others are replaced by renaming.
 pub fn in_place(number: usize) -> bool {
     number.is_multiple_of(2)
 }
@@ -82,12 +82,12 @@ impl Source {
         })
     }
 
-    /// Where it is.
+    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What is known of a file now.
+    /// The state of a file now.
     pub fn state(&self, number: usize) -> State {
         let now_ns = self.shared.now();
         let known = &self.files[number];

@@ -8,25 +8,25 @@ use anyhow::Context;
 use bytes::Bytes;
 use serde_json::json;
 use staves_client::{GO_ON_THERE, Region, RegionStat};
+use staves_model::policy::FreeMemory;
 use staves_model::with_unit;
 use staves_wire::ErrorCode;
 
 use super::PART_BYTES;
-use super::room::Taken;
-use crate::room::Room;
+use super::room::region_usage;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Code;
 use staves_cli_common::failure::{self, Failure};
 use staves_cli_common::options::GlobalOptions;
 use staves_cli_common::output::{self, count};
-use staves_cli_common::session::Session;
+use staves_cli_common::session::ClientSession;
 
 /// Bytes of standard input that are read before any is written.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 pub fn write(
     global: &GlobalOptions,
-    session: &Session,
+    session: &ClientSession,
     name: &str,
     offset: u64,
     load: bool,
@@ -80,7 +80,7 @@ pub fn write(
 /// Writes without parity, which is made in any case afterwards.
 fn load_with(
     global: &GlobalOptions,
-    session: &Session,
+    session: &ClientSession,
     region: &Region,
     put: impl FnOnce() -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
@@ -107,7 +107,11 @@ fn no_parity(name: &str) -> String {
 }
 
 /// Ends a load, and says what is in the way where parity is not made in time.
-pub fn protect(global: &GlobalOptions, session: &Session, region: &Region) -> anyhow::Result<()> {
+pub fn protect(
+    global: &GlobalOptions,
+    session: &ClientSession,
+    region: &Region,
+) -> anyhow::Result<()> {
     let Err(error) = session.wait(region.load(false)) else {
         return Ok(());
     };
@@ -133,9 +137,9 @@ fn what_is_missing(global: &GlobalOptions, name: &str) -> anyhow::Result<Option<
     let Some((pool, _)) = known else {
         return Ok(None);
     };
-    let room = Room::of(&map, &report, pool);
-    let taken = Taken::of(&cluster, &map, name);
-    Ok(taken.map(|taken| taken.why_unprotected(room)))
+    let free = FreeMemory::of(&map, &report.usage(), pool);
+    let region = region_usage(&cluster, &map, name);
+    Ok(region.map(|region| region.missing_parity(free).to_string()))
 }
 
 fn check_room(
@@ -150,11 +154,12 @@ fn check_room(
     let Some((pool, _)) = map.region_named(&stat.name) else {
         return Ok(());
     };
-    let room = Room::of(&map, &report, pool);
-    match Taken::of(&cluster, &map, &stat.name) {
-        Some(taken) => Ok(taken.may_load(room, offset, count)?),
-        None => Ok(()),
-    }
+    let free = FreeMemory::of(&map, &report.usage(), pool);
+    let Some(region) = region_usage(&cluster, &map, &stat.name) else {
+        return Ok(());
+    };
+    let refusal = region.may_load(free, offset, count);
+    Ok(refusal.map_err(|refusal| Failure::Wire(ErrorCode::OutOfMemory, refusal.to_string()))?)
 }
 
 fn check_end(stat: &RegionStat, offset: u64, count: u64) -> Result<(), Failure> {
@@ -233,7 +238,7 @@ fn stopped(name: &str, offset: u64, written: u64, loads: bool) -> String {
 
 /// Writes what is at hand and what comes; how much it was.
 fn put(
-    session: &Session,
+    session: &ClientSession,
     region: &Region,
     offset: u64,
     acknowledged: &AtomicU64,
@@ -258,7 +263,7 @@ fn put(
     }
 }
 
-/// How many bytes standard input still has, if it is a file.
+/// The bytes that standard input still has, if it is a file.
 fn length_of_stdin() -> Option<u64> {
     let stdin = std::io::stdin();
     let stat = rustix::fs::fstat(&stdin).ok()?;

@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use staves_model::{
-    Change, ClusterId, ClusterMap, Holdings, Incarnation, Medium, MemberId, MemberSlot, NewEpoch,
-    NodeId, PoolKind, Scheme,
-};
+use staves_model::testing::{cluster, create_files_pool, start_group};
+use staves_model::{Change, ClusterId, ClusterMap, Incarnation, Medium, NodeId, PoolKind, Scheme};
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 use staves_node::status::{
     AgainFacts, DirectoryFacts, LackFacts, NodeFacts, PoolFacts, StatusReport,
@@ -104,15 +102,7 @@ impl Fake {
     /// Makes a pool `files` that nobody is home of, with a dataset `data`.
     pub fn with_dataset(&self, source: &str) {
         self.with(|state| {
-            let pool = Change::CreatePool {
-                name: "files".into(),
-                kind: PoolKind::Files(Holdings::default()),
-                scheme: Scheme { m: 1, k: 0 },
-                medium: Medium::Ram,
-                node_budget_bytes: 1 << 29,
-                buckets: 8,
-                may_start_empty: true,
-            };
+            let pool = create_files_pool("files", 8, 1 << 29);
             let dataset = Change::SetDataset {
                 pool: "files".into(),
                 name: "data".into(),
@@ -131,29 +121,17 @@ impl Fake {
 
 /// Three nodes, of which only the first has a live address, and a whole pool.
 fn map(addr: &str) -> ClusterMap {
-    let mut map = ClusterMap::default();
+    let mut map = cluster(3);
+    for node in map.nodes.values_mut() {
+        node.name = format!("node-{}", node.id);
+        node.native = match node.id {
+            NodeId(1) => addr.to_owned(),
+            _ => "127.0.0.1:1".into(),
+        };
+    }
     let mut apply = |change: Change| {
         map.apply(None, &change).expect("a sound change");
     };
-    apply(Change::Bootstrap {
-        cluster: ClusterId(7),
-    });
-    for node in 1..=3 {
-        apply(Change::NodeUp {
-            id: None,
-            name: format!("node-{node}"),
-            zone: None,
-            native: if node == 1 {
-                addr.to_owned()
-            } else {
-                "127.0.0.1:1".into()
-            },
-            resp: format!("127.0.0.1:{}", 7000 + node),
-            admin: format!("127.0.0.1:{}", 8000 + node),
-            memory_bytes: 1 << 30,
-            durable: true,
-        });
-    }
     apply(Change::CreatePool {
         name: "cache".into(),
         kind: PoolKind::Cache,
@@ -163,34 +141,11 @@ fn map(addr: &str) -> ClusterMap {
         buckets: 2,
         may_start_empty: true,
     });
-    let groups: Vec<_> = map.groups.keys().copied().collect();
+    let groups: Vec<u32> = map.groups.keys().map(|id| id.0).collect();
     for group in groups {
-        open(&mut map, group);
+        start_group(&mut map, group, &[1, 2]);
     }
     map
-}
-
-/// The group's first epoch, on the first two nodes.
-fn open(map: &mut ClusterMap, group: staves_model::GroupId) {
-    let epoch = map.groups[&group].epoch.next();
-    let member = |node| {
-        Some(MemberId::new(
-            NodeId(node),
-            map.nodes[&NodeId(node)].incarnation,
-        ))
-    };
-    let new = NewEpoch {
-        group,
-        epoch,
-        members: vec![member(1), member(2)],
-        kept: vec![None, None],
-        leader: MemberSlot(0),
-        fresh: true,
-    };
-    map.apply(None, &Change::CommitEpochs(vec![new]))
-        .expect("the first epoch");
-    map.apply(None, &Change::Open { group, epoch })
-        .expect("opens");
 }
 
 impl Handler for Door {

@@ -22,10 +22,10 @@ pub enum Operation {
 
 /// The calls under way: as many as there are threads.
 #[derive(Clone, Debug, Default)]
-pub struct InFlight(Arc<Mutex<Vec<Entry>>>);
+pub struct InFlight(Arc<Mutex<Vec<PendingCall>>>);
 
 #[derive(Debug)]
-struct Entry {
+struct PendingCall {
     number: u64,
     operation: Operation,
     path: Vec<u8>,
@@ -44,7 +44,7 @@ impl InFlight {
     pub fn enter(&self, operation: Operation, path: &[u8]) -> InFlightGuard {
         let mut all = self.0.lock();
         let number = all.last().map_or(0, |last| last.number + 1);
-        all.push(Entry {
+        all.push(PendingCall {
             number,
             operation,
             path: path.to_owned(),

@@ -25,9 +25,9 @@ use crate::source::SourceError;
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// A read may take longer, by its bytes: many at a time on a slow line.
 const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
-/// Threads of one folder that somebody waits for.
+/// The most threads of one folder with a caller that waits.
 const THREADS_MAX: usize = 32;
-/// Threads of one folder that nobody waits for any longer.
+/// The most threads of one folder whose callers gave up.
 const HELD_MAX: usize = 128;
 /// Calls that wait for a thread.
 const WAITING_MAX: usize = 1024;
@@ -57,14 +57,14 @@ struct State {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: usize,
     idle: usize,
-    /// Threads that are at calls which nobody waits for any longer.
+    /// Threads in calls whose callers gave up.
     held: usize,
     /// Since when nothing does, and when it was looked last.
     silent: Option<Silent>,
 }
 
 impl State {
-    /// Threads but for those that nobody waits for.
+    /// Threads but for those whose callers gave up.
     fn of_use(&self) -> usize {
         self.threads - self.held.min(HELD_MAX)
     }
@@ -107,7 +107,7 @@ impl Signs {
 }
 
 impl Signs {
-    /// Begins the call; false if nobody wants it any more.
+    /// Begins the call; false if its caller is gone.
     fn begin(&self) -> bool {
         self.last_ms.store(self.inner.now_ms(), Ordering::Relaxed);
         let (asked, begun) = (stage::ASKED, stage::BEGUN);
@@ -357,7 +357,7 @@ impl Inner {
         self.wake(&mut state)
     }
 
-    /// A look that nobody waits for. What is held ends the silence by itself when it comes back; but it may have been lost.
+    /// A probe without a caller. A held call ends the silence when it comes back; but it may have been lost.
     fn look_again(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, silent: Silent) {
         let is_time = |looked: Instant| looked.elapsed() >= self.patience;
         let is_full = state.of_use() - state.idle >= THREADS_MAX;
@@ -376,7 +376,7 @@ impl Inner {
         }
     }
 
-    /// Sees that somebody takes what waits.
+    /// Makes sure that a thread takes the waiting calls.
     fn wake(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) -> Result<(), SourceError> {
         if state.waiting.len() <= state.idle || state.of_use() >= THREADS_MAX {
             self.come.notify_one();
@@ -584,7 +584,7 @@ mod tests {
         for one in first {
             assert!(one.join().unwrap().is_err());
         }
-        // The look is held, too: it goes on when somebody comes back.
+        // The probe is held, too: it goes on when a call comes back.
         held.workers.inner.state.lock().silent = None;
         assert_eq!(held.workers.call(|_| Ok(1)), Ok(1));
         assert_eq!(held.workers.inner.state.lock().held, THREADS_MAX);
@@ -596,7 +596,7 @@ mod tests {
     #[test]
     fn threads_that_are_held_have_a_bound() {
         let held = HeldFolder::new();
-        // Given up at once: what is counted is who is at it still.
+        // Given up at once: the count is of calls that still run.
         for _ in 0..HELD_MAX + 2 * THREADS_MAX {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_time()

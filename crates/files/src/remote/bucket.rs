@@ -55,7 +55,7 @@ pub enum Keys {
     /// Nobody has any.
     #[default]
     None,
-    /// The user wants to be nobody.
+    /// Requests are not signed, by the user's choice.
     NotWanted,
     Known {
         id: String,

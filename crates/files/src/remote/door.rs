@@ -65,7 +65,7 @@ impl Door {
         self.opened.lock().credentials.clone()
     }
 
-    /// The server refused who asked it at that time. Whether there are other credentials by now. Reads files.
+    /// The server refused a request that was made at that time. True if there are other credentials by now. Reads files.
     pub fn is_opened_anew(&self, address: &Address, asked: Instant) -> bool {
         let mut looked = self.looked.lock();
         let keys = {

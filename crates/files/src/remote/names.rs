@@ -94,7 +94,7 @@ impl Names {
         }
     }
 
-    /// The next who wants to know asks the server.
+    /// The next caller asks the server.
     pub fn forget(&self, path: &str) {
         self.known.lock().remove(path);
     }

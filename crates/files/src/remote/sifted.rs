@@ -24,18 +24,21 @@ const TAGS: [(&str, &str); 2] = [("<Key>", "</Key>"), ("<Prefix>", "</Prefix>")]
 pub struct Sifted<C>(pub C);
 
 #[derive(Debug)]
-struct Client(HttpClient);
+struct SiftingClient(HttpClient);
 
 impl<C: HttpConnector> HttpConnector for Sifted<C> {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Client(self.0.connect(options)?)))
+        Ok(HttpClient::new(SiftingClient(self.0.connect(options)?)))
     }
 }
 
-type Answer = Result<HttpResponse, HttpError>;
+type HttpAnswer = Result<HttpResponse, HttpError>;
 
-impl HttpService for Client {
-    fn call<'a, 'b>(&'a self, ask: HttpRequest) -> Pin<Box<dyn Future<Output = Answer> + Send + 'b>>
+impl HttpService for SiftingClient {
+    fn call<'a, 'b>(
+        &'a self,
+        ask: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = HttpAnswer> + Send + 'b>>
     where
         'a: 'b,
         Self: 'b,

@@ -1,3 +1,7 @@
+//! The rules of placement by capacity, on small maps.
+
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::rngs::SmallRng;
@@ -6,36 +10,35 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::change::{Change, NewHoldings, Refusal};
 use crate::ids::{PoolId, Revision};
-use crate::map::{Medium, PoolKind};
-use crate::scheme::Scheme;
-use crate::testing::{cluster, node_down, node_up_in};
+use crate::map::PoolKind;
+use crate::testing::{cluster, create_files_pool, new_node, node_down};
 
 const POOL: PoolId = PoolId(1);
 const BUCKETS: u32 = 64;
-/// What every bucket's blocks take, wherever they are held.
+/// Bytes that each bucket's blocks take, on any node.
 const BUCKET_BYTES: u64 = 100;
 
-/// Nodes that hold what they say, by a clock that a test moves. Copies take time; what a node drops is gone.
-struct Town {
+/// Nodes that hold what they list, by a clock that a test moves. Copies take time; what a node drops is gone.
+struct TestCluster {
     map: ClusterMap,
     now: Time,
-    nodes: BTreeMap<NodeId, Place>,
+    nodes: BTreeMap<NodeId, TestNode>,
     rng: SmallRng,
     changes: u32,
 }
 
-struct Place {
+struct TestNode {
     capacity: Capacity,
     budget: u64,
     bytes: Vec<u64>,
     copying: Option<u32>,
-    /// What it decided on an older map.
+    /// Its decision on an older map.
     late: Option<(Revision, NewHoldings)>,
 }
 
-impl Town {
-    fn new(seed: u64, budgets: &[u64]) -> Town {
-        let mut town = Town {
+impl TestCluster {
+    fn new(seed: u64, budgets: &[u64]) -> TestCluster {
+        let mut town = TestCluster {
             map: cluster(0),
             now: Time(1),
             nodes: BTreeMap::new(),
@@ -43,25 +46,15 @@ impl Town {
             changes: 0,
         };
         budgets.iter().for_each(|budget| town.join(*budget));
-        let pool = Change::CreatePool {
-            name: "files".into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 40,
-            buckets: BUCKETS,
-            may_start_empty: true,
-        };
+        let pool = create_files_pool("files", BUCKETS, 1 << 40);
         town.map.apply(None, &pool).unwrap();
         town
     }
 
     fn join(&mut self, budget: u64) {
-        self.map
-            .apply(None, &node_up_in(None, None, budget))
-            .unwrap();
+        self.map.apply(None, &new_node("new", budget)).unwrap();
         let id = *self.map.nodes.keys().next_back().unwrap();
-        let place = Place {
+        let place = TestNode {
             capacity: Capacity::default(),
             budget,
             bytes: vec![0; BUCKETS as usize],
@@ -162,7 +155,7 @@ impl Town {
         }
     }
 
-    /// Who is listed runs, in that life.
+    /// Checks that each listed holder runs, in that life.
     fn check(&self) {
         for holder in self.holdings().buckets.iter().flatten() {
             assert!(
@@ -219,7 +212,7 @@ impl Town {
 fn d7_orphans_are_shared_out_and_free_memory_gets_copies() {
     for seed in 0..20 {
         // Together 9,000 bytes for 6,400: 26 buckets fit twice.
-        let mut town = Town::new(seed, &[2_000, 3_000, 4_000]);
+        let mut town = TestCluster::new(seed, &[2_000, 3_000, 4_000]);
         // Within a second, even if the slow ones decide twice in vain.
         town.rounds(5);
         assert!(town.orphans() < 40, "seed {seed}: {}", town.orphans());
@@ -242,7 +235,7 @@ fn d7_orphans_are_shared_out_and_free_memory_gets_copies() {
 #[test]
 fn d7_orphans_of_the_dead_are_adopted_and_copies_make_room() {
     for seed in 0..20 {
-        let mut town = Town::new(seed, &[2_300, 2_300, 2_300, 2_300]);
+        let mut town = TestCluster::new(seed, &[2_300, 2_300, 2_300, 2_300]);
         town.settles();
         assert!(town.copied() > 10, "seed {seed}");
         town.kill(2);
@@ -262,7 +255,7 @@ fn d7_orphans_of_the_dead_are_adopted_and_copies_make_room() {
 #[test]
 fn d7_a_draining_node_hands_all_over() {
     for seed in 0..20 {
-        let mut town = Town::new(seed, &[3_000, 3_000, 3_000, 3_000]);
+        let mut town = TestCluster::new(seed, &[3_000, 3_000, 3_000, 3_000]);
         town.settles();
         let node = NodeId(1 + seed % 4);
         town.map
@@ -286,7 +279,7 @@ fn d7_a_draining_node_hands_all_over() {
 #[test]
 fn d7_a_newcomer_takes_its_part_of_what_does_not_fit() {
     for seed in 0..20 {
-        let mut town = Town::new(seed, &[2_000, 2_000]);
+        let mut town = TestCluster::new(seed, &[2_000, 2_000]);
         town.settles();
         assert_eq!(town.orphans(), 0, "seed {seed}");
         town.join(2_000);
@@ -300,7 +293,7 @@ fn d7_a_newcomer_takes_its_part_of_what_does_not_fit() {
 /// More nodes with free memory than a bucket may have holders: those beyond take no copies, and propose none.
 #[test]
 fn d7_no_bucket_gets_more_holders_than_it_may_have() {
-    let mut town = Town::new(1, &[1_000_000; HOLDERS_MAX + 4]);
+    let mut town = TestCluster::new(1, &[1_000_000; HOLDERS_MAX + 4]);
     town.settles();
     let buckets = &town.holdings().buckets;
     assert!(buckets.iter().all(|holders| holders.len() == HOLDERS_MAX));
@@ -309,12 +302,12 @@ fn d7_no_bucket_gets_more_holders_than_it_may_have() {
 /// Regression: a bucket that was given up and copied anew, while much memory went back, was listed with holes.
 #[test]
 fn a_bucket_is_not_copied_while_its_blocks_are_being_let_go_of() {
-    let mut town = Town::new(7, &[20_000, 20_000]);
+    let mut town = TestCluster::new(7, &[20_000, 20_000]);
     town.settles();
     town.join(20_000);
     let holders = |bucket: &u32| !town.holdings().holders(*bucket).is_empty();
     let held: Vec<u32> = (0..BUCKETS).filter(holders).collect();
-    let copied = |town: &Town, going: &[u32]| {
+    let copied = |town: &TestCluster, going: &[u32]| {
         let id = NodeId(3);
         let own = Own {
             node: id,

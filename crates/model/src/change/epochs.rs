@@ -23,7 +23,7 @@ pub struct NewEpoch {
     /// For each slot of `members`: where that member stands in the last open epoch, if it is
     /// retained; `None` for a joiner and for a vacant slot.
     pub kept: Vec<Option<MemberSlot>>,
-    /// Who seals, cuts, syncs and opens.
+    /// The member that seals, cuts, syncs and opens.
     pub leader: MemberSlot,
     /// Starts from nothing.
     pub fresh: bool,
@@ -147,7 +147,7 @@ impl ClusterMap {
         Ok(())
     }
 
-    /// How many buckets complete members of the last open epoch hold that run. None, once a start from
+    /// The number of buckets of complete members of the last open epoch that run. None, once a start from
     /// nothing is committed: its members may have let go of what they held.
     pub fn complete_sources_up(&self, group: &Group) -> usize {
         whole_buckets(group.m, sources(group), |x| self.runs(x.id))
@@ -213,7 +213,7 @@ impl ClusterMap {
             return Err(Refusal::AlreadyComplete { group: id, slot });
         }
         member.complete = true;
-        // An open epoch is its own last open one: sources are told apart by this mark.
+        // An open epoch is its own last open one: sources are distinguished by this mark.
         group.last_open.members.clone_from(&group.members);
         group.revision = revision;
         self.moved(Outcome::Done)
@@ -252,10 +252,10 @@ impl ClusterMap {
     }
 }
 
-/// Where retained members come from: the last *open* epoch, and no other (GROUP rule 7). An epoch
+/// The members that may be retained: those of the last *open* epoch, and no other (GROUP rule 7). An epoch
 /// that was committed and then abandoned may list joiners that hold nothing, and lack members that do.
 ///
-/// A start from nothing has none, and there is no way back from it: whoever it lists may be a source
+/// A start from nothing has none, and there is no way back from it: any member that it lists may be a source
 /// that came back too late, and lets go of what it held before the epoch opens.
 pub(crate) fn sources(group: &Group) -> &[Option<Member>] {
     if planted(Mutant::SourcesFromCommitted) && group.last_open.epoch != Epoch(0) {
@@ -267,7 +267,7 @@ pub(crate) fn sources(group: &Group) -> &[Option<Member>] {
     &group.last_open.members
 }
 
-/// Whether a member may not be listed as a joiner: it would wipe what it holds.
+/// True if a member may not be listed as a joiner: it would wipe what it holds.
 pub(crate) fn is_source(group: &Group, id: MemberId) -> bool {
     !planted(Mutant::SourceListedAsJoiner) && sources(group).iter().flatten().any(|x| x.id == id)
 }
@@ -318,7 +318,7 @@ fn fresh_members(n: &NewEpoch) -> Vec<Option<Member>> {
     n.members.iter().map(|x| x.map(all_there)).collect()
 }
 
-/// Each member is a source in the place where it is said to stand, or a joiner that is no source.
+/// Each member is a source in the place that it is listed for, or a joiner that is no source.
 fn check_kept(group: &Group, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusal> {
     let sources = sources(group);
     let mut members = vec![None; n.members.len()];

@@ -7,7 +7,7 @@ use crate::map::{ClusterMap, PoolKind};
 
 use serde::{Deserialize, Serialize};
 
-/// What one node changes about its own holdings of one pool, all of it or nothing (row D3).
+/// The changes of one node to its own holdings of one pool, all or nothing (row D3).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NewHoldings {
     /// The pool.

@@ -207,7 +207,7 @@ mod tests {
     fn nodes_may_say_that_they_have_any_amount_of_memory() {
         let mut map = cluster(0);
         for _ in 0..3 {
-            let node = crate::testing::node_up_in(None, None, u64::MAX);
+            let node = crate::testing::new_node("new", u64::MAX);
             map.apply(None, &node).unwrap();
         }
         let pool = Change::CreatePool {

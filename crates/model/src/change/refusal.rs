@@ -1,4 +1,4 @@
-//! Why a change was refused: the thing, the reason, and what to do about it.
+//! Reasons for a rejected change: the thing, the reason, and the remedy.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -248,7 +248,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether it says that what the change names is not there (any more).
+    /// True if the change names a thing that is not there (any more).
     pub fn is_missing(&self) -> bool {
         matches!(
             self,

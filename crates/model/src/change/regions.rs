@@ -128,7 +128,7 @@ impl ClusterMap {
         }
     }
 
-    /// How much all regions together may still get, in whole groups of so many data buckets.
+    /// Bytes that all regions together may still get, in whole groups of so many data buckets.
     fn bytes_left_for_regions(&self, m: u8) -> Result<u64, Refusal> {
         let too_many = |what: &str, max| Refusal::TooMany {
             what: what.into(),

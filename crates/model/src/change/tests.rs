@@ -137,7 +137,7 @@ fn names_addresses_and_pools_are_checked() {
         (create_pool("c", "1+1", 0, true), "power of two"),
         (create_pool("c", "1+1", 8192, true), "power of two"),
         (Change::DeletePool { name: "x".into() }, "does not exist"),
-        (node_up_in(None, Some("a\nb"), 1), "control character"),
+        (node_in_zone("a\nb", 1), "control character"),
     ] {
         let refusal = refused(&mut map, &change).to_string();
         assert!(refusal.contains(why), "{refusal}");
@@ -542,7 +542,7 @@ mod regions {
 
     fn memory(scheme: &str) -> ClusterMap {
         let mut map = cluster(3);
-        map.apply(None, &create_memory_pool("memory", scheme))
+        map.apply(None, &create_memory_pool("memory", scheme, 1 << 29))
             .expect("new");
         map
     }
@@ -689,7 +689,7 @@ mod regions {
             map.apply(None, &in_pool("nobody")),
             Err(Refusal::UnknownPool { .. })
         ));
-        let mut wrong = create_memory_pool("m2", "1+1");
+        let mut wrong = create_memory_pool("m2", "1+1", 1 << 29);
         if let Change::CreatePool { buckets, .. } = &mut wrong {
             *buckets = 4;
         }

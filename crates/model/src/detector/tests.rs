@@ -1,4 +1,4 @@
-//! Who is declared dead, on whose word, and who is not.
+//! Verdicts of death, and the reports that lead to them or do not.
 
 use super::*;
 use crate::testing::*;

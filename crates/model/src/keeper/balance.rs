@@ -1,6 +1,6 @@
 //! Buckets of m > 1 go on to nodes that hold far fewer (row X2): a node that joins gets its share.
 //!
-//! With m = 1 the ring says where each bucket belongs. With m > 1 a bucket stays where it was made, since to move it
+//! With m = 1 the ring places each bucket. With m > 1 a bucket stays where it was made, since to move it
 //! means to copy its bytes; so only what is far out of balance is moved, by twins, one bucket in the whole cluster at a
 //! time, and only while nothing else is to be done.
 
@@ -16,7 +16,7 @@ use crate::scheme::twin;
 const BUCKETS_MORE: usize = 2;
 const PART_MORE: usize = 4;
 
-/// How many buckets of each pool with m > 1 each node holds. Twins do not count: they take a place or go.
+/// The number of buckets of each pool with m > 1 that each node holds. Twins do not count: they take a place or go.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     buckets: BTreeMap<(PoolId, NodeId), usize>,
@@ -44,7 +44,7 @@ impl View<'_> {
         self.load.on(self.group.pool, node)
     }
 
-    /// Whether a bucket should go on from the one node to the other, which holds far fewer.
+    /// True if a bucket should go on from the one node to the other, which holds far fewer.
     pub(super) fn is_lighter(&self, from: NodeId, to: NodeId) -> bool {
         self.load(from) >= self.load(to) + BUCKETS_MORE
     }

@@ -12,9 +12,9 @@ use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
 /// After so many tries in vain an epoch is made of survivors alone: a joiner may be what is in the way.
 const TRIES_WITH_JOINERS: u64 = 2;
 
-/// Why an epoch is proposed. What stands first goes first.
+/// The reason for an epoch. The first goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Kind {
+pub(super) enum EpochReason {
     /// The group does not serve, or not safely: never held back.
     Urgent,
     /// The last steps of a move: its copies are made, the surplus can go.
@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Spread,
 }
 
-/// Whether a node may be chosen for a group.
+/// True if a node may be chosen for a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fit {
     Able,
@@ -41,14 +41,14 @@ pub(super) enum Fit {
 /// The nodes that may hold a group, best first.
 pub(super) struct Choice {
     able: Vec<MemberId>,
-    /// How many there are, with those that cannot at present.
+    /// Their number, with those that cannot at present.
     homes: usize,
     /// Places beside another member, on all that are up: those that are able, then those that lately could not.
     seconds: [Vec<MemberId>; 2],
 }
 
 impl Choice {
-    /// `order` without those who are not up and those who lately could not, unless fewer than `width` are left.
+    /// `order` without those that are not up and those that recently could not, unless fewer than `width` are left.
     pub(super) fn new(
         map: &ClusterMap,
         group: &Group,
@@ -94,11 +94,11 @@ pub(super) struct View<'a> {
     pub(super) choice: Choice,
     /// The member slots of the newest epoch that were reported stuck.
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
-    /// Whether a node has been draining for a while.
+    /// True if a node has been draining for a while.
     pub(super) drained: &'a dyn Fn(NodeId) -> bool,
     /// The group has been open, unchanged, for a while.
     pub(super) calm: bool,
-    /// What each node holds.
+    /// The load of each node.
     pub(super) load: &'a Load,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct View<'a> {
 pub(super) type Seat = (MemberId, Option<MemberSlot>);
 
 impl View<'_> {
-    /// How many epochs were committed since the last open one and not opened, the newest not counted.
+    /// The number of epochs committed since the last open one and not opened, the newest not counted.
     pub(super) fn tries(&self) -> u64 {
         self.group
             .epoch
@@ -177,7 +177,7 @@ impl View<'_> {
     }
 }
 
-/// Whether a report that all others are stuck rather tells of who made it: there are at least two
+/// True if a report that all others are stuck rather points to its sender: there are at least two
 /// others, and one of them could lead instead.
 pub(super) fn leader_is_the_odd_one(group: &Group, stuck: &BTreeSet<MemberSlot>) -> bool {
     let listed = group.listed().count();
@@ -260,7 +260,7 @@ fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> 
         .collect()
 }
 
-/// How many buckets they hold whole.
+/// The number of buckets that they hold whole.
 fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
     whole_buckets(view.group.m, sources(view.group), |x| {
         kept.iter().any(|(_, k)| k.id == x.id)
@@ -330,8 +330,8 @@ fn shorten(seats: &mut Vec<Option<Seat>>, width: usize) {
     seats.truncate(end.max(width));
 }
 
-/// Who leads: the present leader if it is at work and told what is in its way; else the next in turn
-/// of those that are complete, beginning with who will serve.
+/// The leader: the present one if it is at work and has reported its obstacle; else the next in turn
+/// of those that are complete, beginning with the one that will serve.
 fn choose_leader(view: &View<'_>, seats: &[Option<Seat>]) -> Option<MemberSlot> {
     let group = view.group;
     let whole = |from: MemberSlot| {
@@ -366,7 +366,7 @@ fn choose_leader(view: &View<'_>, seats: &[Option<Seat>]) -> Option<MemberSlot> 
 // Moves: the group is open and all its members run.
 impl View<'_> {
     /// The next step towards where the ring has the group, if it is not there.
-    pub(super) fn next_move(&self) -> Option<(Kind, NewEpoch)> {
+    pub(super) fn next_move(&self) -> Option<(EpochReason, NewEpoch)> {
         if self.desired().is_empty() {
             return None; // every node drains: there is nowhere to go
         }
@@ -390,12 +390,12 @@ impl View<'_> {
         node.is_some_and(|n| n.draining)
     }
 
-    /// Whether the member is to go elsewhere: its node drains, or holds another one of the group too.
+    /// True if the member is to go elsewhere: its node drains, or holds another one of the group too.
     fn leaves(&self, x: &Member) -> bool {
         self.drains(x) || (x.id.is_second() && self.group.is_doubled(x))
     }
 
-    fn move_copies(&self) -> Option<(Kind, NewEpoch)> {
+    fn move_copies(&self) -> Option<(EpochReason, NewEpoch)> {
         let members = self.members();
         let filling = members.iter().any(|(_, x)| self.wanted(x) && !x.complete);
         if filling {
@@ -413,7 +413,7 @@ impl View<'_> {
     }
 
     /// First step: who is missing joins beside those that are there.
-    fn call_in(&self, members: &[(MemberSlot, Member)]) -> Option<(Kind, NewEpoch)> {
+    fn call_in(&self, members: &[(MemberSlot, Member)]) -> Option<(EpochReason, NewEpoch)> {
         // A copy half made in the wrong place is of no use any more.
         let useful = |x: &Member| x.complete || self.wanted(x);
         let mut seats: Vec<Seat> = members
@@ -422,11 +422,11 @@ impl View<'_> {
             .map(seat)
             .collect();
         let kind = if seats.len() < self.desired().len() {
-            Kind::Repair
+            EpochReason::Repair
         } else if members.iter().any(|(_, x)| self.drains(x)) {
-            Kind::Drain
+            EpochReason::Drain
         } else {
-            Kind::Balance
+            EpochReason::Balance
         };
         let room = (1 + 2 * usize::from(K_MAX)).saturating_sub(seats.len());
         let missing = self
@@ -447,7 +447,7 @@ impl View<'_> {
     /// Last steps: all that are wanted are complete. The ring's first serves; then the surplus goes. A
     /// former data bucket stays for one epoch as a copy, so that it is sealed and nothing of its stream
     /// is in doubt.
-    fn settle(&self, members: &[(MemberSlot, Member)]) -> Option<(Kind, NewEpoch)> {
+    fn settle(&self, members: &[(MemberSlot, Member)]) -> Option<(EpochReason, NewEpoch)> {
         let (_, serving) = members.first()?;
         let first = self.desired()[0];
         let moves = serving.id != first;
@@ -461,15 +461,19 @@ impl View<'_> {
         let mut seats: Vec<Seat> = members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
         // Stable: the ring's first before all others, who keep their order.
         seats.sort_by_key(|(member, _)| *member != first);
-        let kind = if surplus { Kind::Finish } else { Kind::Balance };
+        let kind = if surplus {
+            EpochReason::Finish
+        } else {
+            EpochReason::Balance
+        };
         Some((
             kind,
             self.epoch(seats.into_iter().map(Some).collect(), MemberSlot(0)),
         ))
     }
 
-    /// Who drains and has a copy that nobody else can make at present, though there are nodes for it: it keeps that one
-    /// until somebody can. A drain costs no copies.
+    /// The draining nodes with a copy that no other can make at present, though there are nodes for it: each keeps that one
+    /// until another can. A drain costs no copies.
     fn kept_for_want_of_room(&self, members: &[(MemberSlot, Member)]) -> Vec<NodeId> {
         let possible = self.width().min(self.choice.homes);
         let missing = possible.saturating_sub(self.desired().len());
@@ -482,7 +486,7 @@ impl View<'_> {
     /// nodes that hold two replaced one by one. A bucket's bytes are those of its slot, so who replaces one stands
     /// beside it as its twin until it has them all; then they change places, and only then the old one goes. So the
     /// group bears as much as before all the time.
-    fn move_in_place(&self) -> Option<(Kind, NewEpoch)> {
+    fn move_in_place(&self) -> Option<(EpochReason, NewEpoch)> {
         let members = self.members();
         let end = self.width().max(self.group.members.len());
         let mut seats: Vec<Option<Seat>> = vec![None; end];
@@ -494,18 +498,18 @@ impl View<'_> {
         let filling =
             members.iter().any(|(_, x)| !x.complete) && !planted(Mutant::TwinSettledEarly);
         let kind = if self.repair(filling, &mut seats) {
-            Kind::Repair
+            EpochReason::Repair
         } else if filling || seats[..m].iter().any(Option::is_none) {
             return None;
         } else if self.settle_a_twin(&members, &mut seats) {
-            Kind::Finish
+            EpochReason::Finish
         } else if seats[self.width()..buckets_end].iter().any(Option::is_some) {
             seats[self.width()..buckets_end].fill(None);
-            Kind::Finish
+            EpochReason::Finish
         } else if self.call_in_a_twin(&members, &mut seats) {
-            Kind::Drain
+            EpochReason::Drain
         } else if self.calm && self.spread(&members, &mut seats) {
-            Kind::Spread
+            EpochReason::Spread
         } else {
             return None;
         };
@@ -573,7 +577,7 @@ impl View<'_> {
     }
 
     /// Puts joiners into vacant slots, data buckets first, all at once: one pass then makes the pages of all.
-    /// Whether there was one.
+    /// True if there was one.
     fn fill_vacant(&self, seats: &mut [Option<Seat>]) -> bool {
         let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
         let vacant = seats.iter_mut().take(self.width()).filter(|s| s.is_none());
@@ -616,7 +620,7 @@ impl View<'_> {
     }
 
     /// To make a bucket that is missing is worth more than to move one that is there: twins give their nodes up.
-    /// Whether there was one.
+    /// True if there was one.
     fn give_twins_up(&self, seats: &mut [Option<Seat>]) -> bool {
         let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
         let missing = seats.iter().take(self.width()).any(Option::is_none);

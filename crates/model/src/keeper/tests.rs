@@ -11,7 +11,7 @@ use crate::scheme::Scheme;
 use crate::testing::*;
 
 /// A cluster in which epochs open and joiners complete as the test lets them.
-struct Town {
+struct TestCluster {
     map: ClusterMap,
     keeper: Keeper,
     now: Time,
@@ -19,10 +19,10 @@ struct Town {
     moving_most: usize,
 }
 
-impl Town {
-    fn of(map: ClusterMap) -> Town {
+impl TestCluster {
+    fn of(map: ClusterMap) -> TestCluster {
         let keeper = Keeper::new(KeeperConfig::default());
-        Town {
+        TestCluster {
             map,
             keeper,
             now: Time::from_millis(1000),
@@ -97,7 +97,7 @@ impl Town {
         }
     }
 
-    /// Lets everything go well until the keeper has nothing more to say.
+    /// Lets everything go well until the keeper proposes nothing more.
     fn settle(&mut self) {
         let mut dice = Dice(1);
         let mut idle = 0;
@@ -114,7 +114,7 @@ impl Town {
         panic!("it does not come to rest: {:?}", self.keep(&[]));
     }
 
-    /// What must be so when nothing has gone wrong for long.
+    /// Checks what must hold when nothing has gone wrong for long.
     fn check_at_rest(&self) {
         let ring = Ring::of(&self.map);
         for pool in self.map.pools.values() {
@@ -183,8 +183,8 @@ impl Town {
     }
 }
 
-fn settled(nodes: u64, scheme: &str, buckets: u32) -> Town {
-    let mut town = Town::of(cluster_with_pool(nodes, scheme, buckets));
+fn settled(nodes: u64, scheme: &str, buckets: u32) -> TestCluster {
+    let mut town = TestCluster::of(cluster_with_pool(nodes, scheme, buckets));
     town.settle();
     town.check_at_rest();
     town
@@ -198,20 +198,20 @@ fn epochs_of(changes: &[Change]) -> Vec<&NewEpoch> {
     epochs.flatten().collect()
 }
 
-fn coded(nodes: u64, scheme: &str, groups: u32) -> Town {
-    let mut town = Town::of(cluster(nodes));
+fn coded(nodes: u64, scheme: &str, groups: u32) -> TestCluster {
+    let mut town = TestCluster::of(cluster(nodes));
     town.change(&create_pool("cache", scheme, groups, false));
     town.settle();
     town.check_at_rest();
     town
 }
 
-fn drain(town: &mut Town, node: u64, on: bool) {
+fn drain(town: &mut TestCluster, node: u64, on: bool) {
     let node = NodeId(node);
     town.change(&Change::Drain { node, on });
 }
 
-fn stuck(town: &Town, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
+fn stuck(town: &TestCluster, group: u32, slots: &[u8], reporter: NodeId) -> StuckReport {
     let epoch = town.map.groups[&GroupId(group)].epoch;
     let slots = slots.iter().map(|s| MemberSlot(*s)).collect();
     StuckReport {
@@ -229,7 +229,7 @@ fn from_any_history_it_converges_to_the_ring() {
     for seed in 0..300 {
         let scheme = ["1+0", "1+1", "1+2", "2+1", "2+2"][seed as usize % 5];
         let mut dice = Dice(seed);
-        let mut town = Town::of(cluster_with_pool(1 + dice.below(5), scheme, 8));
+        let mut town = TestCluster::of(cluster_with_pool(1 + dice.below(5), scheme, 8));
         for _ in 0..150 {
             let reports = disturb(&mut town, &mut dice, scheme);
             town.keep(&reports);
@@ -242,7 +242,7 @@ fn from_any_history_it_converges_to_the_ring() {
     }
 }
 
-fn disturb(town: &mut Town, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
+fn disturb(town: &mut TestCluster, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
     let all: Vec<NodeId> = town.map.nodes.keys().copied().collect();
     let Some(node) = dice.pick(&all) else {
         return Vec::new();
@@ -270,7 +270,7 @@ fn disturb(town: &mut Town, dice: &mut Dice, scheme: &str) -> Vec<StuckReport> {
     Vec::new()
 }
 
-fn heal(town: &mut Town) {
+fn heal(town: &mut TestCluster) {
     let all: Vec<NodeId> = town.map.nodes.keys().copied().collect();
     for node in all {
         let incarnation = town.map.nodes[&node].incarnation;

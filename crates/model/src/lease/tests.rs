@@ -118,7 +118,7 @@ fn an_epoch_opens_when_every_other_holders_lease_ran_out() {
     assert!(!book.may_open(at(1499), group(&map)));
 }
 
-/// Who is retained has sealed before its leader asks to open, and so has let its lease go.
+/// A retained member has sealed before its leader asks to open, and so has released its lease.
 #[test]
 fn a_holder_that_becomes_a_copy_is_not_waited_for() {
     let (mut map, mut book) = settled();
@@ -164,7 +164,7 @@ fn the_book_stays_small() {
     assert!(book.until.len() <= 4, "{}", book.until.len());
 }
 
-/// GROUP rule 13: what counts as having heard the directory.
+/// GROUP rule 13: the answers that count as contact with the directory.
 #[test]
 fn only_members_of_a_group_that_can_go_on_hear_the_directory() {
     let mut map = cluster(3);

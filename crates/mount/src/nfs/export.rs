@@ -14,13 +14,13 @@ use super::recent::Recent;
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
 use crate::files::{FileError, Files, Kind, Stat};
-use crate::listing::Listing as Names;
+use crate::listing::Listing;
 
 /// Paths that are found again without listing folders.
 const PATHS_MAX: usize = 1 << 16;
 /// Files that stay open: NFSv3 has no close.
 const OPEN_MAX: usize = 256;
-/// Listings that are kept for who reads them in pieces.
+/// Listings that are kept for clients that read them in pieces.
 const LISTINGS_MAX: usize = 4;
 /// The lifetime of such a listing.
 const LISTING: Duration = Duration::from_secs(60);
@@ -59,10 +59,10 @@ pub struct Export<S: Files> {
     /// The cached attributes of paths, and their times.
     seen: Mutex<Recent<Arc<Path>, (Instant, Stat)>>,
     open: Mutex<Recent<u64, Arc<Open<S::File>>>>,
-    listings: Mutex<Recent<Arc<Path>, Arc<Listing>>>,
+    listings: Mutex<Recent<Arc<Path>, Arc<PlacedListing>>>,
 }
 
-/// A file that was read lately.
+/// A file that was read recently.
 struct Open<F> {
     file: F,
     ahead: Mutex<Ahead>,
@@ -72,9 +72,9 @@ struct Open<F> {
 
 /// The content of a folder.
 #[derive(Debug)]
-pub struct Listing {
+pub struct PlacedListing {
     made: Instant,
-    names: Names,
+    names: Listing,
     /// Places in the listing, and which name is there. A place is a digest of the name: it stays the same whatever
     /// comes and goes around it, and so a listing can be gone on with by any server.
     places: Vec<(u64, usize)>,
@@ -83,8 +83,8 @@ pub struct Listing {
 /// Places of `.` and `..`.
 pub const DOTS: [u64; 2] = [1, 2];
 
-impl Listing {
-    fn new(names: Names) -> Listing {
+impl PlacedListing {
+    fn new(names: Listing) -> PlacedListing {
         let place = |name: &OsStr| (xxh3_64(name.as_bytes()) >> 1).max(3);
         let shown = |(_, (name, _)): &(usize, (&OsStr, _))| name.len() <= NAME_BYTES_MAX;
         let named = names.iter().enumerate().filter(shown);
@@ -98,7 +98,7 @@ impl Listing {
             last = *place;
         }
         let made = Instant::now();
-        Listing {
+        PlacedListing {
             made,
             names,
             places,
@@ -222,7 +222,7 @@ impl<S: Files> Export<S> {
         stat.map_err(|error| self.fail(path, &error))
     }
 
-    /// Refuses what lies in folders, below the one that is served, that not everybody may enter: nobody knows who a client is.
+    /// Refuses paths in folders, below the exported one, that not everybody may enter: a client's identity is unknown.
     fn enter(&self, path: &Path) -> Result<(), Status> {
         let folders = path.ancestors().skip(1);
         for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {
@@ -353,7 +353,7 @@ impl<S: Files> Export<S> {
     }
 
     /// The content of a folder: at the beginning of a listing as it is now, from then on as it was.
-    pub fn list(&self, path: &Arc<Path>, place: u64) -> Result<Arc<Listing>, Status> {
+    pub fn list(&self, path: &Arc<Path>, place: u64) -> Result<Arc<PlacedListing>, Status> {
         let good_for = match place {
             0 => Duration::ZERO,
             _ => LISTING,
@@ -364,7 +364,7 @@ impl<S: Files> Export<S> {
         }
         let names = self.files.list(path);
         let names = names.map_err(|error| self.fail_known(path, &error))?;
-        let listing = Arc::new(Listing::new(names));
+        let listing = Arc::new(PlacedListing::new(names));
         self.listings.lock().put(path.clone(), listing.clone());
         Ok(listing)
     }

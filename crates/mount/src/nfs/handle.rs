@@ -10,7 +10,7 @@
 //!
 //! Nothing of it is remembered for long: a server that has just started finds the path again, by listing folders and going
 //! on into those whose names fit. Shallow paths are found with a listing for each name. So any server of the same dataset
-//! understands the handles of any other. No secret is in them: who reaches the server may read all of it.
+//! understands the handles of any other. No secret is in them: a client that reaches the server may read all of it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

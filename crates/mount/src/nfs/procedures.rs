@@ -80,7 +80,7 @@ impl<S: Files> Export<S> {
         };
         reply.truncate(at);
         reply.u32(status.0);
-        // Attributes, which need not be told: so many words say that they are not.
+        // Attributes are optional: so many zero words stand for absent ones.
         let untold = match procedure {
             1 => 0,
             3..=6 | 16..=20 => 1,
@@ -300,7 +300,7 @@ impl<S: Files> Export<S> {
         let at = reply.len();
         let answered = match procedure {
             1 => self.first_handle(args, reply),
-            // Who has mounted: nobody keeps count.
+            // The list of mounts: it is not kept.
             2 => {
                 reply.u32(0);
                 Ok(())

@@ -120,7 +120,7 @@ fn d5_who_answers_late_is_not_silent() {
     });
 }
 
-/// Whoever gives up on an answer that is on its way asks for it again, and finds the way full of the first.
+/// A caller that gives up on an answer that is on its way asks for it again, and finds the way full of the first.
 #[test]
 fn a_large_answer_is_waited_for_while_it_comes() {
     block_on(async {

@@ -21,7 +21,7 @@ const MESSAGES: usize = 256;
 /// A turn, the read that ended it, and what lay in the buffer before.
 const IN_ONE_TURN_MAX: usize = 4 << 20;
 
-/// How much comes between two turns of a task beside it.
+/// The bytes that come between two turns of a task beside it.
 #[derive(Clone, Default)]
 struct Turns {
     count: Arc<AtomicU64>,

@@ -1,9 +1,9 @@
-//! What can be wrong with a configuration.
+//! Errors of a configuration.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value was set.
+/// The origin of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// In the file, on this line (from 1).
@@ -35,7 +35,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a configuration was refused. Nothing of it is used.
+/// The reason for a rejected configuration. Nothing of it is used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -43,7 +43,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's reason.
         reason: String,
     },
     /// The file is no TOML.
@@ -53,15 +53,15 @@ pub enum ConfigError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
     /// A key that does not exist.
     #[error("{origin}: unknown key '{key}'{}", hint(*meant))]
     UnknownKey {
-        /// Where.
+        /// The origin.
         origin: Origin,
-        /// What was written.
+        /// The unknown key.
         key: String,
         /// The nearest key that there is.
         meant: Option<&'static str>,
@@ -69,11 +69,11 @@ pub enum ConfigError {
     /// A value that does not fit its key.
     #[error("{origin}: {}{reason}", in_file(origin, key))]
     BadValue {
-        /// Where.
+        /// The origin.
         origin: Origin,
         /// The key.
         key: &'static str,
-        /// What is wrong and what would fit.
+        /// The fault and a value that fits.
         reason: String,
     },
     /// Values that do not go together, or that the cluster would refuse.
@@ -81,13 +81,13 @@ pub enum ConfigError {
     Conflict {
         /// Those that matter, each with where it was set; none where nobody knows.
         settings: Vec<String>,
-        /// What is wrong and what would be right.
+        /// The fault and the remedy.
         reason: String,
     },
 }
 
 impl ConfigError {
-    /// What does not hold together, before anybody knows where it was set.
+    /// A conflict of values, before their origin is known.
     pub(crate) fn conflict(reason: impl Into<String>) -> ConfigError {
         ConfigError::Conflict {
             settings: Vec::new(),

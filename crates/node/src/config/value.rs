@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use staves_model::Scheme;
+use staves_model::{Scheme, with_unit};
 
 /// A value of the configuration.
 pub trait Setting: Sized {
-    /// From text without blanks around it. The error says what would have fitted.
+    /// Reads text without blanks around it. The error names what would have fitted.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// As text that the value's key reads as the same value.
@@ -78,21 +78,9 @@ impl std::str::FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// In the largest binary unit that says it exactly.
+    /// Writes the largest binary unit that is exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [
-            ("TiB", 1u64 << 40),
-            ("GiB", 1 << 30),
-            ("MiB", 1 << 20),
-            ("KiB", 1 << 10),
-        ];
-        match units
-            .into_iter()
-            .find(|(_, unit)| self.0 > 0 && self.0.is_multiple_of(*unit))
-        {
-            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
-            None => write!(f, "{}B", self.0),
-        }
+        f.write_str(&with_unit(self.0))
     }
 }
 
@@ -258,10 +246,10 @@ pub struct Doors {
     pub admin: Endpoint,
 }
 
-/// What others are told, where it differs from what the doors bind to.
+/// The advertised addresses, where they differ from those that the doors bind to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Advertise {
-    /// For every door that says nothing of its own.
+    /// The address of every door without one of its own.
     pub host: Option<String>,
     /// The native protocol.
     pub native: Option<Endpoint>,
@@ -272,7 +260,7 @@ pub struct Advertise {
 }
 
 impl Advertise {
-    /// What is told about doors that are open at `bound`.
+    /// The advertised addresses of doors that are open at `bound`.
     pub fn over(&self, bound: &Doors) -> Result<Doors, String> {
         let told = |own: &Option<Endpoint>, bound: &Endpoint| {
             if let Some(own) = own {

@@ -16,7 +16,7 @@ use super::fetch::{self, Fetched};
 use super::pool::{bucket_of, key_of};
 use super::{Files, STRETCH_BYTES, lost, neighbour, scrub};
 
-/// The bound on passing bytes to a holder; nobody waits for it.
+/// The bound on passing bytes to a holder; no request waits for it.
 const PUT: Duration = Duration::from_secs(2);
 
 impl Files {

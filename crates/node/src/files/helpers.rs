@@ -27,9 +27,9 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(super) enum Helped {
     /// Somebody had it, or fetched it: it is there, if there was room.
     Fetched,
-    /// Nobody did who was asked.
+    /// No node that was asked did.
     Not,
-    /// There is nobody to ask.
+    /// There is no node to ask.
     Alone,
 }
 

@@ -21,7 +21,7 @@ const FOUND_MAX: usize = 16;
 const NAMES_MAX: usize = 100_000;
 /// With no name in such a time the source is taken for gone. A folder's names come all at once.
 const SILENT_MAX: Duration = Duration::from_secs(120);
-/// Longest that names are gone through at all.
+/// The longest pass over the names.
 const WALK_MAX: Duration = Duration::from_secs(1800);
 
 /// A walk; it ends when this is dropped.
@@ -36,7 +36,7 @@ impl Names {
     pub(super) fn walk(source: Source, dataset: String, wanted: Arc<BTreeSet<FileId>>) -> Names {
         let (found, taken) = mpsc::channel(FOUND_MAX);
         let looked = Arc::new(AtomicU64::new(0));
-        let walk = Walk {
+        let walk = NameWalk {
             source,
             dataset,
             wanted,
@@ -65,7 +65,7 @@ impl Names {
     }
 }
 
-struct Walk {
+struct NameWalk {
     source: Source,
     dataset: String,
     wanted: Arc<BTreeSet<FileId>>,
@@ -73,8 +73,8 @@ struct Walk {
     looked: Arc<AtomicU64>,
 }
 
-impl Walk {
-    /// False: nobody wants to know any more.
+impl NameWalk {
+    /// False: the caller is gone.
     fn below(&self, folder: Vec<u8>, depth: usize) -> bool {
         let names = match self.source.list_at_most(&folder, NAMES_MAX) {
             Ok(names) => names,

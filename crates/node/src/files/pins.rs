@@ -91,11 +91,11 @@ pub(super) fn is_home(holdings: &Holdings, bucket: u32, life: Life) -> bool {
 
 /// The progress through the pinned files of one pool.
 #[derive(Default)]
-struct Walk {
+struct PinPass {
     /// The next stretch of which file.
     at: (usize, u64),
     stuck: BTreeMap<FileId, Stuck>,
-    /// The node that lately fetched bytes that this one could not.
+    /// The node that fetched last for this one.
     helper: NodeId,
 }
 
@@ -109,7 +109,7 @@ struct Stuck {
     why: String,
 }
 
-impl Walk {
+impl PinPass {
     fn is_left_alone(&self, id: FileId) -> bool {
         let stuck = self.stuck.get(&id);
         stuck.is_some_and(|stuck| Instant::now() < stuck.until)
@@ -147,7 +147,7 @@ pub(super) async fn run(files: Arc<Files>) {
         let pools = files.pools();
         walks.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
-            let walk: &mut Walk = walks.entry(pool.id).or_default();
+            let walk: &mut PinPass = walks.entry(pool.id).or_default();
             look(&files, &pool, walk).await;
             let mut pinned = pool.pinned.lock();
             walk.stuck.retain(|id, _| pinned.has(*id));
@@ -158,7 +158,7 @@ pub(super) async fn run(files: Arc<Files>) {
 }
 
 /// Goes on through the pinned files, once round at most.
-async fn look(files: &Files, pool: &FilesPool, walk: &mut Walk) {
+async fn look(files: &Files, pool: &FilesPool, walk: &mut PinPass) {
     let all = pool.pinned.lock().files.clone();
     let stretches = |file: &FileVersion| file.size.div_ceil(STRETCH_BYTES);
     let sum: u64 = all.iter().map(|(_, file)| stretches(file)).sum();

@@ -48,7 +48,7 @@ pub(crate) struct Counts {
     pub(crate) asked_bytes: AtomicU64,
     /// Bytes read from sources.
     pub(crate) fetched_bytes: AtomicU64,
-    /// Those of them that nobody had asked for: rests of blocks.
+    /// The blocks among them that no reader had asked for: readahead.
     pub(crate) ahead_bytes: AtomicU64,
     /// Those of them that were in the memory of a node that is gone.
     pub(crate) again_bytes: AtomicU64,

@@ -79,12 +79,12 @@ impl ReadaheadRequest {
 /// The readahead of a node.
 #[derive(Default)]
 pub(super) struct BlockReadahead {
-    state: Mutex<State>,
+    state: Mutex<ReadaheadState>,
     more: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct ReadaheadState {
     budgets: BTreeMap<FileId, ReadaheadBudget>,
     waiting: VecDeque<ReadaheadRequest>,
 }
@@ -135,7 +135,7 @@ impl ReadaheadBudget {
     }
 }
 
-impl State {
+impl ReadaheadState {
     fn budget(&mut self, file: FileId) -> &mut ReadaheadBudget {
         if self.budgets.len() >= FILES_MAX && !self.budgets.contains_key(&file) {
             self.budgets.pop_first(); // digests: as good as by lot

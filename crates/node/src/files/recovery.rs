@@ -197,7 +197,7 @@ fn bytes_of<'a>(parts: impl Iterator<Item = &'a u128>) -> u64 {
 struct Tries<'a> {
     files: &'a Arc<Files>,
     pool: PoolId,
-    tasks: JoinSet<Tried>,
+    tasks: JoinSet<StretchReply>,
     /// The parts that homes lack.
     missing: Parts,
     got_bytes: u64,
@@ -206,7 +206,7 @@ struct Tries<'a> {
 }
 
 /// One stretch.
-struct Tried {
+struct StretchReply {
     at: (FileId, u32),
     parts: u128,
     /// True if they were to be fetched, false if only asked after.
@@ -252,7 +252,7 @@ impl<'a> Tries<'a> {
                 named,
             };
             let missing = try_for(&files, ask).await;
-            Tried {
+            StretchReply {
                 at,
                 parts,
                 fetched,

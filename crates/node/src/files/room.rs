@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 const PROGRAM_BYTES: u64 = 24 << 20;
 /// A copy counts as so many bytes at least: what carries it takes memory too. So does a flight: whole parts are fetched.
 const BYTES_MIN: u32 = 16 << 10;
-/// Longest that anybody waits for room.
+/// The longest wait for room.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// The interval between looks for answers that have been sent.
 const LOOK: Duration = Duration::from_millis(5);
@@ -72,7 +72,7 @@ impl Room {
         }
     }
 
-    /// The same for what is fetched though nobody waits for it: only where half of it is free.
+    /// The same for fetches without a waiting reader: only where half of it is free.
     pub(super) fn spare_flight(&self, bytes: u32) -> Option<SemaphorePermit<'_>> {
         let much = self.flight.available_permits() >= self.flight_bytes / 2;
         much.then(|| self.flight.try_acquire_many(bytes).ok())?
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(held.len(), room.copy_bytes / BYTES_MIN as usize);
     }
 
-    /// The same of flights; and a question for more than there is room for at all holds nobody up.
+    /// The same of flights; and a question for more than the whole room delays no other.
     #[tokio::test]
     async fn small_flights_are_bounded_in_number_and_a_huge_one_blocks_none() {
         let room = Room::new(64 << 20);

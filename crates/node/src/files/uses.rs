@@ -1,4 +1,4 @@
-//! The users of each dataset: mounts report themselves now and then, so that nobody drops a dataset under a program without knowing.
+//! The users of each dataset: mounts report themselves now and then, so that a drop under a running program is announced.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const USES_MAX: usize = 256;
 /// Longest word for one, in bytes.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// The mounts that reported lately.
+/// The mounts that reported recently.
 #[derive(Default)]
 pub(crate) struct Uses(Mutex<BTreeMap<UseFacts, Instant>>);
 

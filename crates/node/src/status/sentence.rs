@@ -30,7 +30,7 @@ pub(super) fn sentence(report: &StatusReport) -> String {
     format!("{head}: {}.", parts.join("; "))
 }
 
-/// How many nodes there are, and the names of those that are not well.
+/// The number of nodes, and the names of those that are not well.
 fn nodes(report: &StatusReport) -> String {
     let up = report.nodes.iter().filter(|node| node.up).count();
     let named = |which: &dyn Fn(&super::NodeStatus) -> bool| {
@@ -94,7 +94,7 @@ fn nodes(report: &StatusReport) -> String {
     text
 }
 
-/// Nodes that do not answer, and have not been found dead. The longest silence is told.
+/// Nodes that do not answer, and have not been found dead, with the longest silence.
 fn silent_ones(report: &StatusReport, names: &[String]) -> String {
     let silence = report.nodes.iter().filter_map(|node| node.silent_ms);
     let (nodes, ms) = (
@@ -105,7 +105,7 @@ fn silent_ones(report: &StatusReport, names: &[String]) -> String {
     format!("of which {nodes} silent{since} ({})", listed(names))
 }
 
-/// What is wrong with a pool's buckets, the worst first.
+/// The faults of a pool's buckets, the worst first.
 fn pool(pool: &PoolStatus) -> Vec<String> {
     let end = if pool.may_start_empty {
         "and start empty"
@@ -273,7 +273,7 @@ fn directory(report: &StatusReport) -> Option<String> {
     }
 }
 
-/// Why nobody leads the directory, as far as can be seen.
+/// The reason why no node leads the directory, as far as can be seen.
 pub(super) fn no_leader(report: &StatusReport) -> String {
     let missed = report.voters_missed();
     let all = report.directory.voters.len();
@@ -295,7 +295,7 @@ fn do_(nodes: usize) -> &'static str {
     if nodes == 1 { "does" } else { "do" }
 }
 
-/// How many more nodes may be lost, and what limits it where that is not the scheme.
+/// The number of nodes that may still be lost, and its limit if that is not the scheme.
 fn tolerance(report: &StatusReport) -> String {
     let Some(nodes) = report.tolerates else {
         return "no further loss is borne".into();

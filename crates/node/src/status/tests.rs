@@ -1,4 +1,4 @@
-//! Many maps, and what is said of them.
+//! Many maps, and their reports.
 
 mod directory;
 mod nodes;

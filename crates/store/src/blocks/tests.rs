@@ -1,3 +1,5 @@
+//! Blocks under reads, evictions and damage.
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;

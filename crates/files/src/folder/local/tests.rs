@@ -267,7 +267,7 @@ fn read_bytes() -> u64 {
     first.unwrap().parse().unwrap()
 }
 
-/// Regression: a home read what it was not to give to anybody, and then refused.
+/// Regression: a home read bytes that it must give to no client, and then refused.
 #[test]
 fn what_is_not_for_everybody_is_not_even_read_for_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn what_is_not_for_everybody_is_not_even_read_for_others() {
     assert!(read_bytes() - before >= 1 << 20, "it can be told");
 }
 
-/// Regression: what everybody may read was kept though it lies in a folder that nobody else may enter.
+/// Regression: a public file was kept though it lies in a folder that others may not enter.
 #[test]
 fn what_lies_in_a_private_folder_is_private() {
     let mode = std::fs::Permissions::from_mode;

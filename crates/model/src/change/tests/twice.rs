@@ -1,6 +1,6 @@
-//! What comes of a change that is made twice in a row.
+//! Changes that are made twice in a row.
 //!
-//! The directory never makes one again whose outcome it does not know; whoever proposed it may, for he was told so.
+//! The directory never repeats a change whose outcome it does not know; the proposer may, after an error that says so.
 //! Then a change must not do more than it did the first time: it is refused, or finds everything as it wants it.
 
 use std::collections::HashSet;
@@ -128,7 +128,7 @@ fn groups_and_nodes(script: &mut Script) {
 }
 
 fn regions(script: &mut Script) {
-    script.make(create_memory_pool("memory", "2+1"));
+    script.make(create_memory_pool("memory", "2+1", 1 << 29));
     let name = || "r".to_owned();
     script.make(Change::CreateRegion {
         pool: "memory".into(),

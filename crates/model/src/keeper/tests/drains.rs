@@ -90,7 +90,7 @@ fn a_drain_never_lowers_what_a_coded_group_bears() {
 #[test]
 fn a_short_drain_calls_no_twin_in() {
     let mut town = coded(4, "2+1", 8);
-    let epochs = |town: &Town| {
+    let epochs = |town: &TestCluster| {
         town.map
             .groups
             .values()
@@ -150,7 +150,7 @@ fn a_drain_that_is_disturbed_loses_nothing() {
 #[test]
 fn a_lost_bucket_goes_before_one_that_moves() {
     let mut town = coded(4, "2+1", 1);
-    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
+    let group = |town: &TestCluster| town.map.groups[&GroupId(1)].clone();
     let of = |slot: usize| group(&town).members[slot].expect("listed").id.node.0;
     let (moves, dies) = (of(0), of(2));
     drain(&mut town, moves, true);
@@ -170,7 +170,7 @@ fn a_lost_bucket_goes_before_one_that_moves() {
 #[test]
 fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
     let mut town = settled(4, "1+2", 8);
-    let of_two = |town: &Town| {
+    let of_two = |town: &TestCluster| {
         town.map
             .groups
             .values()
@@ -180,7 +180,7 @@ fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
     let before = of_two(&town);
     drain(&mut town, 2, true);
     for _ in 0..2_000 {
-        // Whoever joins has no room, and the data bucket says so.
+        // No joiner has room, and the data bucket reports so.
         let filling = |g: &&Group| g.open && g.listed().any(|(_, x)| !x.complete);
         let reports = town.map.groups.values().filter(filling).map(|group| {
             let joiners = group.listed().filter(|(_, x)| !x.complete);

@@ -1,15 +1,15 @@
-//! What follows when more is lost than the scheme bears, and whose return is waited for.
+//! Losses beyond the scheme, and the nodes whose return is waited for.
 
 use super::*;
 
-/// DESIGN section 9: more than k lost. A cache starts empty after T; other pools say so.
+/// DESIGN section 9: more than k lost. A cache starts empty after T; other pools report the loss.
 #[test]
 fn when_all_is_lost_a_cache_starts_empty_and_others_say_lost() {
     for may in [true, false] {
         let mut map = cluster(4);
         map.apply(None, &create_pool("cache", "1+1", 1, may))
             .expect("new");
-        let mut town = Town::of(map);
+        let mut town = TestCluster::of(map);
         town.settle();
         let group = town.map.groups[&GroupId(1)].clone();
         for (_, x) in group.listed() {
@@ -77,7 +77,7 @@ fn a_cache_whose_process_started_anew_elsewhere_waits_for_the_former() {
     assert_eq!(epochs_of(&town.keep(&[])).len(), 4);
 }
 
-/// Who comes to lead does not know when the members were last heard, nor whether a life that it has not
+/// A new leader does not know when the members were last seen, nor whether a life that it has not
 /// seen had the same address.
 #[test]
 fn a_new_leader_waits_the_whole_time_before_a_group_starts_empty() {
@@ -119,30 +119,11 @@ fn a_node_that_was_back_for_a_moment_is_waited_for_anew() {
 #[test]
 fn nodes_that_cannot_come_back_are_forgotten() {
     let mut town = settled(3, "1+1", 4);
-    let Change::NodeUp {
-        id,
-        name,
-        zone,
-        native,
-        resp,
-        admin,
-        memory_bytes,
-        ..
-    } = node_up(None)
-    else {
-        unreachable!("it makes that");
-    };
-    let durable = false;
-    town.change(&Change::NodeUp {
-        id,
-        name,
-        zone,
-        native,
-        resp,
-        admin,
-        memory_bytes,
-        durable,
-    });
+    let mut up = node_up(None);
+    if let Change::NodeUp { durable, .. } = &mut up {
+        *durable = false;
+    }
+    town.change(&up);
     town.settle();
     town.change(&node_down(&town.map, 4));
     town.change(&node_down(&town.map, 3));
@@ -156,7 +137,7 @@ fn nodes_that_cannot_come_back_are_forgotten() {
     );
 }
 
-/// A cache begins anew, and its new members are taken for dead before the keeper has looked again: they may have heard
+/// A cache begins anew, and its new members are taken for dead before the next step of the keeper: they may have reached
 /// the directory until now, and the time after which others may start empty is theirs.
 #[test]
 fn who_began_anew_is_waited_for_as_long_as_who_was_before() {

@@ -68,9 +68,9 @@ fn an_epoch_that_does_not_open_is_tried_again_with_another_leader_then_with_surv
 #[test]
 fn a_data_bucket_without_a_node_goes_beside_another() {
     let mut town = coded(6, "4+2", 1);
-    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
-    let bears = |town: &Town| group(town).tolerates(|id| town.map.runs(id));
-    let seconds = |town: &Town| {
+    let group = |town: &TestCluster| town.map.groups[&GroupId(1)].clone();
+    let bears = |town: &TestCluster| group(town).tolerates(|id| town.map.runs(id));
+    let seconds = |town: &TestCluster| {
         let group = group(town);
         group.listed().filter(|(_, x)| x.id.is_second()).count()
     };
@@ -126,7 +126,7 @@ fn a_data_bucket_without_a_node_goes_beside_another() {
 #[test]
 fn a_data_bucket_that_nobody_has_room_for_takes_the_place_of_parity() {
     let mut town = coded(6, "4+2", 1);
-    let group = |town: &Town| town.map.groups[&GroupId(1)].clone();
+    let group = |town: &TestCluster| town.map.groups[&GroupId(1)].clone();
     let data = group(&town).members[1].expect("a data bucket");
     let last = group(&town).members[5].expect("a parity bucket");
     town.change(&node_down(&town.map, data.id.node.0));
@@ -155,7 +155,7 @@ fn a_data_bucket_that_nobody_has_room_for_takes_the_place_of_parity() {
     assert!((2..200).contains(&tried), "{tried}");
     assert!(waited >= 200, "calm for 5 s");
     town.settle();
-    let bears = |town: &Town| group(town).tolerates(|id| town.map.runs(id));
+    let bears = |town: &TestCluster| group(town).tolerates(|id| town.map.runs(id));
     assert_eq!(bears(&town), Some(1));
 }
 
@@ -234,7 +234,7 @@ fn who_had_a_slow_moment_stands_in_where_nobody_else_can() {
 #[test]
 fn who_finds_all_others_stuck_loses_the_lead() {
     let mut town = settled(3, "1+2", 1);
-    let node = |town: &Town, s: usize| {
+    let node = |town: &TestCluster, s: usize| {
         town.map.groups[&GroupId(1)].members[s]
             .expect("listed")
             .id

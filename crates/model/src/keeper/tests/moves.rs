@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_new_pool_starts_on_the_ring_in_one_proposal() {
-    let mut town = Town::of(cluster_with_pool(5, "1+2", 64));
+    let mut town = TestCluster::of(cluster_with_pool(5, "1+2", 64));
     let said = town.keep(&[]);
     assert_eq!(said.len(), 1);
     assert_eq!(epochs_of(&said).len(), 64);
@@ -21,7 +21,7 @@ fn a_new_pool_starts_on_the_ring_in_one_proposal() {
 /// Regression: thousands of groups of one huge region began at once, and the cluster did nothing else.
 #[test]
 fn very_many_groups_begin_a_few_hundred_at_a_time() {
-    let mut town = Town::of(cluster_with_pool(3, "1+1", 1024));
+    let mut town = TestCluster::of(cluster_with_pool(3, "1+1", 1024));
     let mut begun = 0;
     while begun < 1024 {
         let said = town.keep(&[]);
@@ -43,7 +43,7 @@ fn fills_that_do_not_end_hold_no_move_back_for_ever() {
         on: true,
     };
     town.change(&drain(1));
-    let opens = |town: &mut Town| {
+    let opens = |town: &mut TestCluster| {
         let new: Vec<Group> = town
             .map
             .groups

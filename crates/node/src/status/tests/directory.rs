@@ -95,7 +95,7 @@ fn answers_of_several_nodes_are_joined() {
 }
 
 /// Regression: a node without a data folder ended, its cluster with it, and was started again at its address, where it
-/// founded another. Whoever asked the other node was told that all was well.
+/// founded another. The other node reported that all was well.
 #[test]
 fn an_answer_of_another_cluster_is_not_taken_in() {
     let ours = cluster(2, "1+1");

@@ -109,7 +109,7 @@ fn a_node_that_stops_is_not_called_drained() {
     assert_eq!(report.nodes[3].state(), "stopping");
 }
 
-/// Regression: for half a second after a kill all was said to be whole, though a node did not answer.
+/// Regression: for half a second after a kill all was reported whole, though a node did not answer.
 #[test]
 fn a_silent_node_is_told_before_it_is_found_dead() {
     let mut three = cluster(3, "1+1");
@@ -119,7 +119,7 @@ fn a_silent_node_is_told_before_it_is_found_dead() {
     let said = "Degraded: 3 nodes up, of which 1 node silent for 0.3 s (n3); any 1 more node";
     assert!(report.sentence.starts_with(said), "{}", report.sentence);
     assert_eq!(report.nodes[2].state(), "silent");
-    // It answers whoever asks: a cut between two is not a death.
+    // It answers the asker: a cut between two is not a death.
     let facts = NodeFacts {
         node: 3,
         ..NodeFacts::default()
@@ -140,7 +140,7 @@ fn a_silent_node_is_told_before_it_is_found_dead() {
     );
 }
 
-/// A drain that cannot end says what it waits for.
+/// A drain that cannot end reports what it waits for.
 #[test]
 fn a_drain_without_a_node_to_take_the_buckets_says_so() {
     let draining = |nodes: u64, scheme: &str, drained: &[u64]| {

@@ -1,4 +1,4 @@
-//! What pools bear, and what is short, moving, full or lost of them.
+//! Pools that are short, moving, full or lost, and the losses that they bear.
 
 use super::*;
 
@@ -162,7 +162,7 @@ fn buckets_in_motion_are_told() {
     );
 }
 
-/// A node that holds two members of a group takes both with it, and that is counted and told.
+/// A node that holds two members of a group takes both with it, and that is counted and reported.
 #[test]
 fn two_members_on_one_node_are_told() {
     let mut six = cluster(6, "4+2");

@@ -33,7 +33,7 @@ fn a_pool_without_regions_limits_nothing() {
     let before = five.says();
     five.map.pools.insert(PoolId(2), memory_pool(2, &[]));
     assert_eq!(five.says(), before);
-    // And alone it says nothing of buckets; the directory still bears something.
+    // And alone it has no buckets to report; the directory still bears something.
     five.map.pools.remove(&PoolId(1));
     five.map.groups.clear();
     let bare = said(
@@ -61,7 +61,7 @@ fn lost_regions_are_named_with_what_to_do() {
     );
 }
 
-/// Regression: a bucket that no node had room for was told of as one that moves.
+/// Regression: a bucket that no node had room for was reported as one that moves.
 #[test]
 fn a_bucket_that_waits_for_a_node_is_told_of() {
     let eight = |nodes: u64, vacant: &[(u32, usize)]| {
@@ -88,7 +88,7 @@ fn a_bucket_that_waits_for_a_node_is_told_of() {
 }
 
 /// Regression: reads of a data bucket failed for want of a node with room, and the cluster was only `Degraded`, which
-/// says that everything is answered.
+/// reports that everything is answered.
 #[test]
 fn a_data_bucket_that_nobody_answers_for_is_critical() {
     let without = |nodes: u64, scheme: &str, slots: &[usize]| {
@@ -149,7 +149,7 @@ fn buckets_that_there_are_no_nodes_for_wait_for_one_if_they_hold_data() {
     );
 }
 
-/// Regression: of a load that was broken off nothing was said but that copies were short.
+/// Regression: of a load that was broken off nothing was reported but that copies were short.
 #[test]
 fn a_region_without_parity_is_named_with_what_to_do() {
     let mut eight = cluster(8, "4+0");
