@@ -1,4 +1,4 @@
-//! What applications hold.
+//! The client, as applications hold it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ impl Client {
         self.router.map()
     }
 
-    /// How many times it asked for a map.
+    /// The number of its requests for a map.
     pub fn maps_asked(&self) -> u64 {
         self.router
             .transport()

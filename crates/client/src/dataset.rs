@@ -22,17 +22,17 @@ use crate::error::ClientError;
 use crate::local::Locals;
 use crate::patience::Patience;
 
-/// How often a newer map is looked for.
+/// The pause between two looks for a newer map.
 const MAP_AGE_MAX: Duration = Duration::from_secs(1);
-/// How long a read may take in all.
+/// The time that a read may take in all.
 const READ: Duration = Duration::from_secs(30);
-/// How long a home is given to take what this client read from the source; nobody waits for it.
+/// The time that a home has to take what this client read from the source; no caller waits for it.
 const PUT: Duration = Duration::from_secs(2);
 /// Bytes on their way to homes: what comes on top is not given. A home that does not take them holds each for [`PUT`].
 const GIVEN_BYTES_MAX: usize = 8 << 20;
 /// A gift counts as so many bytes at least: what carries it takes memory too.
 const GIFT_BYTES_MIN: usize = 16 << 10;
-/// How often a mount says that it uses its dataset.
+/// The pause between two reports of a mount that it uses its dataset.
 const TELL: Duration = Duration::from_secs(5);
 /// Bytes of a part: what is given to a home is cut at them.
 const PART_BYTES: u64 = blocks::PART_BYTES as u64;
@@ -66,7 +66,7 @@ struct Inner {
     used: Mutex<Option<(String, Option<Instant>)>>,
 }
 
-/// Where bytes came from.
+/// The origins of bytes.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// Bytes that lay in the memory of a node on this machine.
@@ -154,7 +154,7 @@ impl Client {
     }
 }
 
-/// Whether a pool has a dataset of that name with that source.
+/// Returns true if a pool has a dataset of that name with that source.
 fn is_known(map: &ClusterMap, pool: PoolId, name: &str, source: &str) -> bool {
     let there = map.dataset(name).filter(|(there, _)| there.id == pool);
     there.is_some_and(|(_, dataset)| dataset.source == source)
@@ -202,7 +202,7 @@ impl Dataset {
         Source::address(source)
     }
 
-    /// What a path stands for at the source now. Blocks the thread.
+    /// The file at a path of the source now. Blocks the thread.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
         self.inner.source.stat(path)
     }
@@ -254,7 +254,7 @@ impl Dataset {
         }
     }
 
-    /// Where bytes came from until now.
+    /// The origins of the bytes read so far.
     pub fn figures(&self) -> &Figures {
         &self.inner.figures
     }
@@ -311,14 +311,14 @@ impl Dataset {
         Ok(u64::from(len))
     }
 
-    /// Whether nodes may keep what an open file has, as its source says it now.
+    /// Returns true if nodes may keep an open file's bytes, as its source has it now.
     pub async fn may_be_kept(&self, file: &OpenFile) -> Result<Keep, SourceError> {
         let some = file.size().min(1) as usize;
         let read = self.inner.source.read(&file.version, 0, some).await;
         read.map(|(_, keep)| keep)
     }
 
-    /// What of a range lies in the first stretch that it touches.
+    /// The part of a range in the first stretch that it touches.
     fn piece(&self, _file: &OpenFile, from: u64, end: u64) -> (u64, u32) {
         let stretch = u64::from(FILE_BYTES_MAX);
         let to = end.min((from / stretch + 1) * stretch);
@@ -366,7 +366,7 @@ impl Dataset {
         }
     }
 
-    /// Which nodes are on this machine.
+    /// The nodes on this machine.
     async fn look_around(&self) {
         let (locals, pool) = (self.inner.locals.clone(), self.inner.pool());
         let map = self.inner.client.map();
@@ -389,20 +389,20 @@ impl Dataset {
         here
     }
 
-    /// Whether there is such a folder and nothing is in it. Blocks the thread for as long as it takes, but not for ever.
+    /// Returns true if there is such a folder and nothing is in it. Blocks the thread for as long as it takes, but not for ever.
     pub fn is_empty_folder(source: &str) -> bool {
         let source = Source::parse(source);
         let names = source.and_then(|source| source.list_at_most(b"", 0));
         names.is_ok_and(|names| names.is_empty())
     }
 
-    /// Whether a node of the pool is on this machine.
+    /// Returns true if a node of the pool is on this machine.
     pub fn is_local(&self) -> bool {
         !self.inner.locals.is_empty()
     }
 }
 
-/// What came of asking a node.
+/// The outcome of a request to a node.
 enum Asked {
     Bytes(Bytes),
     /// It has not all of them, or cannot get them.

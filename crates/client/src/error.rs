@@ -1,4 +1,4 @@
-//! What a client can be told, by what its user can do about it.
+//! The errors of a client, by the remedy that its user has.
 //!
 //! | error | what to do |
 //! | --- | --- |
@@ -21,7 +21,7 @@
 use staves_net::NetError;
 use staves_wire::ErrorCode;
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
     /// No address was given.
@@ -32,9 +32,9 @@ pub enum ClientError {
     Unreachable {
         /// The addresses, with commas.
         tried: String,
-        /// What went wrong last.
+        /// The last failure.
         last: String,
-        /// Whether time ran out.
+        /// Time ran out.
         late: bool,
     },
     /// The cluster has no such pool.
@@ -48,9 +48,9 @@ pub enum ClientError {
     /// The operation was refused, or its outcome is not known: see the code.
     #[error("{text} ({code})")]
     Operation {
-        /// What kind.
+        /// Its kind.
         code: ErrorCode,
-        /// What it says.
+        /// Its text.
         text: String,
     },
     /// One node, asked by name, did not answer as it should.
@@ -59,7 +59,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether a write may or may not have been done. If not, it is certain that it was not. A read that
+    /// Returns true if a write may or may not have been done. If not, it is certain that it was not. A read that
     /// failed may simply be asked again.
     pub fn is_uncertain(&self) -> bool {
         match self {

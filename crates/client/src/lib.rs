@@ -1,4 +1,4 @@
-//! What applications link to use a cluster, and what a node uses to pass requests on.
+//! The client library: applications link it to use a cluster, and nodes forward requests with it.
 //!
 //! **Promises.** An operation goes straight to the node that answers for its key, in one batch with all
 //! others for that node (row X6); it is asked again through failovers until its deadline, a write

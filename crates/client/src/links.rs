@@ -27,13 +27,13 @@ pub struct Links {
     options: ClientOptions,
     seeds: Vec<String>,
     dialer: Dialer,
-    /// Which node is asked first for a map: the one that answered last.
+    /// The node that is asked first for a map: the one that answered last.
     first: AtomicUsize,
     /// One look-up at a time; others wait for what it brings.
     looking: tokio::sync::Mutex<()>,
     looking_behind: Mutex<bool>,
     reports: Mutex<BTreeMap<NodeId, Instant>>,
-    /// How many maps were asked for, for tests and the curious.
+    /// The number of requests for a map, for tests and the curious.
     pub(crate) maps_asked: AtomicU64,
 }
 

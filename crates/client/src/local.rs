@@ -11,7 +11,7 @@ use staves_model::{ClusterMap, Incarnation, NodeId, PoolId};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Shelf};
 use staves_wire::files::FileId;
 
-/// What was read is told after so many reads, or after so long.
+/// Reads are reported after so many, or after so long.
 const TOLD_READS: usize = 1024;
 const TOLD_AFTER: Duration = Duration::from_millis(500);
 /// Reads that are kept when a node does not take the news; more are forgotten.
@@ -70,7 +70,7 @@ impl Locals {
         all.iter().any(|local| local.read(file, from, into))
     }
 
-    /// Whether there is any.
+    /// Returns true if there is any.
     pub(crate) fn is_empty(&self) -> bool {
         self.all.read().is_empty()
     }

@@ -64,12 +64,12 @@ struct Window {
     /// Runs with numbers in this window, from the oldest in use on: the first number of each, how many are in this
     /// window, and whether they are in use.
     taken: BTreeMap<u64, (u64, bool)>,
-    /// How many numbers these are.
+    /// The count of these numbers.
     count: u64,
 }
 
 impl State {
-    /// Whoever has no number in use has been answered all that were drawn.
+    /// A client without a number in use has the answers of all that were drawn.
     fn floor(&self, windows: Windows) -> u64 {
         let oldest = |place: usize| self.windows[place].taken.first_key_value();
         let oldest = windows.places().filter_map(oldest).map(|(first, _)| *first);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use staves_model::ClusterId;
 use staves_net::Options;
 
-/// How a [`crate::Router`] batches and retries.
+/// The bounds of a [`crate::Router`]'s batches and retries.
 #[derive(Clone, Debug)]
 pub struct RouterOptions {
     /// Most operations that go to nodes at once for one caller; longer lists go in turns.
@@ -16,7 +16,7 @@ pub struct RouterOptions {
     /// Most write numbers between the lowest that is not answered and the next. Below what a bucket
     /// remembers of a client (4,096), so that no retry is ever forgotten.
     pub window: u64,
-    /// How long one node may take before it is passed over, the time for its bytes apart.
+    /// The time that one node may take before it is passed over, its bytes' own time apart.
     pub try_max: Duration,
     /// The wait before the second try; it doubles with each.
     pub backoff_min: Duration,
@@ -37,24 +37,24 @@ impl Default for RouterOptions {
     }
 }
 
-/// How a [`crate::Client`] behaves.
+/// The options of a [`crate::Client`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// The pool that `get`, `put` and their kin speak of.
     pub pool: String,
-    /// How long an operation may take, retries and all.
+    /// The time that an operation may take, retries and all.
     pub deadline: Duration,
     /// The cluster that is meant; 0 takes any, and then holds on to the first.
     pub cluster: ClusterId,
     /// A person's tool, not an application.
     pub admin: bool,
-    /// What proves who it is.
+    /// The client's credentials.
     pub credentials: Bytes,
     /// Of each connection.
     pub connection: Options,
     /// Of routing.
     pub router: RouterOptions,
-    /// How long one node is waited for when the map is wanted.
+    /// The time that one node may take to send the map.
     pub map_try_max: Duration,
 }
 

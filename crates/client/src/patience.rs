@@ -1,4 +1,4 @@
-//! How long holders of files are waited for, before another holder or the source is asked instead.
+//! The time that a holder of files may stay silent, before another holder or the source is asked instead.
 //!
 //! A few bytes come at once or not at all, and 40 ms of silence are enough. Many bytes take as long as the slowest link
 //! on their way: 1 MiB over 100 Mb/s takes 84 ms, and four of them at once take four times that. So of long answers it is
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use staves_model::NodeId;
 
-/// Who has not begun to answer after this is silent.
+/// A holder that has not begun to answer after this is silent.
 const SILENT: Duration = Duration::from_millis(40);
-/// How long a silent node is passed over.
+/// A silent node is passed over for this long.
 const SHUNNED: Duration = Duration::from_secs(1);
 /// Answers of so many bytes and more are long: their time is that of the link.
 const LONG_BYTES: u32 = 128 << 10;
-/// What every link is given for a MiB: 8 MiB/s.
+/// The time that every link has for a MiB: 8 MiB/s.
 const MIB: Duration = Duration::from_millis(125);
 /// Long answers that are late one after the other, with none in between, until the node is passed over.
 const LATE_MAX: u32 = 3;
 /// The longest that anything is waited for, so that a cut link costs less than a second.
 const MOST: Duration = Duration::from_millis(800);
 
-/// What is known of the nodes.
+/// The measured times of the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     nodes: Mutex<BTreeMap<NodeId, Node>>,
@@ -34,18 +34,18 @@ struct Node {
     shunned: Option<Instant>,
     /// Long answers that were late, since the last one that came.
     late: u32,
-    /// What a MiB took lately.
+    /// The recent time of a MiB.
     mib: Duration,
 }
 
 impl Patience {
-    /// Whether a node is passed over just now.
+    /// Returns true if a node is passed over now.
     pub(crate) fn shuns(&self, node: NodeId) -> bool {
         let since = self.nodes.lock().get(&node).and_then(|n| n.shunned);
         since.is_some_and(|since| since.elapsed() < SHUNNED)
     }
 
-    /// How long this node's answer of `len` bytes is waited for.
+    /// The time to wait for this node's answer of `len` bytes.
     pub(crate) fn within(&self, node: NodeId, len: u32) -> Duration {
         if len < LONG_BYTES {
             return SILENT;

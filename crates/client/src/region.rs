@@ -31,7 +31,7 @@ pub struct Region {
     name: Arc<str>,
 }
 
-/// What is known of a region.
+/// The state of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionStat {
     /// Its name.
@@ -40,9 +40,9 @@ pub struct RegionStat {
     pub pool: String,
     /// The pool's scheme, as `2+1`.
     pub scheme: String,
-    /// Where it ends.
+    /// Its length.
     pub size_bytes: u64,
-    /// How far it can grow without further groups.
+    /// The length up to which it can grow without further groups.
     pub capacity_bytes: u64,
     /// Its groups, in order.
     pub groups: Vec<GroupId>,
@@ -55,20 +55,20 @@ pub struct RegionStat {
     pub settled: bool,
 }
 
-/// How the error of a write ends that was done in part; what stands before it names the offset.
+/// The end of the error of a write that was done in part; the text before it names the offset.
 pub const GO_ON_THERE: &str = "go on there";
 
-/// How long a change may take to be known to all nodes that are well.
+/// The time that a change may take to reach all nodes that are well.
 const NEWS_SPREADS: Duration = Duration::from_millis(500);
-/// How long before another node is asked for it.
+/// The pause before another node is asked for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long before a change is proposed again that was decided on an older map.
+/// The pause before a change is proposed again that was decided on an older map.
 const CHANGE_AGAIN: Duration = Duration::from_millis(5);
 
 /// A piece of a request that lies in one chunk.
 struct Piece {
-    /// Where in the region.
+    /// The offset in the region.
     at: u64,
     pool: PoolId,
     to: Address,
@@ -227,7 +227,7 @@ fn lost<'a>(map: &'a ClusterMap, region: &'a Entry) -> impl Iterator<Item = Grou
     region.groups().filter(is_lost)
 }
 
-/// Whether a group has the parity that it is to have.
+/// Returns true if a group has the parity that it is to have.
 fn settled(map: &ClusterMap, pool: &Pool, region: &Entry, id: GroupId) -> bool {
     let Some(group) = map.groups.get(&id).filter(|group| group.open) else {
         return false;
@@ -250,7 +250,7 @@ impl Region {
         &self.name
     }
 
-    /// What is known of it, by the newest map.
+    /// Its state, by the newest map.
     pub async fn stat(&self) -> Result<RegionStat, ClientError> {
         let map = self.client.refresh().await?;
         let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;

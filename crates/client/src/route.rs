@@ -11,7 +11,7 @@ use staves_wire::service::PoolRef;
 
 use crate::error::ClientError;
 
-/// Where an operation goes.
+/// The target of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// To this node.

@@ -25,7 +25,7 @@ use crate::turn::{
 /// A node that could not be asked is passed over for this long.
 const AVOIDED: Duration = Duration::from_millis(100);
 
-/// What carries a router's requests: a client's own connections, or a node's links (and, for the node
+/// The carrier of a router's requests: a client's own connections, or a node's links (and, for the node
 /// itself, its own buckets).
 pub trait Transport: Send + Sync + 'static {
     /// The node that asks, if it is one: no request takes the detour over itself.
@@ -110,7 +110,7 @@ impl<T: Transport> Router<T> {
         }
     }
 
-    /// What carries its requests.
+    /// The carrier of its requests.
     pub fn transport(&self) -> &T {
         &self.inner.transport
     }
@@ -457,7 +457,7 @@ fn check(answer: Message, node: NodeId, count: usize) -> Result<ServiceAnswers, 
     }
 }
 
-/// Whether the failure is the node's or the way's to it, so that another should be asked, and not the
+/// Returns true if the failure is the node's or its link's, so that another should be asked, and not the
 /// request's.
 fn cannot_be_asked(error: &NetError) -> bool {
     match error {

@@ -15,7 +15,7 @@ use crate::numbers::Windows;
 use crate::options::RouterOptions;
 use crate::route::{Avoid, Target, data_bucket, pool_of};
 
-/// How many times the writes of one turn are given higher numbers.
+/// The times that the writes of one turn are given higher numbers, at most.
 const REDRAWS_MAX: u32 = 4;
 
 /// An operation of a service, as its typed front hands it over.
@@ -100,7 +100,7 @@ pub struct NodeBatch {
     pub request: ServiceRequest,
     /// The windows that its numbers count in.
     pub windows: Windows,
-    /// When the node is given up.
+    /// The time at which the node is given up.
     pub deadline: Time,
 }
 
@@ -115,7 +115,7 @@ pub struct CallFailure {
     pub nothing_done: bool,
 }
 
-/// What a turn is given.
+/// An input of a turn.
 #[derive(Debug)]
 pub enum TurnEvent {
     /// The newest map, and the nodes that are passed over: the turn may go on.
@@ -126,7 +126,7 @@ pub enum TurnEvent {
     Numbered(Option<u64>),
 }
 
-/// What a turn wants next.
+/// The next action of a turn's driver.
 #[derive(Debug)]
 pub enum TurnStep {
     /// Each of these batches sent, and its outcome. Batches may go side by side.
@@ -224,7 +224,7 @@ impl RouterTurn {
         }
     }
 
-    /// When the turn ends at the latest. It moves with the bytes that came.
+    /// The time at which the turn ends at the latest. It moves with the bytes that came.
     pub fn deadline(&self) -> Time {
         self.deadline
     }
@@ -454,7 +454,7 @@ pub(crate) fn answered(answer: Option<Answer>) -> Answer {
     answer.unwrap_or_else(unanswered)
 }
 
-/// How long a node may take for these: 32 MB a second is slow; slower is not waited for.
+/// The time that a node may take for these operations: 32 MB a second is slow; slower is not waited for.
 pub(crate) fn try_max(options: &RouterOptions, todo: &[Todo]) -> Duration {
     let bytes: usize = todo.iter().map(|todo| todo.weight).sum();
     options.try_max + Duration::from_micros(bytes as u64 / 32)

@@ -17,31 +17,31 @@ use crate::native::serve_and_wait;
 use crate::witness::Witness;
 
 /// The router of a node.
-pub(crate) type NodeRouter = Router<Ways>;
+pub(crate) type NodeRouter = Router<NodeTransport>;
 
-/// How long a newer map is waited for before the same one is tried again.
+/// The time to wait for a newer map before the same one is tried again.
 const MAP_WAIT: Duration = Duration::from_millis(20);
 /// The rest between two tries of a request that was interrupted.
 const REST: Duration = Duration::from_millis(10);
 
-/// A node's ways to all nodes, itself included.
-pub(crate) struct Ways {
+/// The transport of a node's router: its links to all nodes, and its own buckets.
+pub(crate) struct NodeTransport {
     host: Arc<Host>,
     map: watch::Receiver<Arc<ClusterMap>>,
     witness: Witness,
 }
 
-impl Ways {
+impl NodeTransport {
     pub(crate) fn new(
         host: Arc<Host>,
         map: watch::Receiver<Arc<ClusterMap>>,
         witness: Witness,
-    ) -> Ways {
-        Ways { host, map, witness }
+    ) -> NodeTransport {
+        NodeTransport { host, map, witness }
     }
 }
 
-impl Transport for Ways {
+impl Transport for NodeTransport {
     fn me(&self) -> Option<NodeId> {
         Some(self.host.life.node)
     }

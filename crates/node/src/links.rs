@@ -14,7 +14,7 @@ use staves_wire::directory::{Raft, RaftAnswer, RaftKind};
 
 /// After a failure, whoever wants the address next is told so for this long.
 const FAILURE_KEPT: Duration = Duration::from_millis(30);
-/// How long connecting may take. Less than the silence that is reported, so that a machine that is gone
+/// The time that connecting may take. Less than the silence that is reported, so that a machine that is gone
 /// is told from one that is slow.
 const CONNECT: Duration = Duration::from_millis(250);
 

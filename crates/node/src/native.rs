@@ -30,7 +30,7 @@ pub(crate) use self::batch::{Batch, serve_and_wait};
 use crate::entry::Entry;
 use crate::node::Running;
 
-/// How long a question may take whose asker did not say.
+/// The deadline of a request that has none.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest that a newer map is waited for.
 const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -123,7 +123,7 @@ fn service(running: &Running, request: ServiceRequest, reply: Reply) {
     batch::serve(&running.host, request, deadline, pass_on, asker);
 }
 
-/// How long this question may take.
+/// The time that this request may take.
 fn time_left(reply: &Reply) -> Duration {
     let left = reply
         .deadline()
@@ -160,7 +160,7 @@ fn get_map(running: &Running, ask: GetMap, reply: Reply) {
     });
 }
 
-/// Which keys a node holds, by the map (row X5).
+/// Sends the keys that a node holds, by the map (row X5).
 fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
     let map = running.directory.map().borrow().clone();
     let Some(node) = map.nodes.get(&target.node) else {
@@ -360,7 +360,7 @@ fn directory_error(reply: Reply, error: &DirectoryError) {
     reply.error(code, error.to_string());
 }
 
-/// What somebody saw of other nodes goes to the directory's leader (row D5).
+/// Passes observations of other nodes on to the directory's leader (row D5).
 fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
     for evidence in report.seen {
         running.witness.heard(evidence);

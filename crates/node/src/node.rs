@@ -23,7 +23,7 @@ use crate::cpu::CpuTime;
 use crate::door::{self, Door, DoorState, Phase};
 use crate::entry::Entry;
 use crate::files::Files;
-use crate::forward::{NodeRouter, Ways};
+use crate::forward::{NodeRouter, NodeTransport};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
@@ -395,9 +395,9 @@ impl Running {
         let memory = config.memory.0;
         let files = Arc::new(Files::new(life, peers.clone(), arena.clone(), memory));
         let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
-        let ways = Ways::new(host.clone(), directory.map(), witness.clone());
+        let transport = NodeTransport::new(host.clone(), directory.map(), witness.clone());
         let router = NodeRouter::new(
-            ways,
+            transport,
             staves_model::ClientId(rand::random::<u64>().max(1)),
             Arc::new(ClusterMap::default()),
             staves_client::RouterOptions::default(),

@@ -1,4 +1,4 @@
-//! What people's tools ask of a node.
+//! The messages of people's tools to a node.
 
 use bytes::Bytes;
 use staves_model::{Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId};
@@ -28,18 +28,18 @@ pub struct KeySpan {
     pub first: HashSlot,
     /// The last.
     pub last: HashSlot,
-    /// Whether it holds their data bucket; else a parity bucket (a copy).
+    /// It holds their data bucket; else a parity bucket (a copy).
     pub data: bool,
 }
 
-/// Which keys a node holds.
+/// The keys that a node holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyRangeAnswer {
     /// The node.
     pub node: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
-    /// What it holds, in order of pool and slot.
+    /// Its spans, in order of pool and slot.
     pub spans: Vec<KeySpan>,
 }
 
@@ -62,11 +62,11 @@ pub struct GroupStateAnswer {
 pub struct GroupSums {
     /// The group.
     pub group: GroupId,
-    /// Whose: a node may hold two members of a group.
+    /// The member: a node may hold two of a group.
     pub slot: MemberSlot,
     /// The first page.
     pub page: u32,
-    /// How many; the node may give fewer.
+    /// The number of pages; the node may send fewer.
     pub count: u32,
 }
 

@@ -12,7 +12,7 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a value that any configuration may allow.
 pub const VALUE_BYTES_MAX: usize = 512 << 20;
 
-/// When a `Set` is done.
+/// The condition of a `Set`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Condition {
     /// In any case.
@@ -39,7 +39,7 @@ pub enum Op<'a> {
         key: &'a [u8],
         /// The new value.
         value: &'a [u8],
-        /// When to do it.
+        /// The condition.
         condition: Condition,
         /// Answer the old value.
         get_old: bool,
@@ -58,14 +58,14 @@ pub enum Op<'a> {
     IncrBy {
         /// The key.
         key: &'a [u8],
-        /// What to add.
+        /// The summand.
         by: i64,
     },
     /// The new length as `Int`.
     Append {
         /// The key.
         key: &'a [u8],
-        /// What to put at the end.
+        /// The bytes to append.
         value: &'a [u8],
     },
     /// The value's length as `Int`; 0 without a value.
@@ -103,7 +103,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Whether it may change anything, and so needs a request number.
+    /// Returns true if it may change anything, and so needs a request number.
     pub fn is_write(&self) -> bool {
         !matches!(self, Op::Get { .. } | Op::Exists { .. } | Op::StrLen { .. })
     }
@@ -328,7 +328,7 @@ pub struct CacheStatsAnswer {
     pub live_bytes: u64,
     /// Bytes of pages of this pool on this node, copies included.
     pub used_bytes: u64,
-    /// What the pool may use of this node.
+    /// The pool's budget on this node.
     pub budget_bytes: u64,
     /// Reads since the process started.
     pub reads: u64,

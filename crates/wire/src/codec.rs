@@ -1,4 +1,4 @@
-//! How values become bytes and bytes become values: the few rules that every message follows.
+//! The encoding of values as bytes: the few rules that every message follows.
 //!
 //! Integers are little-endian and of fixed width. A `bool` or an `Option` is one byte, 0 or 1, the
 //! latter followed by the value. Bytes, texts and lists carry a 32-bit length or count, which may be
@@ -20,23 +20,23 @@ use std::sync::Arc;
 /// Most bytes of a text.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// Why bytes are not the message that their header says they are.
+/// The reason why bytes are not the message that their header names.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end too early.
     #[error("{what} needs {needed} bytes and {left} are left")]
     Truncated {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// How much it takes.
+        /// The bytes that it takes.
         needed: usize,
-        /// How much there is.
+        /// The bytes that there are.
         left: usize,
     },
     /// A tag that names nothing.
     #[error("{what} has the tag {tag}, which this version does not know")]
     Tag {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
         /// The tag.
         tag: u64,
@@ -44,9 +44,9 @@ pub enum DecodeError {
     /// More than there may be.
     #[error("{what} has {len}, and at most {max} are allowed")]
     TooMany {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// How many or how long.
+        /// Its count or length.
         len: usize,
         /// The bound.
         max: usize,
@@ -54,7 +54,7 @@ pub enum DecodeError {
     /// A value that breaks a rule of its type.
     #[error("{what}: {reason}")]
     Invalid {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
         /// The rule.
         reason: &'static str,
@@ -62,7 +62,7 @@ pub enum DecodeError {
     /// Bytes after the message's end.
     #[error("{left} bytes are left after the end")]
     Trailing {
-        /// How many.
+        /// Their number.
         left: usize,
     },
 }
@@ -76,7 +76,7 @@ impl Reader {
         Reader(bytes)
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     pub(crate) fn left(&self) -> usize {
         self.0.len()
     }
@@ -96,7 +96,7 @@ impl Reader {
         Ok(self.0.split_to(len))
     }
 
-    /// What comes next, without taking it; zeroes past the end.
+    /// Copies the next bytes without taking them; zeroes past the end.
     pub(crate) fn peek(&self, into: &mut [u8]) {
         let len = into.len().min(self.left());
         into[..len].copy_from_slice(&self.0[..len]);
@@ -359,7 +359,7 @@ impl Wire for Arc<Group> {
     }
 }
 
-/// What everyone who indexes into a group relies on.
+/// Checks the rules that indexing into a group relies on.
 pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
     if group.m == 0 || group.m > M_MAX {
         return Err("m is out of range");
@@ -383,7 +383,7 @@ pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What everyone who looks for bytes in a pool relies on.
+/// Checks the rules that looking for bytes in a pool relies on.
 pub(crate) fn check_pool(pool: &Pool) -> Result<(), &'static str> {
     let scheme = pool.scheme;
     if scheme.m == 0 || scheme.m > M_MAX || scheme.k > K_MAX {

@@ -8,7 +8,7 @@ use crate::codec::{DecodeError, Reader, Wire, wire_struct};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $word:literal;)*) => {
-        /// What went wrong, by what the asker can do about it. The numbers are the wire's, for good.
+        /// An error, by the remedy that the client has. The numbers are the wire's, for good.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u16)]
         pub enum ErrorCode {
@@ -85,7 +85,7 @@ codes! {
 }
 
 impl ErrorCode {
-    /// Whether it is certain that nothing was done, so that even a request without a number may be
+    /// Returns true if nothing was done for certain, so that even a request without a number may be
     /// asked again.
     pub fn nothing_done(self) -> bool {
         !matches!(
@@ -98,7 +98,7 @@ impl ErrorCode {
         )
     }
 
-    /// Whether the same request, asked again (with the same number) later or elsewhere, may succeed.
+    /// Returns true if the same request, with the same number, may succeed later or elsewhere.
     pub fn worth_retrying(self) -> bool {
         matches!(
             self,

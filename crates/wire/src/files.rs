@@ -26,7 +26,7 @@ pub struct FileRead {
     pub file: FileId,
     /// The first byte.
     pub from: u64,
-    /// How many; at most [`FILE_BYTES_MAX`], and within one stretch.
+    /// The length; at most [`FILE_BYTES_MAX`], and within one stretch.
     pub len: u32,
 }
 
@@ -41,15 +41,15 @@ pub struct FileBytes {
 /// The same, fetched from the source by the node if it has not all of them. For a bucket's home.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileFetch {
-    /// What is asked for.
+    /// The range.
     pub read: FileRead,
-    /// Where the file ends.
+    /// The file's length.
     pub size: u64,
     /// The dataset's name.
     pub dataset: String,
     /// The path within it, as the source has it.
     pub path: Bytes,
-    /// What tells the version from others, as the source says it.
+    /// The version, in the source's own words.
     pub version: String,
 }
 
@@ -60,7 +60,7 @@ pub struct FilePut {
     pub pool: PoolId,
     /// The version.
     pub file: FileId,
-    /// Where the file ends.
+    /// The file's length.
     pub size: u64,
     /// The first byte: the start of a part.
     pub from: u64,
@@ -80,7 +80,7 @@ pub struct FileKeys {
     pub pool: PoolId,
     /// The bucket.
     pub bucket: u32,
-    /// Which places of the bucket: those before this one, from the highest on. [`FROM_LAST`], then what the last answer said.
+    /// The places of the bucket before this one, from the highest on. [`FROM_LAST`], then the last answer's `next`.
     pub before: u32,
 }
 
@@ -107,7 +107,7 @@ pub struct FileKeysAnswer {
     pub holds: bool,
     /// At most [`FILE_KEYS_MAX`]. A block that was moved while somebody asked may be told twice.
     pub keys: Vec<FileKey>,
-    /// Where to go on; 0 at the end.
+    /// The place to go on from; 0 at the end.
     pub next: u32,
 }
 
@@ -117,14 +117,14 @@ pub struct FileKeysAnswer {
 pub struct FileCheck {
     /// The pool.
     pub pool: PoolId,
-    /// Where in its table to go on: 0, then what the last answer said.
+    /// The entry of its table to go on from: 0, then the last answer's `next`.
     pub from: u32,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileChecked {
-    /// Where to go on; [`CHECKED_ALL`] at the end.
+    /// The entry to go on from; [`CHECKED_ALL`] at the end.
     pub next: u32,
     /// Bytes that were looked at.
     pub bytes: u64,
@@ -145,7 +145,7 @@ pub struct FileChanges {
     pub pool: PoolId,
     /// After the change of this number; 0 for all.
     pub since: u64,
-    /// Where in its table to go on: 0, then what the last answer said.
+    /// The entry of its table to go on from: 0, then the last answer's `next`.
     pub from: u32,
 }
 
@@ -157,7 +157,7 @@ pub struct FileChangesAnswer {
     /// The newest change's number. Whoever has come to the end may ask, next time, for what came after the number in the first
     /// answer.
     pub number: u64,
-    /// Where to go on; [`CHECKED_ALL`] at the end.
+    /// The entry to go on from; [`CHECKED_ALL`] at the end.
     pub next: u32,
     /// At most [`FILE_CHANGES_MAX`].
     pub entries: Vec<FileChange>,
@@ -180,28 +180,28 @@ pub struct FileLost {
     pub pool: PoolId,
     /// The version.
     pub file: FileId,
-    /// Which stretch of it.
+    /// The stretch of it.
     pub stretch: u32,
-    /// Which parts.
+    /// The parts.
     pub parts: FileParts,
-    /// Where to fetch them from; `None`: they are only asked after.
+    /// The source to fetch them from; `None`: they are only asked after.
     pub named: Option<FileNamed>,
 }
 
-/// What a version of a file is, so that it can be fetched.
+/// A version of a file, named so that it can be fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileNamed {
-    /// Where the file ends.
+    /// The file's length.
     pub size: u64,
     /// The dataset's name.
     pub dataset: String,
     /// The path within it, as the source has it.
     pub path: Bytes,
-    /// What tells the version from others, as the source says it.
+    /// The version, in the source's own words.
     pub version: String,
 }
 
-/// What the home has not.
+/// The parts that the home lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLostAnswer {
     /// Those of the parts that it has not; if it was to fetch them, for want of room, or the source has another version by now or

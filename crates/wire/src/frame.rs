@@ -31,7 +31,7 @@ pub const FRAME_BODY_MAX: usize = 1 << 20;
 /// Most bytes of one message, unless configured lower: the largest value and room for what names it.
 pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 
-/// How a header is laid out: byte 4 of every frame. Not the protocol's version, which the two sides
+/// The layout of headers: byte 4 of every frame. Not the protocol's version, which the two sides
 /// agree on in the hello: the hello itself must be readable to a node that knows older versions only.
 pub const FRAME_FORMAT: u8 = 1;
 
@@ -66,7 +66,7 @@ pub struct Header {
     pub request: u64,
     /// See [`Message::epoch`].
     pub epoch: u64,
-    /// How long the asker still waits, in milliseconds; 0: for ever, or nobody waits.
+    /// The time left of the deadline, in milliseconds; 0: none was set.
     pub deadline_ms: u32,
     /// Bytes of the body.
     pub body_len: u32,
@@ -74,7 +74,7 @@ pub struct Header {
     pub body_crc: u32,
 }
 
-/// Why a connection cannot go on.
+/// The reason why a connection cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// Not a frame at all.
@@ -174,14 +174,14 @@ fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// What goes into the headers of a message's frames beside the message.
+/// The fields of frame headers beside the message itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Envelope {
     /// The request id.
     pub request: u64,
-    /// Whether it is an answer.
+    /// It is an answer.
     pub answer: bool,
-    /// How long the asker still waits, in milliseconds; 0 for an answer.
+    /// The time left of the deadline, in milliseconds; 0 for an answer.
     pub deadline_ms: u32,
 }
 
@@ -272,13 +272,13 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Whether it answers a request of ours.
+    /// Returns true if it answers a request of ours.
     pub fn is_answer(&self) -> bool {
         self.header.flags & FLAG_ANSWER != 0
     }
 }
 
-/// What a decoder makes of the bytes that came.
+/// A decoded part of the bytes that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Incoming {
     /// A message.
@@ -322,14 +322,14 @@ impl Decoder {
         }
     }
 
-    /// How many bytes must be in the buffer before `next` can yield more. A reader that wants to read
+    /// The bytes that must be in the buffer before `next` can yield more. A reader that wants to read
     /// straight into place reserves as many.
     pub fn wanted(&self) -> usize {
         self.header
             .map_or(HEADER_BYTES, |header| header.body_len as usize)
     }
 
-    /// Whether what comes next is of a message that takes long, as far as can be seen: one that has begun
+    /// Returns true if the next frame is of a large message, as far as can be seen: one that has begun
     /// and not ended.
     pub fn within_large(&self) -> bool {
         const LARGE: u32 = 64 << 10;

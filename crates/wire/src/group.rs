@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A client's name for one of its requests. A retry carries the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId {
-    /// Who asks.
+    /// The client.
     pub client: ClientId,
     /// The client's own number for it, from 1, growing.
     pub number: u64,
@@ -17,7 +17,7 @@ pub struct RequestId {
     pub floor: u64,
 }
 
-/// What a run of a delta does to its byte range.
+/// The effect of a delta's run on its byte range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunKind {
     /// m = 1: puts the delta's next `len` bytes. m > 1: XORs them (times the coefficient, at parity).
@@ -43,18 +43,18 @@ pub struct Run {
 pub struct Delta {
     /// Epoch and number; never changed.
     pub label: Label,
-    /// Whose request it fulfils, if it is the one that the client is answered for.
+    /// The request that it fulfils, if the client is answered for this delta.
     pub request: Option<RequestId>,
     /// The answer, kept in the request table for retries.
     pub answer: Bytes,
-    /// What it touches, in order.
+    /// The byte ranges, in order.
     pub runs: Vec<Run>,
     /// The bytes of its `Bytes` runs, one after another.
     pub bytes: Bytes,
 }
 
 impl Delta {
-    /// What the delta counts for in a log's bound, in bytes.
+    /// The delta's share of a log's bound, in bytes.
     pub fn weight(&self) -> usize {
         64 + self.runs.len() * 16 + self.bytes.len() + self.answer.len()
     }
@@ -67,11 +67,11 @@ pub struct DoneRequest {
     pub request: RequestId,
     /// The delta that did it.
     pub seq: u64,
-    /// What it was answered.
+    /// Its answer.
     pub answer: Bytes,
 }
 
-/// What a sealed member holds of one data bucket's stream (GROUP rule 8).
+/// A sealed member's part of one data bucket's stream (GROUP rule 8).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SealedStream {
     /// The data bucket's member slot in the last open epoch.
@@ -82,11 +82,11 @@ pub struct SealedStream {
     pub deltas: Vec<Delta>,
     /// The request table as of `prefix`.
     pub requests: Vec<DoneRequest>,
-    /// Whether the request table has ever let go of an entry that its client had not released.
+    /// The request table has dropped an entry that its client had not released.
     pub forgot: bool,
 }
 
-/// What a member needs of one stream to stand at the cut (GROUP rule 10).
+/// The part of one stream that a member needs to stand at the cut (GROUP rule 10).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SyncStream {
     /// The data bucket's member slot.
@@ -108,11 +108,11 @@ pub struct PagePart {
     pub page: u32,
     /// The label of each stream, as far as this member's page says something of it.
     pub labels: Labels,
-    /// What the page holds.
+    /// The page's content.
     pub content: PageContent,
 }
 
-/// What a page says of each stream: a label, or nothing. A data bucket's page knows its own stream only, and there
+/// A page's label of each stream, if it has one. A data bucket's page knows its own stream only, and there
 /// are hundreds of thousands of such pages a second: it takes no memory but its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Labels(Known);
@@ -129,7 +129,7 @@ enum Known {
 }
 
 impl Labels {
-    /// What the page of one data bucket of so many says.
+    /// The labels of a page of one data bucket of so many.
     pub fn of_one(stream: usize, label: Label, streams: usize) -> Labels {
         assert!(stream < streams, "stream {stream} of {streams}");
         Labels(Known::One {
@@ -174,7 +174,7 @@ impl From<Vec<Option<Label>>> for Labels {
     }
 }
 
-/// What a page holds, as a giver says it to a joiner.
+/// The content of a page, as a giver sends it to a joiner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PageContent {
     /// All zero.
@@ -202,14 +202,14 @@ pub enum GroupMessage {
         last: u64,
         /// The sender's clock, echoed by the ack.
         clock: Time,
-        /// How many extents the bucket wants reserved at every member.
+        /// The extents that the bucket wants reserved at every member.
         want_extents: u32,
     },
     /// Parity to data.
     Ack {
         /// The parity's member slot.
         slot: MemberSlot,
-        /// Whose stream.
+        /// The data bucket of the stream.
         stream: u8,
         /// Every delta up to here was received.
         prefix: u64,
@@ -221,7 +221,7 @@ pub enum GroupMessage {
         clock: Time,
         /// "No successor of yours answers for one lease from when I sent this."
         promise: bool,
-        /// How many extents this member has reserved.
+        /// The extents that this member has reserved.
         granted_extents: u32,
     },
     /// Leader to retained members.
@@ -235,7 +235,7 @@ pub enum GroupMessage {
     Sealed {
         /// Its member slot in the epoch being made.
         slot: MemberSlot,
-        /// What it holds of each stream that it keeps.
+        /// Its part of each stream that it keeps.
         streams: Vec<SealedStream>,
         /// Extents that it has reserved, so that joiners reserve as many as they need.
         want_extents: u32,
@@ -266,7 +266,7 @@ pub enum GroupMessage {
     Get {
         /// First page.
         page: u32,
-        /// How many.
+        /// The number of pages.
         count: u32,
         /// A client waits for it.
         urgent: bool,
@@ -313,7 +313,7 @@ pub struct GroupEnvelope {
     pub message: GroupMessage,
 }
 
-/// What one node has to tell another about all groups that they share, in the order in which it was
+/// The messages of one node to another about all groups that they share, in the order in which they were
 /// said.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch(pub Vec<GroupEnvelope>);

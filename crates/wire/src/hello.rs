@@ -8,7 +8,7 @@ use crate::codec::{wire_enum, wire_struct};
 /// Most bytes of credentials.
 pub const CREDENTIALS_BYTES_MAX: usize = 4096;
 
-/// What the connecting side is.
+/// The role of the connecting side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A node of the cluster, or one that wants to be.
@@ -28,7 +28,7 @@ pub struct Hello {
     pub node: NodeId,
     /// Its life; 0 if it has none.
     pub incarnation: Incarnation,
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// The lowest version that it speaks.
     pub version_min: u8,
@@ -71,9 +71,9 @@ pub struct Ping {
 pub struct Pong {
     /// The echoed clock.
     pub clock: staves_model::Time,
-    /// Who answers.
+    /// The answering node.
     pub node: NodeId,
-    /// Which life of it.
+    /// The node's life.
     pub incarnation: Incarnation,
 }
 

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::codec::DecodeError;
 use crate::service::Body;
 
-/// What is done to the bytes of one data bucket. Offsets count from the bucket's first byte
+/// An operation on the bytes of one data bucket. Offsets count from the bucket's first byte
 /// (`staves_model::Place`); what is touched lies within one chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
@@ -13,12 +13,12 @@ pub enum Action {
     Read {
         /// The first byte.
         offset: u64,
-        /// How many; at least one.
+        /// The length; at least one.
         len: u32,
     },
     /// `Ok`.
     Write {
-        /// Where the first byte goes.
+        /// The first byte.
         offset: u64,
         /// The bytes; at least one.
         bytes: Bytes,
@@ -27,22 +27,22 @@ pub enum Action {
     CompareSwap {
         /// The word's first byte, a multiple of 8.
         offset: u64,
-        /// What must be there.
+        /// The word that must be there.
         expected: u64,
-        /// What is there then.
+        /// The word that replaces it.
         new: u64,
     },
     /// `Int`: the word that was there.
     FetchAdd {
         /// The word's first byte, a multiple of 8.
         offset: u64,
-        /// What is added to it; past 64 bits it wraps around.
+        /// The summand; past 64 bits the sum wraps around.
         by: u64,
     },
 }
 
 impl Action {
-    /// Whether it may change anything, and so needs a request number.
+    /// Returns true if it may change anything, and so needs a request number.
     pub fn is_write(&self) -> bool {
         !matches!(self, Action::Read { .. })
     }

@@ -19,7 +19,7 @@ use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
 use crate::service::{Answer, ServiceAnswers, ServiceRequest};
 
-/// What a message is in a conversation.
+/// The part of a message in a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Somebody waits for an answer with the same request id.
@@ -30,7 +30,7 @@ pub enum Kind {
     OneWay,
 }
 
-/// How large a message may become.
+/// The size that a message may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
     /// It fits into one frame.
@@ -155,7 +155,7 @@ messages! {
     49 RaftAnswer(RaftAnswer) "raft-answer" Answer Frames since 1;
     /// A change, for the leader.
     50 Propose(Propose) "propose" Request Frames since 1;
-    /// What became of it.
+    /// Its outcome.
     51 Proposed(Proposed) "proposed" Answer Frames since 1;
     /// The map, from any node.
     52 GetMap(GetMap) "get-map" Request Frame since 1;
@@ -173,23 +173,23 @@ messages! {
     66 FileFetch(FileFetch) "file-fetch" Request Frame since 3;
     /// Bytes for a holder to keep. Answered by `Done`.
     67 FilePut(FilePut) "file-put" Request Frames since 3;
-    /// What a node has of a bucket.
+    /// The blocks that a node holds of a bucket.
     68 FileKeys(FileKeys) "file-keys" Request Frame since 3;
     /// Some of this.
     69 FileKeysAnswer(FileKeysAnswer) "file-keys-answer" Answer Frame since 3;
     /// Look for damaged blocks.
     70 FileCheck(FileCheck) "file-check" Request Frame since 3;
-    /// What was found.
+    /// The blocks that were damaged.
     71 FileChecked(FileChecked) "file-checked" Answer Frame since 3;
     /// A dataset is in use. Answered by `Done`.
     72 FileUse(FileUse) "file-use" Request Frame since 3;
-    /// What changed among a node's blocks.
+    /// The changes among a node's blocks.
     73 FileChanges(FileChanges) "file-changes" Request Frame since 3;
     /// This.
     74 FileChangesAnswer(FileChangesAnswer) "file-changes-answer" Answer Frame since 3;
-    /// What a node that is gone had of a file.
+    /// The parts that a lost node held of a file.
     75 FileLost(FileLost) "file-lost" Request Frame since 3;
-    /// What of it is not there.
+    /// The parts that are missing.
     76 FileLostAnswer(FileLostAnswer) "file-lost-answer" Answer Frame since 3;
 
     // People's tools.
@@ -203,11 +203,11 @@ messages! {
     83 NodeResume(NodeTarget) "node-resume" Request Frame since 1;
     /// Stop its process in good order, if the groups that it has can bear it. Answered by `Done`.
     84 NodeStop(NodeTarget) "node-stop" Request Frame since 1;
-    /// Which keys it holds (row X5).
+    /// The keys that it holds (row X5).
     85 KeyRange(NodeTarget) "key-range" Request Frame since 1;
     /// These.
     86 KeyRangeAnswer(KeyRangeAnswer) "key-range-answer" Answer Frames since 1;
-    /// How a node's part in a group is.
+    /// The state of a node's member of a group.
     87 GroupState(GroupTarget) "group-state" Request Frame since 2;
     /// As JSON.
     88 GroupStateAnswer(GroupStateAnswer) "group-state-answer" Answer Frames since 2;
@@ -222,7 +222,7 @@ messages! {
 }
 
 impl Message {
-    /// What its frame's header says under `epoch`: the map revision that the sender works from where
+    /// The `epoch` of its frame's header: the map revision that the sender works from where
     /// that matters, else 0.
     pub fn epoch(&self) -> u64 {
         match self {

@@ -65,7 +65,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What is done, in the service's own encoding: a head, and bytes that it takes as they are. Both are slices
+/// An operation in the service's own encoding: a head, and bytes that it takes as they are. Both are slices
 /// of the frame that they came in, or of what their user gave; they are passed on without a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Body {
@@ -133,7 +133,7 @@ pub struct ServiceAnswers {
     /// The newest entries of the groups for which the request came to the wrong node (row D1: the same
     /// mistake is not made twice).
     pub moved: Vec<Arc<Group>>,
-    /// Where an answer is `forgotten`: its bucket distinguishes new requests from forgotten ones only by
+    /// If an answer is `forgotten`: its bucket distinguishes new requests from forgotten ones only by
     /// numbers above this. 0 if none is.
     pub draw_above: u64,
 }

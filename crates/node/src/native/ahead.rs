@@ -13,9 +13,9 @@ use staves_wire::service::Answer;
 
 use crate::host::State;
 
-/// How far a new number may lie ahead of the clock.
+/// A new number lies ahead of the clock by this much at most.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How far it may lie above the bucket's mark, wherever that is: a node whose clock is behind must not
+/// Or above the bucket's mark by this much, wherever that is: a node whose clock is behind must not
 /// refuse those who were told to draw above it.
 const ABOVE_MARK_MAX: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! What is asked of this node's blocks of files.
+//! Requests for this node's blocks of files.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! A node's part in one group: for `staves group show`, and for scrubbing; and what it mends.
+//! A node's member of one group: its state for `staves group show`, its sums for scrubbing, and repairs.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use staves_model::GroupId;
 use staves_service::Refused;
 
-/// Where a bucket's operations go.
+/// The way of a bucket's operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// To this node's own bucket.

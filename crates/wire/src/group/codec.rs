@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use staves_model::Epoch;
 
-    /// What is known of none, one, several or all streams has one form, however it was come by, and says the same.
+    /// Labels of none, one, several or all streams have one form each, whatever they were made of.
     #[test]
     fn labels_are_what_the_list_of_them_is() {
         for known in 0..1u32 << 5 {
