@@ -1,7 +1,5 @@
 //! Entries of a source, and the reasons that one cannot be read.
 
-use crate::version::FileVersion;
-
 /// The reason that a source did not give the bytes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SourceError {
@@ -66,7 +64,7 @@ pub enum SourceError {
 pub enum Kind {
     /// A file, in its present version.
     File {
-        /// As in [`FileVersion::version`].
+        /// As in [`crate::FileVersion::version`].
         version: String,
         /// The last change is so recent that another one might not show in its version: not to be kept in the pool.
         fresh: bool,

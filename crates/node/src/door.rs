@@ -3,13 +3,13 @@
 //! A connection's task reads what has come, takes it apart, and asks this node's buckets right there:
 //! if they answer, all of it happens without a task switch, and all answers to what came in one read
 //! leave in one write. What must wait, for copies or for another node, comes back by the connection's
-//! mailbox and finds its place in the order of the commands. Until the node has joined its cluster, a
-//! connection waits in the [`lobby`].
+//! queue of completions and finds its place in the order of the commands. Until the node has joined its cluster, a
+//! connection waits in the [`loading`].
 
+mod completions;
 mod connection;
 mod detour;
-mod lobby;
-mod mailbox;
+mod loading;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub(crate) use self::mailbox::Mailbox;
+pub(crate) use self::completions::CompletionQueue;
 use crate::config::Config;
 use crate::entry::Entry;
 use staves_resp::{ClientFacts, Limits};
@@ -131,7 +131,7 @@ async fn serve(
     let id = state.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
     let _ = socket.set_nodelay(true);
     let ended = |error: io::Error| tracing::debug!(%addr, %error, "RESP connection ended");
-    let waited = lobby::wait(&mut socket, &door.entry, door.limits, &mut phase).await;
+    let waited = loading::wait(&mut socket, &door.entry, door.limits, &mut phase).await;
     let (input, transaction) = match waited {
         Ok(Some(left)) => left,
         Ok(None) => return,

@@ -11,7 +11,7 @@
 //! right there, under its [short lock](#one-thread-at-a-time): a read under a lease, or a write without
 //! copies, is answered with no task switch. A write with copies leaves its answer with the bucket;
 //! `host::cell` sends the deltas through `staves-net`'s links, takes the acks in on the links' tasks, and
-//! puts the answer into the connection's mailbox. What this node does not answer for goes through
+//! puts the answer into the connection's queue of completions. What this node does not answer for goes through
 //! `forward` (the client's router over the node's links). The native door (`native`) does the same for
 //! batches of other nodes and clients, and carries the directory's messages, the group protocol, and
 //! what tools ask. `host` follows the map and the clock; `host::leases` and `host::calls` speak to the
@@ -24,7 +24,7 @@
 //! thread with batched hand-over and won (`crates/cache/examples`).
 //!
 //! **Invariants.** Whoever is told of a refusal under a bucket's lock is told before anybody can submit
-//! to that bucket again, so that no later command overtakes an earlier one (`door::mailbox`). A write's
+//! to that bucket again, so that no later command overtakes an earlier one (`door::completions`). A write's
 //! number is given back only when no retry will carry it any more (`host::lane`). The map is followed by
 //! one task; a bucket hears of its group's entries in their order.
 //!

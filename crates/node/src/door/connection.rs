@@ -18,8 +18,8 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
 
 use super::Phase;
+use super::completions::{Completion, CompletionQueue};
 use super::detour::{Detour, Wanted};
-use super::mailbox::{Letter, Mailbox};
 use crate::host::{Cell, Routes, Waiter};
 use crate::node::Running;
 use staves_resp::{
@@ -47,16 +47,16 @@ const INPUT_KEPT_MAX: usize = 64 << 10;
 pub(super) struct Connection {
     input: BytesMut,
     parser: Parser,
-    desk: Desk,
+    executor: Executor,
 }
 
 /// Executes the commands of one connection.
-struct Desk {
+struct Executor {
     running: Arc<Running>,
     session: Session,
     output: Output,
     places: ReplyQueue,
-    mailbox: Arc<Mailbox>,
+    completions: Arc<CompletionQueue>,
     detour: Detour,
     routes: Arc<Routes>,
     version: u64,
@@ -91,11 +91,11 @@ impl Connection {
         Connection {
             input: BytesMut::new(),
             parser: Parser::new(limits),
-            desk: Desk {
+            executor: Executor {
                 session,
                 output: Output::new(),
                 places: ReplyQueue::default(),
-                mailbox: Arc::default(),
+                completions: Arc::default(),
                 detour: Detour::default(),
                 routes,
                 version,
@@ -126,28 +126,28 @@ impl Connection {
                 tokio::task::yield_now().await;
             }
             let short_of_room = self.work();
-            self.desk.write(&writing)?;
-            let desk = &mut self.desk;
-            let has_room = !desk.closing && desk.has_room();
+            self.executor.write(&writing)?;
+            let executor = &mut self.executor;
+            let has_room = !executor.closing && executor.has_room();
             if short_of_room && has_room {
                 continue;
             }
-            if desk.closing && desk.places.is_empty() && desk.output.is_empty() {
+            if executor.closing && executor.places.is_empty() && executor.output.is_empty() {
                 return Ok(());
             }
             tokio::select! {
                 biased;
-                () = desk.mailbox.notified(), if !desk.places.is_empty() => {}
+                () = executor.completions.notified(), if !executor.places.is_empty() => {}
                 count = read(&mut reading, &mut self.input, &self.parser), if has_room => {
                     let count = count?;
                     turn_bytes += count;
                     // What was asked before the client closed its side is still done and answered.
-                    desk.closing |= count == 0;
-                    let door = &desk.running.door;
+                    executor.closing |= count == 0;
+                    let door = &executor.running.door;
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
                 }
-                ready = writing.writable(), if !desk.output.is_empty() => ready?,
-                _ = phase.wait_for(|p| *p == Phase::Closing), if !desk.closing => desk.closing = true,
+                ready = writing.writable(), if !executor.output.is_empty() => ready?,
+                _ = phase.wait_for(|p| *p == Phase::Closing), if !executor.closing => executor.closing = true,
             }
         }
     }
@@ -157,13 +157,13 @@ impl Connection {
         let Connection {
             input,
             parser,
-            desk,
+            executor,
         } = self;
-        desk.begin();
+        executor.begin();
         let mut at = 0;
         let mut short_of_room = false;
-        while !desk.closing {
-            if !desk.has_room() {
+        while !executor.closing {
+            if !executor.has_room() {
                 short_of_room = true;
                 break;
             }
@@ -172,21 +172,21 @@ impl Connection {
                     tracing::warn!(
                         "an HTTP request came to the RESP door; its connection is closed"
                     );
-                    desk.closing = true;
+                    executor.closing = true;
                 }
                 Ok(Some(frame)) => {
                     at += frame.used;
-                    let place = desk.places.next();
-                    desk.command(Command::of(frame.args, desk.running.value_bytes_max));
-                    if desk.places.next() != place {
-                        desk.places.charge_bytes(frame.used);
+                    let place = executor.places.next();
+                    executor.command(Command::of(frame.args, executor.running.value_bytes_max));
+                    if executor.places.next() != place {
+                        executor.places.charge_bytes(frame.used);
                     }
                 }
                 Ok(None) => break,
                 Err(error) => {
                     let text = format!("ERR {error}");
-                    desk.places.tail(&mut desk.output).error(&text);
-                    desk.closing = true;
+                    executor.places.tail(&mut executor.output).error(&text);
+                    executor.closing = true;
                 }
             }
         }
@@ -194,7 +194,7 @@ impl Connection {
         if input.is_empty() && input.capacity() > INPUT_KEPT_MAX {
             *input = BytesMut::new();
         }
-        desk.end();
+        executor.end();
         short_of_room
     }
 }
@@ -210,17 +210,17 @@ async fn read(
     reading.read_buf(input).await
 }
 
-impl Drop for Desk {
+impl Drop for Executor {
     /// However the connection ends: what nobody will ask again for gives its number back, or its bucket's
     /// lane would keep it for ever.
     fn drop(&mut self) {
-        let letters = self.mailbox.close();
+        let received = self.completions.close();
         let Some(pool) = self.routes.door.and_then(|id| self.routes.pools.get(&id)) else {
             return;
         };
         let (places, detour) = (&mut self.places, &mut self.detour);
         let bucket_of = |op: &Op<'_>| pool.bucket_of(op.slot());
-        give_up(letters, places, detour, bucket_of, |bucket, request| {
+        give_up(received, places, detour, bucket_of, |bucket, request| {
             if let Some(cell) = pool.cells.get(bucket as usize) {
                 cell.lock().lane.answered(&request);
             }
@@ -230,19 +230,19 @@ impl Drop for Desk {
 
 /// The numbers of interrupted writes that have not set out again, with their buckets.
 fn give_up(
-    letters: Vec<Letter>,
+    received: Vec<Completion>,
     places: &mut ReplyQueue,
     detour: &mut Detour,
     bucket_of: impl Fn(&Op<'_>) -> u32,
     mut back: impl FnMut(u32, RequestId),
 ) {
-    for letter in letters {
-        let Letter::Part {
+    for completion in received {
+        let Completion::Part {
             place,
             part,
             request: Some(request),
             ..
-        } = letter
+        } = completion
         else {
             continue;
         };
@@ -255,7 +255,7 @@ fn give_up(
         .for_each(|(bucket, request)| back(bucket, request));
 }
 
-impl Desk {
+impl Executor {
     fn has_room(&self) -> bool {
         self.places.len() < PLACES_MAX
             && self.places.charged_bytes() < WAITING_BYTES_MAX
@@ -266,7 +266,7 @@ impl Desk {
         self.session.protocol()
     }
 
-    /// A batch begins: what has come by mail first, by the newest table.
+    /// A batch begins: what was completed first, by the newest table.
     fn begin(&mut self) {
         let host = &self.running.host;
         let version = host.version();
@@ -277,7 +277,7 @@ impl Desk {
         self.now = host.clock.now();
         self.deadline = self.now + host.options().request;
         if !self.places.is_empty() {
-            self.take_mail();
+            self.take_completions();
         }
     }
 
@@ -308,7 +308,7 @@ impl Desk {
             let waiting = self.places.waiting();
             let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
             let waiting: BTreeSet<u32> = buckets.collect();
-            self.detour.set_out(host, &self.mailbox, pool, &waiting);
+            self.detour.set_out(host, &self.completions, pool, &waiting);
         } else {
             let places = &mut self.places;
             self.detour.stay(|place, part, answer| {
@@ -317,10 +317,10 @@ impl Desk {
         }
     }
 
-    fn take_mail(&mut self) {
-        for letter in self.mailbox.take() {
-            match letter {
-                Letter::Part {
+    fn take_completions(&mut self) {
+        for completion in self.completions.take() {
+            match completion {
+                Completion::Part {
                     place,
                     part,
                     result,
@@ -334,7 +334,7 @@ impl Desk {
                     }
                     Err(refused) => self.send_away(place, part, refused, request),
                 },
-                Letter::Detoured(batch) => {
+                Completion::Detoured(batch) => {
                     let places = &mut self.places;
                     self.detour.back(batch, |place, part, answer| {
                         places.settle(place, part, answer);
@@ -402,7 +402,7 @@ impl Desk {
             } => self.many(&ops, join),
             Command::KeyCount => self.key_count(),
             Command::Local { name, args } => {
-                let Desk {
+                let Executor {
                     running,
                     session,
                     places,
@@ -439,7 +439,7 @@ impl Desk {
         let tried = try_here(
             &self.routes,
             &self.detour,
-            &self.mailbox,
+            &self.completions,
             &mut self.touched,
             (self.now, self.deadline),
             (place, 0),
@@ -497,7 +497,7 @@ impl Desk {
                 try_here(
                     &self.routes,
                     &self.detour,
-                    &self.mailbox,
+                    &self.completions,
                     &mut self.touched,
                     (self.now, self.deadline),
                     (place, index as u32),
@@ -555,8 +555,8 @@ impl Desk {
 
     /// Takes the detour, behind what else of this connection is on its way to the same bucket.
     fn elsewhere(&mut self, place: u64, part: u32, bucket: u32, op: &Op<'_>) {
-        if self.mailbox.disturbed() {
-            self.take_mail();
+        if self.completions.disturbed() {
+            self.take_completions();
         }
         let wanted = Wanted::new(bucket, op, None, self.deadline);
         self.detoured(place, part, wanted);
@@ -588,10 +588,10 @@ impl Desk {
             self.deadline,
             PartialReply::Away,
         );
-        let (running, mailbox) = (self.running.clone(), self.mailbox.clone());
+        let (running, completions) = (self.running.clone(), self.completions.clone());
         tokio::spawn(async move {
             let answer = running.key_count().await;
-            mailbox.answer(place, 0, Ok(answer), None);
+            completions.answer(place, 0, Ok(answer), None);
         });
     }
 
@@ -660,11 +660,11 @@ enum Tried<R> {
 }
 
 #[inline]
-#[allow(clippy::too_many_arguments)] // the fields of `Desk` that do not conflict with `give`
+#[allow(clippy::too_many_arguments)] // the fields of `Executor` that do not conflict with `give`
 fn try_here<R>(
     routes: &Routes,
     detour: &Detour,
-    mailbox: &Arc<Mailbox>,
+    completions: &Arc<CompletionQueue>,
     touched: &mut Vec<Arc<Cell>>,
     (now, deadline): (Time, Time),
     (place, part): (u64, u32),
@@ -682,7 +682,7 @@ fn try_here<R>(
     let mut wants_flush = false;
     let submitted = {
         let mut state = cell.lock();
-        if !state.answers() || mailbox.disturbed() {
+        if !state.answers() || completions.disturbed() {
             return Tried::Elsewhere(bucket);
         }
         state.submit(
@@ -691,7 +691,7 @@ fn try_here<R>(
             op,
             give,
             |request| Waiter::Door {
-                mailbox: mailbox.clone(),
+                completions: completions.clone(),
                 place,
                 part,
                 request,
@@ -741,7 +741,7 @@ mod tests {
         assert_eq!(left.try_unless_gone(Some(4), || comes(4)), Tried::Given(4));
     }
 
-    /// A connection ends while one interrupted write lies in its mailbox and another waits to set out.
+    /// A connection ends while one interrupted write lies in its completions and another waits to set out.
     #[test]
     fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
         let (mut places, mut detour) = (ReplyQueue::default(), Detour::default());
@@ -762,15 +762,15 @@ mod tests {
             number,
             floor: 1,
         };
-        let letter = |place, result, request| Letter::Part {
+        let completion = |place, result, request| Completion::Part {
             place,
             part: 0,
             result,
             request,
         };
-        let letters = vec![
-            letter(0, Ok(Answer::Int(1)), None),
-            letter(1, Err(Refused::Interrupted), Some(number(12))),
+        let received = vec![
+            completion(0, Ok(Answer::Int(1)), None),
+            completion(1, Err(Refused::Interrupted), Some(number(12))),
         ];
         for (place, request) in [(2, Some(number(13))), (3, None)] {
             let wanted = Wanted::new(4, &op().as_op(), request, Time(5));
@@ -778,7 +778,7 @@ mod tests {
         }
         let mut given_up = Vec::new();
         give_up(
-            letters,
+            received,
             &mut places,
             &mut detour,
             |_| 3,

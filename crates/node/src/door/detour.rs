@@ -18,7 +18,7 @@ use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 
-use super::mailbox::{Letter, Mailbox};
+use super::completions::{Completion, CompletionQueue};
 use crate::forward::resume;
 use crate::host::Host;
 
@@ -100,7 +100,7 @@ impl Detour {
     pub(super) fn set_out(
         &mut self,
         host: &Arc<Host>,
-        mailbox: &Arc<Mailbox>,
+        completions: &Arc<CompletionQueue>,
         pool: PoolId,
         waiting: &BTreeSet<u32>,
     ) {
@@ -112,10 +112,10 @@ impl Detour {
             return;
         }
         self.under_way = true;
-        let (host, mailbox) = (host.clone(), mailbox.clone());
+        let (host, completions) = (host.clone(), completions.clone());
         tokio::spawn(async move {
             let came_back = travel(&host, pool, batch).await;
-            mailbox.put(Letter::Detoured(came_back));
+            completions.put(Completion::Detoured(came_back));
         });
     }
 

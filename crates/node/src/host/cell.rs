@@ -287,7 +287,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::Mailbox;
+    use crate::door::CompletionQueue;
     use staves_model::ClientId;
 
     /// A client leaves while its write waits, and a takeover comes: nobody asks again for the write, and
@@ -295,22 +295,22 @@ mod tests {
     #[test]
     fn a_write_whose_connection_has_ended_gives_its_number_back() {
         let cell = Cell::new(GroupId(1), DiskId::MEMORY, Lane::new(ClientId(7), 1));
-        let mailboxes = [(); 2].map(|()| Arc::new(Mailbox::default()));
+        let queues = [(); 2].map(|()| Arc::new(CompletionQueue::default()));
         let mut numbers = Vec::new();
-        for mailbox in &mailboxes {
+        for completions in &queues {
             let mut state = cell.lock();
             let request = state.lane.take(Time::ZERO, 0).expect("room");
             numbers.push(request.number);
             state.waiting.insert(Waiter::Door {
-                mailbox: mailbox.clone(),
+                completions: completions.clone(),
                 place: 0,
                 part: 0,
                 request: Some(request),
             });
         }
-        mailboxes[0].close();
+        queues[0].close();
         cell.clear();
-        assert_eq!(mailboxes[1].take().len(), 1);
+        assert_eq!(queues[1].take().len(), 1);
         assert_eq!(
             cell.lock().lane.floor(),
             numbers[1],

@@ -7,7 +7,7 @@ use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
 
 use super::lane::Lane;
-use crate::door::Mailbox;
+use crate::door::CompletionQueue;
 use crate::native::Batch;
 
 /// The receiver of one operation's answer.
@@ -15,7 +15,7 @@ use crate::native::Batch;
 pub(crate) enum Waiter {
     /// A command of a RESP connection.
     Door {
-        mailbox: Arc<Mailbox>,
+        completions: Arc<CompletionQueue>,
         place: u64,
         part: u32,
         /// Its number, if it is a write that may have to be asked again.
@@ -39,7 +39,7 @@ impl Waiter {
     ) -> Option<Arc<Batch>> {
         match self {
             Waiter::Door {
-                mailbox,
+                completions,
                 place,
                 part,
                 request,
@@ -48,7 +48,7 @@ impl Waiter {
                     Err(Refused::Interrupted) => (None, request),
                     _ => (request, None),
                 };
-                let unheard = mailbox.answer(place, part, result, kept);
+                let unheard = completions.answer(place, part, result, kept);
                 if let Some(request) = unused.or(unheard) {
                     lane.answered(&request);
                 }
@@ -78,9 +78,9 @@ mod tests {
             let mut lane = Lane::new(ClientId(1), 1);
             let request = lane.take(Time::ZERO, 0);
             let number = request.map(|request| request.number);
-            let mailbox: Arc<Mailbox> = Arc::default();
+            let completions: Arc<CompletionQueue> = Arc::default();
             let waiter = Waiter::Door {
-                mailbox: mailbox.clone(),
+                completions: completions.clone(),
                 place: 0,
                 part: 0,
                 request,
@@ -88,8 +88,8 @@ mod tests {
             assert!(waiter.answer(result.clone(), &mut lane).is_none());
             let keeps = result == Err(Refused::Interrupted);
             assert_eq!(Some(lane.floor()) == number, keeps, "{result:?}");
-            let letter = format!("{:?}", mailbox.take());
-            assert_eq!(letter.contains("Some(RequestId"), keeps, "{letter}");
+            let completion = format!("{:?}", completions.take());
+            assert_eq!(completion.contains("Some(RequestId"), keeps, "{completion}");
         }
     }
 }

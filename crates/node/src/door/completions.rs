@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 
 use super::detour::Detoured;
 
-/// A message to a connection's task.
+/// Answers for a connection's task.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum Completion {
     /// A bucket's answer to one operation of a command, or its refusal.
     Part {
         place: u64,
@@ -25,28 +25,28 @@ pub(crate) enum Letter {
     Detoured(Vec<Detoured>),
 }
 
-/// A connection's mailbox. Bounded by what the connection has under way.
+/// The queue of a connection's completions. Bounded by what the connection has under way.
 #[derive(Debug)]
-pub(crate) struct Mailbox {
+pub(crate) struct CompletionQueue {
     /// `None` once the connection has ended.
-    letters: Mutex<Option<Vec<Letter>>>,
+    waiting: Mutex<Option<Vec<Completion>>>,
     wake: Notify,
     /// A bucket refused an operation that had waited. Set under that bucket's lock and looked at under
     /// it, so that no later operation for it overtakes the one that was refused.
     disturbed: AtomicBool,
 }
 
-impl Default for Mailbox {
-    fn default() -> Mailbox {
-        Mailbox {
-            letters: Mutex::new(Some(Vec::new())),
+impl Default for CompletionQueue {
+    fn default() -> CompletionQueue {
+        CompletionQueue {
+            waiting: Mutex::new(Some(Vec::new())),
             wake: Notify::new(),
             disturbed: AtomicBool::new(false),
         }
     }
 }
 
-impl Mailbox {
+impl CompletionQueue {
     /// Notes down a bucket's answer. Called under the bucket's lock. Gives the number back if nobody is
     /// left to ask again under it.
     pub(crate) fn answer(
@@ -57,7 +57,7 @@ impl Mailbox {
         request: Option<RequestId>,
     ) -> Option<RequestId> {
         let refused = result.is_err();
-        let taken = self.put(Letter::Part {
+        let taken = self.put(Completion::Part {
             place,
             part,
             result,
@@ -70,10 +70,10 @@ impl Mailbox {
     }
 
     /// Returns true if it was taken: not once the connection has ended.
-    pub(crate) fn put(&self, letter: Letter) -> bool {
-        let taken = match &mut *self.letters.lock() {
-            Some(letters) => {
-                letters.push(letter);
+    pub(crate) fn put(&self, completion: Completion) -> bool {
+        let taken = match &mut *self.waiting.lock() {
+            Some(waiting) => {
+                waiting.push(completion);
                 true
             }
             None => false,
@@ -83,8 +83,8 @@ impl Mailbox {
     }
 
     /// The connection has ended: takes what lies here, and nothing more is put in.
-    pub(crate) fn close(&self) -> Vec<Letter> {
-        self.letters.lock().take().unwrap_or_default()
+    pub(crate) fn close(&self) -> Vec<Completion> {
+        self.waiting.lock().take().unwrap_or_default()
     }
 
     /// True if a refusal lies here.
@@ -94,11 +94,11 @@ impl Mailbox {
     }
 
     /// Takes everything out, in the order in which it came.
-    pub(crate) fn take(&self) -> Vec<Letter> {
+    pub(crate) fn take(&self) -> Vec<Completion> {
         // First: a refusal that comes in between is then seen again, which does no harm.
         self.disturbed.store(false, Ordering::Release);
-        let mut letters = self.letters.lock();
-        letters.as_mut().map(std::mem::take).unwrap_or_default()
+        let mut waiting = self.waiting.lock();
+        waiting.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Waits until something lies here.
@@ -113,27 +113,27 @@ mod tests {
 
     #[test]
     fn a_refusal_is_seen_until_the_mail_is_taken() {
-        let mailbox = Mailbox::default();
-        mailbox.answer(0, 0, Ok(Answer::Ok), None);
-        assert!(!mailbox.disturbed());
-        mailbox.answer(1, 0, Err(Refused::Interrupted), None);
-        assert!(mailbox.disturbed());
-        assert_eq!(mailbox.take().len(), 2);
-        assert!(!mailbox.disturbed() && mailbox.take().is_empty());
+        let completions = CompletionQueue::default();
+        completions.answer(0, 0, Ok(Answer::Ok), None);
+        assert!(!completions.disturbed());
+        completions.answer(1, 0, Err(Refused::Interrupted), None);
+        assert!(completions.disturbed());
+        assert_eq!(completions.take().len(), 2);
+        assert!(!completions.disturbed() && completions.take().is_empty());
     }
 
     #[test]
     fn what_comes_for_a_connection_that_has_ended_is_given_back() {
-        let mailbox = Mailbox::default();
+        let completions = CompletionQueue::default();
         let number = RequestId {
             client: staves_model::ClientId(1),
             number: 5,
             floor: 5,
         };
-        let interrupted = || mailbox.answer(0, 0, Err(Refused::Interrupted), Some(number));
+        let interrupted = || completions.answer(0, 0, Err(Refused::Interrupted), Some(number));
         assert_eq!(interrupted(), None, "it lies here");
-        assert_eq!(mailbox.close().len(), 1);
+        assert_eq!(completions.close().len(), 1);
         assert_eq!(interrupted(), Some(number));
-        assert!(mailbox.close().is_empty() && mailbox.take().is_empty());
+        assert!(completions.close().is_empty() && completions.take().is_empty());
     }
 }
