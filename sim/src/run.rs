@@ -134,6 +134,14 @@ fn of_stops(s: &Scenario) -> bool {
     s.mutant.is_some_and(|m| bugs.contains(&m))
 }
 
+/// Of a thousand stops, during how many the leader changes. A young leader refuses more than a missing record lets through.
+fn elects(s: &Scenario) -> u64 {
+    match s.mutant {
+        Some(Mutant::PermitNotRecorded) => 0,
+        _ => 400,
+    }
+}
+
 /// What befalls the group of a seed beyond what its scheme bears. Only the program's own planner knows
 /// what to do then.
 fn loss_of(s: &Scenario) -> Loss {
@@ -238,7 +246,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         cover: Coverage::default(),
         ghost: Ghost::default(),
         aim: None,
-        stops: Stops::new(s.seed, of_stops(s)),
+        stops: Stops::new(s.seed, of_stops(s), elects(s)),
         island: None,
         calm_until: 0,
         trace: s.trace,

@@ -81,10 +81,9 @@ pub fn new_book(now: Time, map: &ClusterMap) -> StopBook {
 
 impl Stops {
     /// The stops of a seed.
-    pub fn new(seed: u64, hunted: bool) -> Stops {
+    pub fn new(seed: u64, hunted: bool, elects: u64) -> Stops {
         let mut rng = Rng::new(seed ^ 0x5709_5709);
         let often = rng.pick(&[0, 60, 200]);
-        let elects = rng.pick(&[0, 100, 400]);
         Stops {
             rng,
             often: if hunted { 400 } else { often },

@@ -3,7 +3,7 @@
 use staves_model::mutant::Mutant;
 use staves_sim::elections::run;
 
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=40;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=24;
 
 #[test]
 fn leaders_last_beside_load_and_a_death_in_calm_costs_a_time_out() {

@@ -135,10 +135,10 @@ hunts! {
     a_pause_that_is_blamed_on_others_is_found: PauseBlamedOnOthers, 1 + 2, mixed, 10;
     a_lone_word_that_is_believed_is_found: LoneWordBelieved, 1 + 2, mixed, 10;
     a_lease_from_an_old_read_is_found: LeaseFromOldRead, 1 + 2, mixed, 10;
-    a_permit_that_is_not_recorded_is_found: PermitNotRecorded, 1 + 1, mixed, 40;
-    permits_that_a_new_leader_does_not_ask_for_are_found: PermitsForgottenByNewLeader, 1 + 1, mixed, 60;
-    a_young_leader_that_trusts_who_asks_is_found: YoungLeaderTrusts, 1 + 1, mixed, 200;
-    a_permit_of_a_deposed_leader_is_found: PermitUnconfirmed, 1 + 1, mixed, 200;
+    a_permit_that_is_not_recorded_is_found: PermitNotRecorded, 1 + 1, mixed, 300;
+    permits_that_a_new_leader_does_not_ask_for_are_found: PermitsForgottenByNewLeader, 1 + 1, mixed, 120;
+    a_young_leader_that_trusts_who_asks_is_found: YoungLeaderTrusts, 1 + 1, mixed, 800;
+    a_permit_of_a_deposed_leader_is_found: PermitUnconfirmed, 1 + 1, mixed, 500;
 }
 
 /// Found by elections beside load (`elections.rs`).
