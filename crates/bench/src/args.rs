@@ -42,7 +42,7 @@ pub enum Bench {
     Recovery(super::recovery::RecoveryBench),
 }
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Protocol {
     /// Redis's
@@ -161,7 +161,7 @@ fn value_size(text: &str) -> Result<Size, String> {
     }
 }
 
-/// How many of a hundred requests read, and how many write.
+/// The share of reads and of writes in a hundred requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mix {
     pub reads: u32,
@@ -194,7 +194,7 @@ impl fmt::Display for Mix {
 
 /// One run.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     pub value_bytes: u64,
     pub mix: Mix,
     pub draw: Draw,
@@ -205,7 +205,7 @@ pub struct Plan {
     pub rate: Option<u64>,
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (size, mix, draw) = (bytes(self.value_bytes), self.mix, self.draw);
         let (connections, pipeline, batch) = (self.connections, self.pipeline, self.batch);
@@ -219,7 +219,7 @@ impl fmt::Display for Plan {
 
 impl CacheBench {
     /// Every combination; sizes outermost, so that keys are set once for each.
-    pub fn plans(&self) -> Result<Vec<Plan>, Failure> {
+    pub fn plans(&self) -> Result<Vec<RunPlan>, Failure> {
         let rates: Vec<Option<u64>> = match &self.rate[..] {
             [] => vec![None],
             rates => rates.iter().copied().map(Some).collect(),
@@ -247,7 +247,7 @@ impl CacheBench {
                 *place = rest % length;
                 rest /= length;
             }
-            plans.push(Plan {
+            plans.push(RunPlan {
                 value_bytes: self.sizes[at[0]].0,
                 draw: self.zipf[at[1]],
                 mix: self.mix[at[2]],
@@ -262,7 +262,7 @@ impl CacheBench {
         Ok(plans)
     }
 
-    fn check(&self, plan: &Plan) -> Result<(), Failure> {
+    fn check(&self, plan: &RunPlan) -> Result<(), Failure> {
         let wrong = |text: String| Err(Failure::Own(Own::Usage, text));
         if plan.keys < 2 && plan.draw != Draw::Uniform {
             return wrong("--zipf needs 2 keys or more: of one there is nothing to draw".into());

@@ -1,4 +1,4 @@
-//! What processor time the servers have used.
+//! The processor time that the servers have used.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,7 +13,7 @@ use staves_resp::client::{Reply, Resp};
 /// Most lines of an answer to `stats`.
 const LINES_MAX: usize = 1000;
 
-/// Where the servers' processor time is learnt from.
+/// The source of the servers' processor time.
 pub enum ServerCpu {
     /// Processes of this machine.
     Processes(Vec<u32>),

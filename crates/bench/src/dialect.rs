@@ -3,11 +3,11 @@
 //! Only what the bench sends and may be answered. An answer is checked as far as counting needs: its kind,
 //! whether a key had a value, and the value's length.
 
-use super::tally::Kind;
+use super::tally::RequestKind;
 
 /// Bytes of a key's name: as many as redis-benchmark's have.
 pub const KEY_BYTES: usize = 16;
-/// What all names begin with, so that nobody's own keys are overwritten, or deleted at the end.
+/// The prefix of all names, so that the keys of others are neither overwritten nor deleted at the end.
 const PREFIX: &[u8; 6] = b"bench:";
 /// Most keys that have a name of their own.
 pub const KEYS_MAX: u64 = 10_000_000_000;
@@ -26,16 +26,16 @@ pub fn key_name(key: u64) -> [u8; KEY_BYTES] {
     name
 }
 
-/// What is said on a connection.
+/// The protocol on a connection, as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
     Resp,
     Memcached,
 }
 
-/// What a request is answered.
+/// The answer to a request.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Reply {
+pub enum ServerReply {
     /// As many keys as these had no value.
     Done { misses: u64 },
     /// Refused, with these words.
@@ -61,7 +61,7 @@ impl std::fmt::Display for Malformed {
 
 impl Dialect {
     /// Appends a request for these keys. A write gives each the same value.
-    pub fn ask(self, kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
+    pub fn ask(self, kind: RequestKind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
         match self {
             Dialect::Resp => ask_resp(kind, keys, value, out),
             Dialect::Memcached => ask_memcached(kind, keys, value, out),
@@ -71,11 +71,11 @@ impl Dialect {
     /// Reads the answer to a request of so many keys: how long it was and what it said. `None` while it is not whole.
     pub fn answer(
         self,
-        kind: Kind,
+        kind: RequestKind,
         keys: u64,
         value_bytes: usize,
         input: &[u8],
-    ) -> Result<Option<(usize, Reply)>, Malformed> {
+    ) -> Result<Option<(usize, ServerReply)>, Malformed> {
         let mut scan = Scan {
             input,
             at: 0,
@@ -84,20 +84,24 @@ impl Dialect {
             refused: None,
         };
         let whole = match (self, kind) {
-            (Dialect::Resp, Kind::Write) => scan.resp_ok()?,
-            (Dialect::Resp, Kind::Read) => scan.resp_values(keys)?,
-            (Dialect::Resp, Kind::Delete) => scan.resp_count()?,
-            (Dialect::Memcached, Kind::Write) => scan.each(keys, &[b"STORED"])?,
-            (Dialect::Memcached, Kind::Delete) => scan.each(keys, &[b"DELETED", b"NOT_FOUND"])?,
-            (Dialect::Memcached, Kind::Read) => scan.memcached_values(keys)?,
+            (Dialect::Resp, RequestKind::Write) => scan.resp_ok()?,
+            (Dialect::Resp, RequestKind::Read) => scan.resp_values(keys)?,
+            (Dialect::Resp, RequestKind::Delete) => scan.resp_count()?,
+            (Dialect::Memcached, RequestKind::Write) => scan.each(keys, &[b"STORED"])?,
+            (Dialect::Memcached, RequestKind::Delete) => {
+                scan.each(keys, &[b"DELETED", b"NOT_FOUND"])?
+            }
+            (Dialect::Memcached, RequestKind::Read) => scan.memcached_values(keys)?,
         };
         let misses = scan.misses;
-        let reply = scan.refused.map_or(Reply::Done { misses }, Reply::Refused);
+        let reply = scan
+            .refused
+            .map_or(ServerReply::Done { misses }, ServerReply::Refused);
         Ok(whole.map(|()| (scan.at, reply)))
     }
 }
 
-fn ask_resp(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
+fn ask_resp(kind: RequestKind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
     let bulk = |out: &mut Vec<u8>, bytes: &[u8]| {
         out.push(b'$');
         number(bytes.len(), out);
@@ -106,11 +110,11 @@ fn ask_resp(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"\r\n");
     };
     let (word, each): (&[u8], usize) = match (kind, keys.len()) {
-        (Kind::Read, 1) => (b"GET", 1),
-        (Kind::Read, _) => (b"MGET", 1),
-        (Kind::Write, 1) => (b"SET", 2),
-        (Kind::Write, _) => (b"MSET", 2),
-        (Kind::Delete, _) => (b"DEL", 1),
+        (RequestKind::Read, 1) => (b"GET", 1),
+        (RequestKind::Read, _) => (b"MGET", 1),
+        (RequestKind::Write, 1) => (b"SET", 2),
+        (RequestKind::Write, _) => (b"MSET", 2),
+        (RequestKind::Delete, _) => (b"DEL", 1),
     };
     out.push(b'*');
     number(1 + keys.len() * each, out);
@@ -118,15 +122,15 @@ fn ask_resp(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
     bulk(out, word);
     for key in keys {
         bulk(out, &key_name(*key));
-        if kind == Kind::Write {
+        if kind == RequestKind::Write {
             bulk(out, value);
         }
     }
 }
 
-fn ask_memcached(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
+fn ask_memcached(kind: RequestKind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
     match kind {
-        Kind::Read => {
+        RequestKind::Read => {
             out.extend_from_slice(b"get");
             for key in keys {
                 out.push(b' ');
@@ -134,7 +138,7 @@ fn ask_memcached(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
             }
             out.extend_from_slice(b"\r\n");
         }
-        Kind::Delete => {
+        RequestKind::Delete => {
             for key in keys {
                 out.extend_from_slice(b"delete ");
                 out.extend_from_slice(&key_name(*key));
@@ -142,7 +146,7 @@ fn ask_memcached(kind: Kind, keys: &[u64], value: &[u8], out: &mut Vec<u8>) {
             }
         }
         // There is no command that sets several: so many commands, written as one.
-        Kind::Write => {
+        RequestKind::Write => {
             for key in keys {
                 out.extend_from_slice(b"set ");
                 out.extend_from_slice(&key_name(*key));
@@ -180,10 +184,10 @@ struct Scan<'a> {
     refused: Option<String>,
 }
 
-type Step<T> = Result<Option<T>, Malformed>;
+type Scanned<T> = Result<Option<T>, Malformed>;
 
 impl<'a> Scan<'a> {
-    fn line(&mut self) -> Step<&'a [u8]> {
+    fn line(&mut self) -> Scanned<&'a [u8]> {
         let rest = &self.input[self.at..];
         let window = &rest[..rest.len().min(LINE_BYTES_MAX)];
         match window.windows(2).position(|pair| pair == b"\r\n") {
@@ -197,7 +201,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Passes over a value and the end of its line.
-    fn value(&mut self, length: usize) -> Step<()> {
+    fn value(&mut self, length: usize) -> Scanned<()> {
         let Some(end) = self.input.get(self.at + length..self.at + length + 2) else {
             return Ok(None);
         };
@@ -218,7 +222,7 @@ impl<'a> Scan<'a> {
         self.refused.get_or_insert_with(|| text.to_owned());
     }
 
-    fn resp_ok(&mut self) -> Step<()> {
+    fn resp_ok(&mut self) -> Scanned<()> {
         match self.line()? {
             None => return Ok(None),
             Some(b"+OK") => {}
@@ -228,7 +232,7 @@ impl<'a> Scan<'a> {
         Ok(Some(()))
     }
 
-    fn resp_count(&mut self) -> Step<()> {
+    fn resp_count(&mut self) -> Scanned<()> {
         match self.line()? {
             None => return Ok(None),
             Some([b':', count @ ..]) if decimal(count).is_some() => {}
@@ -238,7 +242,7 @@ impl<'a> Scan<'a> {
         Ok(Some(()))
     }
 
-    fn resp_values(&mut self, keys: u64) -> Step<()> {
+    fn resp_values(&mut self, keys: u64) -> Scanned<()> {
         if keys == 1 {
             return self.resp_value();
         }
@@ -257,7 +261,7 @@ impl<'a> Scan<'a> {
         Ok(Some(()))
     }
 
-    fn resp_value(&mut self) -> Step<()> {
+    fn resp_value(&mut self) -> Scanned<()> {
         match self.line()? {
             None => Ok(None),
             Some(b"$-1") => {
@@ -276,7 +280,7 @@ impl<'a> Scan<'a> {
     }
 
     /// A line for each key: one of these, or an error.
-    fn each(&mut self, keys: u64, good: &[&[u8]]) -> Step<()> {
+    fn each(&mut self, keys: u64, good: &[&[u8]]) -> Scanned<()> {
         for _ in 0..keys {
             match self.line()? {
                 None => return Ok(None),
@@ -290,7 +294,7 @@ impl<'a> Scan<'a> {
         Ok(Some(()))
     }
 
-    fn memcached_values(&mut self, keys: u64) -> Step<()> {
+    fn memcached_values(&mut self, keys: u64) -> Scanned<()> {
         let mut found = 0;
         loop {
             let Some(line) = self.line()? else {
@@ -336,7 +340,7 @@ fn decimal(text: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn asked(dialect: Dialect, kind: Kind, keys: &[u64]) -> String {
+    fn asked(dialect: Dialect, kind: RequestKind, keys: &[u64]) -> String {
         let mut out = Vec::new();
         dialect.ask(kind, keys, b"vvv", &mut out);
         String::from_utf8(out).expect("text").replace("\r\n", "|")
@@ -345,7 +349,7 @@ mod tests {
     #[test]
     fn requests_are_what_the_servers_expect() {
         use Dialect::{Memcached, Resp};
-        use Kind::{Delete, Read, Write};
+        use RequestKind::{Delete, Read, Write};
         assert_eq!(&key_name(KEYS_MAX - 1), b"bench:9999999999");
         assert_eq!(
             [
@@ -373,9 +377,9 @@ mod tests {
     #[test]
     fn answers_are_counted_and_wait_until_they_are_whole() {
         use Dialect::{Memcached, Resp};
-        use Kind::{Delete, Read, Write};
-        let done = |misses| Reply::Done { misses };
-        let refused = |text: &str| Reply::Refused(text.to_owned());
+        use RequestKind::{Delete, Read, Write};
+        let done = |misses| ServerReply::Done { misses };
+        let refused = |text: &str| ServerReply::Refused(text.to_owned());
         for (dialect, kind, keys, text, expected) in [
             (Resp, Write, 1, "+OK|", done(0)),
             (Resp, Write, 9, "+OK|", done(0)),
@@ -435,7 +439,7 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_an_error() {
         use Dialect::{Memcached, Resp};
-        use Kind::{Delete, Read, Write};
+        use RequestKind::{Delete, Read, Write};
         let long = "x".repeat(LINE_BYTES_MAX + 1);
         for (dialect, kind, keys, text) in [
             (Resp, Write, 1, "+QUEUED|"),

@@ -1,4 +1,4 @@
-//! Which key comes next.
+//! The order of keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// How keys are drawn.
+/// The distribution of keys.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Draw {
     /// Each as likely as any other.
@@ -43,23 +43,23 @@ impl fmt::Display for Draw {
 
 /// Draws keys `0..keys`, the likeliest first. (Where a key lies is by its hash: neighbours are apart.)
 #[derive(Clone, Debug)]
-pub enum Keys {
+pub enum KeyDraw {
     Uniform(u64),
     Zipf(Zipf),
 }
 
-impl Keys {
-    pub fn new(draw: Draw, keys: u64) -> Keys {
+impl KeyDraw {
+    pub fn new(draw: Draw, keys: u64) -> KeyDraw {
         match draw {
-            Draw::Uniform => Keys::Uniform(keys),
-            Draw::Zipf { exponent } => Keys::Zipf(Zipf::new(exponent, keys)),
+            Draw::Uniform => KeyDraw::Uniform(keys),
+            Draw::Zipf { exponent } => KeyDraw::Zipf(Zipf::new(exponent, keys)),
         }
     }
 
     pub fn draw(&self, rng: &mut SmallRng) -> u64 {
         match self {
-            Keys::Uniform(keys) => rng.random_range(0..*keys),
-            Keys::Zipf(zipf) => zipf.draw(rng),
+            KeyDraw::Uniform(keys) => rng.random_range(0..*keys),
+            KeyDraw::Zipf(zipf) => zipf.draw(rng),
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
                     Draw::Zipf { exponent } => (rank as f64).powf(-exponent),
                 };
                 let total: f64 = (1..=keys).map(weight).sum();
-                let drawn = Keys::new(draw, keys);
+                let drawn = KeyDraw::new(draw, keys);
                 let mut rng = SmallRng::seed_from_u64(keys);
                 let mut counts = vec![0u64; keys as usize];
                 (0..DRAWS).for_each(|_| counts[drawn.draw(&mut rng) as usize] += 1);

@@ -44,15 +44,15 @@ use staves_node::cpu::CpuTime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use args::Bench;
-use args::{CacheBench, Plan, Protocol};
+use args::{CacheBench, Protocol, RunPlan};
 use cpu::ServerCpu;
 use dialect::Dialect;
 use draw::Draw;
 use pace::Window;
-use progress::Progress;
-use report::{Measured, Report, Run};
-use tally::{Kind, Tally};
-use work::Job;
+use progress::PhaseProgress;
+use report::{CacheReport, CacheRun, Measured};
+use tally::{RequestKind, Tally};
+use work::PhaseJob;
 use workers::{Target, Workers};
 
 use staves_cli_common::cluster::Cluster;
@@ -65,9 +65,9 @@ use staves_wire::ErrorCode;
 const FILL_FLIGHT_BYTES: u64 = 4 << 20;
 /// Connections of each thread that set them.
 const FILL_CONNECTIONS: u32 = 4;
-/// How long filling may go on: a year. It ends when all keys are set, or with the first error.
+/// Longest filling: a year. It ends when all keys are set, or with the first error.
 const FILL_MAX: Duration = Duration::from_secs(365 * 86_400);
-/// How often a run is looked at.
+/// The interval at which a run is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Does what a `bench` command asks for.
@@ -87,7 +87,7 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
         .context("cannot start the program's runtime")?;
     runtime.block_on(async {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-        let mut desk = Desk {
+        let mut desk = Executor {
             cache,
             out: global.output,
             target,
@@ -97,7 +97,7 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
             interrupted: false,
             touched: false,
         };
-        let mut report = Report {
+        let mut report = CacheReport {
             protocol: cache.protocol.to_string(),
             servers: desk.addresses(),
             threads: cache.threads,
@@ -112,7 +112,7 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
         report.interrupted = desk.interrupted;
         // What was measured is told, whatever ended it.
         if outcome.is_ok() || !report.runs.is_empty() {
-            output::answer(global.output, &report, Report::table)?;
+            output::answer(global.output, &report, CacheReport::table)?;
         }
         outcome?;
         cleared?;
@@ -123,7 +123,7 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
     })
 }
 
-/// Whom to load, and whom to ask about processor time.
+/// The servers to load, and those to ask about processor time.
 fn find_servers(global: &GlobalOptions, cache: &CacheBench) -> anyhow::Result<(Target, ServerCpu)> {
     let timeout = global.deadline.duration();
     let given: Vec<String> = cache.server.iter().map(ToString::to_string).collect();
@@ -178,8 +178,8 @@ fn doors(global: &GlobalOptions) -> anyhow::Result<Vec<String>> {
     Ok(doors)
 }
 
-/// What does the runs, one after another.
-struct Desk<'a> {
+/// Executes the runs, one after another.
+struct Executor<'a> {
     cache: &'a CacheBench,
     out: Format,
     target: Target,
@@ -191,8 +191,8 @@ struct Desk<'a> {
     touched: bool,
 }
 
-impl Desk<'_> {
-    /// Tells people how far it is. Programs have nothing to read on stderr but an error.
+impl Executor<'_> {
+    /// Reports the progress to people. Programs have nothing to read on stderr but an error.
     fn say(&self, text: &str) {
         if self.out == Format::Table {
             eprintln!("{text}");
@@ -207,7 +207,7 @@ impl Desk<'_> {
         }
     }
 
-    async fn runs(&mut self, plans: &[Plan], runs: &mut Vec<Run>) -> anyhow::Result<()> {
+    async fn runs(&mut self, plans: &[RunPlan], runs: &mut Vec<CacheRun>) -> anyhow::Result<()> {
         // What every key was last set to, as far as it is known: values of so many bytes.
         let mut filled = None;
         for (at, plan) in plans.iter().enumerate() {
@@ -228,7 +228,7 @@ impl Desk<'_> {
                 .phase(job, warm_up.duration(), duration.duration())
                 .await?;
             if let Some(measured) = measured {
-                let run = Run::new(plan, &tally, &measured);
+                let run = CacheRun::new(plan, &tally, &measured);
                 let rate = number(run.operations_per_second().round() as u64);
                 self.say(&format!(
                     "  {rate} operations/s, {}",
@@ -244,10 +244,10 @@ impl Desk<'_> {
     }
 
     /// Sets every key, so that what is read has a value, and one of the right length.
-    async fn fill(&mut self, plan: &Plan) -> anyhow::Result<()> {
+    async fn fill(&mut self, plan: &RunPlan) -> anyhow::Result<()> {
         let (keys, size) = (count(plan.keys, "key"), bytes(plan.value_bytes));
         self.say(&format!("setting {keys} of {size}"));
-        let tally = self.sweep(plan, Kind::Write).await?;
+        let tally = self.sweep(plan, RequestKind::Write).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
             let remedy = match ["OOM", "memory"].iter().any(|word| text.contains(word)) {
@@ -260,13 +260,13 @@ impl Desk<'_> {
     }
 
     /// Deletes every key. A second Ctrl-C ends it.
-    async fn clear(&mut self, plans: &[Plan]) -> anyhow::Result<()> {
+    async fn clear(&mut self, plans: &[RunPlan]) -> anyhow::Result<()> {
         let Some(plan) = plans.first().filter(|_| self.touched) else {
             return Ok(());
         };
         let keys = count(plan.keys, "key");
         self.say(&format!("deleting {keys} (--keep leaves them)"));
-        let tally = self.sweep(plan, Kind::Delete).await?;
+        let tally = self.sweep(plan, RequestKind::Delete).await?;
         if let Some((_, text)) = tally.errors.values().next() {
             let done = number(tally.operations());
             bail!("after deleting {done} of {keys}: {text}; the rest is left there");
@@ -275,8 +275,8 @@ impl Desk<'_> {
     }
 
     /// Does one thing with every key, as fast as a few connections can.
-    async fn sweep(&mut self, plan: &Plan, kind: Kind) -> anyhow::Result<Tally> {
-        let plan = Plan {
+    async fn sweep(&mut self, plan: &RunPlan, kind: RequestKind) -> anyhow::Result<Tally> {
+        let plan = RunPlan {
             draw: Draw::Uniform,
             connections: self.cache.threads * FILL_CONNECTIONS,
             pipeline: (FILL_FLIGHT_BYTES / plan.value_bytes).clamp(1, 64) as u32,
@@ -289,11 +289,11 @@ impl Desk<'_> {
         Ok(tally)
     }
 
-    fn job(&self, plan: Plan, sweep: Option<Kind>) -> Arc<Job> {
+    fn job(&self, plan: RunPlan, sweep: Option<RequestKind>) -> Arc<PhaseJob> {
         // Random bytes, so that nothing on the way can make less of them.
         let mut value = vec![0; plan.value_bytes as usize];
         rand::rng().fill_bytes(&mut value);
-        Arc::new(Job {
+        Arc::new(PhaseJob {
             plan,
             sweep,
             value: Bytes::from(value),
@@ -305,7 +305,7 @@ impl Desk<'_> {
     /// Connects, loads and counts. No measurement if it was interrupted before there was anything to measure.
     async fn phase(
         &mut self,
-        job: Arc<Job>,
+        job: Arc<PhaseJob>,
         warm_up: Duration,
         duration: Duration,
     ) -> anyhow::Result<(Tally, Option<Measured>)> {
@@ -314,7 +314,7 @@ impl Desk<'_> {
         self.touched = true;
         let window = Arc::new(Window::new(Instant::now(), warm_up, duration));
         workers.go(&window);
-        let mut progress = Progress::new(&job);
+        let mut progress = PhaseProgress::new(&job);
         self.watch(&workers, &window, window.start, &mut progress)
             .await?;
         let before = self.sample(&workers);
@@ -354,7 +354,7 @@ impl Desk<'_> {
         workers: &Workers,
         window: &Window,
         until: Instant,
-        progress: &mut Progress,
+        progress: &mut PhaseProgress,
     ) -> anyhow::Result<()> {
         while !workers.are_done() && Instant::now() < until.min(window.end()) {
             let rest = until.saturating_duration_since(Instant::now()).min(LOOK);

@@ -17,7 +17,7 @@ use super::histogram::Histogram;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, number, or_dash, table};
-use staves_cli_common::session::{Session, check_pool, failed};
+use staves_cli_common::session::{ClientSession, check_pool, failed};
 
 /// Bytes of one write while the region is filled.
 const FILL_BYTES: u64 = 8 << 20;
@@ -68,7 +68,7 @@ pub struct MemoryBench {
 
 /// One run, as it is told.
 #[derive(Serialize)]
-struct Run {
+struct MemoryRun {
     block_bytes: u64,
     reads_percent: u8,
     callers: u32,
@@ -78,7 +78,7 @@ struct Run {
     operations: u64,
     operations_per_second: f64,
     bytes_per_second: f64,
-    /// What all nodes and this program sent meanwhile, for each operation; `null` where a node does not say.
+    /// Bytes that all nodes and this program sent meanwhile, for each operation; `null` if a node does not report them.
     sent_bytes_per_operation: Option<f64>,
     mean_us: f64,
     p50_us: f64,
@@ -91,7 +91,7 @@ struct Run {
 
 /// All that was measured.
 #[derive(Serialize)]
-struct Report {
+struct MemoryReport {
     pool: String,
     scheme: String,
     region_bytes: u64,
@@ -100,12 +100,12 @@ struct Report {
     /// region; `null` where a node does not say.
     resident_bytes: Option<u64>,
     resident_share: Option<f64>,
-    runs: Vec<Run>,
+    runs: Vec<MemoryRun>,
 }
 
-/// What the callers of one run do.
+/// The parameters of one run.
 #[derive(Clone, Copy)]
-struct Plan {
+struct MemoryPlan {
     block: u64,
     reads: u8,
     callers: u32,
@@ -115,9 +115,9 @@ struct Plan {
     until: Instant,
 }
 
-/// What one thread's callers saw.
+/// The results of one thread's callers.
 #[derive(Default)]
-struct Seen {
+struct CallerResults {
     latencies: Histogram,
     errors: u64,
     error: Option<String>,
@@ -135,7 +135,7 @@ pub fn run(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
 }
 
 fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
-    let session = Session::open(global)?;
+    let session = ClientSession::open(global)?;
     check_pool(&session, &bench.pool)?;
     let name = format!("bench-{:08x}", rand::random::<u32>());
     clean_up_on_ctrl_c(global, &name)?;
@@ -146,7 +146,7 @@ fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
     let outcome = runs(global, bench, &session, &region);
     let deleted = session.runtime.block_on(region.delete());
     let report = outcome?;
-    output::answer(global.output, &report, Report::table)?;
+    output::answer(global.output, &report, MemoryReport::table)?;
     deleted
         .map_err(failed)
         .with_context(|| format!("region '{name}' is left behind"))
@@ -154,7 +154,7 @@ fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
 
 /// From now on Ctrl-C (and SIGTERM) deletes the region before it ends the program.
 fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> {
-    let session = Session::open(global)?;
+    let session = ClientSession::open(global)?;
     let name = name.to_owned();
     let mut signals = session.runtime.block_on(async {
         let interrupt = signal(SignalKind::interrupt())?;
@@ -185,9 +185,9 @@ fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> 
 fn runs(
     global: &GlobalOptions,
     bench: &MemoryBench,
-    session: &Session,
+    session: &ClientSession,
     region: &Region,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<MemoryReport> {
     let stat = session.runtime.block_on(region.stat()).map_err(failed)?;
     // Programs have nothing to read on stderr but an error.
     if global.output == Format::Table {
@@ -201,7 +201,7 @@ fn runs(
     let fill_seconds = begun.elapsed().as_secs_f64();
     let all = |of: fn(&NodeFacts) -> u64| sum(global, of);
     let resident_bytes = all(|facts| facts.resident_bytes);
-    let mut report = Report {
+    let mut report = MemoryReport {
         pool: stat.pool,
         scheme: stat.scheme,
         region_bytes: bench.size.0,
@@ -214,7 +214,7 @@ fn runs(
         for reads in &bench.reads {
             for callers in &bench.callers {
                 let from = Instant::now() + bench.warm_up.duration();
-                let plan = Plan {
+                let plan = MemoryPlan {
                     block: block.0,
                     reads: *reads,
                     callers: *callers,
@@ -263,11 +263,16 @@ pub async fn fill(region: &Region, size: u64) -> Result<(), ClientError> {
     Ok(())
 }
 
-fn one(global: &GlobalOptions, threads: u32, region: &str, plan: Plan) -> anyhow::Result<Run> {
+fn one(
+    global: &GlobalOptions,
+    threads: u32,
+    region: &str,
+    plan: MemoryPlan,
+) -> anyhow::Result<MemoryRun> {
     let threads = threads.min(plan.callers);
     let share = |thread: u32| plan.callers / threads + u32::from(thread < plan.callers % threads);
-    let mut seen = Seen::default();
-    let parts: Vec<anyhow::Result<Seen>> = std::thread::scope(|scope| {
+    let mut seen = CallerResults::default();
+    let parts: Vec<anyhow::Result<CallerResults>> = std::thread::scope(|scope| {
         let spawn = |thread| scope.spawn(move || callers(global, region, plan, share(thread)));
         let spawned: Vec<_> = (0..threads).map(spawn).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -288,7 +293,7 @@ fn one(global: &GlobalOptions, threads: u32, region: &str, plan: Plan) -> anyhow
         seen.latencies.count(),
     );
     let us = |ns: u64| ns as f64 / 1000.0;
-    let run = Run {
+    let run = MemoryRun {
         block_bytes: plan.block,
         reads_percent: plan.reads,
         callers: plan.callers,
@@ -320,8 +325,13 @@ fn one(global: &GlobalOptions, threads: u32, region: &str, plan: Plan) -> anyhow
 }
 
 /// One thread's callers, with a client of their own.
-fn callers(global: &GlobalOptions, region: &str, plan: Plan, count: u32) -> anyhow::Result<Seen> {
-    let session = Session::open(global)?;
+fn callers(
+    global: &GlobalOptions,
+    region: &str,
+    plan: MemoryPlan,
+    count: u32,
+) -> anyhow::Result<CallerResults> {
+    let session = ClientSession::open(global)?;
     let region = session
         .runtime
         .block_on(session.client.region(region))
@@ -329,7 +339,7 @@ fn callers(global: &GlobalOptions, region: &str, plan: Plan, count: u32) -> anyh
     let tasks: Vec<_> = (0..count)
         .map(|_| session.runtime.spawn(call(region.clone(), plan)))
         .collect();
-    let mut seen = Seen::default();
+    let mut seen = CallerResults::default();
     session.runtime.block_on(async {
         for task in tasks {
             let part = task.await.context("a caller of the bench has failed")?;
@@ -342,12 +352,12 @@ fn callers(global: &GlobalOptions, region: &str, plan: Plan, count: u32) -> anyh
 }
 
 /// Asks until the end. What was asked within the window counts, whenever it is answered.
-async fn call(region: Region, plan: Plan) -> Seen {
+async fn call(region: Region, plan: MemoryPlan) -> CallerResults {
     let mut rng = SmallRng::from_os_rng();
     let mut part = vec![0; plan.block as usize];
     rng.fill_bytes(&mut part);
     let part = Bytes::from(part);
-    let mut seen = Seen::default();
+    let mut seen = CallerResults::default();
     loop {
         let begun = Instant::now();
         if begun >= plan.until {
@@ -374,7 +384,7 @@ async fn call(region: Region, plan: Plan) -> Seen {
     }
 }
 
-impl Report {
+impl MemoryReport {
     fn table(&self) -> String {
         let headings = [
             "block ",
@@ -389,7 +399,7 @@ impl Report {
             "errors ",
         ];
         let us = |us: f64| format!("{us:.0} us");
-        let row = |run: &Run| {
+        let row = |run: &MemoryRun| {
             vec![
                 bytes(run.block_bytes),
                 format!("{} %", run.reads_percent),

@@ -10,8 +10,8 @@ use staves_wire::cache::{Answer, Condition, OwnedOp};
 
 use super::dialect::key_name;
 use super::pace::Alarm;
-use super::tally::Kind;
-use super::work::{Asked, Common, Lane};
+use super::tally::RequestKind;
+use super::work::{Common, PendingRequest, RequestLane};
 
 /// Longest sleep until it is looked whether the run was cut short.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub async fn connect(
 }
 
 /// Asks and counts until the window has ended: one of the client's callers.
-pub async fn call(common: Common, client: Client, lane: Rc<RefCell<Lane>>) {
+pub async fn call(common: Common, client: Client, lane: Rc<RefCell<RequestLane>>) {
     let mut alarm = Alarm::default();
     loop {
         let now = Instant::now();
@@ -78,12 +78,12 @@ pub async fn call(common: Common, client: Client, lane: Rc<RefCell<Lane>>) {
     }
 }
 
-fn op(kind: Kind, key: u64, value: &Bytes) -> OwnedOp {
+fn op(kind: RequestKind, key: u64, value: &Bytes) -> OwnedOp {
     let key = Bytes::copy_from_slice(&key_name(key));
     match kind {
-        Kind::Read => OwnedOp::Get { key },
-        Kind::Delete => OwnedOp::Del { key },
-        Kind::Write => OwnedOp::Set {
+        RequestKind::Read => OwnedOp::Get { key },
+        RequestKind::Delete => OwnedOp::Del { key },
+        RequestKind::Write => OwnedOp::Set {
             key,
             value: value.clone(),
             condition: Condition::Always,
@@ -92,7 +92,7 @@ fn op(kind: Kind, key: u64, value: &Bytes) -> OwnedOp {
     }
 }
 
-async fn execute(common: &Common, client: &Client, asked: &Asked, ops: Vec<OwnedOp>) {
+async fn execute(common: &Common, client: &Client, asked: &PendingRequest, ops: Vec<OwnedOp>) {
     let answers = match client.execute(ops).await {
         Ok(answers) => answers,
         Err(error) => return common.lost(asked.since, &format!("{}: {error}", error.code())),
@@ -104,8 +104,8 @@ async fn execute(common: &Common, client: &Client, asked: &Asked, ops: Vec<Owned
     }
 }
 
-/// How many keys had no value, or what is wrong with the first that has something wrong with it.
-fn judge(asked: &Asked, answers: &[Answer], value_bytes: usize) -> Result<u64, String> {
+/// Counts the keys without a value, or describes the first wrong answer.
+fn judge(asked: &PendingRequest, answers: &[Answer], value_bytes: usize) -> Result<u64, String> {
     if answers.len() as u64 != asked.keys {
         return Err(format!(
             "protocol: {} answers to {} operations",
@@ -116,10 +116,10 @@ fn judge(asked: &Asked, answers: &[Answer], value_bytes: usize) -> Result<u64, S
     let mut misses = 0;
     for answer in answers {
         match (asked.kind, answer) {
-            (Kind::Write, Answer::Ok) | (Kind::Delete, Answer::Int(_)) => {}
-            (Kind::Read, Answer::Nil) => misses += 1,
-            (Kind::Read, Answer::Value(value)) if value.len() == value_bytes => {}
-            (Kind::Read, Answer::Value(value)) => {
+            (RequestKind::Write, Answer::Ok) | (RequestKind::Delete, Answer::Int(_)) => {}
+            (RequestKind::Read, Answer::Nil) => misses += 1,
+            (RequestKind::Read, Answer::Value(value)) if value.len() == value_bytes => {}
+            (RequestKind::Read, Answer::Value(value)) => {
                 let length = value.len();
                 return Err(format!(
                     "length: a value has {length} bytes, not {value_bytes}"
@@ -145,17 +145,23 @@ mod tests {
     #[test]
     fn answers_are_judged() {
         let now = Instant::now();
-        let asked = |kind, keys| Asked {
+        let asked = |kind, keys| PendingRequest {
             kind,
             keys,
             since: now,
             sent: now,
         };
         let value = |text: &'static str| Answer::Value(Bytes::from_static(text.as_bytes()));
-        let read = asked(Kind::Read, 2);
+        let read = asked(RequestKind::Read, 2);
         assert_eq!(judge(&read, &[value("abc"), Answer::Nil], 3), Ok(1));
-        assert_eq!(judge(&asked(Kind::Write, 1), &[Answer::Ok], 3), Ok(0));
-        assert_eq!(judge(&asked(Kind::Delete, 1), &[Answer::Int(0)], 3), Ok(0));
+        assert_eq!(
+            judge(&asked(RequestKind::Write, 1), &[Answer::Ok], 3),
+            Ok(0)
+        );
+        assert_eq!(
+            judge(&asked(RequestKind::Delete, 1), &[Answer::Int(0)], 3),
+            Ok(0)
+        );
         let refused = Answer::error(ErrorCode::Busy, "later");
         for (answers, said) in [
             (vec![value("abc")], "1 answers"),

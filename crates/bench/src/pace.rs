@@ -1,4 +1,4 @@
-//! When requests are sent, and which of them count.
+//! The times at which requests are sent, and the window in which they count.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -47,10 +47,10 @@ impl Window {
     }
 }
 
-/// When a connection's next request is due.
+/// The schedule of a connection's requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// When those before are answered.
+    /// The next request is due as soon as those before are answered.
     Closed,
     /// By the clock.
     Open { next: Instant, interval: Duration },
@@ -69,7 +69,7 @@ impl Pace {
         }
     }
 
-    /// When the next one is due, if the clock says so.
+    /// The time at which the next one is due, if the clock decides.
     pub fn due(&self) -> Option<Instant> {
         match self {
             Pace::Closed => None,
@@ -94,12 +94,12 @@ impl Pace {
         }
     }
 
-    /// Whether no request is due any more before `end`.
+    /// Returns whether no request is due any more before `end`.
     pub fn over(&self, now: Instant, end: Instant) -> bool {
         self.due().unwrap_or(now) >= end
     }
 
-    /// How many were due from `start` until `end` and were not taken.
+    /// Counts the requests that were due from `start` until `end` and not taken.
     pub fn unsent(&self, start: Instant, end: Instant) -> u64 {
         let Pace::Open { next, interval } = self else {
             return 0;

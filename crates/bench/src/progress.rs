@@ -1,13 +1,13 @@
-//! How far it is, while it goes.
+//! The progress of a phase, shown while it runs.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use super::work::Job;
+use super::work::PhaseJob;
 use staves_cli_common::output::number;
 
 /// A line on the terminal that is written over; nothing where stderr is no terminal.
-pub struct Progress {
+pub struct PhaseProgress {
     terminal: bool,
     /// Of how many operations, where that is known.
     of: Option<u64>,
@@ -15,10 +15,10 @@ pub struct Progress {
     last: (Instant, u64),
 }
 
-impl Progress {
-    pub fn new(job: &Job) -> Progress {
+impl PhaseProgress {
+    pub fn new(job: &PhaseJob) -> PhaseProgress {
         let began = Instant::now();
-        Progress {
+        PhaseProgress {
             terminal: std::io::stderr().is_terminal(),
             of: job.sweep.map(|_| job.plan.keys),
             began,

@@ -23,22 +23,22 @@ use staves_node::config::Size;
 use staves_node::resident::{available_bytes, proportional_bytes, resident_bytes};
 use tokio::runtime::Runtime;
 
-use self::busy::Watch;
-use self::reads::{Figures, Places, Reads};
+use self::busy::CpuWatch;
+use self::reads::{Places, ReadFigures, Reads};
 use super::memory::fill;
 use staves_cli_common::nodes::Nodes;
 use staves_cli_common::options::GlobalOptions;
 use staves_cli_common::output::{self, bytes, count, number, table};
 
-/// How long the cluster may take for anything: to start, to notice a death, to rebuild.
+/// Longest wait for the cluster: to start, to notice a death, to rebuild.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often it is looked at meanwhile; what is measured is timed by the nodes themselves.
+/// The interval at which it is looked at meanwhile; the nodes themselves time what is measured.
 const LOOK: Duration = Duration::from_millis(50);
 const POOL: &str = "recovery";
 const REGION: &str = "recovery";
-/// What a process takes beside its pages while much is written and rebuilt, at most.
+/// Most memory of a process beside its pages, while much is written and rebuilt.
 const BESIDE_PAGES_BYTES: u64 = 64 << 20;
-/// How long the nodes have nothing to do before it is looked at what memory they have.
+/// Idle time of the nodes before their memory is measured.
 const REST: Duration = Duration::from_secs(3);
 
 #[derive(clap::Args, Debug)]
@@ -78,7 +78,7 @@ pub struct RecoveryBench {
 
 /// All that was measured.
 #[derive(Serialize)]
-struct Report {
+struct RecoveryReport {
     scheme: String,
     nodes: usize,
     region_bytes: u64,
@@ -93,7 +93,7 @@ struct Report {
     recoveries: Vec<Recovery>,
     demands: Vec<Demand>,
     /// For a plot: x is how many nodes were killed, y megabytes a second.
-    rows: Vec<Row>,
+    rows: Vec<FigureRow>,
 }
 
 /// Nodes were killed, and what they held was rebuilt.
@@ -108,20 +108,20 @@ struct Recovery {
     /// Pages that came out of turn, because a read waited for them.
     demanded_pages: u64,
     /// Of those that began while it went on; `null`: there were none beside it.
-    reads: Option<Figures>,
+    reads: Option<ReadFigures>,
 }
 
 /// Reads while nothing is rebuilt but what they ask for.
 #[derive(Serialize)]
 struct Demand {
-    /// Whether each page was missing, or was there all the time.
+    /// Each page was missing when it was read; if false, none was.
     missing: bool,
     callers: u32,
-    reads: Figures,
+    reads: ReadFigures,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct FigureRow {
     figure: u8,
     case: &'static str,
     x: f64,
@@ -144,12 +144,12 @@ pub fn run(global: &GlobalOptions, bench: &RecoveryBench) -> anyhow::Result<()> 
     }
     let spare = bench.lost.iter().copied().max().unwrap_or(1);
     check_size(bench, spare, available_bytes())?;
-    let mut town = Town::start(bench, spare, &[])?;
+    let mut town = RecoveryCluster::start(bench, spare, &[])?;
     let fill_bytes_per_second = town.fill(bench.size.0)?;
     std::thread::sleep(REST);
     let resident_bytes = town.memory(resident_bytes);
     let proportional_bytes = town.memory(proportional_bytes);
-    let mut report = Report {
+    let mut report = RecoveryReport {
         scheme: bench.scheme.to_string(),
         nodes: town.nodes.len(),
         region_bytes: bench.size.0,
@@ -180,12 +180,12 @@ pub fn run(global: &GlobalOptions, bench: &RecoveryBench) -> anyhow::Result<()> 
     }
     drop(town);
     if bench.demand > 0 {
-        let mut town = Town::start(bench, 1, &["--rebuild-pages-max", "0"])?;
+        let mut town = RecoveryCluster::start(bench, 1, &["--rebuild-pages-max", "0"])?;
         town.fill(bench.size.0)?;
         report.demands = town.demand(bench.demand)?;
     }
     report.rows = rows(&report.recoveries);
-    output::answer(global.output, &report, Report::table)?;
+    output::answer(global.output, &report, RecoveryReport::table)?;
     let beside = report.recoveries.iter().filter_map(|r| r.reads.as_ref());
     let reads = beside.chain(report.demands.iter().map(|d| &d.reads));
     let failed: u64 = reads.map(|reads| reads.errors).sum();
@@ -197,7 +197,7 @@ pub fn run(global: &GlobalOptions, bench: &RecoveryBench) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Whether a region of that size has something in each data bucket, and the machine the memory for it.
+/// Checks that a region of that size has bytes in each data bucket, and that the machine has memory for it.
 fn check_size(bench: &RecoveryBench, spare: u8, available: Option<u64>) -> anyhow::Result<()> {
     let (size, width) = (bench.size.0, bench.scheme.width() as u64);
     let least = u64::from(bench.scheme.m) * CHUNK_BYTES;
@@ -227,7 +227,7 @@ fn check_size(bench: &RecoveryBench, spare: u8, available: Option<u64>) -> anyho
 }
 
 /// The medians, as points of figure 8.
-fn rows(recoveries: &[Recovery]) -> Vec<Row> {
+fn rows(recoveries: &[Recovery]) -> Vec<FigureRow> {
     let mut rows = Vec::new();
     for (case, beside) in [("alone", false), ("under reads", true)] {
         for lost in 1..=u8::MAX {
@@ -239,7 +239,7 @@ fn rows(recoveries: &[Recovery]) -> Vec<Row> {
                 .collect();
             rates.sort_by(f64::total_cmp);
             if let Some(median) = rates.get(rates.len() / 2) {
-                rows.push(Row {
+                rows.push(FigureRow {
                     figure: 8,
                     case,
                     x: f64::from(lost),
@@ -252,15 +252,15 @@ fn rows(recoveries: &[Recovery]) -> Vec<Row> {
 }
 
 /// Our nodes, with a region on all of them.
-struct Town {
+struct RecoveryCluster {
     nodes: Nodes,
     runtime: Runtime,
     region: Region,
     scheme: Scheme,
 }
 
-impl Town {
-    fn start(bench: &RecoveryBench, spare: u8, flags: &[&str]) -> anyhow::Result<Town> {
+impl RecoveryCluster {
+    fn start(bench: &RecoveryBench, spare: u8, flags: &[&str]) -> anyhow::Result<RecoveryCluster> {
         let scheme = bench.scheme;
         let count = scheme.width() as u32 + u32::from(spare);
         let mut nodes = Nodes::new(count, None, bench.keep)?;
@@ -301,7 +301,7 @@ impl Town {
         })?;
         let (runtime, client) = connect(&nodes.native_doors())?;
         let region = runtime.block_on(client.create_region(POOL, REGION, bench.size.0))?;
-        let mut town = Town {
+        let mut town = RecoveryCluster {
             nodes,
             runtime,
             region,
@@ -340,7 +340,7 @@ impl Town {
             0 => None,
             rate => Some(Reads::start(self.nodes.native_doors(), places, rate)?),
         };
-        let watch = Watch::start(self.pids());
+        let watch = CpuWatch::start(self.pids());
         self.wait_until_whole()?;
         let busy = watch.stop()?;
         let reads = reads.map(Reads::stop).transpose()?;
@@ -365,7 +365,7 @@ impl Town {
         })
     }
 
-    /// What members of the region's groups rebuilt since then, in the order in which they began.
+    /// The rebuilds by members of the region's groups since then, in the order in which they began.
     fn fills_since(&mut self, begun: Instant) -> anyhow::Result<Vec<Fill>> {
         let groups = self.groups()?;
         let cluster = self.nodes.cluster()?;
@@ -519,7 +519,7 @@ fn sum(fills: &[Fill], of: impl Fn(&Fill) -> u32) -> u64 {
     fills.iter().map(|fill| u64::from(of(fill))).sum()
 }
 
-/// How long any of these went on; they are in the order in which they began.
+/// The time in which at least one of these went on; they are in the order in which they began.
 fn covered(fills: &[Fill]) -> Duration {
     let mut all = Duration::ZERO;
     let mut until: Option<Instant> = None;
@@ -557,7 +557,7 @@ fn until(what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::
     Ok(())
 }
 
-impl Report {
+impl RecoveryReport {
     fn table(&self) -> String {
         let us = |us: f64| format!("{us:.0} us");
         let headings = [
@@ -572,7 +572,7 @@ impl Report {
             "p99 ",
         ];
         let recoveries = self.recoveries.iter().map(|r| {
-            let read = |of: fn(&Figures) -> f64| {
+            let read = |of: fn(&ReadFigures) -> f64| {
                 r.reads.as_ref().map_or("-".into(), |reads| us(of(reads)))
             };
             vec![

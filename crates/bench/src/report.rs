@@ -1,11 +1,11 @@
-//! What is told of a run.
+//! The report of a bench.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use staves_node::config::Size;
 
-use super::args::Plan;
+use super::args::RunPlan;
 use super::draw::Draw;
 use super::histogram::Histogram;
 use super::tally::{Side, Tally};
@@ -13,16 +13,16 @@ use staves_cli_common::output::{count, number, or_dash, table};
 
 /// Everything: one entry of `runs` for each combination that was measured.
 #[derive(Serialize, Debug)]
-pub struct Report {
+pub struct CacheReport {
     pub protocol: String,
     pub servers: Vec<String>,
     pub threads: u32,
-    pub runs: Vec<Run>,
-    /// Whether Ctrl-C came: the last run is shorter then, and those after it are missing.
+    pub runs: Vec<CacheRun>,
+    /// The bench was interrupted: the last run is shorter then, and those after it are missing.
     pub interrupted: bool,
 }
 
-/// What a run measured besides its tally.
+/// The measurements of a run besides its tally.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Measured {
     /// From the beginning of the window to its end, or to the last answer if that came later.
@@ -34,7 +34,7 @@ pub struct Measured {
 }
 
 #[derive(Serialize, Debug)]
-pub struct Run {
+pub struct CacheRun {
     value_bytes: u64,
     reads_percent: u32,
     writes_percent: u32,
@@ -113,8 +113,8 @@ impl From<&Side> for SideRun {
     }
 }
 
-impl Run {
-    pub fn new(plan: &Plan, tally: &Tally, measured: &Measured) -> Run {
+impl CacheRun {
+    pub fn new(plan: &RunPlan, tally: &Tally, measured: &Measured) -> CacheRun {
         let seconds = measured.elapsed.as_secs_f64();
         let server_seconds = measured.server_cpu.map(|(time, _)| time.as_secs_f64());
         let per_million = measured.server_cpu.and_then(|(time, operations)| {
@@ -125,7 +125,7 @@ impl Run {
             requests: *requests,
             example: example.clone(),
         };
-        Run {
+        CacheRun {
             value_bytes: plan.value_bytes,
             reads_percent: plan.mix.reads,
             writes_percent: plan.mix.writes,
@@ -161,7 +161,7 @@ impl Run {
 }
 
 /// A column: its heading (a blank at its end: to the right), and a run's cell.
-type Column = (&'static str, fn(&Run) -> String);
+type Column = (&'static str, fn(&CacheRun) -> String);
 
 const COLUMNS: &[Column] = &[
     ("value ", |r| Size(r.value_bytes).to_string()),
@@ -195,11 +195,11 @@ fn ms(us: f64) -> String {
     format!("{:.3}", us / 1000.0)
 }
 
-impl Report {
+impl CacheReport {
     /// For people: a row a run, then what went wrong.
     pub fn table(&self) -> String {
         let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
-        let row = |run: &Run| COLUMNS.iter().map(|(_, cell)| cell(run)).collect();
+        let row = |run: &CacheRun| COLUMNS.iter().map(|(_, cell)| cell(run)).collect();
         let mut text = table(&headings, self.runs.iter().map(row));
         for (at, run) in self.runs.iter().enumerate() {
             for error in &run.errors_by_kind {
@@ -225,11 +225,11 @@ mod tests {
     use std::time::Instant;
 
     use super::super::args::Mix;
-    use super::super::tally::Kind;
+    use super::super::tally::RequestKind;
     use super::*;
 
-    fn run() -> Run {
-        let plan = Plan {
+    fn run() -> CacheRun {
+        let plan = RunPlan {
             value_bytes: 2048,
             mix: Mix {
                 reads: 80,
@@ -245,16 +245,22 @@ mod tests {
         let mut tally = Tally::default();
         let us = Duration::from_micros;
         for i in 1..=1000 {
-            tally.answered(Kind::Read, 10, u64::from(i == 1), us(100), Instant::now());
+            tally.answered(
+                RequestKind::Read,
+                10,
+                u64::from(i == 1),
+                us(100),
+                Instant::now(),
+            );
         }
-        tally.answered(Kind::Write, 10, 0, us(5000), Instant::now());
+        tally.answered(RequestKind::Write, 10, 0, us(5000), Instant::now());
         tally.failed("OOM full");
         let measured = Measured {
             elapsed: Duration::from_secs(2),
             client_cpu_share: 0.25,
             server_cpu: Some((Duration::from_millis(1500), 500_000)),
         };
-        Run::new(&plan, &tally, &measured)
+        CacheRun::new(&plan, &tally, &measured)
     }
 
     #[test]
@@ -285,7 +291,7 @@ mod tests {
     fn the_table_has_a_row_a_run_and_tells_errors() {
         let mut busy = run();
         busy.client_cpu_share = 0.97;
-        let report = Report {
+        let report = CacheReport {
             protocol: "resp".into(),
             servers: Vec::new(),
             threads: 1,

@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::dialect::{Dialect, Reply};
+use super::dialect::{Dialect, ServerReply};
 use super::pace::Alarm;
-use super::work::{Asked, Common, Lane};
+use super::work::{Common, PendingRequest, RequestLane};
 
 /// Least room for one read.
 const READ_BYTES: usize = 64 << 10;
-/// How often it is looked whether an answer is overdue, or the run was cut short.
+/// The interval at which overdue answers and the end of the run are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 /// Rest before a lost connection is made again.
 const REST: Duration = Duration::from_millis(50);
@@ -42,17 +42,17 @@ pub struct Stream {
     common: Common,
     dialect: Dialect,
     address: String,
-    lane: Lane,
+    lane: RequestLane,
     alarm: Alarm,
     /// Requests, and how many bytes of them are written.
     output: Vec<u8>,
     written: usize,
     input: BytesMut,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingRequest>,
 }
 
 impl Stream {
-    pub fn new(common: Common, dialect: Dialect, address: String, lane: Lane) -> Stream {
+    pub fn new(common: Common, dialect: Dialect, address: String, lane: RequestLane) -> Stream {
         Stream {
             common,
             dialect,
@@ -152,8 +152,8 @@ impl Stream {
 
 /// Puts what may be sent now into the output. Returns when the next is due, if the clock says that.
 fn admit(
-    lane: &mut Lane,
-    asked: &mut VecDeque<Asked>,
+    lane: &mut RequestLane,
+    asked: &mut VecDeque<PendingRequest>,
     output: &mut Vec<u8>,
     dialect: Dialect,
     common: &Common,
@@ -192,7 +192,7 @@ fn write(writing: &WriteHalf<'_>, output: &mut Vec<u8>, written: &mut usize) -> 
 fn take_answers(
     common: &Common,
     dialect: Dialect,
-    asked: &mut VecDeque<Asked>,
+    asked: &mut VecDeque<PendingRequest>,
     input: &mut BytesMut,
 ) -> Result<(), String> {
     // All of them had arrived by now; a clock reading each would cost more than it tells.
@@ -204,8 +204,8 @@ fn take_answers(
             return Ok(());
         };
         match reply {
-            Reply::Done { misses } => common.answered(first, misses, now),
-            Reply::Refused(text) => common.refused(first.since, &text),
+            ServerReply::Done { misses } => common.answered(first, misses, now),
+            ServerReply::Refused(text) => common.refused(first.since, &text),
         }
         asked.pop_front();
         input.advance(used);

@@ -1,4 +1,4 @@
-//! What was counted.
+//! Counts of one run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use super::histogram::Histogram;
 /// Kinds of errors that are told apart; further ones count together.
 const KINDS_MAX: usize = 20;
 
-/// What a request is.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum RequestKind {
     Read,
     Write,
     Delete,
@@ -36,22 +36,22 @@ pub struct Tally {
     pub errors: BTreeMap<String, (u64, String)>,
     /// Requests that were due and never sent, because as many as allowed were unanswered.
     pub unsent: u64,
-    /// When the last of the measured requests was answered.
+    /// The time at which the last of the measured requests was answered.
     pub last: Option<Instant>,
 }
 
 impl Tally {
     pub fn answered(
         &mut self,
-        kind: Kind,
+        kind: RequestKind,
         operations: u64,
         misses: u64,
         took: Duration,
         at: Instant,
     ) {
         let side = match kind {
-            Kind::Read => &mut self.reads,
-            Kind::Write | Kind::Delete => &mut self.writes,
+            RequestKind::Read => &mut self.reads,
+            RequestKind::Write | RequestKind::Delete => &mut self.writes,
         };
         side.operations += operations;
         side.latency
@@ -115,9 +115,9 @@ mod tests {
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
         let (mut a, mut b) = <(Tally, Tally)>::default();
-        a.answered(Kind::Read, 50, 2, Duration::from_micros(10), later);
+        a.answered(RequestKind::Read, 50, 2, Duration::from_micros(10), later);
         a.failed("OOM no room for key 1");
-        b.answered(Kind::Write, 1, 0, Duration::from_micros(30), now);
+        b.answered(RequestKind::Write, 1, 0, Duration::from_micros(30), now);
         b.failed("OOM no room for key 2");
         b.unsent = 3;
         a.merge(b);

@@ -1,4 +1,4 @@
-//! What the connections of one thread share, and what each has for itself.
+//! The state that the connections of one thread share, and that of each.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -11,35 +11,35 @@ use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::args::Plan;
-use super::draw::Keys;
+use super::args::RunPlan;
+use super::draw::KeyDraw;
 use super::pace::{Pace, Window};
-use super::tally::{Kind, Tally};
+use super::tally::{RequestKind, Tally};
 
-/// What is to be done.
+/// The work of one phase.
 #[derive(Clone, Debug)]
-pub struct Job {
-    pub plan: Plan,
+pub struct PhaseJob {
+    pub plan: RunPlan,
     /// Do this with every key once, instead of drawing by the plan. The first error ends it.
-    pub sweep: Option<Kind>,
+    pub sweep: Option<RequestKind>,
     pub value: Bytes,
-    /// How long a connection may take to be made, and a request to be answered.
+    /// The longest time to connect, and to wait for an answer.
     pub deadline: Duration,
     pub seed: u64,
 }
 
 /// Of one thread.
-pub struct Shared {
-    pub job: Arc<Job>,
+pub struct ThreadState {
+    pub job: Arc<PhaseJob>,
     pub window: Arc<Window>,
     pub tally: RefCell<Tally>,
     /// Operations answered since the beginning, by all threads: for progress, and beside CPU time.
     pub answered: Arc<AtomicU64>,
 }
 
-impl Shared {
+impl ThreadState {
     /// A request was answered as it should be.
-    pub fn answered(&self, asked: &Asked, misses: u64, at: Instant) {
+    pub fn answered(&self, asked: &PendingRequest, misses: u64, at: Instant) {
         self.answered.fetch_add(asked.keys, Ordering::Relaxed);
         if self.window.counts(asked.since) {
             let took = at.saturating_duration_since(asked.since);
@@ -73,17 +73,17 @@ impl Shared {
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    pub kind: Kind,
+pub struct PendingRequest {
+    pub kind: RequestKind,
     pub keys: u64,
-    /// What its latency counts from.
+    /// The start of its latency.
     pub since: Instant,
-    /// When it was sent.
+    /// The time of sending.
     pub sent: Instant,
 }
 
 /// Of one connection: which requests come next, and when.
-pub struct Lane {
+pub struct RequestLane {
     pub pace: Pace,
     supply: Supply,
     batch: usize,
@@ -92,16 +92,16 @@ pub struct Lane {
 
 enum Supply {
     /// These keys, each once.
-    Sweep(Kind, Range<u64>),
+    Sweep(RequestKind, Range<u64>),
     Draw {
-        keys: Keys,
+        keys: KeyDraw,
         reads: u32,
         rng: Box<SmallRng>,
     },
 }
 
-impl Lane {
-    pub fn new(job: &Job, index: u32, window: &Window) -> Lane {
+impl RequestLane {
+    pub fn new(job: &PhaseJob, index: u32, window: &Window) -> RequestLane {
         let plan = &job.plan;
         let supply = if let Some(kind) = job.sweep {
             let (index, lanes) = (u128::from(index), u128::from(plan.connections));
@@ -109,7 +109,7 @@ impl Lane {
             Supply::Sweep(kind, part(index)..part(index + 1))
         } else {
             Supply::Draw {
-                keys: Keys::new(plan.draw, plan.keys),
+                keys: KeyDraw::new(plan.draw, plan.keys),
                 reads: plan.mix.reads,
                 // Each connection its own sequence; odd, so that no two meet by a shift of one bit.
                 rng: Box::new(SmallRng::seed_from_u64(
@@ -117,7 +117,7 @@ impl Lane {
                 )),
             }
         };
-        Lane {
+        RequestLane {
             pace: Pace::new(plan.rate, window.zero, index, plan.connections),
             supply,
             batch: plan.batch as usize,
@@ -126,7 +126,7 @@ impl Lane {
     }
 
     /// The next request and its keys, if it is time for one.
-    pub fn next(&mut self, now: Instant, end: Instant) -> Option<(Asked, &[u64])> {
+    pub fn next(&mut self, now: Instant, end: Instant) -> Option<(PendingRequest, &[u64])> {
         if self.over(now, end) {
             return None;
         }
@@ -141,12 +141,12 @@ impl Lane {
                 let drawn = std::iter::repeat_with(|| keys.draw(rng));
                 self.keys.extend(drawn.take(self.batch));
                 match rng.random_range(0..100) < *reads {
-                    true => Kind::Read,
-                    false => Kind::Write,
+                    true => RequestKind::Read,
+                    false => RequestKind::Write,
                 }
             }
         };
-        let asked = Asked {
+        let asked = PendingRequest {
             kind,
             keys: self.keys.len() as u64,
             since,
@@ -155,15 +155,15 @@ impl Lane {
         Some((asked, &self.keys))
     }
 
-    /// Whether there is nothing to send any more.
+    /// Returns whether there is nothing to send any more.
     pub fn over(&self, now: Instant, end: Instant) -> bool {
         let swept = matches!(&self.supply, Supply::Sweep(_, range) if range.is_empty());
         swept || self.pace.over(now, end)
     }
 }
 
-/// What a thread's connections hold of it.
-pub type Common = Rc<Shared>;
+/// The handle that a thread's connections share.
+pub type Common = Rc<ThreadState>;
 
 #[cfg(test)]
 mod tests {
@@ -171,9 +171,9 @@ mod tests {
     use super::super::draw::Draw;
     use super::*;
 
-    fn job(sweep: Option<Kind>, mix: Mix) -> Job {
-        Job {
-            plan: Plan {
+    fn job(sweep: Option<RequestKind>, mix: Mix) -> PhaseJob {
+        PhaseJob {
+            plan: RunPlan {
                 value_bytes: 8,
                 mix,
                 draw: Draw::Uniform,
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_sweep_takes_each_key_once() {
         let job = job(
-            Some(Kind::Delete),
+            Some(RequestKind::Delete),
             Mix {
                 reads: 100,
                 writes: 0,
@@ -202,9 +202,12 @@ mod tests {
         let window = Window::new(Instant::now(), Duration::ZERO, Duration::from_secs(60));
         let mut seen = vec![0; 1000];
         for index in 0..7 {
-            let mut lane = Lane::new(&job, index, &window);
+            let mut lane = RequestLane::new(&job, index, &window);
             while let Some((asked, keys)) = lane.next(window.zero, window.end()) {
-                assert_eq!((asked.kind, asked.keys), (Kind::Delete, keys.len() as u64));
+                assert_eq!(
+                    (asked.kind, asked.keys),
+                    (RequestKind::Delete, keys.len() as u64)
+                );
                 assert!(keys.len() <= 3);
                 keys.iter().for_each(|key| seen[*key as usize] += 1);
             }
@@ -224,7 +227,7 @@ mod tests {
                 },
             );
             let window = Window::new(Instant::now(), Duration::ZERO, Duration::from_secs(60));
-            let mut lane = Lane::new(&job, 3, &window);
+            let mut lane = RequestLane::new(&job, 3, &window);
             let kinds = std::iter::from_fn(|| {
                 let (asked, keys) = lane.next(window.zero, window.end())?;
                 assert_eq!(keys.len(), 3, "a whole batch");
@@ -232,7 +235,7 @@ mod tests {
             });
             let read = kinds
                 .take(10_000)
-                .filter(|kind| *kind == Kind::Read)
+                .filter(|kind| *kind == RequestKind::Read)
                 .count() as i64;
             // Five standard deviations of 10,000 draws are 250 at most.
             let off = (read - i64::from(reads) * 100).abs();

@@ -16,12 +16,12 @@ use tokio::task::{JoinSet, LocalSet};
 use super::dialect::Dialect;
 use super::pace::Window;
 use super::tally::Tally;
-use super::work::{Job, Lane, Shared};
+use super::work::{PhaseJob, RequestLane, ThreadState};
 use super::{native, stream};
 use staves_cli_common::failure::Failure;
 use staves_wire::ErrorCode;
 
-/// Who is loaded.
+/// The servers to load.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// Each connection goes to one of these, in turn.
@@ -45,7 +45,7 @@ pub struct Workers {
 
 impl Workers {
     /// Starts them; returns once all are connected, or with the first reason why one is not.
-    pub fn connect(target: &Target, job: &Arc<Job>, threads: u32) -> anyhow::Result<Workers> {
+    pub fn connect(target: &Target, job: &Arc<PhaseJob>, threads: u32) -> anyhow::Result<Workers> {
         let connections = job.plan.connections;
         let answered = Arc::new(AtomicU64::new(0));
         let (ready, all_ready) = channel();
@@ -90,7 +90,7 @@ impl Workers {
         self.threads.iter().all(|(_, thread)| thread.is_finished())
     }
 
-    /// What they counted, together.
+    /// Waits for the threads and adds up their tallies.
     pub fn join(self) -> anyhow::Result<Tally> {
         let mut all = Tally::default();
         for (go, thread) in self.threads {
@@ -106,13 +106,13 @@ impl Workers {
 
 struct Worker {
     target: Target,
-    job: Arc<Job>,
+    job: Arc<PhaseJob>,
     lanes: Range<u32>,
     answered: Arc<AtomicU64>,
 }
 
-/// What a connection was made to be.
-enum Link {
+/// A connection before its task begins.
+enum Connected {
     Stream(String, TcpStream),
     Native(Box<Client>),
 }
@@ -142,7 +142,7 @@ impl Worker {
             // Another thread could not connect: nothing will be measured.
             return Tally::default();
         };
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(ThreadState {
             job: self.job.clone(),
             window,
             tally: RefCell::default(),
@@ -152,7 +152,7 @@ impl Worker {
         shared.tally.take()
     }
 
-    async fn connect(&self) -> Result<Vec<Link>, Failure> {
+    async fn connect(&self) -> Result<Vec<Connected>, Failure> {
         let deadline = self.job.deadline;
         let mut links = Vec::with_capacity(self.lanes.len());
         for lane in self.lanes.clone() {
@@ -160,7 +160,7 @@ impl Worker {
                 Target::Stream { addresses, .. } => {
                     let address = &addresses[lane as usize % addresses.len()];
                     let socket = stream::connect(address, deadline).await;
-                    Link::Stream(
+                    Connected::Stream(
                         address.clone(),
                         socket.map_err(|text| Failure::Wire(ErrorCode::Unreachable, text))?,
                     )
@@ -171,24 +171,24 @@ impl Worker {
                         ErrorCode::NotFound => Failure::NotFound(error.to_string()),
                         code => Failure::Wire(code, error.to_string()),
                     })?;
-                    Link::Native(Box::new(client))
+                    Connected::Native(Box::new(client))
                 }
             });
         }
         Ok(links)
     }
 
-    async fn drive(&self, shared: &Rc<Shared>, links: Vec<Link>) {
+    async fn drive(&self, shared: &Rc<ThreadState>, links: Vec<Connected>) {
         let mut tasks = JoinSet::new();
         let mut shared_lanes = Vec::new();
         for (index, link) in self.lanes.clone().zip(links) {
-            let lane = Lane::new(&self.job, index, &shared.window);
+            let lane = RequestLane::new(&self.job, index, &shared.window);
             match (link, &self.target) {
-                (Link::Stream(address, socket), Target::Stream { dialect, .. }) => {
+                (Connected::Stream(address, socket), Target::Stream { dialect, .. }) => {
                     let stream = stream::Stream::new(shared.clone(), *dialect, address, lane);
                     tasks.spawn_local(stream.run(socket));
                 }
-                (Link::Native(client), _) => {
+                (Connected::Native(client), _) => {
                     let lane = Rc::new(RefCell::new(lane));
                     for _ in 0..self.job.plan.pipeline {
                         let (shared, client) = (shared.clone(), Client::clone(&client));
@@ -196,7 +196,7 @@ impl Worker {
                     }
                     shared_lanes.push(lane);
                 }
-                (Link::Stream(..), Target::Native { .. }) => {
+                (Connected::Stream(..), Target::Native { .. }) => {
                     unreachable!("links are made for their target")
                 }
             }

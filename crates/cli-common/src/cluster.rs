@@ -1,4 +1,4 @@
-//! What the program asks of a cluster, over the native protocol.
+//! Requests to a cluster over the native protocol.
 //!
 //! One connection to the first node of `--cluster` that answers; that node serves what is asked or passes
 //! it on. Everything ends by the deadline, which counts from the command's start.
@@ -27,14 +27,14 @@ use tokio::task::JoinSet;
 use crate::codes::Code;
 use crate::failure::{self, Failure, from_net};
 
-/// How often a proposal follows a hint to the leader.
+/// The number of hints to the leader that a proposal follows.
 const HOPS: usize = 4;
 /// Rest before something that cannot be had right now is asked for again.
 const REST: Duration = Duration::from_millis(50);
-/// How long each further node may take to tell of itself, at most.
+/// Longest wait for each further node's facts.
 const FACTS: Duration = Duration::from_millis(1000);
 
-/// What to do where no node answers.
+/// The remedy if no node answers.
 pub const HINT: &str = "is a node running there? See --cluster and STAVES_CLUSTER";
 
 /// A cluster, through one of its nodes.
@@ -75,7 +75,7 @@ impl Cluster {
         Err(Failure::Wire(ErrorCode::Unreachable, text).into())
     }
 
-    /// How the cluster is, with what each node that answers in time says of itself.
+    /// The status of the cluster, with the facts of each node that answers in time.
     pub fn status(&self) -> anyhow::Result<StatusReport> {
         self.status_by(self.until())
     }
@@ -205,7 +205,7 @@ impl Cluster {
         }
     }
 
-    /// Why a change that nobody answered for was not made: most often, nobody could.
+    /// The reason why a change was not answered for: most often, the directory has no majority.
     fn undecided(&self, error: anyhow::Error, until: Instant) -> anyhow::Error {
         let (code, then) = match failure::code(&error) {
             Code::Wire(ErrorCode::NoQuorum | ErrorCode::NotLeader) => {
@@ -223,7 +223,7 @@ impl Cluster {
         }
     }
 
-    /// Whether this is the node that is asked.
+    /// Returns whether this is the node that is asked.
     pub fn asks(&self, node: &Node) -> bool {
         self.connection.welcome().node == node.id
     }
@@ -241,7 +241,7 @@ impl Cluster {
         }
     }
 
-    /// Whether this very node answers at its address, with any of its lives. Looks once, and briefly.
+    /// Returns whether this very node answers at its address, with any of its lives. Looks once, and briefly.
     pub fn answers(&self, node: &Node) -> bool {
         let until = self.until().min(Instant::now() + FACTS);
         let opened = self.runtime.block_on(open(&node.native, until));
@@ -258,7 +258,7 @@ impl Cluster {
         Instant::now() + self.deadline * 4 / 5
     }
 
-    /// Which keys a node holds.
+    /// The range of keys that a node holds.
     pub fn key_range(&self, node: &Node) -> anyhow::Result<KeyRangeAnswer> {
         let message = Message::KeyRange(NodeTarget { node: node.id });
         match self.ask_at(&node.native, &message)? {
@@ -340,7 +340,7 @@ impl Cluster {
         })
     }
 
-    /// What a node says of its part in a group.
+    /// The state of a node's member of a group.
     pub fn group_state(&self, node: &Node, group: GroupId) -> anyhow::Result<GroupState> {
         let message = Message::GroupState(GroupTarget { group });
         match self.ask_at(&node.native, &message)? {

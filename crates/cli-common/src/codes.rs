@@ -6,7 +6,7 @@
 use staves_resp::error_word;
 use staves_wire::ErrorCode;
 
-/// What went wrong, as a stable word.
+/// The code of an error, with a stable word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     /// A node said so.
@@ -67,7 +67,7 @@ words! {
     Critical = "critical";
     /// `cache put --if-absent`.
     ConditionNotMet = "condition-not-met";
-    /// What was asked for would never end, or do harm.
+    /// The request would never end, or do harm.
     NeedsForce = "needs-force";
     /// `pool delete`.
     NotConfirmed = "not-confirmed";

@@ -1,4 +1,4 @@
-//! What a failure means to a script: its code and its exit code.
+//! Failures of commands, and their codes.
 
 use serde_json::json;
 use staves_directory::{DirectoryError, StoreError};
@@ -14,9 +14,9 @@ use crate::codes::{Code, Own, exit_code};
 pub enum Failure {
     /// No such thing.
     NotFound(String),
-    /// What a node, or nobody, answered.
+    /// A node answered so, or none answered.
     Wire(ErrorCode, String),
-    /// What the program itself found.
+    /// The program itself found it.
     Own(Own, String),
 }
 

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::cluster::Cluster;
 
-/// How long one look at the cluster may take.
+/// Longest wait for one status of the cluster.
 const STATUS: Duration = Duration::from_millis(1000);
 const HOST: &str = "127.0.0.1";
 
@@ -79,7 +79,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// How many there are, running or not.
+    /// The number of nodes, running or not.
     pub fn len(&self) -> usize {
         self.processes.len()
     }
@@ -89,7 +89,7 @@ impl Nodes {
         &self.program
     }
 
-    /// Where their folders and logs are.
+    /// The folder of their folders and logs.
     pub fn folder(&self) -> &Path {
         &self.path
     }
@@ -182,7 +182,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// How the cluster is, through any node that runs.
+    /// The status of the cluster, through any node that runs.
     pub fn status(&mut self) -> anyhow::Result<StatusReport> {
         if let Some(cluster) = self.cluster.take()
             && let Ok(report) = cluster.status()

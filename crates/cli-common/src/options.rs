@@ -41,7 +41,7 @@ pub struct GlobalOptions {
     pub deadline: Millis,
 }
 
-/// How a command answers.
+/// The form of a command's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
     /// For people

@@ -20,7 +20,7 @@ pub fn flush() -> anyhow::Result<()> {
     written(std::io::stdout().flush())
 }
 
-/// What came of writing to stdout.
+/// The result of writing to stdout; a reader that has gone is no error.
 pub fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -90,7 +90,7 @@ pub fn properties<K: AsRef<str>>(pairs: impl IntoIterator<Item = (K, String)>) -
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What is there, or a dash.
+/// The text, or a dash if there is none.
 pub fn or_dash(text: Option<String>) -> String {
     text.filter(|text| !text.is_empty())
         .unwrap_or_else(|| "-".into())

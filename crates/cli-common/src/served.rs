@@ -1,4 +1,4 @@
-//! What a mount tells at its end: where the bytes came from that it gave.
+//! The last report of a mount: bytes that it served, by their origin.
 
 use std::fmt::{Display, Formatter};
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +8,7 @@ use staves_client::Figures;
 
 use crate::output::bytes;
 
-/// What the process that serves the mount says once it does.
+/// The line that a mount's process prints once it serves.
 pub const SERVING: &str = "serving";
 
 /// Bytes by where they came from. What is fetched ahead of a reader counts as it comes, read or not, and again where
@@ -36,12 +36,12 @@ impl Served {
         }
     }
 
-    /// What came from memory.
+    /// The bytes that came from memory.
     pub fn memory_bytes(&self) -> u64 {
         self.local_bytes + self.pool_bytes
     }
 
-    /// What came from the source.
+    /// The bytes that came from the source.
     pub fn all_source_bytes(&self) -> u64 {
         self.fetched_bytes + self.source_bytes
     }

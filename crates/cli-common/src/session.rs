@@ -14,7 +14,7 @@ use crate::failure::{self, Failure};
 use crate::options::GlobalOptions;
 
 /// A client, and what it runs on.
-pub struct Session {
+pub struct ClientSession {
     /// The runtime that the client runs on.
     pub runtime: Runtime,
     /// The client.
@@ -25,9 +25,9 @@ pub struct Session {
     pub until: Instant,
 }
 
-impl Session {
+impl ClientSession {
     /// Finds the cluster through any of the nodes of `--cluster`.
-    pub fn open(global: &GlobalOptions) -> anyhow::Result<Session> {
+    pub fn open(global: &GlobalOptions) -> anyhow::Result<ClientSession> {
         let deadline = global.deadline.duration();
         let until = Instant::now() + deadline;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -44,7 +44,7 @@ impl Session {
         };
         let client = runtime.block_on(Client::connect(&addresses, options));
         let client = client.map_err(not_reached)?;
-        Ok(Session {
+        Ok(ClientSession {
             runtime,
             client,
             deadline,
@@ -52,7 +52,7 @@ impl Session {
         })
     }
 
-    /// What is left of the deadline.
+    /// The rest of the deadline.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
@@ -109,8 +109,8 @@ pub fn no_source(error: SourceError) -> anyhow::Error {
     }
 }
 
-/// Whether the pool is there and holds regions.
-pub fn check_pool(session: &Session, name: &str) -> anyhow::Result<()> {
+/// Checks that the pool exists and holds regions.
+pub fn check_pool(session: &ClientSession, name: &str) -> anyhow::Result<()> {
     let known = |map: &ClusterMap| map.pool_named(name).map(Pool::is_cache);
     let kind = match known(&session.client.map()) {
         None => known(&*session.wait(session.client.refresh())?),

@@ -28,7 +28,7 @@ use crate::up::Up;
     propagate_version = true,
     max_term_width = 100
 )]
-pub struct Args {
+pub struct CommandLine {
     #[command(flatten)]
     pub global: GlobalOptions,
 
@@ -129,7 +129,7 @@ pub enum Command {
 
 /// The same error without a word of what came from the environment: its usage would name the variables' flags as if they had to be given.
 pub fn plainly(error: clap::Error) -> clap::Error {
-    let command = Args::command().mut_args(|arg| arg.env(None));
+    let command = CommandLine::command().mut_args(|arg| arg.env(None));
     match command.try_get_matches() {
         // Where a variable is what is wrong, there is no such error without it.
         Err(plain) if plain.kind() == error.kind() && error.use_stderr() => plain,
@@ -137,7 +137,7 @@ pub fn plainly(error: clap::Error) -> clap::Error {
     }
 }
 
-/// Whether a command line asks for JSON, as far as can be seen without taking it apart.
+/// Returns whether a command line asks for JSON, as far as can be seen without parsing it.
 pub fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     let mut wanted = std::env::var_os("STAVES_OUTPUT").is_some_and(|form| form == "json");
     let mut before = OsString::new();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Args::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     /// Regression: `pool set NAME` said that it wants `--scheme`, though `--memory` would do.
@@ -166,7 +166,7 @@ mod tests {
     fn a_pool_is_set_with_either_option_or_both() {
         let set = |options: &[&str]| {
             let words = ["staves", "pool", "set", "p"].iter().chain(options);
-            Args::try_parse_from(words)
+            CommandLine::try_parse_from(words)
         };
         let text = set(&[]).expect_err("nothing to set").to_string();
         assert!(text.contains("--scheme <SCHEME>|--memory <SIZE>"), "{text}");
@@ -181,8 +181,9 @@ mod tests {
 
     #[test]
     fn flags_of_up_come_from_the_table_of_keys() {
-        let args = Args::try_parse_from(["staves", "up", "--value-bytes-max", "1MiB", "--zone=a"]);
-        let Ok(Args {
+        let args =
+            CommandLine::try_parse_from(["staves", "up", "--value-bytes-max", "1MiB", "--zone=a"]);
+        let Ok(CommandLine {
             command: Command::Up(up),
             ..
         }) = args

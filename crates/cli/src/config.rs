@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 use staves_node::config::{self, ConfigError, Loaded, Origin};
+use tracing_subscriber::EnvFilter;
 
 use clap::{Arg, ArgMatches, Subcommand};
 use staves_cli_common::options::Format;
@@ -22,7 +23,7 @@ pub enum Config {
         #[arg(value_name = "FILE", env = "STAVES_CONFIG")]
         config: Option<PathBuf>,
         #[command(flatten)]
-        keys: Keys,
+        keys: ConfigFlags,
     },
     /// Print what 'staves up' would run with, and where each value comes from
     Show {
@@ -30,32 +31,32 @@ pub enum Config {
         #[arg(value_name = "FILE", env = "STAVES_CONFIG")]
         config: Option<PathBuf>,
         #[command(flatten)]
-        keys: Keys,
+        keys: ConfigFlags,
     },
 }
 
 /// A node's configuration as flags, from the one table of keys.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(pub Vec<(String, String)>);
+pub struct ConfigFlags(pub Vec<(String, String)>);
 
-impl clap::FromArgMatches for Keys {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Keys, clap::Error> {
+impl clap::FromArgMatches for ConfigFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ConfigFlags, clap::Error> {
         let given = |name: &'static str| {
             let text = matches.get_one::<String>(name)?;
             Some((name.to_owned(), text.clone()))
         };
-        Ok(Keys(
+        Ok(ConfigFlags(
             KEYS.iter().filter_map(|key| given(key.name)).collect(),
         ))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Keys::from_arg_matches(matches)?;
+        *self = ConfigFlags::from_arg_matches(matches)?;
         Ok(())
     }
 }
 
-impl clap::Args for Keys {
+impl clap::Args for ConfigFlags {
     fn augment_args(command: clap::Command) -> clap::Command {
         KEYS.iter().fold(command, |command, key| {
             let default = match key.default {
@@ -72,7 +73,7 @@ impl clap::Args for Keys {
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Keys::augment_args(command)
+        ConfigFlags::augment_args(command)
     }
 }
 
@@ -81,7 +82,7 @@ pub fn run(command: &Config, out: Format) -> anyhow::Result<()> {
         Config::Example => output::print(&config::example())?,
         Config::Check { config, keys } => {
             load(config.as_deref(), keys)?;
-            output::answer(out, &Checked { ok: true }, |_| {
+            output::answer(out, &ConfigCheck { ok: true }, |_| {
                 "the configuration is sound".into()
             })?;
         }
@@ -95,12 +96,12 @@ pub fn run(command: &Config, out: Format) -> anyhow::Result<()> {
 }
 
 /// Reads file, environment and flags; warnings go to stderr.
-pub fn load(path: Option<&Path>, keys: &Keys) -> anyhow::Result<Loaded> {
+pub fn load(path: Option<&Path>, keys: &ConfigFlags) -> anyhow::Result<Loaded> {
     // A variable that is no text cannot be one of ours.
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let loaded = config::load(path, env, keys.0.iter().cloned())?;
-    if let Err(reason) = crate::up::log_filter(&loaded.config.log) {
+    if let Err(reason) = log_filter(&loaded.config.log) {
         let origin = loaded.origins.get("log").cloned();
         let origin = origin.context("the default of 'log' is refused")?;
         return Err(ConfigError::BadValue {
@@ -117,21 +118,44 @@ pub fn load(path: Option<&Path>, keys: &Keys) -> anyhow::Result<Loaded> {
     Ok(loaded)
 }
 
+/// The filter of log lines, or the reason why the text is refused.
+pub fn log_filter(log: &str) -> Result<EnvFilter, String> {
+    // The library below the directory tells of its inner life; who wants that asks for it by name.
+    let quiet = match log.contains("openraft") {
+        true => "",
+        false => ",openraft=off",
+    };
+    // The library takes a word that is no level for the name of a target, and logs nothing else.
+    if let Some(slip) = log.split(',').find(|part| !is_directive(part.trim())) {
+        return Err(format!(
+            "'{slip}' is no log level; write error, warn, info, debug, trace or off, or for one part \
+             TARGET=LEVEL"
+        ));
+    }
+    EnvFilter::try_new(format!("{log}{quiet}")).map_err(|e| format!("'{log}' is refused: {e}"))
+}
+
+fn is_directive(part: &str) -> bool {
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+    levels.iter().any(|known| known.eq_ignore_ascii_case(level))
+}
+
 #[derive(Serialize)]
-struct Checked {
+struct ConfigCheck {
     ok: bool,
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct ConfigEntry {
     key: &'static str,
     value: String,
     from: String,
 }
 
-fn entries(loaded: &Loaded) -> Vec<Entry> {
+fn entries(loaded: &Loaded) -> Vec<ConfigEntry> {
     let from = |origin: Option<&Origin>| origin.map_or("default".into(), Origin::to_string);
-    let entry = |(key, value, origin)| Entry {
+    let entry = |(key, value, origin)| ConfigEntry {
         key,
         value,
         from: from(origin),

@@ -13,13 +13,13 @@ use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, properties, table};
 
-/// What there is to say of a code.
+/// The explanation of a code.
 pub struct Explained {
-    /// What it means.
+    /// Its meaning.
     pub happened: &'static str,
-    /// What leads to it.
+    /// Its causes.
     pub why: &'static str,
-    /// What helps.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -290,7 +290,7 @@ fn of_redis(code: Redis) -> Text {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct CodeRow {
     code: &'static str,
     number: Option<u16>,
     resp: Option<&'static str>,
@@ -300,13 +300,13 @@ struct Row {
     remedy: &'static str,
 }
 
-fn row(code: Code) -> Row {
+fn row(code: Code) -> CodeRow {
     let Explained {
         happened,
         why,
         remedy,
     } = explained(code);
-    Row {
+    CodeRow {
         code: code.word(),
         number: code.number(),
         resp: code.resp(),
@@ -320,7 +320,7 @@ fn row(code: Code) -> Row {
 /// Explains one code, or lists all.
 pub fn run(code: Option<&str>, out: Format) -> anyhow::Result<()> {
     let Some(wanted) = code else {
-        let rows: Vec<Row> = Code::all().map(row).collect();
+        let rows: Vec<CodeRow> = Code::all().map(row).collect();
         return output::answer(out, &rows, |rows| {
             let lines = rows
                 .iter()
@@ -330,17 +330,17 @@ pub fn run(code: Option<&str>, out: Format) -> anyhow::Result<()> {
     };
     let found = find(wanted)?;
     match found[..] {
-        [code] => output::answer(out, &row(code), told),
+        [code] => output::answer(out, &row(code), described),
         _ => {
-            let rows: Vec<Row> = found.into_iter().map(row).collect();
+            let rows: Vec<CodeRow> = found.into_iter().map(row).collect();
             output::answer(out, &rows, |rows| {
-                rows.iter().map(told).collect::<Vec<_>>().join("\n\n")
+                rows.iter().map(described).collect::<Vec<_>>().join("\n\n")
             })
         }
     }
 }
 
-fn told(row: &Row) -> String {
+fn described(row: &CodeRow) -> String {
     let mut pairs = vec![("code", row.code.to_owned())];
     pairs.extend(
         row.resp
@@ -368,11 +368,11 @@ fn find(wanted: &str) -> Result<Vec<Code>, Failure> {
     if let Some(code) = Code::all().find(is) {
         return Ok(vec![code]);
     }
-    let told = |code: &Code| {
+    let has_word = |code: &Code| {
         code.resp()
             .is_some_and(|resp| resp.eq_ignore_ascii_case(&word))
     };
-    let met: Vec<Code> = Code::all().filter(told).collect();
+    let met: Vec<Code> = Code::all().filter(has_word).collect();
     if !met.is_empty() {
         return Ok(met);
     }
@@ -421,13 +421,16 @@ mod tests {
         assert_eq!(words.len(), all);
     }
 
-    /// Who mounts meets them because of a source most often.
+    /// Mounts meet these codes because of a source most often.
     #[test]
     fn what_a_source_refuses_or_does_not_answer_is_explained_too() {
         for (code, remedy) in [("denied", "AWS_PROFILE"), ("unreachable", "the folder")] {
             let found = find(code).expect("a code");
-            let told = told(&row(found[0]));
-            assert!(told.contains("source") && told.contains(remedy), "{told}");
+            let described = described(&row(found[0]));
+            assert!(
+                described.contains("source") && described.contains(remedy),
+                "{described}"
+            );
         }
     }
 

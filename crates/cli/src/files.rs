@@ -25,7 +25,7 @@ use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, count, table};
-use staves_cli_common::session::{Session, failed, no_source};
+use staves_cli_common::session::{ClientSession, failed, no_source};
 
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
@@ -71,7 +71,7 @@ pub enum Files {
 
 pub fn run(global: &GlobalOptions, command: &Files) -> anyhow::Result<()> {
     let out = global.output;
-    let session = Session::open(global)?;
+    let session = ClientSession::open(global)?;
     match command {
         Files::List => list(&session, out),
         Files::Show { dataset } => show(global, &session, dataset, out),
@@ -89,7 +89,7 @@ pub fn run(global: &GlobalOptions, command: &Files) -> anyhow::Result<()> {
 }
 
 fn drop_dataset(
-    session: &Session,
+    session: &ClientSession,
     cluster: &Cluster,
     dataset: &str,
     yes: bool,
@@ -109,14 +109,19 @@ fn drop_dataset(
     }
     let name = dataset.to_owned();
     session.wait(session.client.propose(&Change::DropDataset { name }))?;
-    let mut told = json!({ "dataset": dataset, "result": "dropped" });
+    let mut answer = json!({ "dataset": dataset, "result": "dropped" });
     if let Some(used) = used {
-        output::warn(out, &mut told, goes_on(used));
+        output::warn(out, &mut answer, goes_on(used));
     }
-    output::answer(out, &told, |_| format!("dataset '{dataset}' is dropped"))
+    output::answer(out, &answer, |_| format!("dataset '{dataset}' is dropped"))
 }
 
-fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> anyhow::Result<()> {
+fn unpin(
+    session: &ClientSession,
+    dataset: &str,
+    paths: &[String],
+    out: Format,
+) -> anyhow::Result<()> {
     let map = session.wait(session.client.refresh())?;
     let pins = pins(known(&map, dataset)?, dataset);
     let source = map
@@ -144,9 +149,9 @@ fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> any
             paths: goes.iter().map(|pin| pin.path.clone()).collect(),
         }))?;
     }
-    let told =
+    let answer =
         json!({ "dataset": dataset, "files": goes.len(), "bytes": sum, "result": "unpinned" });
-    output::answer(out, &told, |_| match goes.len() {
+    output::answer(out, &answer, |_| match goes.len() {
         0 => "nothing of that is pinned".to_owned(),
         files => format!(
             "no longer pinned: {} with {}",
@@ -157,7 +162,7 @@ fn unpin(session: &Session, dataset: &str, paths: &[String], out: Format) -> any
 }
 
 /// Refuses what the dataset has not: a slip, most likely. Whoever cannot look there is not held up beyond the deadline.
-fn is_there(session: &Session, dataset: &str, path: &[u8]) -> anyhow::Result<()> {
+fn is_there(session: &ClientSession, dataset: &str, path: &[u8]) -> anyhow::Result<()> {
     let Ok(data) = open(session, dataset) else {
         return Ok(());
     };
@@ -211,7 +216,7 @@ fn within(path: &str) -> anyhow::Result<Vec<u8>> {
     Ok(words.collect::<Vec<_>>().join("/").into_bytes())
 }
 
-fn list(session: &Session, out: Format) -> anyhow::Result<()> {
+fn list(session: &ClientSession, out: Format) -> anyhow::Result<()> {
     let map = newest(session);
     let mut rows = Vec::new();
     for pool in map.pools.values() {
@@ -240,7 +245,7 @@ fn list(session: &Session, out: Format) -> anyhow::Result<()> {
 }
 
 /// The newest map that can be had in half of the time that is left; else that with which the session began, a moment ago.
-fn newest(session: &Session) -> Arc<ClusterMap> {
+fn newest(session: &ClientSession) -> Arc<ClusterMap> {
     let until = Instant::now() + session.left() / 2;
     let newer = async { timeout_at(until.into(), session.client.refresh()).await };
     match session.runtime.block_on(newer) {
@@ -250,7 +255,7 @@ fn newest(session: &Session) -> Arc<ClusterMap> {
 }
 
 /// A dataset by name, as the map has it. Its source is not waited for beyond the deadline.
-fn open(session: &Session, name: &str) -> anyhow::Result<Dataset> {
+fn open(session: &ClientSession, name: &str) -> anyhow::Result<Dataset> {
     let map = newest(session);
     let pool = known(&map, name)?;
     let (_, dataset) = map.dataset(name).expect("its pool is known");
@@ -263,7 +268,7 @@ fn open(session: &Session, name: &str) -> anyhow::Result<Dataset> {
 }
 
 /// A source did not answer by the deadline.
-fn late(session: &Session, source: &str) -> anyhow::Error {
+fn late(session: &ClientSession, source: &str) -> anyhow::Error {
     Failure::late(format!(
         "{source} did not answer by the deadline, {} ms: see that it can be reached from here, or give it longer with --deadline",
         session.deadline.as_millis()
@@ -283,20 +288,20 @@ fn aside<T: Send + 'static>(
 }
 
 /// A file that was found.
-struct Found {
+struct FoundFile {
     file: OpenFile,
     /// It changed just then, so that nodes do not keep it yet.
     fresh: bool,
 }
 
-impl Found {
+impl FoundFile {
     fn path(&self) -> String {
         String::from_utf8_lossy(&self.file.version().path).into_owned()
     }
 }
 
 /// All files below some paths of a dataset, opened.
-fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
+fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<FoundFile>> {
     let source = source_of(data);
     let mut todo: Vec<(Vec<u8>, usize)> = match paths {
         [] => vec![(Vec::new(), 0)],
@@ -314,7 +319,7 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
                 if seen.insert(path.clone()) {
                     let file = data.open(&path);
                     let file = file.map_err(no_source)?;
-                    files.push(Found { file, fresh });
+                    files.push(FoundFile { file, fresh });
                 }
             }
             Kind::Folder if depth < DEPTH_MAX => {
@@ -343,7 +348,12 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<Found>> {
     Ok(files)
 }
 
-fn show(global: &GlobalOptions, session: &Session, name: &str, out: Format) -> anyhow::Result<()> {
+fn show(
+    global: &GlobalOptions,
+    session: &ClientSession,
+    name: &str,
+    out: Format,
+) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
     let asked = data.clone();
@@ -370,7 +380,7 @@ fn show(global: &GlobalOptions, session: &Session, name: &str, out: Format) -> a
         .collect();
     let size: u64 = files.iter().map(|found| found.file.size()).sum();
     let here: u64 = rows.iter().map(|(_, here, ..)| here).sum();
-    let mut told = json!({
+    let mut answer = json!({
         "dataset": name,
         "bytes": size,
         "in_memory_bytes": here,
@@ -384,7 +394,7 @@ fn show(global: &GlobalOptions, session: &Session, name: &str, out: Format) -> a
     if !held.silent.is_empty() {
         warnings.push(held.silence());
     }
-    let lacks = |(found, here, _, pinned): &(&Found, u64, _, bool)| {
+    let lacks = |(found, here, _, pinned): &(&FoundFile, u64, _, bool)| {
         let lacks = *pinned && *here < found.file.size();
         lacks.then(|| found.path())
     };
@@ -395,9 +405,9 @@ fn show(global: &GlobalOptions, session: &Session, name: &str, out: Format) -> a
         warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
     }
     if !warnings.is_empty() {
-        output::warn(out, &mut told, warnings.join("; "));
+        output::warn(out, &mut answer, warnings.join("; "));
     }
-    output::answer(out, &told, |_| {
+    output::answer(out, &answer, |_| {
         let lines = rows.iter().map(|(found, here, nodes, pinned)| {
             let file = &found.file;
             let share = |(node, bytes): (&NodeId, &u64)| {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::shells;
 
-use crate::args::Args;
+use crate::args::CommandLine;
 use clap::ValueEnum;
 use staves_cli_common::output;
 
@@ -27,14 +27,14 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
 pub fn man(folder: Option<&Path>) -> anyhow::Result<()> {
     match folder {
         None => output::print(&page()?)?,
-        Some(folder) => clap_mangen::generate_to(Args::command(), folder)
+        Some(folder) => clap_mangen::generate_to(CommandLine::command(), folder)
             .with_context(|| format!("cannot write man pages to {}", folder.display()))?,
     }
     Ok(())
 }
 
 fn script(shell: Shell) -> anyhow::Result<String> {
-    let mut command = Args::command();
+    let mut command = CommandLine::command();
     let mut script = Vec::new();
     let out = &mut script;
     match shell {
@@ -47,7 +47,7 @@ fn script(shell: Shell) -> anyhow::Result<String> {
 
 fn page() -> anyhow::Result<String> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(Args::command()).render(&mut page)?;
+    clap_mangen::Man::new(CommandLine::command()).render(&mut page)?;
     String::from_utf8(page).context("the page is no text")
 }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn completions_name_every_command_and_its_flags() {
-        let all = commands(&Args::command());
+        let all = commands(&CommandLine::command());
         assert!(all.contains(&"node drain".to_owned()), "{all:?}");
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = script(shell).expect("made");
@@ -85,13 +85,13 @@ mod tests {
     #[test]
     fn man_pages_name_every_command() {
         let page = page().expect("made");
-        for command in Args::command().get_subcommands() {
+        for command in CommandLine::command().get_subcommands() {
             let name = format!("staves\\-{}(1)", command.get_name().replace('-', "\\-"));
             assert!(page.contains(&name), "{name} in {page}");
         }
         let folder = tempfile::tempdir().expect("a folder");
         man(Some(folder.path())).expect("written");
-        for command in commands(&Args::command()) {
+        for command in commands(&CommandLine::command()) {
             let file = format!("staves-{}.1", command.replace(' ', "-"));
             assert!(folder.path().join(&file).is_file(), "{file}");
         }

@@ -35,20 +35,20 @@ fn group_number(text: &str) -> Result<u32, String> {
 
 /// One group, as it is told.
 #[derive(Serialize)]
-struct Row {
+struct GroupRow {
     group: u32,
     pool: String,
     bucket: u32,
     epoch: u64,
     state: &'static str,
     tolerates: Option<u8>,
-    members: Vec<Member>,
+    members: Vec<MemberReport>,
     /// Of a memory pool: the region that it is part of.
     region: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Member {
+struct MemberReport {
     slot: u8,
     holds: &'static str,
     node: u64,
@@ -57,7 +57,7 @@ struct Member {
     beside: Option<u8>,
     up: bool,
     complete: bool,
-    /// What it says itself, where it was asked and answered.
+    /// The member's own report, if it was asked and answered.
     says: Option<GroupState>,
 }
 
@@ -67,7 +67,7 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
             if let Some(pool) = pool {
                 find_pool(&cluster.status()?, pool)?;
             }
-            let rows: Vec<Row> = rows(&cluster.map()?)
+            let rows: Vec<GroupRow> = rows(&cluster.map()?)
                 .filter(|row| pool.as_ref().is_none_or(|pool| row.pool == *pool))
                 .collect();
             output::answer(out, &rows, |rows| {
@@ -84,7 +84,7 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
                     format!("there is no group {group}; 'staves group list' shows those there are");
                 return Err(Failure::NotFound(text).into());
             }
-            let mut rows: Vec<Row> = rows(&map).filter(|row| row.group == *group).collect();
+            let mut rows: Vec<GroupRow> = rows(&map).filter(|row| row.group == *group).collect();
             for member in rows[0].members.iter_mut().filter(|member| member.up) {
                 // One that does not answer is told without its figures.
                 let node = map.nodes.get(&NodeId(member.node));
@@ -96,8 +96,8 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
     }
 }
 
-fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
-    map.groups.values().map(|group| Row {
+fn rows(map: &ClusterMap) -> impl Iterator<Item = GroupRow> {
+    map.groups.values().map(|group| GroupRow {
         group: group.id.0,
         pool: map
             .pools
@@ -114,7 +114,7 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
         tolerates: group.tolerates(|id| map.runs(id)),
         members: group
             .listed()
-            .map(|(slot, member)| Member {
+            .map(|(slot, member)| MemberReport {
                 slot: slot.0,
                 holds: match (slot.0 < group.m, group.m) {
                     _ if group.bucket_slot(slot) != slot => "twin",
@@ -151,7 +151,7 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = Row> {
     })
 }
 
-fn listed(row: &Row) -> Vec<String> {
+fn listed(row: &GroupRow) -> Vec<String> {
     let names = |holds: &[&str]| {
         let members = row
             .members
@@ -171,7 +171,7 @@ fn listed(row: &Row) -> Vec<String> {
 }
 
 /// A member's name, with a mark if it is not whole.
-fn marked(member: &Member) -> String {
+fn marked(member: &MemberReport) -> String {
     let mark = match (member.up, member.complete) {
         (false, _) => "(down)",
         (true, false) => "(filling)",
@@ -180,7 +180,7 @@ fn marked(member: &Member) -> String {
     format!("{}{mark}", member.name)
 }
 
-fn described(row: &Row) -> String {
+fn described(row: &GroupRow) -> String {
     let mut pairs = vec![
         ("group", row.group.to_string()),
         ("pool", row.pool.clone()),
@@ -230,8 +230,8 @@ fn described(row: &Row) -> String {
     )
 }
 
-/// What was lost, and what can be done.
-fn loss(row: &Row) -> [(&'static str, String); 2] {
+/// The loss, and the remedy.
+fn loss(row: &GroupRow) -> [(&'static str, String); 2] {
     let whole = row
         .members
         .iter()
@@ -250,7 +250,7 @@ fn loss(row: &Row) -> [(&'static str, String); 2] {
     [("lost", left), ("what to do", to_do)]
 }
 
-/// How far it has each stream: all of them at parity, its own at a data bucket.
+/// The prefix of each stream: all of them at parity, its own at a data bucket.
 fn prefixes(says: &GroupState) -> String {
     let streams = says.streams.iter();
     let each = streams.map(|stream| format!("{}:{}", stream.stream, stream.prefix));
@@ -258,7 +258,7 @@ fn prefixes(says: &GroupState) -> String {
 }
 
 /// Deltas that a data bucket has made and this member has not received, over all streams.
-fn lag(row: &Row, says: &GroupState) -> u64 {
+fn lag(row: &GroupRow, says: &GroupState) -> u64 {
     let made = |number: u8| {
         let data = row.members.iter().find(|member| member.slot == number)?;
         let own = data

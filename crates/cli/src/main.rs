@@ -1,14 +1,14 @@
-//! The `staves` program: runs a node, and tells a cluster what to do.
+//! The `staves` program: runs a node, and sends a cluster commands.
 //!
-//! **Promises.** What was asked for goes to stdout and nothing else does; progress, warnings and errors
+//! **Promises.** The answer goes to stdout and nothing else does; progress, warnings and errors
 //! go to stderr. Every command answers as a table for people or as JSON for programs (`-o`); so does every
 //! error, which ends with its code (`staves explain CODE`). Every command that asks a cluster ends within `--deadline`, with an error that names the address tried. The
-//! exit code says what a script must know:
+//! exit code is for scripts:
 //!
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done |
-//! | 1 | refused or failed; the error says why |
+//! | 1 | refused or failed, for the reason in the error |
 //! | 2 | the command line is wrong |
 //! | 3 | no such node, pool, group, key, dataset, file or source |
 //! | 4 | the cluster could not be reached, or did not answer in time |
@@ -16,10 +16,10 @@
 //! | 6 | `status --check`: the cluster is critical |
 //! | 130 | interrupted: `files preload`, by Ctrl-C |
 //!
-//! **Path of the data.** `args` takes the command line apart. Each command is a file (`status`, `node`,
-//! `pool`, `cache`, `memory`, `group`, `scrub`, `config`, `up`, `demo`, `bench`) that asks through `cluster` (the native protocol) and
-//! answers through `output`. Errors become codes and exit codes in `failure`; `explain` tells what a code
-//! means. `reference` and `generate` print documents that are made from the program's own tables.
+//! **Path of the data.** `args` parses the command line. Each command is a file with its own arguments (`status`, `node`, `pool`,
+//! `cache`, `memory`, `files`, `mount`, `group`, `scrub`, `config`, `up`) or a crate (`staves-demo`, `staves-bench`). All stand on
+//! `staves-cli-common`: the connection to a cluster, answers, errors with their codes. `explain` describes the codes.
+//! `reference` and `generate` print documents that are made from the program's own tables.
 //!
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
@@ -44,14 +44,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Command, CommandLine};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::{Code, Own, exit_code};
 use staves_cli_common::options::Format;
 use staves_cli_common::{failure, output};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match CommandLine::try_parse() {
         Ok(args) => args,
         Err(error) => return not_understood(&args::plainly(error)),
     };
@@ -63,15 +63,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// How errors are told: this program itself reads those of a mount in the background.
-fn form(args: &Args) -> Format {
+/// The form of errors: this program itself reads those of a mount in the background.
+fn form(args: &CommandLine) -> Format {
     match &args.command {
         Command::Mount(mount) if mount.in_background => Format::Json,
         _ => args.global.output,
     }
 }
 
-/// Says on stderr what went wrong, in the form that was asked for.
+/// Reports an error on stderr, in the form that was asked for.
 fn failed(out: Format, code: Code, message: &str) -> ExitCode {
     match out {
         Format::Table => eprintln!("{}", failure::line(code, message)),
@@ -92,7 +92,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     failed(Format::Json, Code::Own(Own::Usage), &line)
 }
 
-fn run(args: &Args) -> anyhow::Result<()> {
+fn run(args: &CommandLine) -> anyhow::Result<()> {
     let connect = || Cluster::connect(&args.global.cluster, args.global.deadline.duration());
     let out = args.global.output;
     match &args.command {

@@ -20,7 +20,7 @@ use staves_cli_common::codes::{Code, Own};
 use staves_cli_common::failure::{self, Failure};
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, count, properties, table};
-use staves_cli_common::session::{Session, check_pool};
+use staves_cli_common::session::{ClientSession, check_pool};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
@@ -28,12 +28,12 @@ const PART_BYTES: u64 = 8 << 20;
 const JSON_BYTES_MAX: u64 = 16 << 20;
 
 pub fn run(global: &GlobalOptions, command: &Memory) -> anyhow::Result<()> {
-    let session = Session::open(global)?;
+    let session = ClientSession::open(global)?;
     let done = obey(global, &session, command);
     done.map_err(|error| undecided(global, command, error))
 }
 
-/// What nobody did in time, most often nobody could do: then whom the directory misses is said.
+/// Adds the reason to an error of a command that was not done in time: most often, the directory has no majority.
 fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> anyhow::Error {
     let Code::Wire(
         code @ (ErrorCode::Deadline
@@ -64,7 +64,7 @@ fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> 
     failure::with_text(&error, text)
 }
 
-fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::Result<()> {
+fn obey(global: &GlobalOptions, session: &ClientSession, command: &Memory) -> anyhow::Result<()> {
     let out = global.output;
     match command {
         Memory::Create { name, size, pool } => {
@@ -74,7 +74,7 @@ fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::
             let scheme: Option<Scheme> = stat.scheme.parse().ok();
             let map = session.client.map();
             let few = scheme.and_then(|scheme| too_few_nodes(&map, &stat.name, scheme));
-            told(out, &stat, "created", few.map(|few| few.to_string()))
+            print_result_with(out, &stat, "created", few.map(|few| few.to_string()))
         }
         Memory::List => {
             let stats = session.wait(session.client.regions())?;
@@ -100,10 +100,10 @@ fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::
             let region = session.region(name)?;
             let before = session.wait(region.stat())?;
             if before.size_bytes == size.0 {
-                return said(out, &before, "ends there already");
+                return print_result(out, &before, "ends there already");
             }
             session.wait(region.grow(size.0))?;
-            said(out, &session.wait(region.stat())?, "grown")
+            print_result(out, &session.wait(region.stat())?, "grown")
         }
         Memory::Delete { name, yes } => {
             let region = session.region(name)?;
@@ -113,7 +113,7 @@ fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::
                 confirm(&what, out)?;
             }
             session.wait(region.delete())?;
-            said(out, &stat, "deleted")
+            print_result(out, &stat, "deleted")
         }
         Memory::Read {
             name,
@@ -126,13 +126,13 @@ fn obey(global: &GlobalOptions, session: &Session, command: &Memory) -> anyhow::
         Memory::Protect { name } => {
             let region = session.region(name)?;
             write::protect(global, session, &region)?;
-            said(out, &session.wait(region.stat())?, "protected")
+            print_result(out, &session.wait(region.stat())?, "protected")
         }
     }
 }
 
 fn read(
-    session: &Session,
+    session: &ClientSession,
     name: &str,
     offset: u64,
     length: Option<u64>,
@@ -172,7 +172,7 @@ fn read(
 
 /// JSON has no bytes: what is no text is told in hexadecimal.
 fn read_as_json(
-    session: &Session,
+    session: &ClientSession,
     region: &Region,
     offset: u64,
     length: u64,
@@ -195,11 +195,16 @@ fn read_as_json(
     output::line(answer)
 }
 
-fn said(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {
-    told(out, stat, what, None)
+fn print_result(out: Format, stat: &RegionStat, what: &str) -> anyhow::Result<()> {
+    print_result_with(out, stat, what, None)
 }
 
-fn told(out: Format, stat: &RegionStat, what: &str, warning: Option<String>) -> anyhow::Result<()> {
+fn print_result_with(
+    out: Format,
+    stat: &RegionStat,
+    what: &str,
+    warning: Option<String>,
+) -> anyhow::Result<()> {
     let mut answer = as_json(stat);
     answer["result"] = what.into();
     if let Some(warning) = warning {
@@ -316,10 +321,10 @@ mod tests {
         assert_eq!(as_json(&stat)["lost_groups"], json!([4]));
         assert_eq!(listed(&stat).last().expect("a state"), "1 of 2 lost");
         stat.lost = stat.groups.clone();
-        let told = state(&stat);
+        let text = state(&stat);
         assert!(
-            told.starts_with("groups 3 4 are lost") && told.contains("group show 3"),
-            "{told}"
+            text.starts_with("groups 3 4 are lost") && text.contains("group show 3"),
+            "{text}"
         );
     }
 }

@@ -96,18 +96,18 @@ pub struct Unmount {
     pub lazily: bool,
 }
 
-/// What is to be seen, by the words that other machines find it by.
-struct Wanted {
+/// The dataset to be mounted, by the words that other machines find it by.
+struct WantedDataset {
     source: String,
     /// The dataset's name.
     name: String,
     pool: String,
 }
 
-impl Wanted {
-    fn of(mount: &Mount) -> anyhow::Result<Wanted> {
+impl WantedDataset {
+    fn of(mount: &Mount) -> anyhow::Result<WantedDataset> {
         let source = Dataset::address(&mount.source).map_err(no_source)?;
-        Ok(Wanted {
+        Ok(WantedDataset {
             name: named::name(mount.dataset.as_deref(), &source)?,
             pool: mount.pool.clone(),
             source,
@@ -121,22 +121,22 @@ impl Wanted {
             .then(|| Path::new(&self.source))
     }
 
-    fn told(&self) -> serde_json::Value {
+    fn as_json(&self) -> serde_json::Value {
         json!({ "source": self.source, "dataset": self.name, "pool": self.pool })
     }
 
     /// Says so where there is nothing to be seen, which is most often a slip.
-    fn warn(&self, out: Format, told: &mut serde_json::Value) {
+    fn warn(&self, out: Format, answer: &mut serde_json::Value) {
         if self.folder().is_some() && Dataset::is_empty_folder(&self.source) {
             let text = format!("nothing is in {}: is its file system mounted?", self.source);
-            output::warn(out, told, text);
+            output::warn(out, answer, text);
         }
     }
 }
 
-impl std::fmt::Display for Wanted {
+impl std::fmt::Display for WantedDataset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Wanted { source, name, pool } = self;
+        let WantedDataset { source, name, pool } = self;
         write!(f, "{source} (dataset '{name}' of the pool '{pool}')")
     }
 }
@@ -145,16 +145,16 @@ pub fn run(global: &GlobalOptions, mount: &Mount, out: Format) -> anyhow::Result
     if mount.in_background {
         descriptors::let_go();
     }
-    let wanted = Wanted::of(mount)?;
+    let wanted = WantedDataset::of(mount)?;
     if mount.foreground || mount.nfs.is_some() {
         return serve(global, mount, wanted);
     }
     start()?;
-    let mut told = wanted.told();
-    told["dir"] = json!(mount.dir());
-    told["result"] = "mounted".into();
-    wanted.warn(out, &mut told);
-    output::answer(out, &told, |_| {
+    let mut answer = wanted.as_json();
+    answer["dir"] = json!(mount.dir());
+    answer["result"] = "mounted".into();
+    wanted.warn(out, &mut answer);
+    output::answer(out, &answer, |_| {
         format!("{wanted} is mounted at {}", mount.dir().display())
     })
 }
@@ -170,9 +170,10 @@ fn start() -> anyhow::Result<()> {
     let mut child = command
         .spawn()
         .context("cannot start the mount's process")?;
-    let mut said = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
     let mut line = String::new();
-    said.read_line(&mut line)
+    stdout
+        .read_line(&mut line)
         .context("cannot hear the mount's process")?;
     if line.trim() == SERVING {
         return Ok(());
@@ -184,11 +185,11 @@ fn start() -> anyhow::Result<()> {
     child
         .wait()
         .context("cannot wait for the mount's process")?;
-    Err(told(&why))
+    Err(failure_of(&why))
 }
 
 /// The error that the mount's process ended with, which it told as an object.
-fn told(why: &str) -> anyhow::Error {
+fn failure_of(why: &str) -> anyhow::Error {
     let last = why.lines().last().unwrap_or_default();
     let error = serde_json::from_str::<serde_json::Value>(last).unwrap_or_default();
     let text = match error["error"]["message"].as_str() {
@@ -200,7 +201,7 @@ fn told(why: &str) -> anyhow::Error {
     failure::with_code(code.unwrap_or(Code::Own(Own::Failed)), text)
 }
 
-/// Where complaints go.
+/// Opens the log of warnings.
 fn log(mount: &Mount) -> anyhow::Result<()> {
     let log = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
@@ -220,7 +221,7 @@ fn log(mount: &Mount) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve(global: &GlobalOptions, mount: &Mount, wanted: Wanted) -> anyhow::Result<()> {
+fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow::Result<()> {
     log(mount)?;
     // Before the pool hears of it: what cannot be mounted leaves nothing behind.
     if let Some(dir) = &mount.dir {
@@ -277,7 +278,7 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: Wanted) -> anyhow::Resul
 
 fn open(
     global: &GlobalOptions,
-    wanted: &Wanted,
+    wanted: &WantedDataset,
     runtime: &tokio::runtime::Runtime,
 ) -> anyhow::Result<Dataset> {
     let addresses: Vec<String> = global.cluster.iter().map(ToString::to_string).collect();
@@ -317,8 +318,8 @@ fn whole(dir: &Path) -> PathBuf {
 
 pub fn unmount(unmount: &Unmount, out: Format) -> anyhow::Result<()> {
     staves_mount::unmount(&unmount.dir, unmount.lazily).map_err(mount_failed)?;
-    let told = json!({ "dir": unmount.dir, "result": "unmounted" });
-    output::answer(out, &told, |_| {
+    let answer = json!({ "dir": unmount.dir, "result": "unmounted" });
+    output::answer(out, &answer, |_| {
         format!("{} is unmounted", unmount.dir.display())
     })
 }
@@ -343,12 +344,12 @@ mod tests {
     fn what_a_mount_in_the_background_says_keeps_its_code() {
         for code in Code::all().filter(|code| code.exit_code().is_some()) {
             let why = format!("a word before\n{}\n", failure::object(code, "why"));
-            let error = told(&why);
+            let error = failure_of(&why);
             assert_eq!(failure::code(&error), code);
             assert_eq!(error.to_string(), "why");
         }
         for (why, text) in [("", "without a word"), ("panicked", "panicked")] {
-            let error = told(why);
+            let error = failure_of(why);
             assert_eq!(failure::code(&error), Code::Own(Own::Failed));
             assert!(error.to_string().contains(text), "{error}");
         }

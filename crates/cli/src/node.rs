@@ -64,7 +64,7 @@ pub enum Node {
     },
 }
 
-/// How often a drain that is waited for is looked at.
+/// The interval at which a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()> {
@@ -82,7 +82,7 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
             cluster.drain(node.id, false)?;
-            said(out, node, "resumed", "it takes buckets again")
+            print_result(out, node, "resumed", "it takes buckets again")
         }
         Node::Stop { node, force } => {
             let map = cluster.map()?;
@@ -101,7 +101,7 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
                 n => format!("{n} nodes are left"),
             };
             let then = format!("{was}; its id is not used again; {left}");
-            said(out, node, "forgotten", &then)
+            print_result(out, node, "forgotten", &then)
         }
     }
 }
@@ -149,13 +149,13 @@ fn drain(
             wait_until_empty(cluster, node, wait, out)
         }
         None if holds(&map, node) == 0 => {
-            said(out, node, "drained", "it holds nothing and can be stopped")
+            print_result(out, node, "drained", "it holds nothing and can be stopped")
         }
         None => {
             let waits = drain_waits_for(&cluster.map()?, node.id);
             let then = "its buckets move to others; see 'staves status'";
             let waits = waits.map(|waits| waits.to_string());
-            told(out, node, "draining", then, waits.or(warning))
+            print_result_with(out, node, "draining", then, waits.or(warning))
         }
     }
 }
@@ -187,7 +187,7 @@ fn stop(
                 true => "it hands over what it serves, then ends",
                 false => "nobody is left to hand over to; it ends",
             };
-            return told(out, node, "stopping", then, warning);
+            return print_result_with(out, node, "stopping", then, warning);
         }
         std::thread::sleep(LOOK);
     }
@@ -195,10 +195,10 @@ fn stop(
         true => "it has handed over what it served",
         false => "nobody was left to hand over to",
     };
-    told(out, node, "stopped", then, warning)
+    print_result_with(out, node, "stopped", then, warning)
 }
 
-/// What is to be said of a stop, if anything is.
+/// The warning after a stop, if there is one.
 fn after_stop(
     map: &ClusterMap,
     report: &StatusReport,
@@ -225,11 +225,16 @@ fn why(error: &anyhow::Error) -> String {
     own.map_or(text, |(_, own)| own).to_owned()
 }
 
-fn said(out: Format, node: &staves_model::Node, what: &str, then: &str) -> anyhow::Result<()> {
-    told(out, node, what, then, None)
+fn print_result(
+    out: Format,
+    node: &staves_model::Node,
+    what: &str,
+    then: &str,
+) -> anyhow::Result<()> {
+    print_result_with(out, node, what, then, None)
 }
 
-fn told(
+fn print_result_with(
     out: Format,
     node: &staves_model::Node,
     what: &str,
@@ -244,7 +249,7 @@ fn told(
     output::answer(out, &answer, |_| text)
 }
 
-/// How many buckets a node holds, or others still fetch from it.
+/// Counts the buckets that a node holds, or that others still fetch from it.
 fn holds(map: &ClusterMap, node: &staves_model::Node) -> usize {
     let held = map.groups.values().filter(|group| {
         let all = group.members.iter().chain(&group.last_open.members);
@@ -262,18 +267,18 @@ fn wait_until_empty(
     out: Format,
 ) -> anyhow::Result<()> {
     let until = Instant::now() + wait;
-    let mut told = None;
+    let mut shown = None;
     loop {
         let map = cluster.map()?;
         let left = holds(&map, node);
         if left == 0 {
-            return said(out, node, "drained", "it holds nothing and can be stopped");
+            return print_result(out, node, "drained", "it holds nothing and can be stopped");
         }
         // Programs have nothing to read on stderr but an error.
-        if told != Some(left) && out == Format::Table {
+        if shown != Some(left) && out == Format::Table {
             let to_move = count(left, "bucket");
             eprintln!("node {} ({}): {to_move} to move", node.id, node.name);
-            told = Some(left);
+            shown = Some(left);
         }
         if Instant::now() >= until {
             let waits = drain_waits_for(&map, node.id).map(|waits| format!("; {waits}"));

@@ -26,7 +26,7 @@ pub enum Pool {
         name: String,
         /// What it holds
         #[arg(long, value_enum, default_value = "cache")]
-        kind: Kind,
+        kind: KindName,
         /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
         /// they come from their source again)
         #[arg(long)]
@@ -73,9 +73,9 @@ pub enum Pool {
     },
 }
 
-/// What a pool holds.
+/// The kind of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Kind {
+pub enum KindName {
     /// Keys and values
     Cache,
     /// Regions of flat bytes
@@ -108,11 +108,11 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 medium: Medium::Ram,
                 node_budget_bytes: memory.0,
                 buckets,
-                may_start_empty: *kind != Kind::Memory && !wait_when_lost,
+                may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
             let then = made(name, kind, scheme, buckets, *memory);
             let warning = overcommitted(&cluster.map()?).map(|over| over.to_string());
-            said(out, name, "created", &then, warning)
+            print_result(out, name, "created", &then, warning)
         }
         Pool::Set {
             name,
@@ -124,13 +124,13 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
     }
 }
 
-fn kind_of(kind: &Kind) -> PoolKind {
+fn kind_of(kind: &KindName) -> PoolKind {
     match kind {
-        Kind::Cache => PoolKind::Cache,
-        Kind::Memory => PoolKind::Memory {
+        KindName::Cache => PoolKind::Cache,
+        KindName::Memory => PoolKind::Memory {
             regions: Vec::new(),
         },
-        Kind::Files => PoolKind::Files(Holdings::default()),
+        KindName::Files => PoolKind::Files(Holdings::default()),
     }
 }
 
@@ -153,15 +153,15 @@ fn shape(
     })
 }
 
-/// What a new pool is, and what to do with it.
-fn made(name: &str, kind: &Kind, scheme: Scheme, buckets: u32, memory: Size) -> String {
+/// Describes a new pool, and the next step.
+fn made(name: &str, kind: &KindName, scheme: Scheme, buckets: u32, memory: Size) -> String {
     let buckets = count(buckets, "bucket");
     match kind {
-        Kind::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
-        Kind::Memory => format!(
+        KindName::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
+        KindName::Memory => format!(
             "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
         ),
-        Kind::Files => format!(
+        KindName::Files => format!(
             "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
         ),
     }
@@ -202,7 +202,7 @@ fn set(
     let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
     let warnings: Vec<String> = less.into_iter().chain(warning).collect();
     let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-    said(out, name, "set", then, warning)
+    print_result(out, name, "set", then, warning)
 }
 
 fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Result<()> {
@@ -228,10 +228,10 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
         true => "its memory is free; the files are where they always were, in their sources",
         false => "all that it held is gone",
     };
-    said(out, name, "deleted", then, used.map(goes_on))
+    print_result(out, name, "deleted", then, used.map(goes_on))
 }
 
-/// Which mounts use datasets, as far as they told a node lately.
+/// The mounts that use datasets, by their last reports to nodes.
 pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<String> {
     let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
     let uses = facts.flat_map(|facts| &facts.uses);
@@ -243,14 +243,14 @@ pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<Str
     (!mounts.is_empty()).then(|| format!("mounted at {}", mounts.join(", ")))
 }
 
-/// What becomes of mounts whose memory is taken away.
+/// Describes the fate of mounts whose memory is taken away.
 pub fn goes_on(mounted: String) -> String {
     format!(
         "it is still {mounted}: what is read there comes from the source from now on, as slowly as that is"
     )
 }
 
-fn said(
+fn print_result(
     out: Format,
     name: &str,
     what: &str,

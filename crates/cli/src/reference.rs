@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 use staves_node::config::{KEYS, Key};
 use staves_node::metrics::METRICS;
 
-use crate::args::Args;
+use crate::args::CommandLine;
 use crate::explain::{Explained, explained};
 use clap::ValueEnum;
 use staves_cli_common::codes::Code;
@@ -59,7 +59,7 @@ fn code_or_nothing(text: &str) -> String {
 }
 
 fn commands() -> String {
-    let mut program = Args::command();
+    let mut program = CommandLine::command();
     program.build();
     let mut page = String::from("# Commands\n\n");
     if let Some(about) = program.get_about() {
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn every_command_key_metric_and_code_has_its_line() {
         let page = commands();
-        let mut program = Args::command();
+        let mut program = CommandLine::command();
         program.build();
         for command in program.get_subcommands().filter(|c| is_shown(c)) {
             let heading = format!("\n## staves {}", command.get_name());

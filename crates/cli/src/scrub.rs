@@ -18,7 +18,7 @@ use staves_model::{ClusterMap, Group, GroupId, MemberSlot, whole_buckets};
 use staves_wire::Message;
 use staves_wire::admin::{GroupMend, GroupSums, GroupSumsAnswer, PageSum};
 
-use self::tally::{Difference, Outcome, Tally};
+use self::tally::{Difference, PageOutcome, ScrubTally};
 use crate::status::find_pool;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
@@ -28,7 +28,7 @@ use staves_cli_common::output;
 
 /// Pages whose sums are asked of a member at a time.
 const PAGES: u32 = 1024;
-/// How often a page that is on its way is looked at again, and after how long.
+/// The number of looks at a page with updates under way, and the rest between them.
 const LOOKS: usize = 40;
 const REST: Duration = Duration::from_millis(50);
 
@@ -42,7 +42,7 @@ pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> an
         pool.is_none() || name == pool
     };
     let groups: Vec<&Group> = map.groups.values().filter(wanted).collect();
-    let mut tally = Tally::new(out == Format::Table, pages_of(cluster, &map, &groups));
+    let mut tally = ScrubTally::new(out == Format::Table, pages_of(cluster, &map, &groups));
     for group in groups {
         scrub(cluster, group.id, mend, &mut tally)?;
     }
@@ -58,7 +58,7 @@ pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> an
     }
 }
 
-/// How many pages there are to check by now, as far as is known: for the progress.
+/// The number of pages to check, as far as it is known: for the progress.
 fn pages_of(cluster: &Cluster, map: &ClusterMap, groups: &[&Group]) -> BTreeMap<GroupId, u32> {
     let ask = |group: &&Group| {
         let (slot, member) = group.listed().next()?;
@@ -81,7 +81,7 @@ fn pages_of(cluster: &Cluster, map: &ClusterMap, groups: &[&Group]) -> BTreeMap<
 }
 
 /// Checks one group by the newest map: it may have moved, or be gone, since the last one was looked at.
-fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut Tally) -> anyhow::Result<()> {
+fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut ScrubTally) -> anyhow::Result<()> {
     let map = cluster.map()?;
     let Some(group) = map.groups.get(&id) else {
         return Ok(());
@@ -120,8 +120,8 @@ struct Scrub<'a> {
     mend: bool,
 }
 
-/// What a member says of its pages.
-struct Member {
+/// A member's report of its pages.
+struct MemberPages {
     slot: MemberSlot,
     end: u32,
     parts: BTreeMap<u32, PageSum>,
@@ -129,10 +129,10 @@ struct Member {
     unwritten: PageSum,
 }
 
-impl Member {
-    fn new(answer: GroupSumsAnswer) -> Member {
+impl MemberPages {
+    fn new(answer: GroupSumsAnswer) -> MemberPages {
         let parts = answer.sums.into_iter().map(|part| (part.page, part));
-        Member {
+        MemberPages {
             slot: answer.slot,
             end: answer.end,
             parts: parts.collect(),
@@ -154,9 +154,9 @@ impl Member {
     }
 }
 
-/// What is known of a page so far.
+/// The knowledge of a page so far.
 #[derive(Default)]
-struct Seen {
+struct PageKnowledge {
     /// Found wrong, and told to be made anew.
     mended: BTreeSet<MemberSlot>,
     last: Option<Finding>,
@@ -164,7 +164,7 @@ struct Seen {
 
 impl Scrub<'_> {
     /// Checks all pages. False: a member did not answer for its pages, or is of another epoch by now.
-    fn run(&self, tally: &mut Tally) -> bool {
+    fn run(&self, tally: &mut ScrubTally) -> bool {
         let (mut first, mut end) = (0, 0);
         loop {
             let mut left = BTreeMap::new();
@@ -181,7 +181,7 @@ impl Scrub<'_> {
                 };
                 if look == 0 {
                     left = (first..end.min(first + PAGES))
-                        .map(|page| (page, Seen::default()))
+                        .map(|page| (page, PageKnowledge::default()))
                         .collect();
                 }
                 left.retain(|page, seen| self.look(*page, seen, &parts, tally));
@@ -200,7 +200,7 @@ impl Scrub<'_> {
     }
 
     /// Every member's sums; `None` if one of them is not there, or is of another epoch.
-    fn fetch(&self, pages: std::ops::Range<u32>, end: &mut u32) -> Option<Vec<Member>> {
+    fn fetch(&self, pages: std::ops::Range<u32>, end: &mut u32) -> Option<Vec<MemberPages>> {
         let ask = |(slot, member): (MemberSlot, &staves_model::Member)| {
             let node = self.map.node_of(member)?;
             let message = Message::GroupSums(GroupSums {
@@ -221,13 +221,19 @@ impl Scrub<'_> {
                 return None;
             }
             *end = (*end).max(answer.end);
-            all.push(Member::new(answer));
+            all.push(MemberPages::new(answer));
         }
         Some(all)
     }
 
-    /// Whether the page is to be looked at again.
-    fn look(&self, page: u32, seen: &mut Seen, parts: &[Member], tally: &mut Tally) -> bool {
+    /// Compares a page. Returns whether it is to be looked at again.
+    fn look(
+        &self,
+        page: u32,
+        seen: &mut PageKnowledge,
+        parts: &[MemberPages],
+        tally: &mut ScrubTally,
+    ) -> bool {
         let here = parts.iter().filter_map(|member| member.part(page));
         let here: Vec<(MemberSlot, &PageSum)> = here.collect();
         let all = here.len() == parts.len();
@@ -244,7 +250,7 @@ impl Scrub<'_> {
             Finding::Fits => {
                 tally.checked();
                 for slot in &seen.mended {
-                    tally.wrong(self.difference(page, *slot, Outcome::Repaired));
+                    tally.wrong(self.difference(page, *slot, PageOutcome::Repaired));
                 }
                 false
             }
@@ -266,7 +272,7 @@ impl Scrub<'_> {
         again
     }
 
-    /// What comes of it is seen at the next look.
+    /// Asks for a repair; its effect is seen at the next look.
     fn tell_to_mend(&self, slot: MemberSlot, part: &PageSum) {
         let member = self.group.member(slot);
         let node = member.and_then(|member| self.map.node_of(member));
@@ -281,37 +287,37 @@ impl Scrub<'_> {
         }
     }
 
-    fn give_up(&self, page: u32, seen: &Seen, tally: &mut Tally) {
+    fn give_up(&self, page: u32, seen: &PageKnowledge, tally: &mut ScrubTally) {
         match &seen.last {
             Some(wrong @ Finding::Parity(_)) => self.tell_of(page, wrong, tally),
             Some(_) if seen.mended.is_empty() => tally.busy(),
             _ => {
                 for slot in &seen.mended {
-                    tally.wrong(self.difference(page, *slot, Outcome::BeingRepaired));
+                    tally.wrong(self.difference(page, *slot, PageOutcome::BeingRepaired));
                 }
                 tally.busy();
             }
         }
     }
 
-    fn tell_of(&self, page: u32, finding: &Finding, tally: &mut Tally) {
+    fn tell_of(&self, page: u32, finding: &Finding, tally: &mut ScrubTally) {
         tally.checked();
         match finding {
             Finding::Parity(slots) => {
                 for slot in slots {
-                    tally.wrong(self.difference(page, *slot, Outcome::Parity));
+                    tally.wrong(self.difference(page, *slot, PageOutcome::Parity));
                 }
             }
-            Finding::Data(slot) => tally.wrong(self.difference(page, *slot, Outcome::Data)),
+            Finding::Data(slot) => tally.wrong(self.difference(page, *slot, PageOutcome::Data)),
             Finding::Several => {
                 let first = MemberSlot(self.group.m);
-                tally.wrong(self.difference(page, first, Outcome::Several));
+                tally.wrong(self.difference(page, first, PageOutcome::Several));
             }
             Finding::Fits | Finding::Busy => {}
         }
     }
 
-    fn difference(&self, page: u32, slot: MemberSlot, outcome: Outcome) -> Difference {
+    fn difference(&self, page: u32, slot: MemberSlot, outcome: PageOutcome) -> Difference {
         let node = self.group.member(slot).map(|member| member.id.node);
         let name = node.and_then(|node| self.map.nodes.get(&node));
         Difference {
@@ -325,7 +331,7 @@ impl Scrub<'_> {
     }
 }
 
-fn spanned(left: &BTreeMap<u32, Seen>) -> std::ops::Range<u32> {
+fn spanned(left: &BTreeMap<u32, PageKnowledge>) -> std::ops::Range<u32> {
     let first = left.first_key_value().map_or(0, |(page, _)| *page);
     let last = left.last_key_value().map_or(0, |(page, _)| *page);
     first..last + 1

@@ -97,7 +97,7 @@ fn forgetful_voters(nodes: &[NodeStatus]) -> Option<String> {
     }
 }
 
-/// How far it is with what a lost node alone had of files.
+/// The progress of fetching again the blocks of files that a lost node alone had.
 fn fetching_again(nodes: &[NodeStatus], again: &AgainFacts) -> String {
     let lost = nodes.iter().find(|node| node.id == again.node);
     let lost = lost.map_or_else(|| format!("node {}", again.node), |node| node.name.clone());
@@ -136,7 +136,7 @@ fn node_row(node: &NodeStatus) -> Vec<String> {
     ]
 }
 
-/// What a node is to the directory, in one word.
+/// A node's role in the directory, in one word.
 pub fn role(node: &NodeStatus) -> &'static str {
     match (node.leads_directory, node.votes) {
         (true, _) => "leads",
@@ -182,7 +182,7 @@ pub fn pools(pools: &[PoolStatus]) -> String {
     table(&headings, pools.iter().map(row))
 }
 
-/// How many nodes a pool may lose. Files are in their source, whatever happens to nodes.
+/// The number of nodes that a pool may lose. Files are in their source, so any number.
 pub fn may_lose(pool: &PoolStatus) -> String {
     match pool.has_sources() {
         true => "all".to_owned(),
@@ -190,7 +190,7 @@ pub fn may_lose(pool: &PoolStatus) -> String {
     }
 }
 
-/// How the report bears on one pool: whether it exists.
+/// Finds a pool in a report.
 pub fn find_pool<'a>(report: &'a StatusReport, name: &str) -> anyhow::Result<&'a PoolStatus> {
     let found = report.pools.iter().find(|pool| pool.name == name);
     found.ok_or_else(|| {

@@ -3,10 +3,8 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-
 use crate::config;
-use crate::config::Keys;
+use crate::config::ConfigFlags;
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
@@ -16,7 +14,7 @@ pub struct Up {
     pub config: Option<PathBuf>,
 
     #[command(flatten)]
-    pub keys: Keys,
+    pub keys: ConfigFlags,
 
     /// Stop when the process of this id is no longer the parent
     #[arg(long, value_name = "PID", hide = true)]
@@ -26,7 +24,7 @@ pub struct Up {
 pub fn run(up: &Up) -> anyhow::Result<()> {
     let loaded = config::load(up.config.as_deref(), &up.keys)?;
     tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&loaded.config.log).map_err(anyhow::Error::msg)?)
+        .with_env_filter(config::log_filter(&loaded.config.log).map_err(anyhow::Error::msg)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
@@ -42,7 +40,7 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
     serve(loaded)
 }
 
-/// A panic of any task or thread ends the process, after it was told. A node that goes on without a part of
+/// A panic of any task or thread ends the process, after it was reported. A node that goes on without a part of
 /// itself holds leases and answers pings, and nobody takes over from it.
 fn end_on_panic() {
     let tell = std::panic::take_hook();
@@ -53,29 +51,6 @@ fn end_on_panic() {
         tell(panic);
         std::process::abort();
     }));
-}
-
-/// What is logged, or what is wrong with it.
-pub fn log_filter(log: &str) -> Result<EnvFilter, String> {
-    // The library below the directory tells of its inner life; who wants that asks for it by name.
-    let quiet = match log.contains("openraft") {
-        true => "",
-        false => ",openraft=off",
-    };
-    // The library takes a word that is no level for the name of a target, and logs nothing else.
-    if let Some(slip) = log.split(',').find(|part| !is_directive(part.trim())) {
-        return Err(format!(
-            "'{slip}' is no log level; write error, warn, info, debug, trace or off, or for one part \
-             TARGET=LEVEL"
-        ));
-    }
-    EnvFilter::try_new(format!("{log}{quiet}")).map_err(|e| format!("'{log}' is refused: {e}"))
-}
-
-fn is_directive(part: &str) -> bool {
-    let levels = ["error", "warn", "info", "debug", "trace", "off"];
-    let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-    levels.iter().any(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Ends this process when `parent` is no longer its parent: the children of `staves demo` must not

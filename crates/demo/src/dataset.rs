@@ -33,14 +33,14 @@ const READ_BYTES: u64 = 256 << 10;
 const EXAMPLES: usize = 5;
 
 /// A folder of files, and what their checksums must be.
-pub struct Source {
+pub struct GeneratedSource {
     folder: PathBuf,
     sums: Vec<u32>,
 }
 
-impl Source {
+impl GeneratedSource {
     /// Writes the files. A file counts as changing until two seconds after it was written: better early.
-    pub fn generate(folder: PathBuf) -> anyhow::Result<Source> {
+    pub fn generate(folder: PathBuf) -> anyhow::Result<GeneratedSource> {
         let write = |number: u32| {
             let path = folder.join(name(number));
             let bytes = contents(number);
@@ -52,7 +52,7 @@ impl Source {
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let sums: anyhow::Result<Vec<u32>> = (0..FILES).map(write).collect();
         let sums = sums?;
-        Ok(Source { folder, sums })
+        Ok(GeneratedSource { folder, sums })
     }
 }
 
@@ -72,9 +72,9 @@ fn contents(number: u32) -> Vec<u8> {
     words.collect()
 }
 
-/// What was read, and found.
+/// The counts of reads and of findings.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Seen {
+pub struct ReadCounts {
     /// Files whose checksum was compared, each time that they were read.
     pub checked: u64,
     /// Of these, such that were wrong.
@@ -90,9 +90,9 @@ pub struct Seen {
     pub examples: Vec<String>,
 }
 
-impl Seen {
+impl ReadCounts {
     /// Counts what was seen later, too.
-    pub fn add(&mut self, later: Seen) {
+    pub fn add(&mut self, later: ReadCounts) {
         self.checked += later.checked;
         self.wrong += later.wrong;
         self.bytes += later.bytes;
@@ -103,8 +103,8 @@ impl Seen {
     }
 }
 
-/// How the files are read.
-pub struct Reader {
+/// The reader of the files.
+pub struct DatasetReader {
     sums: Vec<u32>,
     way: Way,
 }
@@ -114,15 +114,15 @@ enum Way {
     Client(Runtime, Dataset),
 }
 
-impl Reader {
+impl DatasetReader {
     /// Mounts the source beside it, or opens it through the client; and why that, if so.
     pub fn open(
         program: &Path,
         doors: &[String],
-        source: Source,
+        source: GeneratedSource,
         look_up: impl Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<(Reader, Option<String>)> {
-        let Source { folder, sums } = source;
+    ) -> anyhow::Result<(DatasetReader, Option<String>)> {
+        let GeneratedSource { folder, sums } = source;
         let (way, why) = match Mounted::start(program, doors, &folder, look_up)? {
             Ok(mounted) => (Way::Mount(mounted), None),
             Err(why) => {
@@ -140,7 +140,7 @@ impl Reader {
                 (Way::Client(runtime, data), Some(why))
             }
         };
-        Ok((Reader { sums, way }, why))
+        Ok((DatasetReader { sums, way }, why))
     }
 
     /// In the words of the story.
@@ -152,8 +152,8 @@ impl Reader {
     }
 
     /// Reads all files and compares their checksums. `look_up` ends it with an error.
-    pub fn check(&self, look_up: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<Seen> {
-        let mut seen = Seen::default();
+    pub fn check(&self, look_up: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<ReadCounts> {
+        let mut seen = ReadCounts::default();
         for (number, sum) in (0..).zip(&self.sums) {
             let (read, longest) = self.checksum(number, &look_up)?;
             seen.checked += 1;
@@ -252,7 +252,7 @@ mod tests {
         assert!(contents(3) == contents(3));
         assert!(contents(3) != contents(4));
         let folder = tempfile::tempdir().expect("a folder");
-        let source = Source::generate(folder.path().join("x")).expect("written");
+        let source = GeneratedSource::generate(folder.path().join("x")).expect("written");
         let read = std::fs::read(source.folder.join(name(7))).expect("there");
         assert_eq!(crc32c::crc32c(&read), source.sums[7]);
         let sums: std::collections::BTreeSet<_> = source.sums.iter().collect();

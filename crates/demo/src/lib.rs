@@ -30,9 +30,9 @@ use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, number};
 
-use load::Load;
+use load::KeyLoad;
 use staves_cli_common::nodes::Nodes;
-use story::{Act, FilesAct, Round, Story};
+use story::{FilesAct, MemoryAct, Round, Story};
 
 // No doc comment: clap would print it.
 #[allow(missing_docs)]
@@ -55,17 +55,17 @@ pub struct Demo {
     pub keep: bool,
 }
 
-/// How long the load runs before the first node is killed, and between rounds.
+/// The time that the load runs before the first node is killed, and between rounds.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// How long the cluster may take to start, or to rebuild what a killed node held.
+/// Longest wait for the cluster to start, or to rebuild the buckets of a killed node.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the cluster is looked at meanwhile.
+/// The interval at which the cluster is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that write.
 const WRITERS: usize = 4;
 /// Memory of each node.
 const NODE_MEMORY: &str = "512MiB";
-/// What each node may give to the second act's pool.
+/// The budget of the second act's pool on each node.
 const MEMORY_BUDGET: u64 = 128 << 20;
 /// From so many nodes on, a second one may be killed: its successors still have a majority.
 const NODES_FOR_TWO_ROUNDS: u32 = 4;
@@ -73,7 +73,7 @@ const NODES_FOR_TWO_ROUNDS: u32 = 4;
 const MEMORY_POOL: &str = "memory";
 const MEMORY_SCHEME: Scheme = Scheme { m: 4, k: 2 };
 const NODES_FOR_MEMORY: usize = 6;
-/// What each node may give to the dataset's pool, and its buckets.
+/// The budget of the dataset's pool on each node, and its buckets.
 const FILES_BUDGET: u64 = 32 << 20;
 const FILES_BUCKETS: u32 = 64;
 
@@ -82,14 +82,14 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
     let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;
     nodes.flags = vec!["--memory".into(), NODE_MEMORY.into()];
-    let source = dataset::Source::generate(nodes.folder().join("files"))?;
+    let source = dataset::GeneratedSource::generate(nodes.folder().join("files"))?;
     let mut show = Show {
         nodes,
         story: Story::begin(demo.nodes),
         interrupted,
     };
     show.start()?;
-    let load = Load::start(&show.nodes.doors(), WRITERS)?;
+    let load = KeyLoad::start(&show.nodes.doors(), WRITERS)?;
     show.story.note(format!(
         "{WRITERS} writers set numbered keys, one at a time each"
     ));
@@ -173,7 +173,7 @@ impl Show {
     }
 
     /// Kills a node under load and waits until what it held is whole again elsewhere.
-    fn round(&mut self, load: &Load, leader: bool) -> anyhow::Result<()> {
+    fn round(&mut self, load: &KeyLoad, leader: bool) -> anyhow::Result<()> {
         // Not healthy: a node that was killed before is missed until the end.
         let before = self.wait("every bucket is whole", |report| {
             let is_up = |id: &u64| report.nodes.iter().any(|node| node.id == *id && node.up);
@@ -226,7 +226,7 @@ impl Show {
     }
 
     /// Stops the writers, and reads every key through a surviving node.
-    fn check(&mut self, load: Load) -> anyhow::Result<()> {
+    fn check(&mut self, load: KeyLoad) -> anyhow::Result<()> {
         let written = load.stop()?;
         self.story.note(format!(
             "{} writes acknowledged, {} cut off or answered with an error",
@@ -272,7 +272,7 @@ impl Show {
             buckets: 0,
             may_start_empty: false,
         })?;
-        let load = region::Load::start(self.nodes.native_doors(), MEMORY_POOL)?;
+        let load = region::RegionLoad::start(self.nodes.native_doors(), MEMORY_POOL)?;
         let load = self.until_filled(load)?;
         let mib = (u64::from(region::PAGES) * region::PAGE_BYTES as u64) >> 20;
         self.story.note(format!(
@@ -308,7 +308,7 @@ impl Show {
         for example in &done.examples {
             self.story.note(format!("wrong: {example}"));
         }
-        self.story.act(Act {
+        self.story.act(MemoryAct {
             scheme: MEMORY_SCHEME.to_string(),
             killed: ids,
             pages: region::PAGES,
@@ -320,7 +320,7 @@ impl Show {
     }
 
     /// Waits until the workers have written every page once.
-    fn until_filled(&mut self, load: region::Load) -> anyhow::Result<region::Load> {
+    fn until_filled(&mut self, load: region::RegionLoad) -> anyhow::Result<region::RegionLoad> {
         let until = Instant::now() + PATIENCE;
         while load.filled() < u64::from(region::PAGES) {
             self.look_up()?;
@@ -377,7 +377,7 @@ impl Show {
     }
 
     /// The last act: a dataset, and a node killed between two reads of all of it.
-    fn files(&mut self, source: dataset::Source) -> anyhow::Result<()> {
+    fn files(&mut self, source: dataset::GeneratedSource) -> anyhow::Result<()> {
         self.nodes.revive()?;
         self.nodes.propose(&Change::CreatePool {
             name: dataset::NAME.into(),
@@ -399,7 +399,7 @@ impl Show {
             false => Ok(()),
         };
         let (program, doors) = (self.nodes.program().to_owned(), self.nodes.native_doors());
-        let (reader, why) = dataset::Reader::open(&program, &doors, source, look_up)?;
+        let (reader, why) = dataset::DatasetReader::open(&program, &doors, source, look_up)?;
         if let Some(why) = why {
             self.story
                 .note(format!("nothing is mounted, the client reads: {why}"));

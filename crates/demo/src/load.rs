@@ -17,7 +17,7 @@ use rand::{Rng, SeedableRng};
 
 use staves_resp::client::{Reply, Resp};
 
-/// How long a writer waits for one answer before it tries another node.
+/// Longest wait of a writer for one answer, before it tries another node.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Rest after a failure.
 const REST: Duration = Duration::from_millis(5);
@@ -32,26 +32,26 @@ const BATCH: usize = 128;
 /// Losses that are told one by one.
 const EXAMPLES: usize = 5;
 
-/// What a key may hold: generations of its value, from 1.
+/// The generations of its value that a key may hold, from 1.
 #[derive(Clone, Copy, Default)]
-struct Key {
+struct KeyVersions {
     /// The last acknowledged one; 0 for none.
     acknowledged: u32,
     /// One whose fate is unknown; 0 for none.
     unknown: u32,
 }
 
-struct Shared {
+struct LoadShared {
     doors: Vec<String>,
     stop: AtomicBool,
     begun: Instant,
     /// The longest time between two acknowledgements of any one writer in this round.
     longest_wait_us: AtomicU64,
-    /// When each writer had its last acknowledgement, since `begun`.
+    /// The time of each writer's last acknowledgement, since `begun`.
     last_us: Vec<AtomicU64>,
 }
 
-impl Shared {
+impl LoadShared {
     fn now_us(&self) -> u64 {
         self.begun.elapsed().as_micros() as u64
     }
@@ -65,25 +65,25 @@ impl Shared {
 }
 
 /// Writers at work.
-pub struct Load {
-    shared: Arc<Shared>,
+pub struct KeyLoad {
+    shared: Arc<LoadShared>,
     writers: Vec<JoinHandle<Writer>>,
 }
 
-/// What they wrote.
+/// The counts of writes.
 #[derive(Default)]
 pub struct Written {
     /// By writer.
-    keys: Vec<Vec<Key>>,
+    keys: Vec<Vec<KeyVersions>>,
     /// Writes that were acknowledged.
     pub acknowledged: u64,
     /// Writes that were cut off or answered with an error.
     pub unknown: u64,
 }
 
-/// What the check found.
+/// The findings of the check.
 #[derive(Default)]
-pub struct Checked {
+pub struct CheckFindings {
     /// Keys read.
     pub keys: u64,
     /// Keys whose acknowledged value is not there.
@@ -92,13 +92,13 @@ pub struct Checked {
     pub examples: Vec<String>,
 }
 
-impl Load {
+impl KeyLoad {
     /// Starts writers, spread over these doors.
-    pub fn start(doors: &[String], writers: usize) -> anyhow::Result<Load> {
+    pub fn start(doors: &[String], writers: usize) -> anyhow::Result<KeyLoad> {
         if doors.is_empty() {
             bail!("there is no node to write to");
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LoadShared {
             doors: doors.to_vec(),
             stop: AtomicBool::new(false),
             begun: Instant::now(),
@@ -109,7 +109,7 @@ impl Load {
             let writer = Writer::new(number, shared.clone());
             std::thread::spawn(move || writer.run())
         };
-        Ok(Load {
+        Ok(KeyLoad {
             shared: shared.clone(),
             writers: (0..writers).map(start).collect(),
         })
@@ -153,15 +153,15 @@ impl Load {
 
 struct Writer {
     number: usize,
-    shared: Arc<Shared>,
-    keys: Vec<Key>,
+    shared: Arc<LoadShared>,
+    keys: Vec<KeyVersions>,
     acknowledged: u64,
     unknown: u64,
     random: SmallRng,
 }
 
 impl Writer {
-    fn new(number: usize, shared: Arc<Shared>) -> Writer {
+    fn new(number: usize, shared: Arc<LoadShared>) -> Writer {
         let random = SmallRng::seed_from_u64(number as u64);
         Writer {
             number,
@@ -218,7 +218,7 @@ impl Writer {
                 return (at, self.keys[at].acknowledged + 1);
             }
         }
-        self.keys.push(Key::default());
+        self.keys.push(KeyVersions::default());
         (self.keys.len() - 1, 1)
     }
 }
@@ -235,17 +235,17 @@ fn value(key: &str, generation: u32) -> String {
 }
 
 /// Reads every key through one node.
-pub fn check(door: &str, written: &Written, patience: Duration) -> anyhow::Result<Checked> {
+pub fn check(door: &str, written: &Written, patience: Duration) -> anyhow::Result<CheckFindings> {
     let until = Instant::now() + patience;
     let mut connection = Resp::connect(door, ANSWER, ANSWER)?;
-    let mut checked = Checked::default();
+    let mut checked = CheckFindings::default();
     let all = written.keys.iter().enumerate();
     let all = all.flat_map(|(writer, keys)| {
         keys.iter()
             .enumerate()
             .map(move |(at, state)| (key(writer, at), *state))
     });
-    let all: Vec<(String, Key)> = all.collect();
+    let all: Vec<(String, KeyVersions)> = all.collect();
     for batch in all.chunks(BATCH) {
         let values = loop {
             match read(&mut connection, batch) {
@@ -266,7 +266,7 @@ pub fn check(door: &str, written: &Written, patience: Duration) -> anyhow::Resul
     Ok(checked)
 }
 
-fn read(connection: &mut Resp, batch: &[(String, Key)]) -> io::Result<Vec<Reply>> {
+fn read(connection: &mut Resp, batch: &[(String, KeyVersions)]) -> io::Result<Vec<Reply>> {
     let mut args: Vec<&[u8]> = vec![b"MGET"];
     args.extend(batch.iter().map(|(key, _)| key.as_bytes()));
     match connection.call(&args)? {
@@ -277,8 +277,8 @@ fn read(connection: &mut Resp, batch: &[(String, Key)]) -> io::Result<Vec<Reply>
     }
 }
 
-impl Checked {
-    fn judge(&mut self, key: &str, state: Key, found: Reply) {
+impl CheckFindings {
+    fn judge(&mut self, key: &str, state: KeyVersions, found: Reply) {
         self.keys += 1;
         let is = |generation: u32| {
             let wanted = (generation > 0).then(|| value(key, generation).into_bytes());
@@ -311,13 +311,13 @@ mod tests {
 
     #[test]
     fn the_check_knows_what_may_be_there() {
-        let judge = |state: Key, found: Option<u32>| {
-            let mut checked = Checked::default();
+        let judge = |state: KeyVersions, found: Option<u32>| {
+            let mut checked = CheckFindings::default();
             let found = found.map(|generation| value("k", generation).into_bytes());
             checked.judge("k", state, Reply::Bulk(found));
             checked.lost
         };
-        let key = |acknowledged, unknown| Key {
+        let key = |acknowledged, unknown| KeyVersions {
             acknowledged,
             unknown,
         };

@@ -33,9 +33,9 @@ const REST: Duration = Duration::from_millis(5);
 /// Wrong pages that are told one by one.
 const EXAMPLES: usize = 5;
 
-/// What was done, and what was found.
+/// The counts of operations and of findings.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Done {
+pub struct WorkCounts {
     /// Reads that were answered; each was checked.
     pub reads: u64,
     /// Writes that were acknowledged.
@@ -49,7 +49,7 @@ pub struct Done {
     pub examples: Vec<String>,
 }
 
-struct Shared {
+struct RegionShared {
     doors: Vec<String>,
     stop: AtomicBool,
     filled: AtomicU64,
@@ -57,7 +57,7 @@ struct Shared {
     last_error: Mutex<Option<String>>,
 }
 
-impl Shared {
+impl RegionShared {
     fn failed(&self, what: &str, at: u64, error: &impl std::fmt::Display) {
         let told = format!("{what} at {at}: {error}");
         *self
@@ -68,22 +68,22 @@ impl Shared {
 }
 
 /// Workers on the region.
-pub struct Load {
-    shared: Arc<Shared>,
+pub struct RegionLoad {
+    shared: Arc<RegionShared>,
     runtime: Runtime,
     client: Client,
     region: Region,
-    workers: Vec<JoinHandle<anyhow::Result<Done>>>,
+    workers: Vec<JoinHandle<anyhow::Result<WorkCounts>>>,
 }
 
-impl Load {
+impl RegionLoad {
     /// Makes the region in the pool, and starts workers that fill it and then read and write it.
-    pub fn start(doors: Vec<String>, pool: &str) -> anyhow::Result<Load> {
+    pub fn start(doors: Vec<String>, pool: &str) -> anyhow::Result<RegionLoad> {
         let (runtime, client) = connect(&doors)?;
         let size = u64::from(PAGES) * PAGE_BYTES as u64;
         let region = runtime.block_on(client.create_region(pool, NAME, size));
         let region = region.context("cannot make the region")?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RegionShared {
             doors,
             stop: AtomicBool::new(false),
             filled: AtomicU64::new(0),
@@ -94,7 +94,7 @@ impl Load {
             let shared = shared.clone();
             std::thread::spawn(move || Worker::new(number, shared)?.run())
         };
-        Ok(Load {
+        Ok(RegionLoad {
             runtime,
             client,
             region,
@@ -124,7 +124,7 @@ impl Load {
         Duration::from_micros(self.shared.longest_wait_us.load(Ordering::SeqCst))
     }
 
-    /// Whether a worker has ended though nobody told it to.
+    /// Returns whether a worker has ended before it was stopped.
     pub fn is_broken(&self) -> bool {
         self.workers.iter().any(JoinHandle::is_finished)
     }
@@ -139,9 +139,9 @@ impl Load {
     }
 
     /// Ends the load: each worker reads all its pages once more.
-    pub fn stop(self) -> anyhow::Result<Done> {
+    pub fn stop(self) -> anyhow::Result<WorkCounts> {
         self.shared.stop.store(true, Ordering::SeqCst);
-        let mut all = Done::default();
+        let mut all = WorkCounts::default();
         for worker in self.workers {
             let done = worker.join().map_err(|_| anyhow!("a worker panicked"))??;
             all.reads += done.reads;
@@ -164,7 +164,7 @@ fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {
     Ok((runtime, client.context("cannot reach the cluster")?))
 }
 
-/// What a page may hold: versions of it, from 1; 0 is what was never written.
+/// The versions that a page may hold, from 1; 0 stands for a page that was never written.
 #[derive(Clone, Copy, Default)]
 struct Page {
     acknowledged: u64,
@@ -172,17 +172,17 @@ struct Page {
 }
 
 struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<RegionShared>,
     runtime: Runtime,
     region: Region,
     first: u32,
     pages: Vec<Page>,
     rng: SmallRng,
-    done: Done,
+    done: WorkCounts,
 }
 
 impl Worker {
-    fn new(number: u32, shared: Arc<Shared>) -> anyhow::Result<Worker> {
+    fn new(number: u32, shared: Arc<RegionShared>) -> anyhow::Result<Worker> {
         let (runtime, client) = connect(&shared.doors)?;
         let region = runtime.block_on(client.region(NAME));
         let each = PAGES / WORKERS;
@@ -193,11 +193,11 @@ impl Worker {
             first: number * each,
             pages: vec![Page::default(); each as usize],
             rng: SmallRng::seed_from_u64(number.into()),
-            done: Done::default(),
+            done: WorkCounts::default(),
         })
     }
 
-    fn run(mut self) -> anyhow::Result<Done> {
+    fn run(mut self) -> anyhow::Result<WorkCounts> {
         let all = self.pages.len() as u32;
         for at in (0..all).step_by(RUN as usize) {
             let count = RUN.min(all - at);

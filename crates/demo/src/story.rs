@@ -1,14 +1,14 @@
-//! What happened when: line by line on stderr as it happens, as a whole on stdout at the end; but not twice
-//! where both are the same terminal or file.
+//! The events of a demo: each on stderr as it happens, all on stdout at the end; but not twice if both are the
+//! same terminal or file.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
 
 use serde::Serialize;
 
-use super::dataset::Seen;
-use super::load::{Checked, Written};
-use super::region::Done;
+use super::dataset::ReadCounts;
+use super::load::{CheckFindings, Written};
+use super::region::WorkCounts;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, table};
 use staves_cli_common::served::Served;
@@ -18,7 +18,7 @@ use staves_cli_common::served::Served;
 pub struct Round {
     /// The node's id.
     pub killed: u64,
-    /// Whether it led the directory.
+    /// It led the directory.
     pub led_directory: bool,
     /// The longest time that any writer waited for an acknowledgement, the kill included.
     pub writes_resumed_ms: u64,
@@ -28,7 +28,7 @@ pub struct Round {
 
 /// Two nodes killed at once under a region of memory.
 #[derive(Serialize)]
-pub struct Act {
+pub struct MemoryAct {
     /// The pool's scheme.
     pub scheme: String,
     /// The nodes' ids.
@@ -39,14 +39,14 @@ pub struct Act {
     pub longest_wait_ms: u64,
     /// From the restart of the killed nodes until every bucket was there again.
     pub rebuilt_ms: u64,
-    /// What the workers did and found.
-    pub done: Done,
+    /// The workers' counts.
+    pub done: WorkCounts,
 }
 
 /// A node killed under a dataset.
 #[derive(Serialize)]
 pub struct FilesAct {
-    /// How it was read: by a mount or the client library.
+    /// The way of reading: by a mount or the client library.
     pub way: &'static str,
     /// The node's id.
     pub killed: u64,
@@ -54,9 +54,9 @@ pub struct FilesAct {
     pub files: u32,
     /// See `files`.
     pub bytes: u64,
-    /// What the reads found.
-    pub seen: Seen,
-    /// Where the bytes came from.
+    /// The findings of the reads.
+    pub seen: ReadCounts,
+    /// The origin of the bytes.
     pub served: Served,
 }
 
@@ -77,7 +77,7 @@ pub struct Story {
     writes_unknown: u64,
     keys_checked: u64,
     lost: u64,
-    memory: Option<Act>,
+    memory: Option<MemoryAct>,
     files: Option<FilesAct>,
     events: Vec<Event>,
 }
@@ -112,7 +112,7 @@ impl Story {
     }
 
     /// The check is over.
-    pub fn checked(&mut self, written: &Written, checked: &Checked) {
+    pub fn checked(&mut self, written: &Written, checked: &CheckFindings) {
         self.writes_acknowledged = written.acknowledged;
         self.writes_unknown = written.unknown;
         self.keys_checked = checked.keys;
@@ -120,7 +120,7 @@ impl Story {
     }
 
     /// The second act is over.
-    pub fn act(&mut self, act: Act) {
+    pub fn act(&mut self, act: MemoryAct) {
         self.memory = Some(act);
     }
 
@@ -129,7 +129,7 @@ impl Story {
         self.files = Some(act);
     }
 
-    /// How many acknowledged values and pages were lost, and how many files were read wrong.
+    /// Counts acknowledged values and pages that were lost, and files that were read wrong.
     pub fn lost(&self) -> u64 {
         let pages = self.memory.as_ref().map_or(0, |act| act.done.wrong);
         let files = self.files.as_ref().map_or(0, |act| act.seen.wrong);
@@ -151,7 +151,7 @@ impl Story {
     }
 }
 
-/// Whether stdout and stderr go to the same terminal, pipe or file.
+/// Returns whether stdout and stderr go to the same terminal, pipe or file.
 fn one_place() -> bool {
     let place = |fd: std::os::fd::BorrowedFd<'_>| {
         let stat = rustix::fs::fstat(fd).ok()?;

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// What a command is answered.
+/// The answer to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// `+OK` and the like.

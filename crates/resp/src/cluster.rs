@@ -2,10 +2,10 @@
 //! node that serves it.
 //!
 //! SLOTS, SHARDS and NODES are made from one list of slot ranges and so cannot disagree. Every node is a
-//! master: it serves some slots and holds copies of others. Copies are not told: they answer no reads, and
-//! clients keep one role a node, so that a node told as a replica of one range would not be taken for the
+//! master: it serves some slots and holds copies of others. Copies are not listed: they answer no reads, and
+//! clients keep one role a node, so that a node listed as a replica of one range would not be taken for the
 //! master of the next. As in Redis, a dead node keeps its slots until another has been promoted, and is
-//! told as `fail`.
+//! listed as `fail`.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ fn ranges(facts: &Facts, alike: fn(&Owner<'_>, &Owner<'_>) -> bool) -> Vec<Range
     ranges
 }
 
-/// As clients are told: who serves them, in whatever state.
+/// Compares ranges by the node that serves them, in whatever state it is.
 fn by_node(a: &Owner<'_>, b: &Owner<'_>) -> bool {
     a.node.id == b.node.id
 }
@@ -94,8 +94,10 @@ fn slots_of(pool: &Pool, bucket: usize) -> (u16, u16) {
     (first as u16, end.wrapping_sub(1) as u16)
 }
 
-/// Slots whose node is dead, or that nobody serves, fail; those of an epoch that is not open yet are in
-/// Redis's words "possibly failing": whoever asks for them waits.
+/// The answer to CLUSTER INFO.
+///
+/// Slots whose node is dead, or that no node serves, fail. Those of an epoch that is not open yet are "possibly failing":
+/// requests for them wait.
 fn info(facts: &Facts) -> String {
     let ranges = ranges(facts, |a, b| {
         by_node(a, b) && (a.up, a.open) == (b.up, b.open)
@@ -159,7 +161,7 @@ fn owned(facts: &Facts) -> BTreeMap<NodeId, Vec<(u16, u16)>> {
     owned
 }
 
-/// Whether another node that is up has this one's address now: it came back under a new id.
+/// Returns whether another node that is up has this one's address now: it came back under a new id.
 fn is_replaced(facts: &Facts, node: &Node) -> bool {
     let takes = |other: &Node| other.state == NodeState::Up && other.resp == node.resp;
     node.state == NodeState::Down && facts.map.nodes.values().any(takes)

@@ -4,7 +4,7 @@ use staves_wire::cache::{Condition, KEY_BYTES_MAX, Op};
 
 use super::output::Join;
 use super::parse::{Args, integer};
-use super::table::{Entry, Name, fits, lookup};
+use super::table::{CommandEntry, CommandName, fits, lookup};
 use super::transaction::Mark;
 
 /// The operations of a command.
@@ -26,27 +26,26 @@ impl<'a> Ops<'a> {
     }
 }
 
-/// What a command asks for.
+/// A command, understood: operations for buckets, or something that the connection answers itself.
 #[derive(Debug)]
 pub enum Command<'a> {
     /// Operations on keys, and how their answers become one. The driver sends each to its bucket.
     Data {
-        /// What to do. Each is atomic by itself; together they are not.
+        /// The operations. Each is atomic by itself; together they are not.
         ops: Ops<'a>,
-        /// How to answer.
+        /// The rule that makes one answer of theirs.
         join: Join,
     },
     /// DBSIZE: the keys of all nodes, which the driver asks for; answered as an integer.
     KeyCount,
     /// Answered by [`Session::answer`](super::Session::answer) on the spot.
     Local {
-        /// Which command.
-        name: Name,
+        /// The command's name.
+        name: CommandName,
         /// Its arguments; their number fits the command (and the subcommand).
         args: Args<'a>,
     },
-    /// What begins or ends a transaction, of which nothing is done: see [`Transaction`](super::Transaction). What lies between MUST
-    /// be refused.
+    /// The begin or the end of a transaction. Commands in between MUST be refused: see [`Transaction`](super::Transaction).
     Transaction(Mark),
     /// Not done, and why: the error as it goes on the wire, behind the `-`.
     Refused(String),
@@ -55,7 +54,7 @@ pub enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// What these arguments ask for. `value_bytes_max` is the configured limit of a value.
+    /// The command that these arguments spell. `value_bytes_max` is the configured limit of a value.
     pub fn of(args: Args<'a>, value_bytes_max: usize) -> Command<'a> {
         if args.is_empty() {
             return Command::Nothing;
@@ -63,7 +62,9 @@ impl<'a> Command<'a> {
         let Some(entry) = lookup(args.at(0)) else {
             return not_here(args);
         };
-        if !entry.takes(args.len()) || (entry.name == Name::MSet && args.len().is_multiple_of(2)) {
+        if !entry.takes(args.len())
+            || (entry.name == CommandName::MSet && args.len().is_multiple_of(2))
+        {
             return Command::Refused(wrong_arity(entry.text));
         }
         if let Some(refusal) = oversized(entry, args, value_bytes_max) {
@@ -79,43 +80,43 @@ impl<'a> Command<'a> {
 }
 
 /// Builds the operations; what is none is local.
-fn data<'a>(name: Name, args: Args<'a>) -> Result<Command<'a>, String> {
+fn data<'a>(name: CommandName, args: Args<'a>) -> Result<Command<'a>, String> {
     let (op, join) = match name {
-        Name::Get => (Op::Get { key: args.at(1) }, Join::Plain),
-        Name::Set => (set(args)?, Join::Plain),
-        Name::SetNx => (plain_set(args, Condition::IfAbsent, false), Join::Done),
-        Name::GetSet => (plain_set(args, Condition::Always, true), Join::Plain),
-        Name::GetDel => (Op::GetDel { key: args.at(1) }, Join::Plain),
-        Name::StrLen => (Op::StrLen { key: args.at(1) }, Join::Plain),
-        Name::Append => (
+        CommandName::Get => (Op::Get { key: args.at(1) }, Join::Plain),
+        CommandName::Set => (set(args)?, Join::Plain),
+        CommandName::SetNx => (plain_set(args, Condition::IfAbsent, false), Join::Done),
+        CommandName::GetSet => (plain_set(args, Condition::Always, true), Join::Plain),
+        CommandName::GetDel => (Op::GetDel { key: args.at(1) }, Join::Plain),
+        CommandName::StrLen => (Op::StrLen { key: args.at(1) }, Join::Plain),
+        CommandName::Append => (
             Op::Append {
                 key: args.at(1),
                 value: args.at(2),
             },
             Join::Plain,
         ),
-        Name::Incr => (
+        CommandName::Incr => (
             Op::IncrBy {
                 key: args.at(1),
                 by: 1,
             },
             Join::Plain,
         ),
-        Name::Decr => (
+        CommandName::Decr => (
             Op::IncrBy {
                 key: args.at(1),
                 by: -1,
             },
             Join::Plain,
         ),
-        Name::IncrBy => (
+        CommandName::IncrBy => (
             Op::IncrBy {
                 key: args.at(1),
                 by: number(args.at(2))?,
             },
             Join::Plain,
         ),
-        Name::DecrBy => {
+        CommandName::DecrBy => {
             let by = number(args.at(2))?.checked_neg();
             let by = by.ok_or("ERR decrement would overflow")?;
             (
@@ -126,10 +127,12 @@ fn data<'a>(name: Name, args: Args<'a>) -> Result<Command<'a>, String> {
                 Join::Plain,
             )
         }
-        Name::Del | Name::Unlink => return Ok(each(args, Join::Deleted, |key| Op::Del { key })),
-        Name::Exists => return Ok(each(args, Join::Sum, |key| Op::Exists { key })),
-        Name::MGet => return Ok(each(args, Join::Each, |key| Op::Get { key })),
-        Name::MSet => {
+        CommandName::Del | CommandName::Unlink => {
+            return Ok(each(args, Join::Deleted, |key| Op::Del { key }));
+        }
+        CommandName::Exists => return Ok(each(args, Join::Sum, |key| Op::Exists { key })),
+        CommandName::MGet => return Ok(each(args, Join::Each, |key| Op::Get { key })),
+        CommandName::MSet => {
             let places = (1..args.len()).step_by(2);
             let ops = places.map(|at| Op::Set {
                 key: args.at(at),
@@ -142,7 +145,7 @@ fn data<'a>(name: Name, args: Args<'a>) -> Result<Command<'a>, String> {
                 join: Join::AllDone,
             });
         }
-        Name::DbSize => return Ok(Command::KeyCount),
+        CommandName::DbSize => return Ok(Command::KeyCount),
         local => return Ok(Command::Local { name: local, args }),
     };
     Ok(Command::Data {
@@ -169,8 +172,9 @@ fn plain_set<'a>(args: Args<'a>, condition: Condition, get_old: bool) -> Op<'a> 
     }
 }
 
-/// SET with its options. Those that ask for expiry are refused: a value that stays although its writer
-/// was told that it would go is worse than an error.
+/// SET with its options.
+///
+/// Options that ask for expiry are refused: an error is better than a value that stays although it should expire.
 fn set<'a>(args: Args<'a>) -> Result<Op<'a>, String> {
     const SYNTAX: &str = "ERR syntax error";
     let (mut condition, mut get_old, mut expiry) = (Condition::Always, false, None);
@@ -216,7 +220,7 @@ fn number(text: &[u8]) -> Result<i64, String> {
 }
 
 /// Keys and values beyond the limits of the store.
-fn oversized(entry: &Entry, args: Args<'_>, value_bytes_max: usize) -> Option<String> {
+fn oversized(entry: &CommandEntry, args: Args<'_>, value_bytes_max: usize) -> Option<String> {
     for at in entry.key_places(args.len()) {
         let key = args.at(at);
         if key.len() > KEY_BYTES_MAX {
@@ -227,7 +231,11 @@ fn oversized(entry: &Entry, args: Args<'_>, value_bytes_max: usize) -> Option<St
         }
         let brings_value = matches!(
             entry.name,
-            Name::Set | Name::SetNx | Name::GetSet | Name::Append | Name::MSet
+            CommandName::Set
+                | CommandName::SetNx
+                | CommandName::GetSet
+                | CommandName::Append
+                | CommandName::MSet
         );
         let value_len = if brings_value {
             args.at(at + 1).len()
@@ -244,7 +252,7 @@ fn oversized(entry: &Entry, args: Args<'_>, value_bytes_max: usize) -> Option<St
     None
 }
 
-fn check_subcommand(entry: &Entry, args: Args<'_>) -> Result<(), String> {
+fn check_subcommand(entry: &CommandEntry, args: Args<'_>) -> Result<(), String> {
     let Some(text) = args.get(1) else {
         return Ok(()); // arity allows the bare command (COMMAND)
     };
@@ -263,7 +271,9 @@ fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
-/// What Redis has and is not here: what to say of it. Some clients send a script again for ever where its command is unknown.
+/// The commands that Redis has and this door has not, with the reason.
+///
+/// They are not called unknown: some clients send a script again for ever if its command is.
 const NOT_HERE: [(&[&str], &str); 6] = [
     (
         &[
@@ -523,7 +533,7 @@ mod tests {
     /// with "ERR unknown command".
     #[test]
     fn what_redis_has_and_is_not_here_is_refused_in_words_of_its_own() {
-        for (text, says) in [
+        for (text, part) in [
             ("EVAL return 0", "scripts are not supported"),
             ("evalsha 0123 0", "scripts are not supported"),
             ("SETEX k 10 v", "do not expire yet"),
@@ -533,12 +543,12 @@ mod tests {
             ("WATCH k", "transactions are not supported"),
             ("SUBSCRIBE c", "not supported"),
         ] {
-            let said = refusal(text);
+            let refusal = refusal(text);
             assert!(
-                said.contains(says) && said.ends_with("Nothing was done"),
-                "{said}"
+                refusal.contains(part) && refusal.ends_with("Nothing was done"),
+                "{refusal}"
             );
-            assert!(!said.contains("unknown command"), "{said}");
+            assert!(!refusal.contains("unknown command"), "{refusal}");
             assert!(lookup(text.split(' ').next().unwrap().as_bytes()).is_none());
         }
     }

@@ -1,4 +1,4 @@
-//! What the door tells about the node and the cluster, gathered by the driver when a command asks.
+//! Facts about the node and the cluster, gathered by the driver when a command asks for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use staves_model::{ClusterMap, NodeId, Pool};
 
 use super::redirect::Redirect;
 
-/// Who knows what the door tells. Each is asked only by the commands that need it: all clients of a node that died greet the
-/// next one at the same time, and what greetings cost must not grow with how many there are.
-pub trait Tells {
-    /// What is known without asking anybody.
+/// The source of facts about the node and the cluster.
+///
+/// Each command asks only for what it needs: all clients of a node that died greet the next one at the same time, and the cost
+/// of a greeting must not grow with their number.
+pub trait ServerInfo {
+    /// The facts that cost nothing to gather.
     fn brief(&self) -> Brief;
     /// The node and the cluster.
     fn facts(&self) -> Facts;
@@ -18,10 +20,10 @@ pub trait Tells {
     fn clients(&self) -> Vec<ClientFacts>;
 }
 
-/// What greetings and clocks need.
+/// The facts that greetings and clocks need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Brief {
-    /// What clients are told that ask for another node's key.
+    /// The treatment of keys that another node serves.
     pub redirect: Redirect,
     /// The program's version.
     pub version: &'static str,
@@ -40,7 +42,7 @@ pub struct Facts {
     pub node: NodeId,
     /// The name of the pool that the door serves.
     pub pool: String,
-    /// What greetings tell, too.
+    /// The facts of greetings.
     pub brief: Brief,
     /// The RESP door's port.
     pub port: u16,
@@ -62,15 +64,15 @@ pub struct Facts {
     pub keys: u64,
     /// Bytes of pages that this node holds for the pool, copies included.
     pub used_bytes: u64,
-    /// What the pool may use of this node.
+    /// The bytes that the pool may use on this node.
     pub budget_bytes: u64,
     /// The processor time of the process in the program.
     pub cpu_user: Duration,
     /// The processor time of the process in the kernel.
     pub cpu_system: Duration,
-    /// Whether this node leads the directory.
+    /// This node leads the directory.
     pub leads_directory: bool,
-    /// Whether no leader of the directory that a majority follows has lately answered this node.
+    /// No leader of the directory with a majority has answered this node for some time.
     pub directory_silent: bool,
     /// The configuration file, if there is one.
     pub config_file: String,

@@ -115,7 +115,7 @@ fn stats(facts: &Facts, text: &mut String) {
 }
 
 fn replication(_: &Facts, text: &mut String) {
-    // Every node takes writes; copies are per bucket and told by CLUSTER SLOTS.
+    // Every node takes writes; copies are per bucket.
     lines!(text, "role" = "master", "connected_slaves" = 0);
 }
 
@@ -156,7 +156,7 @@ fn keyspace(facts: &Facts, text: &mut String) {
     }
 }
 
-/// What CONFIG GET shows: the options of Redis that clients and tools look at, with what holds here.
+/// The options of Redis that clients and tools read by CONFIG GET, with their values here.
 pub fn config_options(facts: &Facts) -> Vec<(&'static str, String)> {
     let text = String::from;
     let cluster = match facts.brief.redirect {

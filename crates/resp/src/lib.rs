@@ -1,8 +1,8 @@
-//! The RESP door, without sockets: what Redis's clients send, and what they are answered.
+//! Redis's protocol without sockets: requests of clients, and the answers to them.
 //!
 //! **Promises.** A stream of bytes in RESP2, RESP3 or inline form becomes [`Command`]s, in order, however
 //! it is cut into reads; bytes that are no RESP end in one error in Redis's words and harm no other
-//! connection. What is not supported is refused by name, never ignored. Nothing a client sends makes the
+//! connection. Commands that are not supported are refused by name, never ignored. Nothing a client sends makes the
 //! door hold more than [`Limits`] allow, and nothing panics.
 //!
 //! **Path of the data.** The driver owns one buffer of unread input, a [`Parser`], a [`Session`] and an
@@ -20,8 +20,10 @@
 //! keep, with the [`Protocol`] and [`Join`] of each command that waits.
 //!
 //! **Layout.** `parse`: bytes to arguments. `table`: the commands. `command`: arguments to operations.
-//! `session`: local commands and the connection's state, with `info`, `cluster`, `told` (COMMAND) and
-//! `facts`. `redirect`: who serves a slot, and whether clients are sent there. `output`: answers to bytes.
+//! `session`: local commands and the connection's state, with `info`, `cluster`, `command_docs` (COMMAND) and
+//! `facts`. `redirect`: who serves a slot, and whether clients are sent there. `output`: answers to
+//! bytes. `reply_queue`: answers in the order of their commands. `loading`: a connection before the node has joined.
+//! `client`: a small blocking client.
 //!
 //! **Not here.** Sockets, waiting, routing, the values themselves. Transactions, scripts, blocking
 //! commands, publish and subscribe, expiry: their commands do not exist yet.
@@ -29,8 +31,10 @@
 pub mod client;
 mod cluster;
 mod command;
+mod command_docs;
 mod facts;
 mod info;
+mod loading;
 mod output;
 mod parse;
 mod redirect;
@@ -39,15 +43,15 @@ mod session;
 mod table;
 #[cfg(test)]
 mod tests;
-mod told;
 mod transaction;
 
 pub use command::{Command, Ops};
-pub use facts::{Brief, ClientFacts, Facts, Tells};
+pub use facts::{Brief, ClientFacts, Facts, ServerInfo};
+pub use loading::LoadingConnection;
 pub use output::{Join, Output, Protocol, error_word};
 pub use parse::{Args, Frame, Limits, Parser, ProtocolError};
 pub use redirect::{Redirect, cross_slot, elsewhere};
 pub use reply_queue::{PartialReply, ReplyQueue};
 pub use session::{After, Session};
-pub use table::{COMMANDS, Entry, Name, Part, Subcommand};
+pub use table::{COMMANDS, CommandEntry, CommandGroup, CommandName, Subcommand};
 pub use transaction::{Mark, NOT_DONE, Transaction};

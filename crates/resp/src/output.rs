@@ -13,17 +13,17 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
 
-/// Which form of RESP a connection speaks (`HELLO`).
+/// The version of RESP that a connection uses (`HELLO`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
-    /// What every connection begins with.
+    /// The version that every connection begins with.
     #[default]
     Resp2,
     /// With maps, sets, booleans and a null of its own.
     Resp3,
 }
 
-/// How the answers to a command's operations become the answer to the command.
+/// The rule that makes one answer to a command of the answers to its operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Join {
     /// One operation: its answer as it is.
@@ -34,7 +34,7 @@ pub enum Join {
     Each,
     /// The sum of all numbers (EXISTS).
     Sum,
-    /// How many were there and are no more (DEL).
+    /// The number of keys that were deleted (DEL).
     Deleted,
     /// OK when all are done (MSET).
     AllDone,
@@ -58,12 +58,12 @@ impl Output {
         Output::default()
     }
 
-    /// How many bytes wait: the driver reads no more commands beyond its bound.
+    /// The number of bytes that wait: beyond its bound the driver reads no more commands.
     pub fn len(&self) -> usize {
         self.ready_len + self.tail.len()
     }
 
-    /// Whether nothing waits.
+    /// Returns whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -222,7 +222,7 @@ impl Output {
             ErrorCode::NotAnInteger => self.error("ERR value is not an integer or out of range"),
             ErrorCode::Overflow => self.error("ERR increment or decrement would overflow"),
             _ => {
-                // A bucket speaks Redis's words already, "ERR ..." or "OOM ..."; a code says them again.
+                // A bucket's text begins with Redis's word already, "ERR ..." or "OOM ..."; the code would repeat it.
                 let word = error_word(code);
                 let text = text.strip_prefix(word).or(text.strip_prefix("ERR"));
                 let text = text
@@ -252,8 +252,9 @@ impl Output {
     }
 }
 
-/// The error of a command whose operations did not all succeed. One that says that nothing was done is said only where nothing was:
-/// of a write whose other keys were written, or may have been, it is not known.
+/// The error of a command of which some operations failed.
+///
+/// An error that stands for "nothing was done" is returned only if no key was written: otherwise the outcome is unknown.
 fn failed(join: Join, answers: &[Answer]) -> Option<(ErrorCode, Cow<'_, str>)> {
     let mut errors = answers.iter().filter_map(|answer| match answer {
         Answer::Error(code, text) => Some((*code, text)),
@@ -411,7 +412,7 @@ mod tests {
         );
     }
 
-    /// Regression: a write of several keys, one of which was refused, said of all that nothing was done; and so did one whose outcome
+    /// Regression: a write of several keys, one of which was refused, reported that nothing was done; and so did one whose outcome
     /// was unknown, if an earlier key was refused.
     #[test]
     fn a_write_of_many_keys_that_was_done_in_part_never_says_that_nothing_was_done() {

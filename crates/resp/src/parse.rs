@@ -6,7 +6,7 @@
 //! that the driver may move its buffer as it likes. Arguments are slices of that buffer; only an inline
 //! command with quotes is copied, because its escapes must be undone.
 //!
-//! What is refused, and in which words, is Redis's own (`networking.c`): after a [`ProtocolError`] the
+//! Refusals and their texts are Redis's own (`networking.c`): after a [`ProtocolError`] the
 //! stream cannot be trusted to be at a command's start, so the connection is answered once and closed.
 
 use std::ops::Index;
@@ -36,7 +36,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a stream of bytes is not RESP. `Display` is what follows `-ERR ` on the wire.
+/// The reason why a stream of bytes is not RESP. `Display` follows `-ERR ` on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProtocolError {
     /// The number of arguments is no number, or beyond the limit.
@@ -54,7 +54,7 @@ pub enum ProtocolError {
     /// An argument does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", printable(*.0))]
     ExpectedBulk(u8),
-    /// An argument is longer than it said.
+    /// An argument is longer than its header states.
     #[error("Protocol error: expected CRLF after an argument of the stated length")]
     ExpectedEnd,
     /// An inline command has no end.
@@ -77,7 +77,7 @@ fn printable(byte: u8) -> char {
     }
 }
 
-/// Where an argument lies. 32 bits are enough: `command_bytes_max` is below 4 GiB.
+/// The place of an argument. 32 bits are enough: `command_bytes_max` is below 4 GiB.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: u32,
@@ -92,7 +92,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// How many there are, the name included.
+    /// The number of arguments, the name included.
     #[inline]
     pub fn len(&self) -> usize {
         self.spans.len()
@@ -114,6 +114,16 @@ impl<'a> Args<'a> {
     /// The argument at this place, if there is one.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         (index < self.len()).then(|| self.at(index))
+    }
+
+    /// Returns whether these are the first words of an HTTP request.
+    ///
+    /// A page in a browser may send one to a port of its own machine. The rest of it must not be taken for commands, so the
+    /// connection is to be closed, as by Redis.
+    #[inline]
+    pub fn are_http(&self) -> bool {
+        let first = |word: &[u8]| !self.is_empty() && self.at(0).eq_ignore_ascii_case(word);
+        first(b"post") || first(b"host:")
     }
 
     /// The arguments from this place on.
@@ -147,7 +157,7 @@ impl std::fmt::Debug for Args<'_> {
 pub struct Frame<'a> {
     /// Its arguments.
     pub args: Args<'a>,
-    /// How many bytes of the input it was; the next call begins behind them.
+    /// The number of bytes that it took of the input; the next call begins behind them.
     pub used: usize,
 }
 
@@ -171,8 +181,9 @@ pub struct Parser {
 /// Argument places kept from one command to the next; a larger command's are given back.
 const SPANS_KEPT: usize = 1024;
 
-/// Longest header: a sign and twenty digits, and room for those who pad. Redis searches 64 KiB before it
-/// says the same; a stranger who sends a byte at a time would have us search them again and again.
+/// Longest header: a sign and twenty digits, and room for padding.
+///
+/// Redis searches 64 KiB before it refuses; a client that sends a byte at a time would have them searched again and again.
 const HEADER_BYTES_MAX: usize = 64;
 
 impl Parser {
@@ -216,7 +227,7 @@ impl Parser {
         }))
     }
 
-    /// How many more bytes at least the command under way needs: a hint for the driver's buffer.
+    /// The least number of bytes that the command under way still needs: a hint for the driver's buffer.
     pub fn wanted(&self, input_len: usize) -> usize {
         let end = match self.bulk {
             Some(len) if !self.done => self.at + len + 2,

@@ -1,4 +1,4 @@
-//! Who serves a hash slot, and what a client is told that asks another node for it.
+//! The node that serves a hash slot, and the redirect for a client that asks another node.
 //!
 //! By default a node passes on what is not its own to answer. With `resp_redirect = moved` it does as a
 //! node of Redis Cluster does: it names the node that serves the slot, and the client goes there itself.
@@ -11,7 +11,7 @@
 use staves_model::{ClusterMap, HashSlot, Node, NodeId, Pool};
 use staves_wire::cache::Op;
 
-/// What a node does with a key that another node serves.
+/// The treatment of a key that another node serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Redirect {
     /// Passes it on, and the answer back: any client works with any node.
@@ -41,7 +41,7 @@ pub(super) struct Owner<'a> {
     pub(super) open: bool,
 }
 
-/// Who serves a bucket by this map. `None`: nobody can, as its bytes are lost or no member is listed.
+/// The node that serves a bucket by this map. `None`: its bytes are lost, or no member is listed.
 pub(super) fn owner<'a>(map: &'a ClusterMap, pool: &Pool, bucket: usize) -> Option<Owner<'a>> {
     let group = map.groups.get(pool.groups.get(bucket)?)?;
     let data = group.members.first().copied().flatten()?;
@@ -58,7 +58,7 @@ pub(super) fn owner<'a>(map: &'a ClusterMap, pool: &Pool, bucket: usize) -> Opti
 /// The error for a client that asks node `me` for a slot which is not its own; `None` if it is.
 ///
 /// A client is sent only to a node that lives. One that is dead still stands in the map for a moment;
-/// Redis says `CLUSTERDOWN` then, and clients look at the cluster anew.
+/// The answer is `CLUSTERDOWN` then, as Redis's is, and clients fetch the slots anew.
 pub fn elsewhere(map: &ClusterMap, pool: &Pool, slot: HashSlot, me: NodeId) -> Option<String> {
     match owner(map, pool, pool.bucket_of(slot)) {
         Some(owner) if owner.node.id == me => None,

@@ -15,15 +15,15 @@ use crate::output::{Join, Output, Protocol};
 pub enum PartialReply {
     /// Answered.
     Answered(Answer),
-    /// Not yet; what to ask, should it have to be asked elsewhere.
+    /// Under way at a bucket of this node; kept so that it can be sent elsewhere.
     Waits(OwnedOp),
-    /// Not yet, and whoever works on it has what to ask.
+    /// Under way elsewhere, with the operation itself.
     Away,
 }
 
 /// A command that waits.
 #[derive(Debug)]
-struct Place {
+struct WaitingCommand {
     join: Join,
     protocol: Protocol,
     parts: Parts,
@@ -56,15 +56,15 @@ impl Parts {
 pub struct ReplyQueue {
     /// The number of the front place.
     first: u64,
-    queue: VecDeque<Place>,
+    queue: VecDeque<WaitingCommand>,
     /// Bytes of answers behind all places but the last.
     behind: usize,
-    /// What all places charge_bytes.
+    /// The bytes charged to all places.
     charged_bytes: usize,
 }
 
 impl ReplyQueue {
-    /// How many commands wait.
+    /// The number of commands that wait.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
@@ -75,7 +75,7 @@ impl ReplyQueue {
         self.first + self.queue.len() as u64
     }
 
-    /// Where the next answer goes.
+    /// The output that the next answer goes to.
     #[inline]
     pub fn tail<'a>(&'a mut self, output: &'a mut Output) -> &'a mut Output {
         match self.queue.back_mut() {
@@ -113,7 +113,7 @@ impl ReplyQueue {
         missing: usize,
     ) {
         self.behind += self.queue.back().map_or(0, |last| last.after.len());
-        self.queue.push_back(Place {
+        self.queue.push_back(WaitingCommand {
             join,
             protocol,
             parts,
@@ -124,7 +124,7 @@ impl ReplyQueue {
         });
     }
 
-    /// What the last command that took a place has asked, in bytes.
+    /// Charges the bytes of a request to the last command that took a place.
     pub fn charge_bytes(&mut self, bytes: usize) {
         if let Some(place) = self.queue.back_mut() {
             place.charged_bytes += bytes;
@@ -137,7 +137,7 @@ impl ReplyQueue {
         self.charged_bytes
     }
 
-    /// What the operations that wait at this node's buckets ask.
+    /// The operations that wait at this node's buckets.
     pub fn waiting(&self) -> impl Iterator<Item = &OwnedOp> {
         let parts = self.queue.iter().flat_map(|place| match &place.parts {
             Parts::One(one) => std::slice::from_ref(one),
@@ -149,7 +149,7 @@ impl ReplyQueue {
         })
     }
 
-    /// What an operation that waits asks, for whoever asks it elsewhere, and until when it may take.
+    /// Takes an operation that waits, to be sent elsewhere, with its deadline.
     pub fn send_away(&mut self, place: u64, part: u32) -> Option<(OwnedOp, Time)> {
         let place = self.place(place)?;
         let part = place.parts.get(part)?;
@@ -181,7 +181,7 @@ impl ReplyQueue {
         }
     }
 
-    fn place(&mut self, place: u64) -> Option<&mut Place> {
+    fn place(&mut self, place: u64) -> Option<&mut WaitingCommand> {
         let at = place.checked_sub(self.first)?;
         self.queue.get_mut(usize::try_from(at).ok()?)
     }

@@ -1,16 +1,16 @@
-//! What one connection has agreed on, and the commands that are answered on the spot.
+//! The state that a connection has negotiated, and the commands that are answered on the spot.
 
 use std::time::Duration;
 
 use super::cluster;
-use super::facts::{Brief, ClientFacts, Tells};
+use super::command_docs;
+use super::facts::{Brief, ClientFacts, ServerInfo};
 use super::info;
 use super::output::{Output, Protocol};
 use super::parse::{Args, integer};
-use super::table::{Name, lookup};
-use super::told;
+use super::table::{CommandName, lookup};
 
-/// What becomes of the connection after an answer.
+/// The fate of the connection after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// It goes on.
@@ -61,26 +61,26 @@ impl Session {
     /// Answers a [`Command::Local`](super::Command::Local).
     pub fn answer(
         &mut self,
-        name: Name,
+        name: CommandName,
         args: Args<'_>,
-        who: &impl Tells,
+        server: &impl ServerInfo,
         out: &mut Output,
     ) -> After {
         match name {
-            Name::Ping => ping(args, out),
-            Name::Echo => out.bulk(args.at(1)),
-            Name::Hello => self.hello(args, who.brief(), out),
-            Name::Auth => out.error(NO_AUTH),
-            Name::Select => select(args, out),
-            Name::Asking | Name::ReadOnly | Name::ReadWrite => out.ok(),
-            Name::Reset => self.reset(out),
-            Name::Time => time(who.brief().unix_time, out),
-            Name::Info => out.text(self.protocol, &info::info(args, &who.facts())),
-            Name::Command => told::command(args, self.protocol, out),
-            Name::Client => self.client_command(args, who, out),
-            Name::Config => config(args, self.protocol, who, out),
-            Name::Cluster => cluster::answer(args, self.protocol, || who.facts(), out),
-            Name::Quit => {
+            CommandName::Ping => ping(args, out),
+            CommandName::Echo => out.bulk(args.at(1)),
+            CommandName::Hello => self.hello(args, server.brief(), out),
+            CommandName::Auth => out.error(NO_AUTH),
+            CommandName::Select => select(args, out),
+            CommandName::Asking | CommandName::ReadOnly | CommandName::ReadWrite => out.ok(),
+            CommandName::Reset => self.reset(out),
+            CommandName::Time => time(server.brief().unix_time, out),
+            CommandName::Info => out.text(self.protocol, &info::info(args, &server.facts())),
+            CommandName::Command => command_docs::command(args, self.protocol, out),
+            CommandName::Client => self.client_command(args, server, out),
+            CommandName::Config => config(args, self.protocol, server, out),
+            CommandName::Cluster => cluster::answer(args, self.protocol, || server.facts(), out),
+            CommandName::Quit => {
                 out.ok();
                 return After::Close;
             }
@@ -161,7 +161,7 @@ impl Session {
         out.simple("RESET");
     }
 
-    fn client_command(&mut self, args: Args<'_>, who: &impl Tells, out: &mut Output) {
+    fn client_command(&mut self, args: Args<'_>, server: &impl ServerInfo, out: &mut Output) {
         let protocol = self.protocol;
         match subcommand(args).as_str() {
             "id" => out.integer(self.me.id as i64),
@@ -175,10 +175,10 @@ impl Session {
                 Err(refusal) => out.error(&refusal),
             },
             "setinfo" => self.set_info(args, out),
-            "info" => out.text(protocol, &self.me.line(who.brief().uptime)),
+            "info" => out.text(protocol, &self.me.line(server.brief().uptime)),
             "list" if args.len() > 2 => out.error("ERR syntax error"),
             "list" => {
-                let (all, uptime) = (who.clients(), who.brief().uptime);
+                let (all, uptime) = (server.clients(), server.brief().uptime);
                 let others = all.iter().filter(|c| c.id != self.me.id);
                 let lines = others.chain([&self.me]).map(|c| c.line(uptime));
                 out.text(protocol, &lines.collect::<String>());
@@ -280,10 +280,10 @@ fn time(unix_time: Duration, out: &mut Output) {
     out.bulk(unix_time.subsec_micros().to_string().as_bytes());
 }
 
-fn config(args: Args<'_>, protocol: Protocol, who: &impl Tells, out: &mut Output) {
+fn config(args: Args<'_>, protocol: Protocol, server: &impl ServerInfo, out: &mut Output) {
     match subcommand(args).as_str() {
         "get" => {
-            let options = info::config_options(&who.facts());
+            let options = info::config_options(&server.facts());
             let wanted = |name: &str| {
                 args.iter_from(2).any(|pattern| glob(&pattern.to_ascii_lowercase(), name.as_bytes()))
             };

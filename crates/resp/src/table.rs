@@ -1,11 +1,11 @@
 //! The commands that the door knows, as data. Arity checks, COMMAND's answers and the texts of refusals
 //! are made from this one table; a command that is not in it does not exist. A test compares what COMMAND
-//! says of each with what a Redis server says of it.
+//! answers for each with the answer of a Redis server.
 
-/// Which command it is.
+/// The name of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the commands'
-pub enum Name {
+pub enum CommandName {
     Append,
     Asking,
     Auth,
@@ -41,9 +41,9 @@ pub enum Name {
     Unlink,
 }
 
-/// What COMMAND says of a command: its part of the documentation and its first `@` category.
+/// The group of a command in the documentation, and its first `@` category.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum CommandGroup {
     /// About values.
     String,
     /// About keys whatever their values.
@@ -58,24 +58,24 @@ pub enum Part {
 
 /// One command.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CommandEntry {
     /// In lower case, as Redis prints it.
     pub text: &'static str,
-    /// Which it is.
-    pub name: Name,
+    /// The command's name as a value.
+    pub name: CommandName,
     /// Exactly so many arguments, the name included; if negative, at least so many.
     pub arity: i32,
     /// As COMMAND prints them, blanks between.
     pub flags: &'static str,
     /// First key argument, last (negative: from the end), and the step between keys; 0 without keys.
     pub keys: (i32, i32, i32),
-    /// What it does with its keys, in the words of COMMAND's key specifications; empty without keys.
+    /// The use of its keys, in the words of COMMAND's key specifications; empty without keys.
     pub key_flags: &'static str,
-    /// Where it belongs.
-    pub part: Part,
+    /// The group that it belongs to.
+    pub part: CommandGroup,
     /// The version of Redis that brought it.
     pub since: &'static str,
-    /// How a cluster client sends it to several nodes and joins their answers, as COMMAND tells it.
+    /// The policies by which a cluster client sends it to several nodes and joins their answers.
     pub tips: &'static str,
     /// One sentence.
     pub summary: &'static str,
@@ -101,7 +101,7 @@ const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
 const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
 const EVERY_SECOND: (i32, i32, i32) = (1, -1, 2);
 
-/// How the answers of a command that goes to several nodes become one.
+// The policies by which a command goes to several nodes, and their answers become one.
 const SUM_OF_SHARDS: &str = "request_policy:all_shards response_policy:agg_sum";
 const SUM_OF_KEYS: &str = "request_policy:multi_shard response_policy:agg_sum";
 const LIST_OF_KEYS: &str = "request_policy:multi_shard";
@@ -117,14 +117,14 @@ macro_rules! table {
        [$flags:literal] $({$tips:ident})? $summary:literal
        $([$($sub:literal $sub_arity:literal ($sub_flags:literal) $sub_summary:literal),* $(,)?])?;)*) => {
         /// All commands, in the order of their names.
-        pub const COMMANDS: &[Entry] = &[$(Entry {
+        pub const COMMANDS: &[CommandEntry] = &[$(CommandEntry {
             text: $text,
-            name: Name::$name,
+            name: CommandName::$name,
             arity: $arity,
             flags: $flags,
             keys: $keys,
             key_flags: concat!($($does)?),
-            part: Part::$part,
+            part: CommandGroup::$part,
             since: $since,
             tips: first(&[$($tips,)? ""]),
             summary: $summary,
@@ -156,8 +156,8 @@ table! {
         "no-evict" 3 ("admin noscript loading stale") "Accepted and without effect: no connection is closed for its memory",
         "no-touch" 3 ("noscript loading stale") "Accepted and without effect: reading a key changes nothing about it",
         "reply" 3 ("noscript loading stale") "Only ON: every command is answered",
-        "setinfo" 4 ("noscript loading stale") "Name the client's library, or its version",
-        "setname" 3 ("noscript loading stale") "Name the connection",
+        "setinfo" 4 ("noscript loading stale") "CommandName the client's library, or its version",
+        "setname" 3 ("noscript loading stale") "CommandName the connection",
     ];
     "cluster" Cluster -2 NO_KEYS, Cluster "3.0.0" [""] "A container for cluster commands" [
         "countkeysinslot" 3 ("stale") "Not supported: keys are kept by bucket",
@@ -218,10 +218,10 @@ table! {
 /// Longest name of the table.
 const NAME_BYTES_MAX: usize = 16;
 
-const GET: usize = place_of(Name::Get);
-const SET: usize = place_of(Name::Set);
+const GET: usize = place_of(CommandName::Get);
+const SET: usize = place_of(CommandName::Set);
 
-const fn place_of(name: Name) -> usize {
+const fn place_of(name: CommandName) -> usize {
     let mut at = 0;
     while COMMANDS[at].name as u8 != name as u8 {
         at += 1;
@@ -231,7 +231,7 @@ const fn place_of(name: Name) -> usize {
 
 /// The command of this name, in whatever case.
 #[inline]
-pub fn lookup(name: &[u8]) -> Option<&'static Entry> {
+pub fn lookup(name: &[u8]) -> Option<&'static CommandEntry> {
     let mut lower = [0; NAME_BYTES_MAX];
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
@@ -249,8 +249,8 @@ pub fn lookup(name: &[u8]) -> Option<&'static Entry> {
     Some(&COMMANDS[found])
 }
 
-impl Entry {
-    /// Whether this many arguments, the name included, are right.
+impl CommandEntry {
+    /// Returns whether this many arguments, the name included, are right.
     #[inline]
     pub fn takes(&self, args: usize) -> bool {
         fits(self.arity, args)
@@ -275,7 +275,7 @@ impl Entry {
     }
 }
 
-/// Whether so many arguments fit an arity.
+/// Returns whether so many arguments fit an arity.
 pub fn fits(arity: i32, args: usize) -> bool {
     let args = i32::try_from(args).unwrap_or(i32::MAX);
     if arity >= 0 {

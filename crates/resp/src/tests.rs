@@ -97,14 +97,14 @@ fn facts() -> Facts {
     }
 }
 
-/// What was asked of it is counted.
+/// A source of facts that counts what it is asked for.
 #[derive(Default)]
 struct Teller {
     facts: Facts,
     asked: Cell<usize>,
 }
 
-impl Tells for Teller {
+impl ServerInfo for Teller {
     fn brief(&self) -> Brief {
         self.facts.brief
     }

@@ -1,12 +1,12 @@
 //! Transactions, which are not supported: none of one is done.
 //!
 //! Clients send MULTI, commands and EXEC in one go, or one after the other on a connection that others use later. MULTI is answered
-//! as Redis does, so that every client knows that it is in a transaction and how it leaves it; what lies between is refused, and EXEC
-//! says so, as where a command of a transaction cannot be queued.
+//! as by Redis, so that every client knows that it is in a transaction and how it leaves it. The commands in between are refused,
+//! and so is EXEC, as if a command of the transaction could not be queued.
 
 use super::parse::Args;
 
-/// What begins and ends one.
+/// A command that begins or ends a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // Redis's own words
 pub enum Mark {
@@ -30,10 +30,10 @@ impl Mark {
     }
 }
 
-/// What a command within one is answered.
+/// The answer to a command within a transaction.
 pub const NOT_DONE: &str = "ERR transactions are not supported: nothing between MULTI and EXEC is done; send the commands without MULTI";
 
-/// Whether a connection is in one.
+/// The state of a connection: within a transaction or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transaction {
     /// A MULTI came, and no EXEC or DISCARD after it.

@@ -1,4 +1,4 @@
-//! How busy processes kept the machine's processors, over a time that is known only afterwards.
+//! The processor time of processes over an interval that is known only afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use staves_node::cpu::CpuTime;
 
-/// How often it is looked at. The kernel tells processor time in steps of 10 ms.
+/// The interval between samples. The kernel counts processor time in steps of 10 ms.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// When it was looked at, and what all processes had used by then.
-type Seen = Vec<(Instant, Duration)>;
+/// Times, each with the processor time that all processes had used by then.
+type CpuSamples = Vec<(Instant, Duration)>;
 
 /// Looks until it is stopped.
-pub struct Watch {
+pub struct CpuWatch {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Seen>,
+    thread: JoinHandle<CpuSamples>,
 }
 
-impl Watch {
-    pub fn start(pids: Vec<u32>) -> Watch {
+impl CpuWatch {
+    pub fn start(pids: Vec<u32>) -> CpuWatch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let mut seen = Seen::new();
+            let mut seen = CpuSamples::new();
             while !stopped.load(Ordering::Relaxed) {
                 let used = |pid: &u32| CpuTime::of_process(*pid).ok().map(|time| time.total());
                 seen.push((Instant::now(), pids.iter().filter_map(used).sum()));
@@ -33,7 +33,7 @@ impl Watch {
             }
             seen
         });
-        Watch { stop, thread }
+        CpuWatch { stop, thread }
     }
 
     pub fn stop(self) -> anyhow::Result<Busy> {
@@ -44,8 +44,8 @@ impl Watch {
     }
 }
 
-/// What was seen.
-pub struct Busy(Seen);
+/// The samples.
+pub struct Busy(CpuSamples);
 
 impl Busy {
     /// The processor time that was used from one time to another.
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn who_works_is_seen_to() {
-        let watch = Watch::start(vec![std::process::id()]);
+        let watch = CpuWatch::start(vec![std::process::id()]);
         let begun = Instant::now();
         let mut x = 1u64;
         while begun.elapsed() < Duration::from_millis(400) {

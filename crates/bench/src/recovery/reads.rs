@@ -59,9 +59,9 @@ impl Places {
     }
 }
 
-/// What reads came to.
+/// The results of reads.
 #[derive(Clone, Serialize)]
-pub struct Figures {
+pub struct ReadFigures {
     pub answered: u64,
     pub errors: u64,
     pub per_second: f64,
@@ -71,15 +71,15 @@ pub struct Figures {
 }
 
 /// One read: when it began, how long it took, whether it was answered.
-type Seen = Vec<(Instant, Duration, bool)>;
+type ReadSamples = Vec<(Instant, Duration, bool)>;
 
-fn figures(seen: &[(Instant, Duration, bool)], seconds: f64) -> Figures {
+fn figures(seen: &[(Instant, Duration, bool)], seconds: f64) -> ReadFigures {
     let mut latencies = Histogram::default();
     for (_, took, _) in seen.iter().filter(|(.., answered)| *answered) {
         latencies.add(took.as_nanos() as u64);
     }
     let us = |ns: u64| ns as f64 / 1000.0;
-    Figures {
+    ReadFigures {
         answered: latencies.count(),
         errors: seen.len() as u64 - latencies.count(),
         per_second: latencies.count() as f64 / seconds.max(1e-6),
@@ -92,17 +92,17 @@ fn figures(seen: &[(Instant, Duration, bool)], seconds: f64) -> Figures {
 /// Reads that go on until they are stopped.
 pub struct Reads {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<anyhow::Result<Seen>>,
+    thread: JoinHandle<anyhow::Result<ReadSamples>>,
 }
 
 /// Reads that have been stopped.
-pub struct Done(Seen);
+pub struct StoppedReads(ReadSamples);
 
-impl Done {
+impl StoppedReads {
     /// Of the reads that began in this time.
-    pub fn figures(&self, from: Instant, until: Instant) -> Figures {
+    pub fn figures(&self, from: Instant, until: Instant) -> ReadFigures {
         let began_in_it = |(begun, ..): &&(Instant, Duration, bool)| (from..until).contains(begun);
-        let seen: Seen = self.0.iter().filter(began_in_it).copied().collect();
+        let seen: ReadSamples = self.0.iter().filter(began_in_it).copied().collect();
         figures(&seen, (until - from).as_secs_f64())
     }
 }
@@ -116,7 +116,7 @@ impl Reads {
             let (runtime, client) = connect(&doors)?;
             let region = runtime.block_on(client.region(REGION))?;
             let pause = Duration::from_secs_f64(f64::from(CALLERS) / f64::from(per_second));
-            let shared = Rc::new(RefCell::new((places, Seen::new())));
+            let shared = Rc::new(RefCell::new((places, ReadSamples::new())));
             let local = LocalSet::new();
             for caller in 0..CALLERS {
                 let (region, shared, stopped) = (region.clone(), shared.clone(), stopped.clone());
@@ -142,13 +142,13 @@ impl Reads {
         Ok(Reads { stop, thread })
     }
 
-    pub fn stop(self) -> anyhow::Result<Done> {
+    pub fn stop(self) -> anyhow::Result<StoppedReads> {
         self.stop.store(true, Ordering::Relaxed);
         let seen = self
             .thread
             .join()
             .map_err(|_| anyhow!("a thread of the bench has failed"))??;
-        Ok(Done(seen))
+        Ok(StoppedReads(seen))
     }
 
     /// Reads so many pages, each once, as fast as the callers can; returns the places that are left.
@@ -158,10 +158,10 @@ impl Reads {
         missing: bool,
         callers: u32,
         count: u32,
-    ) -> anyhow::Result<(Figures, Places)> {
+    ) -> anyhow::Result<(ReadFigures, Places)> {
         let (runtime, client) = connect(&doors)?;
         let region = runtime.block_on(client.region(REGION))?;
-        let shared = Rc::new(RefCell::new((places, Seen::new())));
+        let shared = Rc::new(RefCell::new((places, ReadSamples::new())));
         let left = Rc::new(RefCell::new(count));
         let local = LocalSet::new();
         let begun = Instant::now();
@@ -185,7 +185,7 @@ impl Reads {
                 lost: Vec::new(),
                 there: Vec::new(),
             },
-            Seen::new(),
+            ReadSamples::new(),
         ));
         Ok((figures(&seen, begun.elapsed().as_secs_f64()), places))
     }

@@ -1,5 +1,7 @@
-//! What of a dataset's files is in memory, as the nodes say it: page by page, and summed up as it comes, for a node may have tens of
-//! millions of blocks. What is held here is four bytes for each block of the files that were asked for.
+//! The parts of a dataset's files that are in memory, as nodes report them.
+//!
+//! Reports come page by page and are summed up at once, for a node may have tens of millions of blocks. Four bytes are kept for
+//! each block of the files that were asked for.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,7 +13,7 @@ use staves_wire::files::{CHECKED_ALL, FileChange, FileChanges, FileId, FileKey};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::Found;
+use super::FoundFile;
 
 /// Bytes of a block, and of a part of it.
 const BLOCK_BYTES: u64 = staves_store::blocks::BLOCK_BYTES as u64;
@@ -19,15 +21,15 @@ const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
 /// Pages that wait to be summed up.
 const PAGES_WAITING_MAX: usize = 8;
 
-/// What is in memory.
+/// The blocks in memory.
 #[derive(Default)]
-pub struct Held {
+pub struct ResidentBlocks {
     files: BTreeMap<FileId, Share>,
     /// Nodes that are up and did not say all that they have.
     pub silent: Vec<NodeId>,
 }
 
-/// What is in memory of one file.
+/// The blocks in memory of one file.
 struct Share {
     size: u64,
     /// By block: the parts that any node has.
@@ -41,10 +43,10 @@ pub async fn held(
     client: &Client,
     map: &ClusterMap,
     pool: PoolId,
-    files: &[Found],
+    files: &[FoundFile],
     until: Instant,
-) -> Held {
-    let mut held = Held::of(files.iter().map(|found| &found.file));
+) -> ResidentBlocks {
+    let mut held = ResidentBlocks::of(files.iter().map(|found| &found.file));
     let (says, mut said) = mpsc::channel(PAGES_WAITING_MAX);
     let mut asked = JoinSet::new();
     for node in map.nodes.values() {
@@ -96,14 +98,14 @@ async fn ask(
     }
 }
 
-impl Held {
-    fn of<'a>(files: impl Iterator<Item = &'a OpenFile>) -> Held {
+impl ResidentBlocks {
+    fn of<'a>(files: impl Iterator<Item = &'a OpenFile>) -> ResidentBlocks {
         let share = |file: &OpenFile| Share {
             size: file.size(),
             parts: Vec::new(),
             nodes: BTreeMap::new(),
         };
-        Held {
+        ResidentBlocks {
             files: files.map(|file| (file.id(), share(file))).collect(),
             silent: Vec::new(),
         }
@@ -124,7 +126,7 @@ impl Held {
         *bytes = (*bytes + parts_bytes(share.size, key.block, key.parts)).min(share.size);
     }
 
-    /// Who did not say what it has.
+    /// The nodes that did not report their blocks.
     pub fn silence(&self) -> String {
         let nodes: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
         let who = match nodes.len() {
@@ -137,7 +139,7 @@ impl Held {
         )
     }
 
-    /// Whether not all of a file is in memory.
+    /// Returns whether not all of a file is in memory.
     pub fn lacks(&self, file: &OpenFile) -> bool {
         self.here(file) < file.size()
     }
@@ -196,12 +198,12 @@ mod tests {
         );
     }
 
-    /// What two nodes have counts once; what is of no file that was asked for, or beyond its end, takes no memory.
+    /// A block of two nodes counts once; one of no file that was asked for, or beyond its end, takes no memory.
     #[test]
     fn what_nodes_say_is_summed_up_and_takes_no_more_than_the_files_blocks() {
         let size = BLOCK_BYTES + PART_BYTES;
         let (file, other) = (FileId { high: 1, low: 2 }, FileId { high: 3, low: 4 });
-        let mut held = Held::default();
+        let mut held = ResidentBlocks::default();
         let share = Share {
             size,
             parts: Vec::new(),

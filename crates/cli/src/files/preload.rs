@@ -14,32 +14,32 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::held::{Held, held, percent};
-use super::{Found, files_below, open, source_of};
+use super::held::{ResidentBlocks, held, percent};
+use super::{FoundFile, files_below, open, source_of};
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count};
-use staves_cli_common::session::{Session, failed};
+use staves_cli_common::session::{ClientSession, failed};
 
 /// Stretches that are fetched at a time.
 const AT_ONCE: usize = 8;
-/// How often it is said how far it is: on a terminal, and elsewhere.
+/// The interval of progress reports: on a terminal, and elsewhere.
 const TELL: Duration = Duration::from_millis(200);
 const TELL_SELDOM: Duration = Duration::from_secs(5);
-/// How long a pool's buckets may take to have homes.
+/// Longest wait until a pool's buckets have homes.
 const HOMES: Duration = Duration::from_secs(30);
-/// How often it is looked whether they have.
+/// The interval at which that is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often what is not in memory is loaded, if nodes come and go meanwhile.
+/// The number of times that missing blocks are loaded, if nodes come and go meanwhile.
 const TRIES: u32 = 3;
-/// What one may count on where it ends before it is done.
+/// The promise of a preload that ends before it is done.
 const STAYS: &str = "what was loaded stays, and the same command goes on from there";
 /// Files of which it is asked why they are not kept.
 const ASKED_MAX: usize = 32;
 
 pub fn run(
-    session: &Session,
+    session: &ClientSession,
     name: &str,
     paths: &[String],
     pinned: bool,
@@ -76,7 +76,7 @@ pub fn run(
         (false, true) => "loaded",
         (false, false) => "partly",
     };
-    let told = json!({
+    let answer = json!({
         "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
         "pinned": pinned, "result": result,
     });
@@ -87,7 +87,7 @@ pub fn run(
         percent(here, total),
         bytes(total - here)
     );
-    output::answer(out, &told, |_| {
+    output::answer(out, &answer, |_| {
         let all = format!("{} with {}", count(files.len(), "file"), bytes(total));
         let rate = bytes((total as f64 / seconds.max(1e-3)) as u64);
         let pinned = if pinned { " and pinned" } else { "" };
@@ -118,12 +118,12 @@ pub fn run(
 
 /// Has all of the files brought into memory, as far as that can be. What is there in the end.
 async fn bring(
-    session: &Session,
+    session: &ClientSession,
     data: &Dataset,
-    files: &[Found],
+    files: &[FoundFile],
     teller: &mut Teller,
-) -> anyhow::Result<Held> {
-    let mut lacking: Vec<&Found> = files.iter().collect();
+) -> anyhow::Result<ResidentBlocks> {
+    let mut lacking: Vec<&FoundFile> = files.iter().collect();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -142,13 +142,13 @@ async fn bring(
     }
 }
 
-/// What is in memory when it was interrupted. Interrupted again, nobody is asked for that any more.
+/// Asks for the blocks in memory after an interrupt. A second interrupt ends the question.
 fn there_now(
-    session: &Session,
+    session: &ClientSession,
     data: &Dataset,
-    files: &[Found],
+    files: &[FoundFile],
     interrupt: &mut Signal,
-) -> anyhow::Result<Held> {
+) -> anyhow::Result<ResidentBlocks> {
     let (pool, map) = data.pool();
     let until = Instant::now() + session.deadline;
     session.runtime.block_on(async {
@@ -160,7 +160,7 @@ fn there_now(
 }
 
 /// Refuses to pin what no node keeps.
-async fn all_may_be_kept(data: &Dataset, files: &[Found]) -> anyhow::Result<()> {
+async fn all_may_be_kept(data: &Dataset, files: &[FoundFile]) -> anyhow::Result<()> {
     // What servers have is asked for with credentials that the nodes have, too, or not: it has no modes.
     let files = if source_of(data).starts_with('/') {
         files
@@ -180,7 +180,7 @@ async fn all_may_be_kept(data: &Dataset, files: &[Found]) -> anyhow::Result<()> 
 }
 
 /// Pins files, before they are loaded: whoever has not the room for them learns it at once.
-fn pin(session: &Session, files: &[Found]) -> anyhow::Result<()> {
+fn pin(session: &ClientSession, files: &[FoundFile]) -> anyhow::Result<()> {
     let pins = files.iter().map(|found| {
         let version = found.file.version();
         Pin {
@@ -202,7 +202,7 @@ fn holders_since(map: &ClusterMap, pool: PoolId) -> Option<Revision> {
 
 /// Waits until all buckets of a pool have homes, for a while: nobody keeps what is loaded before. Since when they are what they are.
 async fn wait_for_homes(
-    session: &Session,
+    session: &ClientSession,
     pool: PoolId,
     teller: &mut Teller,
 ) -> anyhow::Result<Option<Revision>> {
@@ -221,7 +221,7 @@ async fn wait_for_homes(
     }
 }
 
-/// How many of a pool's buckets no node that runs is home of, and how many there are.
+/// Counts a pool's buckets without a home that runs, and all of its buckets.
 fn homeless(map: &ClusterMap, pool: PoolId) -> (usize, usize) {
     let holdings: Option<&Holdings> = map.pools.get(&pool).and_then(|p| p.holdings());
     let Some(holdings) = holdings else {
@@ -237,7 +237,11 @@ fn homeless(map: &ClusterMap, pool: PoolId) -> (usize, usize) {
 }
 
 /// Has homes fetch all of the files.
-async fn load(data: &Dataset, files: &[&Found], teller: &mut Teller) -> Result<(), SourceError> {
+async fn load(
+    data: &Dataset,
+    files: &[&FoundFile],
+    teller: &mut Teller,
+) -> Result<(), SourceError> {
     let done = Arc::new(AtomicU64::new(0));
     teller.began = Instant::now();
     let stretch = u64::from(FILE_BYTES_MAX);
@@ -272,8 +276,8 @@ async fn load(data: &Dataset, files: &[&Found], teller: &mut Teller) -> Result<(
     Ok(())
 }
 
-/// Why not all of the files are in memory.
-async fn why(data: &Dataset, lacking: Vec<&Found>, held: &Held) -> Vec<String> {
+/// The reasons why not all of the files are in memory.
+async fn why(data: &Dataset, lacking: Vec<&FoundFile>, held: &ResidentBlocks) -> Vec<String> {
     let mut why = Vec::new();
     let (pool, map) = data.pool();
     let (without, all) = homeless(&map, pool);
@@ -310,7 +314,7 @@ async fn why(data: &Dataset, lacking: Vec<&Found>, held: &Held) -> Vec<String> {
 }
 
 /// One by name, and how many more there are.
-fn names(files: &[&Found]) -> Option<String> {
+fn names(files: &[&FoundFile]) -> Option<String> {
     let first = files.first()?.path();
     Some(match files.len() {
         1 => first,
@@ -318,7 +322,7 @@ fn names(files: &[&Found]) -> Option<String> {
     })
 }
 
-/// What the pool has room for.
+/// Describes the memory of the pool.
 fn room(map: &ClusterMap, pool: PoolId) -> String {
     let budget = map.pools.get(&pool).map_or(0, |p| p.node_budget_bytes);
     let up = map.nodes.values();
@@ -337,7 +341,7 @@ struct Teller {
     terminal: bool,
     total: u64,
     began: Instant,
-    told: Instant,
+    answer: Instant,
 }
 
 impl Teller {
@@ -347,7 +351,7 @@ impl Teller {
             terminal: std::io::stderr().is_terminal(),
             total,
             began: Instant::now(),
-            told: Instant::now(),
+            answer: Instant::now(),
         }
     }
 
@@ -367,10 +371,10 @@ impl Teller {
     /// Says it, unless something was said just before.
     fn say(&mut self, line: &str) {
         let pause = if self.terminal { TELL } else { TELL_SELDOM };
-        if !self.on || self.told.elapsed() < pause {
+        if !self.on || self.answer.elapsed() < pause {
             return;
         }
-        self.told = Instant::now();
+        self.answer = Instant::now();
         let mut stderr = std::io::stderr();
         let _ = match self.terminal {
             true => write!(stderr, "\r\x1b[K{line}"),

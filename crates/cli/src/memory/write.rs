@@ -19,14 +19,14 @@ use staves_cli_common::codes::Code;
 use staves_cli_common::failure::{self, Failure};
 use staves_cli_common::options::GlobalOptions;
 use staves_cli_common::output::{self, count};
-use staves_cli_common::session::Session;
+use staves_cli_common::session::ClientSession;
 
 /// Bytes of standard input that are read before any is written.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 pub fn write(
     global: &GlobalOptions,
-    session: &Session,
+    session: &ClientSession,
     name: &str,
     offset: u64,
     load: bool,
@@ -80,7 +80,7 @@ pub fn write(
 /// Writes without parity, which is made in any case afterwards.
 fn load_with(
     global: &GlobalOptions,
-    session: &Session,
+    session: &ClientSession,
     region: &Region,
     put: impl FnOnce() -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
@@ -107,7 +107,11 @@ fn no_parity(name: &str) -> String {
 }
 
 /// Ends a load, and says what is in the way where parity is not made in time.
-pub fn protect(global: &GlobalOptions, session: &Session, region: &Region) -> anyhow::Result<()> {
+pub fn protect(
+    global: &GlobalOptions,
+    session: &ClientSession,
+    region: &Region,
+) -> anyhow::Result<()> {
     let Err(error) = session.wait(region.load(false)) else {
         return Ok(());
     };
@@ -234,7 +238,7 @@ fn stopped(name: &str, offset: u64, written: u64, loads: bool) -> String {
 
 /// Writes what is at hand and what comes; how much it was.
 fn put(
-    session: &Session,
+    session: &ClientSession,
     region: &Region,
     offset: u64,
     acknowledged: &AtomicU64,
@@ -259,7 +263,7 @@ fn put(
     }
 }
 
-/// How many bytes standard input still has, if it is a file.
+/// The bytes that standard input still has, if it is a file.
 fn length_of_stdin() -> Option<u64> {
     let stdin = std::io::stdin();
     let stat = rustix::fs::fstat(&stdin).ok()?;

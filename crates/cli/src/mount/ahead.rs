@@ -1,4 +1,4 @@
-//! What is fetched ahead of programs that read in order.
+//! Readahead for programs that read in order.
 //!
 //! Each piece has a task that fetches it, and then waits to be read; several threads may wait for one, or read it. All open files
 //! share one room, a place for each piece: who finds none is not read ahead for. A piece goes, and its place
@@ -20,28 +20,28 @@ use tokio::task::AbortHandle;
 const PIECE: u64 = 1 << 20;
 /// Most pieces of a file, on their way or waiting to be read.
 const PIECES_MAX: usize = 16;
-/// What all files have together, as a multiple of what one is read ahead.
+/// The readahead of all files together, as a multiple of that of one.
 const FILES: u64 = 8;
 /// Pieces that nobody reads for so long are let go.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What may be fetched ahead for all files of a mount. Clones are the same one.
+/// The readahead budget of all files of a mount. Clones share it.
 #[derive(Clone)]
-pub struct Room {
+pub struct AheadBudget {
     places: Arc<Semaphore>,
-    /// How far ahead of its reader a piece may lie.
+    /// The distance that a piece may lie ahead of its reader.
     reach: u64,
     idle: Duration,
 }
 
-impl Room {
+impl AheadBudget {
     /// For files that are each read so far ahead.
-    pub fn new(read_ahead_bytes: u64) -> Room {
+    pub fn new(read_ahead_bytes: u64) -> AheadBudget {
         let all = read_ahead_bytes.saturating_mul(FILES).div_ceil(PIECE);
         let places = usize::try_from(all).map_or(Semaphore::MAX_PERMITS, |all| {
             all.min(Semaphore::MAX_PERMITS)
         });
-        Room {
+        AheadBudget {
             places: Arc::new(Semaphore::new(places)),
             reach: read_ahead_bytes.saturating_add(2 * PIECE),
             idle: IDLE,
@@ -61,21 +61,21 @@ impl Room {
     }
 }
 
-/// What is fetched ahead of one open file.
+/// The readahead of one open file.
 pub struct Ahead {
-    room: Room,
+    room: AheadBudget,
     pieces: Arc<Mutex<Pieces>>,
 }
 
 struct Pieces {
-    all: Vec<Arc<Piece>>,
-    /// When one was fetched or read last.
+    all: Vec<Arc<AheadPiece>>,
+    /// The time of the last fetch or read.
     used: Instant,
     /// A task looks whether they are used.
     watched: bool,
 }
 
-struct Piece {
+struct AheadPiece {
     range: Range<u64>,
     come: watch::Receiver<Option<Come>>,
     task: AbortHandle,
@@ -90,13 +90,13 @@ struct Got {
     _place: OwnedSemaphorePermit,
 }
 
-impl Drop for Piece {
+impl Drop for AheadPiece {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Piece {
+impl AheadPiece {
     /// Counts bytes that were read; whether they are all now.
     fn count(&self, bytes: usize) -> bool {
         let mut read = self.read.lock();
@@ -140,7 +140,7 @@ impl Ahead {
                 let _ = sender.send(Some(got));
             });
             pieces.used = Instant::now();
-            pieces.all.push(Arc::new(Piece {
+            pieces.all.push(Arc::new(AheadPiece {
                 range,
                 come,
                 task: task.abort_handle(),
@@ -209,7 +209,7 @@ impl Ahead {
         }
     }
 
-    fn find(&self, from: u64) -> Option<Arc<Piece>> {
+    fn find(&self, from: u64) -> Option<Arc<AheadPiece>> {
         let mut pieces = self.pieces.lock();
         let near = from.saturating_sub(PIECE)..from.saturating_add(self.room.reach);
         pieces
@@ -222,7 +222,7 @@ impl Ahead {
         found
     }
 
-    fn remove(&self, piece: &Arc<Piece>) {
+    fn remove(&self, piece: &Arc<AheadPiece>) {
         let mut pieces = self.pieces.lock();
         pieces.all.retain(|p| !Arc::ptr_eq(p, piece));
     }
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    fn free(room: &Room) -> usize {
+    fn free(room: &AheadBudget) -> usize {
         room.places.available_permits()
     }
 
@@ -291,7 +291,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_open_files_together_have_eight_times_what_one_is_read_ahead() {
-        let room = Room::new(8 * PIECE);
+        let room = AheadBudget::new(8 * PIECE);
         let asked = Asked::new();
         let files: Vec<Ahead> = (0..1000).map(|_| room.file()).collect();
         for file in &files {
@@ -305,12 +305,12 @@ mod tests {
         assert_eq!(asked.times(), 64);
         drop(files);
         until("all closed", || free(&room) == 64).await;
-        assert_eq!(free(&Room::new(1)), 1, "at least one piece");
+        assert_eq!(free(&AheadBudget::new(1)), 1, "at least one piece");
     }
 
     #[tokio::test]
     async fn several_threads_read_one_piece_that_is_fetched_once() {
-        let room = Room::new(8 * PIECE);
+        let room = AheadBudget::new(8 * PIECE);
         let asked = Asked::new();
         let ahead = Arc::new(room.file());
         asked.fetch(&ahead, 0..2 * PIECE);
@@ -337,7 +337,7 @@ mod tests {
 
     #[tokio::test]
     async fn pieces_are_let_go_when_their_reader_is_elsewhere() {
-        let room = Room::new(8 * PIECE);
+        let room = AheadBudget::new(8 * PIECE);
         let asked = Asked::new();
         asked.answer();
         let ahead = room.file();
@@ -353,9 +353,9 @@ mod tests {
 
     #[tokio::test]
     async fn pieces_that_nobody_reads_are_let_go_and_those_of_a_slow_reader_are_not() {
-        let room = Room {
+        let room = AheadBudget {
             idle: Duration::from_millis(50),
-            ..Room::new(8 * PIECE)
+            ..AheadBudget::new(8 * PIECE)
         };
         let asked = Asked::new();
         let ahead = room.file();
@@ -377,7 +377,7 @@ mod tests {
             2,
             "what comes behind it stays"
         );
-        let room = Room::new(8 * PIECE);
+        let room = AheadBudget::new(8 * PIECE);
         let ahead = room.file();
         asked.answer();
         asked.fetch(&ahead, 0..PIECE);
@@ -389,7 +389,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_failed_is_not_kept_and_a_silent_source_is_waited_for_once() {
-        let room = Room::new(8 * PIECE);
+        let room = AheadBudget::new(8 * PIECE);
         let ahead = room.file();
         let silent = || SourceError::Unreachable {
             place: "it".into(),
@@ -417,7 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_here_and_what_lies_beyond_the_end_is_not_fetched() {
-        let room = Room::new(8 * PIECE);
+        let room = AheadBudget::new(8 * PIECE);
         let ahead = room.file();
         let (here, size) = (|at| at < 2 * PIECE, 3 * PIECE + 5);
         let get = |range: Range<u64>| async move { Ok(bytes_of(&range)) };

@@ -1,4 +1,4 @@
-//! What a mount in the background has from whoever started it.
+//! The descriptors that a mount in the background inherits.
 
 /// Closes what this process was given beyond input, output and errors: a lock of the shell that called us, held as
 /// long as anybody has it open, would be held as long as the mount is there. Only before this process has opened anything.

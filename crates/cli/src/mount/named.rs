@@ -1,4 +1,4 @@
-//! What a dataset is called.
+//! The name of a dataset.
 
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;

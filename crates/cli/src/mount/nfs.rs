@@ -9,7 +9,7 @@ use staves_mount::NfsOptions;
 use tokio::runtime::Runtime;
 
 use super::tree::Tree;
-use super::{Mount, Wanted};
+use super::{Mount, WantedDataset};
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::GlobalOptions;
@@ -31,7 +31,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 /// A dataset, opened to be served.
 pub(super) struct Opened {
     pub tree: Tree,
-    pub wanted: Wanted,
+    pub wanted: WantedDataset,
     pub data: Dataset,
 }
 
@@ -60,17 +60,17 @@ pub(super) fn serve(
         }
     });
     let wanted = opened.wanted;
-    let mut told = wanted.told();
-    told["nfs"] = json!(address.to_string());
-    told["result"] = "serving".into();
-    wanted.warn(global.output, &mut told);
+    let mut answer = wanted.as_json();
+    answer["nfs"] = json!(address.to_string());
+    answer["result"] = "serving".into();
+    wanted.warn(global.output, &mut answer);
     if !address.ip().is_loopback() {
         let text =
             format!("NFSv3 has no authentication: whoever reaches {address} may read all of it");
-        output::warn(global.output, &mut told, text);
+        output::warn(global.output, &mut answer, text);
     }
     let (ip, port) = (address.ip(), address.port());
-    output::answer(global.output, &told, |_| {
+    output::answer(global.output, &answer, |_| {
         format!(
             "{wanted} is served by NFS at {address}, until this ends. To mount it:\n  \
              mount -t nfs -o ro,vers=3,tcp,nolock,port={port},mountport={port} {ip}:/ DIR"

@@ -10,12 +10,12 @@ use staves_client::{Dataset, OpenFile, SourceError};
 use staves_mount::{FileError, Files, Kind, Listing, Stat, Version};
 use tokio::runtime::Handle;
 
-use super::ahead::{Ahead, Room};
+use super::ahead::{Ahead, AheadBudget};
 
 pub struct Tree {
     data: Dataset,
     runtime: Handle,
-    room: Room,
+    room: AheadBudget,
 }
 
 /// An open file.
@@ -27,7 +27,7 @@ pub struct TreeFile {
 
 impl Tree {
     pub fn new(data: Dataset, runtime: Handle, read_ahead_bytes: u64) -> Tree {
-        let room = Room::new(read_ahead_bytes);
+        let room = AheadBudget::new(read_ahead_bytes);
         Tree {
             data,
             runtime,
@@ -36,7 +36,7 @@ impl Tree {
     }
 }
 
-/// What a mount shows of what a source says.
+/// The attributes that a mount shows, of those of a source.
 fn shown(data: &Dataset, path: &[u8], stat: staves_client::Stat) -> Stat {
     let fresh = matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
     let (kind, version) = match stat.kind {
@@ -123,12 +123,12 @@ impl Files for Tree {
         read.map_err(shown_error)
     }
 
-    /// What lies in a node's memory on this machine.
+    /// Reads from a node's memory on this machine, without a wait.
     fn read_now(&self, file: &TreeFile, offset: u64, into: &mut [u8]) -> bool {
         self.data.read_here(&file.open, offset, into)
     }
 
-    /// What lies in a node's memory on this machine needs no fetching.
+    /// Fetches ahead, unless the bytes are in a node's memory on this machine.
     fn will_read(&self, file: &TreeFile, offset: u64, bytes: u64) {
         let (data, open) = (&self.data, &file.open);
         let range = offset..offset.saturating_add(bytes);

@@ -9,7 +9,7 @@ use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 
-/// How often a node that must go first is looked at.
+/// The interval at which a node that must go first is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Strikes a node, and says what it was when it was struck.
@@ -64,7 +64,7 @@ fn refused(node: &Node, up: bool, answers: bool) -> Failure {
     Failure::Own(Own::NeedsForce, text)
 }
 
-/// Who is asked to strike itself stops, and then nobody is there to strike it.
+/// The failure of a node that is asked to forget itself: it would stop, and the change would not be made.
 fn asked_itself(cluster: &Cluster, node: &Node) -> anyhow::Result<Failure> {
     let Node { id, name, .. } = node;
     let map = cluster.map()?;

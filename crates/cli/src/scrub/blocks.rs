@@ -7,7 +7,7 @@ use staves_model::{ClusterMap, Node, Pool};
 use staves_wire::Message;
 use staves_wire::files::{CHECKED_ALL, FileCheck};
 
-use super::tally::Tally;
+use super::tally::ScrubTally;
 use staves_cli_common::cluster::Cluster;
 
 /// A node that is busy is asked again, so often and after so long.
@@ -15,7 +15,7 @@ const TRIES: usize = 5;
 const REST: Duration = Duration::from_millis(200);
 
 /// Has every node that is up look through all its blocks of a pool.
-pub fn scrub(cluster: &Cluster, map: &ClusterMap, pool: &Pool, tally: &mut Tally) {
+pub fn scrub(cluster: &Cluster, map: &ClusterMap, pool: &Pool, tally: &mut ScrubTally) {
     let up = map.nodes.values();
     for node in up.filter(|n| map.is_up(n.id, n.incarnation)) {
         if !look(cluster, node, pool, tally) {
@@ -25,7 +25,7 @@ pub fn scrub(cluster: &Cluster, map: &ClusterMap, pool: &Pool, tally: &mut Tally
 }
 
 /// False: the node did not answer to the end.
-fn look(cluster: &Cluster, node: &Node, pool: &Pool, tally: &mut Tally) -> bool {
+fn look(cluster: &Cluster, node: &Node, pool: &Pool, tally: &mut ScrubTally) -> bool {
     let mut from = 0;
     while from != CHECKED_ALL {
         let ask = FileCheck {

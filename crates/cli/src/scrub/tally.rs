@@ -1,4 +1,4 @@
-//! What a scrub has found, and how far it is.
+//! The findings and the progress of a scrub.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
@@ -11,13 +11,13 @@ use staves_cli_common::output::{bytes, count, number, properties};
 
 /// Most differences that are told one by one.
 const TOLD_MAX: usize = 100;
-/// How often the progress is told: on a terminal, and where it goes to a log.
+/// The interval of progress reports: on a terminal, and in a log.
 const SHOWN_EVERY: Duration = Duration::from_secs(1);
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
-/// What was found.
+/// The findings of one pass.
 #[derive(Default, Serialize)]
-pub struct Found {
+pub struct Findings {
     /// In a word: `clean`, `repaired`, `wrong` or `nothing-checked`.
     result: &'static str,
     groups: u64,
@@ -52,13 +52,13 @@ pub struct Difference {
     pub slot: u8,
     pub node: u64,
     pub name: String,
-    pub outcome: Outcome,
+    pub outcome: PageOutcome,
 }
 
-/// What is wrong with it, or what was done.
+/// The fault of a page, or its repair.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum PageOutcome {
     /// A page of parity, made anew from the others.
     Repaired,
     /// The same, and it was not all there by the last look.
@@ -71,41 +71,41 @@ pub enum Outcome {
     Several,
 }
 
-impl Outcome {
+impl PageOutcome {
     fn text(self) -> &'static str {
         match self {
-            Outcome::Repaired => "parity did not fit; made anew",
-            Outcome::BeingRepaired => "parity did not fit; being made anew",
-            Outcome::Parity => "parity does not fit",
-            Outcome::Data => "data is wrong: all other members agree on what it should be",
-            Outcome::Several => "several pages of the rank are wrong, and nothing tells which",
+            PageOutcome::Repaired => "parity did not fit; made anew",
+            PageOutcome::BeingRepaired => "parity did not fit; being made anew",
+            PageOutcome::Parity => "parity does not fit",
+            PageOutcome::Data => "data is wrong: all other members agree on what it should be",
+            PageOutcome::Several => "several pages of the rank are wrong, and nothing tells which",
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     fn remedy(self) -> Option<&'static str> {
         match self {
-            Outcome::Repaired => None,
-            Outcome::BeingRepaired => Some("scrub again in a while"),
-            Outcome::Parity => Some(
+            PageOutcome::Repaired => None,
+            PageOutcome::BeingRepaired => Some("scrub again in a while"),
+            PageOutcome::Parity => Some(
                 "without --check, and with all members there, a scrub of a memory pool makes the page anew; for a \
                  pool of keys restart the node: its part is made anew from the others",
             ),
-            Outcome::Data => Some(
+            PageOutcome::Data => Some(
                 "clients read wrong bytes there: write them anew, or restart the node while the others are whole: \
                  its part is rebuilt from theirs",
             ),
-            Outcome::Several => Some(
+            PageOutcome::Several => Some(
                 "the bytes of that rank cannot be trusted: write them anew from where they came from, then scrub again",
             ),
         }
     }
 }
 
-/// What was found so far, and what is left to do.
-pub struct Tally {
-    found: Found,
-    remedies: BTreeMap<Outcome, u64>,
+/// The findings so far, and the pages left to check.
+pub struct ScrubTally {
+    found: Findings,
+    remedies: BTreeMap<PageOutcome, u64>,
     progress: bool,
     terminal: bool,
     began: Instant,
@@ -118,11 +118,11 @@ pub struct Tally {
     of_this: u64,
 }
 
-impl Tally {
+impl ScrubTally {
     /// For groups of so many pages. `progress`: whether people look on.
-    pub fn new(progress: bool, pages: BTreeMap<GroupId, u32>) -> Tally {
-        Tally {
-            found: Found::default(),
+    pub fn new(progress: bool, pages: BTreeMap<GroupId, u32>) -> ScrubTally {
+        ScrubTally {
+            found: Findings::default(),
             remedies: BTreeMap::new(),
             progress,
             terminal: std::io::stderr().is_terminal(),
@@ -168,7 +168,7 @@ impl Tally {
 
     pub fn wrong(&mut self, one: Difference) {
         self.found.differences += 1;
-        self.found.repaired += u64::from(one.outcome == Outcome::Repaired);
+        self.found.repaired += u64::from(one.outcome == PageOutcome::Repaired);
         *self.remedies.entry(one.outcome).or_default() += 1;
         if self.found.told.len() < TOLD_MAX {
             self.found.told.push(one);
@@ -217,11 +217,11 @@ impl Tally {
         };
     }
 
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &Findings {
         &self.found
     }
 
-    /// Why the command fails, if it does.
+    /// The reason why the command fails, if it does.
     pub fn failure(&self) -> Option<String> {
         let found = &self.found;
         match found.result {
@@ -234,7 +234,7 @@ impl Tally {
         }
     }
 
-    /// Why there was nothing to check.
+    /// The reason why there was nothing to check.
     fn nothing(&self) -> &'static str {
         let found = &self.found;
         match found {
@@ -300,7 +300,7 @@ impl Tally {
     }
 }
 
-/// How far it is, and how long the rest takes if it goes on as before.
+/// Describes the progress, and the time left at the rate so far.
 fn progress(done: u64, total: u64, elapsed: Duration) -> String {
     // What is written meanwhile comes on top.
     let total = total.max(done);
@@ -325,8 +325,8 @@ mod tests {
         assert_eq!(at(0, 0), "0 of 0 pages, 0 %, about 0 s left");
     }
 
-    fn tally(of: impl FnOnce(&mut Tally)) -> Tally {
-        let mut tally = Tally::new(false, BTreeMap::new());
+    fn tally(of: impl FnOnce(&mut ScrubTally)) -> ScrubTally {
+        let mut tally = ScrubTally::new(false, BTreeMap::new());
         of(&mut tally);
         tally.end();
         tally
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn nothing_checked_does_not_look_like_a_pass() {
-        let said = |of: fn(&mut Tally)| {
+        let said = |of: fn(&mut ScrubTally)| {
             let tally = tally(of);
             assert_eq!(tally.found().result, "nothing-checked");
             tally.failure().expect("a failure")
@@ -378,16 +378,16 @@ mod tests {
                 });
             })
         };
-        let repaired = wrong(Outcome::Repaired);
+        let repaired = wrong(PageOutcome::Repaired);
         assert_eq!(
             (repaired.found().result, repaired.failure()),
             ("repaired", None)
         );
         for outcome in [
-            Outcome::BeingRepaired,
-            Outcome::Parity,
-            Outcome::Data,
-            Outcome::Several,
+            PageOutcome::BeingRepaired,
+            PageOutcome::Parity,
+            PageOutcome::Data,
+            PageOutcome::Several,
         ] {
             let left = wrong(outcome);
             assert_eq!(left.found().result, "wrong");

@@ -11,9 +11,9 @@ use anyhow::{Context, bail};
 use super::NAME;
 use staves_cli_common::served::{SERVING, Served};
 
-/// How long it may take to mount, and to end.
+/// Longest wait for the mount, and for its end.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How often it is looked at meanwhile.
+/// The interval at which it is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A mount that lives as long as this.
@@ -79,7 +79,7 @@ impl Mounted {
         )))
     }
 
-    /// Where the files are to be seen.
+    /// The folder that shows the files.
     pub fn point(&self) -> &Path {
         &self.point
     }

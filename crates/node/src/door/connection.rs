@@ -23,7 +23,7 @@ use super::mailbox::{Letter, Mailbox};
 use crate::host::{Cell, Routes, Waiter};
 use crate::node::Running;
 use staves_resp::{
-    After, Args, Command, Join, Limits, NOT_DONE, Name, Ops, Output, Parser, PartialReply,
+    After, Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply,
     Protocol, Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
 };
 
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     desk: Desk,
 }
 
-/// What commands are done at.
+/// Executes the commands of one connection.
 struct Desk {
     running: Arc<Running>,
     session: Session,
@@ -62,7 +62,7 @@ struct Desk {
     version: u64,
     /// Cells that want a flush after this batch.
     touched: Vec<Arc<Cell>>,
-    /// When this batch was read, and until when it may take.
+    /// The time at which this batch was read, and its deadline.
     now: Time,
     deadline: Time,
     commands: u64,
@@ -168,7 +168,7 @@ impl Connection {
                 break;
             }
             match parser.next(&input[at..]) {
-                Ok(Some(frame)) if speaks_http(frame.args) => {
+                Ok(Some(frame)) if frame.args.are_http() => {
                     tracing::warn!(
                         "an HTTP request came to the RESP door; its connection is closed"
                     );
@@ -384,7 +384,7 @@ impl Desk {
             }
             Command::Nothing => self.commands -= 1,
             Command::Local {
-                name: Name::Reset | Name::Quit,
+                name: CommandName::Reset | CommandName::Quit,
                 ..
             } if self.transaction.is_open => {
                 self.transaction = Transaction::default();
@@ -412,7 +412,10 @@ impl Desk {
                 let out = places.tail(output);
                 let after = session.answer(name, args, &**running, out);
                 self.closing |= after == After::Close;
-                if matches!(name, Name::Client | Name::Hello | Name::Reset) {
+                if matches!(
+                    name,
+                    CommandName::Client | CommandName::Hello | CommandName::Reset
+                ) {
                     let client = self.session.client();
                     let mut clients = self.running.door.clients.lock();
                     clients.insert(client.id, client.clone());
@@ -646,7 +649,7 @@ impl Left {
     }
 }
 
-/// What became of an operation that was tried at this node's own bucket.
+/// The result of an operation at this node's own bucket.
 #[derive(Debug, PartialEq)]
 enum Tried<R> {
     Given(R),
@@ -716,13 +719,6 @@ fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) 
         (Join::Plain, AnswerRef::Int(number)) => out.integer(number),
         (join, answer) => out.join(protocol, join, &[answer.to_owned()]),
     }
-}
-
-/// Whether these are the first words of an HTTP request: a page in somebody's browser may send one to a
-/// port of its own machine, and what follows in it must not be taken for commands. As Redis does.
-pub(super) fn speaks_http(args: Args<'_>) -> bool {
-    let first = |word: &[u8]| !args.is_empty() && args.at(0).eq_ignore_ascii_case(word);
-    first(b"post") || first(b"host:")
 }
 
 #[cfg(test)]

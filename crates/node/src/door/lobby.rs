@@ -8,19 +8,17 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::Phase;
-use super::connection::{READ_BYTES, speaks_http};
+use super::connection::READ_BYTES;
 use crate::entry::Entry;
-use staves_resp::{Limits, Mark, Output, Parser, Transaction};
+use staves_resp::{Limits, LoadingConnection, Transaction};
 
-/// Answers in one write, so many bytes of them.
-const OUTPUT_BYTES_MAX: usize = 64 << 10;
-/// How long a client may take to read them.
+/// Longest time that a client may take to read them.
 const WRITE: Duration = Duration::from_secs(5);
 
 /// Answers until the node has joined: what is left is the beginning of a command that has not come whole.
@@ -31,75 +29,28 @@ pub(super) async fn wait(
     limits: Limits,
     phase: &mut watch::Receiver<Phase>,
 ) -> io::Result<Option<(BytesMut, Transaction)>> {
-    let mut lobby = Lobby {
-        input: BytesMut::new(),
-        output: Output::new(),
-        parser: Parser::new(limits),
-        refusal: format!("LOADING {}", entry.not_yet()),
-        closing: false,
-        transaction: Transaction::default(),
-    };
+    let mut loading = LoadingConnection::new(limits, &entry.not_yet());
     loop {
-        let all_answered = lobby.answer();
-        let written = socket.write_all_buf(&mut lobby.output);
+        let all_answered = loading.answer();
+        let written = socket.write_all_buf(&mut loading.output);
         match tokio::time::timeout(WRITE, written).await {
             Ok(written) => written?,
             Err(_) => return Err(io::ErrorKind::TimedOut.into()),
         }
-        if lobby.closing {
+        if loading.closing {
             return Ok(None);
         }
         if !all_answered {
             continue;
         }
-        lobby.input.reserve(READ_BYTES);
+        loading.input.reserve(READ_BYTES);
         tokio::select! {
             biased;
             joined = phase.wait_for(|p| *p > Phase::Joining) => {
                 // The sender is gone if the node could not start.
-                return Ok(joined.is_ok().then_some((lobby.input, lobby.transaction)));
+                return Ok(joined.is_ok().then_some((loading.input, loading.transaction)));
             }
-            count = socket.read_buf(&mut lobby.input) => lobby.closing = count? == 0,
+            count = socket.read_buf(&mut loading.input) => loading.closing = count? == 0,
         }
-    }
-}
-
-struct Lobby {
-    input: BytesMut,
-    output: Output,
-    parser: Parser,
-    refusal: String,
-    closing: bool,
-    transaction: Transaction,
-}
-
-impl Lobby {
-    /// Answers what has come, up to the bound of one write; whether that was all.
-    fn answer(&mut self) -> bool {
-        let mut at = 0;
-        let mut all = false;
-        while !all && self.output.len() < OUTPUT_BYTES_MAX {
-            match self.parser.next(&self.input[at..]) {
-                Ok(Some(frame)) if speaks_http(frame.args) => {
-                    (self.closing, all) = (true, true);
-                }
-                Ok(Some(frame)) => {
-                    at += frame.used;
-                    match Mark::of(frame.args).map(|mark| self.transaction.step(mark)) {
-                        Some(Ok(())) => self.output.ok(),
-                        Some(Err(text)) => self.output.error(text),
-                        None if frame.args.is_empty() => {}
-                        None => self.output.error(&self.refusal),
-                    }
-                }
-                Ok(None) => all = true,
-                Err(error) => {
-                    self.output.error(&format!("ERR {error}"));
-                    (self.closing, all) = (true, true);
-                }
-            }
-        }
-        self.input.advance(at);
-        all
     }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use staves_resp::{
-    After, Brief, COMMANDS, ClientFacts, Command, Facts, Limits, NOT_DONE, Output, Parser, Session,
-    Tells,
+    After, Brief, COMMANDS, ClientFacts, Command, Facts, Limits, NOT_DONE, Output, Parser,
+    ServerInfo, Session,
 };
 use staves_testkit::free_port;
 use staves_testkit::tools::{runs, skip};
@@ -79,7 +79,7 @@ fn converse(mut stream: TcpStream, id: u64, table: &Table) {
 /// Knows nothing of itself.
 struct Nothing;
 
-impl Tells for Nothing {
+impl ServerInfo for Nothing {
     fn brief(&self) -> Brief {
         Brief::default()
     }

@@ -3,7 +3,7 @@
 use super::output::{Output, Protocol};
 use super::parse::Args;
 use super::session::{help, subcommand};
-use super::table::{COMMANDS, Entry, Part, Subcommand, lookup};
+use super::table::{COMMANDS, CommandEntry, CommandGroup, Subcommand, lookup};
 
 /// Answers COMMAND and its subcommands.
 pub(super) fn command(args: Args<'_>, protocol: Protocol, out: &mut Output) {
@@ -14,19 +14,19 @@ pub(super) fn command(args: Args<'_>, protocol: Protocol, out: &mut Output) {
         "info" => {
             out.array(args.len() - 2);
             for name in args.iter_from(2) {
-                match Told::named(name) {
-                    Some(told) => told.write(protocol, out),
+                match CommandDoc::named(name) {
+                    Some(doc) => doc.write(protocol, out),
                     None => out.nil_array(protocol),
                 }
             }
         }
         "docs" => {
-            let asked: Vec<Told> = match args.len() {
-                2 => COMMANDS.iter().map(Told::Command).collect(),
-                _ => args.iter_from(2).filter_map(Told::named).collect(),
+            let asked: Vec<CommandDoc> = match args.len() {
+                2 => COMMANDS.iter().map(CommandDoc::Command).collect(),
+                _ => args.iter_from(2).filter_map(CommandDoc::named).collect(),
             };
             out.map(protocol, asked.len());
-            asked.iter().for_each(|told| told.write_docs(protocol, out));
+            asked.iter().for_each(|doc| doc.write_docs(protocol, out));
         }
         "list" if args.len() > 2 => out.error("ERR syntax error"),
         "list" => {
@@ -44,7 +44,7 @@ pub(super) fn command(args: Args<'_>, protocol: Protocol, out: &mut Output) {
 fn write_all(protocol: Protocol, out: &mut Output) {
     out.array(COMMANDS.len());
     for entry in COMMANDS {
-        Told::Command(entry).write(protocol, out);
+        CommandDoc::Command(entry).write(protocol, out);
     }
 }
 
@@ -72,49 +72,49 @@ fn get_keys(args: Args<'_>, with_flags: bool, protocol: Protocol, out: &mut Outp
     }
 }
 
-/// What COMMAND tells of: a command, or a subcommand of one.
+/// A command, or a subcommand of one, that COMMAND describes.
 #[derive(Clone, Copy)]
-enum Told {
-    Command(&'static Entry),
-    Subcommand(&'static Entry, &'static Subcommand),
+enum CommandDoc {
+    Command(&'static CommandEntry),
+    Subcommand(&'static CommandEntry, &'static Subcommand),
 }
 
-impl Told {
+impl CommandDoc {
     /// `get`, or `client|list`.
-    fn named(name: &[u8]) -> Option<Told> {
+    fn named(name: &[u8]) -> Option<CommandDoc> {
         let Some(bar) = name.iter().position(|byte| *byte == b'|') else {
-            return lookup(name).map(Told::Command);
+            return lookup(name).map(CommandDoc::Command);
         };
         let entry = lookup(&name[..bar])?;
         let subcommand = entry.subcommand(&name[bar + 1..])?;
-        Some(Told::Subcommand(entry, subcommand))
+        Some(CommandDoc::Subcommand(entry, subcommand))
     }
 
     fn name(self) -> String {
         match self {
-            Told::Command(entry) => entry.text.to_owned(),
-            Told::Subcommand(entry, sub) => format!("{}|{}", entry.text, sub.text),
+            CommandDoc::Command(entry) => entry.text.to_owned(),
+            CommandDoc::Subcommand(entry, sub) => format!("{}|{}", entry.text, sub.text),
         }
     }
 
     fn flags(self) -> &'static str {
         match self {
-            Told::Command(entry) => entry.flags,
-            Told::Subcommand(_, sub) => sub.flags,
+            CommandDoc::Command(entry) => entry.flags,
+            CommandDoc::Subcommand(_, sub) => sub.flags,
         }
     }
 
-    fn entry(self) -> &'static Entry {
+    fn entry(self) -> &'static CommandEntry {
         match self {
-            Told::Command(entry) | Told::Subcommand(entry, _) => entry,
+            CommandDoc::Command(entry) | CommandDoc::Subcommand(entry, _) => entry,
         }
     }
 
     /// As COMMAND INFO answers it.
     fn write(self, protocol: Protocol, out: &mut Output) {
         let (arity, keys, key_flags, tips, subcommands) = match self {
-            Told::Command(e) => (e.arity, e.keys, e.key_flags, e.tips, e.subcommands),
-            Told::Subcommand(_, sub) => (sub.arity, (0, 0, 0), "", "", &[][..]),
+            CommandDoc::Command(e) => (e.arity, e.keys, e.key_flags, e.tips, e.subcommands),
+            CommandDoc::Subcommand(_, sub) => (sub.arity, (0, 0, 0), "", "", &[][..]),
         };
         out.array(10);
         out.bulk(self.name().as_bytes());
@@ -130,22 +130,22 @@ impl Told {
         write_key_specs(keys, key_flags, protocol, out);
         out.array(subcommands.len());
         for sub in subcommands {
-            Told::Subcommand(self.entry(), sub).write(protocol, out);
+            CommandDoc::Subcommand(self.entry(), sub).write(protocol, out);
         }
     }
 
     /// As COMMAND DOCS answers it, with its name.
     fn write_docs(self, protocol: Protocol, out: &mut Output) {
         let (summary, subcommands) = match self {
-            Told::Command(entry) => (entry.summary, entry.subcommands),
-            Told::Subcommand(_, sub) => (sub.summary, &[][..]),
+            CommandDoc::Command(entry) => (entry.summary, entry.subcommands),
+            CommandDoc::Subcommand(_, sub) => (sub.summary, &[][..]),
         };
         let group = match self.entry().part {
-            Part::String => "string",
-            Part::Generic => "generic",
-            Part::Connection => "connection",
-            Part::Server => "server",
-            Part::Cluster => "cluster",
+            CommandGroup::String => "string",
+            CommandGroup::Generic => "generic",
+            CommandGroup::Connection => "connection",
+            CommandGroup::Server => "server",
+            CommandGroup::Cluster => "cluster",
         };
         out.bulk(self.name().as_bytes());
         out.map(protocol, 3 + usize::from(!subcommands.is_empty()));
@@ -162,7 +162,7 @@ impl Told {
             out.bulk(b"subcommands");
             out.map(protocol, subcommands.len());
             for sub in subcommands {
-                Told::Subcommand(self.entry(), sub).write_docs(protocol, out);
+                CommandDoc::Subcommand(self.entry(), sub).write_docs(protocol, out);
             }
         }
     }
@@ -173,15 +173,15 @@ impl Told {
         let has = |flag| self.flags().split_whitespace().any(|f| f == flag);
         let entry = self.entry();
         let own = match (self, entry.text) {
-            (Told::Command(entry), _) if entry.flags.is_empty() => None,
+            (CommandDoc::Command(entry), _) if entry.flags.is_empty() => None,
             (_, "dbsize") => Some("@keyspace"),
             (_, "info") => Some("@dangerous"),
             (_, "command" | "asking" | "readonly" | "readwrite") => Some("@connection"),
             _ => match entry.part {
-                Part::String => Some("@string"),
-                Part::Generic => Some("@keyspace"),
-                Part::Connection => Some("@connection"),
-                Part::Server | Part::Cluster => None,
+                CommandGroup::String => Some("@string"),
+                CommandGroup::Generic => Some("@keyspace"),
+                CommandGroup::Connection => Some("@connection"),
+                CommandGroup::Server | CommandGroup::Cluster => None,
             },
         };
         let others = [
@@ -197,7 +197,7 @@ impl Told {
     }
 }
 
-/// Where the keys are, as Redis 7 tells it to cluster clients.
+/// Writes the places of keys in the form that Redis 7 sends to cluster clients.
 fn write_key_specs(keys: (i32, i32, i32), flags: &str, protocol: Protocol, out: &mut Output) {
     let (first, last, step) = keys;
     if first == 0 {
