@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use staves_chaos::mutants::Hunt;
-use staves_chaos::run::{self, Told, Verdict};
+use staves_chaos::run::{self, RunSettings, Verdict};
 use staves_chaos::scenario::{Scenario, parse};
 use staves_chaos::{catalogue, judge, kills, lab, mutants, random, second};
 use staves_history::record;
@@ -15,7 +15,7 @@ use staves_history::record;
 use crate::args::{Args, Command};
 
 /// Does what the command line says; whether nothing was found wrong.
-pub fn obey(args: &Args) -> anyhow::Result<bool> {
+pub fn execute(args: &Args) -> anyhow::Result<bool> {
     if let Command::Check { history } = &args.command {
         return check(history);
     }
@@ -28,7 +28,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
             .map_or(1, |t| t.as_millis() as u64)
     };
     let plants = args.mutant.is_some() || matches!(args.command, Command::Mutants { .. });
-    let told = Told {
+    let settings = RunSettings {
         program: match &args.staves {
             Some(program) => program.clone(),
             None => built(plants)?,
@@ -39,7 +39,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
         folder: args.folder.clone(),
         keep: args.keep,
     };
-    let mut batch = Batch::new(args, told);
+    let mut batch = Batch::new(args, settings);
     match &args.command {
         Command::Quick => batch.all(catalogue::all()?, None),
         Command::Rest => {
@@ -56,7 +56,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
             batch.all(catalogue::all()?, Some(until))
         }
         Command::Kills { count } => {
-            let kills = kills::measure(&batch.told, *count, |line| eprintln!("{line}"))?;
+            let kills = kills::measure(&batch.settings, *count, |line| eprintln!("{line}"))?;
             println!(
                 "{}",
                 if args.json {
@@ -67,7 +67,7 @@ pub fn obey(args: &Args) -> anyhow::Result<bool> {
             );
             Ok(kills.lost == 0)
         }
-        Command::Mutants { names } => hunt(&batch.told, names),
+        Command::Mutants { names } => hunt(&batch.settings, names),
         Command::Check { .. } => Ok(true),
     }
 }
@@ -147,7 +147,7 @@ fn built(with_bugs: bool) -> anyhow::Result<PathBuf> {
 }
 
 /// Hunts for these bugs, or for all.
-fn hunt(told: &Told, wanted: &[String]) -> anyhow::Result<bool> {
+fn hunt(settings: &RunSettings, wanted: &[String]) -> anyhow::Result<bool> {
     if let Some(unknown) = wanted
         .iter()
         .find(|w| !mutants::HUNTS.iter().any(|h| h.mutant == **w))
@@ -159,7 +159,7 @@ fn hunt(told: &Told, wanted: &[String]) -> anyhow::Result<bool> {
     let chosen = |h: &Hunt| wanted.is_empty() || wanted.iter().any(|w| w == h.mutant);
     for one in mutants::HUNTS.into_iter().filter(chosen) {
         let begun = Instant::now();
-        let hunted = mutants::hunt(told, &one)?;
+        let hunted = mutants::hunt(settings, &one)?;
         all_found &= hunted.found.is_some();
         let (word, what) = match &hunted.found {
             Some(found) => ("found ", found.clone()),
@@ -179,16 +179,16 @@ fn hunt(told: &Told, wanted: &[String]) -> anyhow::Result<bool> {
 /// The totals of several runs.
 struct Batch<'a> {
     args: &'a Args,
-    told: Told,
+    settings: RunSettings,
     begun: Instant,
     verdicts: Vec<(u64, Verdict)>,
 }
 
 impl Batch<'_> {
-    fn new(args: &Args, told: Told) -> Batch<'_> {
+    fn new(args: &Args, settings: RunSettings) -> Batch<'_> {
         Batch {
             args,
-            told,
+            settings,
             begun: Instant::now(),
             verdicts: Vec::new(),
         }
@@ -198,9 +198,15 @@ impl Batch<'_> {
     fn all(&mut self, scenarios: Vec<Scenario>, until: Option<Instant>) -> anyhow::Result<bool> {
         let given = scenarios.len();
         for (at, scenario) in scenarios.iter().enumerate() {
-            self.one(scenario, self.told.seed + at as u64, until, at + 1, given)?;
+            self.one(
+                scenario,
+                self.settings.seed + at as u64,
+                until,
+                at + 1,
+                given,
+            )?;
         }
-        let mut seed = self.told.seed + given as u64;
+        let mut seed = self.settings.seed + given as u64;
         while until.is_some_and(|until| Instant::now() < until) {
             self.one(&random::scenario(seed), seed, until, 0, 0)?;
             seed += 1;
@@ -218,11 +224,11 @@ impl Batch<'_> {
         of: usize,
     ) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let told = Told {
+        let settings = RunSettings {
             seed,
-            ..self.told.clone()
+            ..self.settings.clone()
         };
-        let verdict = run::run(scenario, &told, second::of_run)?;
+        let verdict = run::run(scenario, &settings, second::of_run)?;
         let left = until.map_or_else(
             || self.begun.elapsed() / at.max(1) as u32 * (of - at) as u32,
             |until| until.saturating_duration_since(Instant::now()),
@@ -265,7 +271,7 @@ impl Batch<'_> {
             .filter(|(_, v)| !v.violations.is_empty())
             .collect();
         let json = serde_json::json!({
-            "seed": self.told.seed,
+            "seed": self.settings.seed,
             "runs": self.verdicts.len(),
             "seconds": self.begun.elapsed().as_secs(),
             "faults": faults,
@@ -283,7 +289,7 @@ impl Batch<'_> {
         println!(
             "{} runs from seed {}, {} s; faults: {}; {} operations, {} with unknown outcome, {} keys undecided; {} runs with violations",
             self.verdicts.len(),
-            self.told.seed,
+            self.settings.seed,
             self.begun.elapsed().as_secs(),
             counted.join(", "),
             sum(|v| v.operations),

@@ -10,7 +10,7 @@ use staves_history::record::{self, Asked, Checked};
 /// Most steps of the search for each key.
 const STEPS_MAX: usize = 500_000;
 
-/// Most keys that are told one by one.
+/// Most keys that are reported one by one.
 const BAD_SHOWN: usize = 10;
 
 /// The longest time in which no client had an answer about a contended key.

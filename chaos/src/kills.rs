@@ -7,7 +7,7 @@ use serde_json::json;
 use staves_history::Record;
 use staves_history::record::Asked;
 
-use crate::run::{Told, Verdict, run};
+use crate::run::{RunSettings, Verdict, run};
 use crate::scenario::{Scenario, parse};
 
 /// Kills of one cluster, before a new one is made.
@@ -55,18 +55,22 @@ impl std::fmt::Display for Kills {
 }
 
 /// Kills a random node, and every third time the directory's leader, of five under load.
-pub fn measure(told: &Told, count: u32, mut tell: impl FnMut(String)) -> anyhow::Result<Kills> {
+pub fn measure(
+    settings: &RunSettings,
+    count: u32,
+    mut tell: impl FnMut(String),
+) -> anyhow::Result<Kills> {
     let mut kills = Kills::default();
     let mut done = 0;
     while done < count {
         let now = KILLS_A_RUN.min(count - done);
-        let watched = told.keep;
-        let told = Told {
-            seed: told.seed + u64::from(done),
+        let watched = settings.keep;
+        let settings = RunSettings {
+            seed: settings.seed + u64::from(done),
             keep: true,
-            ..told.clone()
+            ..settings.clone()
         };
-        let verdict = run(&scenario(now)?, &told, |_: &Path| Vec::new())?;
+        let verdict = run(&scenario(now)?, &settings, |_: &Path| Vec::new())?;
         done += now;
         take(&mut kills, &verdict, &mut tell)?;
         tell(format!("{done} of {count}: {kills}"));

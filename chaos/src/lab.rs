@@ -1,7 +1,7 @@
 //! The network: one namespace for each node, and one, the hub, for clients and the bridge.
 //!
 //! Everything lives inside namespaces whose names begin with `stv<pid>x<number>-`, so that labs never
-//! meet each other or the machine's own network, and so that what a killed run left can be told by its
+//! meet each other or the machine's own network, and so that what a killed run left is identified by its
 //! process, which is gone.
 
 use std::collections::BTreeSet;

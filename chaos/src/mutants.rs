@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::catalogue;
-use crate::run::{Told, run};
+use crate::run::{RunSettings, run};
 
 /// Most runs that a bug may hide in.
 pub const RUNS_MAX: u32 = 3;
@@ -72,21 +72,21 @@ pub struct Hunted {
 }
 
 /// Runs the scenario with the bug planted until it is found.
-pub fn hunt(told: &Told, hunt: &Hunt) -> anyhow::Result<Hunted> {
+pub fn hunt(settings: &RunSettings, hunt: &Hunt) -> anyhow::Result<Hunted> {
     let Some(scenario) = catalogue::named(hunt.scenario)? else {
         anyhow::bail!("there is no scenario '{}'", hunt.scenario);
     };
     let mut hunted = Hunted::default();
     while hunted.runs < RUNS_MAX && hunted.found.is_none() {
         hunted.runs += 1;
-        let told = Told {
-            seed: told.seed + u64::from(hunted.runs),
+        let settings = RunSettings {
+            seed: settings.seed + u64::from(hunted.runs),
             mutant: Some(hunt.mutant.to_owned()),
             wanted: Some(hunt.shows),
-            ..told.clone()
+            ..settings.clone()
         };
-        let verdict = run(&scenario, &told, |_: &Path| Vec::new())?;
-        if let Some(folder) = verdict.folder.filter(|_| !told.keep) {
+        let verdict = run(&scenario, &settings, |_: &Path| Vec::new())?;
+        if let Some(folder) = verdict.folder.filter(|_| !settings.keep) {
             // It was meant to fail: nobody will look.
             std::fs::remove_dir_all(folder)?;
         }

@@ -255,7 +255,7 @@ impl Nodes {
         bail!("n{} did not end within {patience:?} of SIGTERM", at + 1)
     }
 
-    /// Nodes that ended though nobody killed them. Each is told once.
+    /// Nodes that ended though nobody killed them. Each is reported once.
     pub fn ended_by_themselves(&mut self) -> Vec<(usize, String)> {
         let mut ended = Vec::new();
         for at in 0..self.nodes.len() {

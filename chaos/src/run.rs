@@ -34,7 +34,7 @@ const READER: u32 = 1_000_000;
 
 /// The options of a run besides its scenario.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct RunSettings {
     /// The `staves` program.
     pub program: PathBuf,
     /// For what is random.
@@ -78,7 +78,7 @@ pub struct Verdict {
 
 struct Runner<'a> {
     scenario: &'a Scenario,
-    told: &'a Told,
+    settings: &'a RunSettings,
     /// Before the lab: what is mounted goes first.
     files: Option<Files>,
     lab: Lab,
@@ -100,16 +100,16 @@ struct Runner<'a> {
 /// before the folder goes.
 pub fn run(
     scenario: &Scenario,
-    told: &Told,
+    settings: &RunSettings,
     second: impl FnOnce(&Path) -> Vec<String>,
 ) -> anyhow::Result<Verdict> {
     let folder = tempfile::Builder::new()
         .prefix(&format!("{FOLDER}{}-", std::process::id()))
-        .tempdir_in(&told.folder)
+        .tempdir_in(&settings.folder)
         .context("cannot make a folder for the run")?;
     // A thread of its own: it moves into the lab's namespace, and never back.
     let result = std::thread::scope(|scope| {
-        let run = scope.spawn(|| in_lab(scenario, told, folder.path()));
+        let run = scope.spawn(|| in_lab(scenario, settings, folder.path()));
         run.join()
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the run panicked")))
     });
@@ -121,7 +121,7 @@ pub fn run(
         }
     };
     verdict.violations.extend(second(&verdict.history));
-    if told.keep || !verdict.violations.is_empty() {
+    if settings.keep || !verdict.violations.is_empty() {
         let mut text = verdict.story.clone();
         for violation in &verdict.violations {
             let _ = writeln!(text, "VIOLATION: {violation}");
@@ -133,24 +133,24 @@ pub fn run(
     Ok(verdict)
 }
 
-fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Verdict> {
+fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow::Result<Verdict> {
     let lab = Lab::new(scenario.nodes)?;
     lab.enter()?;
     let setup = Setup {
-        program: told.program.clone(),
-        mutant: told.mutant.clone(),
+        program: settings.program.clone(),
+        mutant: settings.mutant.clone(),
         scheme: scenario.scheme.clone(),
         clocks_apart: scenario.clocks_apart,
     };
     let mut runner = Runner {
         scenario,
-        told,
+        settings,
         nodes: Nodes::new(setup, folder),
         files: None,
         lab,
         shared: Shared::new(),
         watch: Watch::start(),
-        rng: SmallRng::seed_from_u64(told.seed),
+        rng: SmallRng::seed_from_u64(settings.seed),
         last: Vec::new(),
         down: BTreeSet::new(),
         full: BTreeSet::new(),
@@ -166,10 +166,10 @@ fn in_lab(scenario: &Scenario, told: &Told, folder: &Path) -> anyhow::Result<Ver
     runner.begin()?;
     let from = runner.shared.now();
     let clients = match &runner.files {
-        Some(files) => files.start(&runner.shared, told.seed),
+        Some(files) => files.start(&runner.shared, settings.seed),
         None => load::start(
             &runner.shared,
-            told.seed,
+            settings.seed,
             scenario.clients,
             scenario.keys,
             scenario.memory.is_some(),
@@ -189,7 +189,7 @@ impl Runner<'_> {
 
     /// True if a violation that is hunted for has been seen.
     fn is_found(&self) -> bool {
-        self.told.wanted.is_some_and(|words| {
+        self.settings.wanted.is_some_and(|words| {
             let seen = self.watch.violations();
             let mut all = self.verdict.violations.iter().chain(&seen);
             all.any(|violation| words.iter().any(|word| violation.contains(word)))
@@ -208,12 +208,12 @@ impl Runner<'_> {
             self.nodes.start(&self.lab, at, at == 0)?;
             if at == 0 {
                 self.wait(|s| s["nodes"][0]["up"] == true, "the first node is up")?;
-                if let Some(mutant) = &self.told.mutant {
+                if let Some(mutant) = &self.settings.mutant {
                     let log = std::fs::read_to_string(self.nodes.log(0)).unwrap_or_default();
                     if !log.contains("a bug is planted") {
                         bail!(
                             "{mutant} was not planted: {} was built without the feature 'mutants'",
-                            self.told.program.display()
+                            self.settings.program.display()
                         );
                     }
                 }
@@ -250,7 +250,7 @@ impl Runner<'_> {
         self.healthy_within(HEALING).map_err(anyhow::Error::msg)?;
         if let Some(files) = &mut self.files {
             let doors = self.shared.native_doors();
-            pools += match files.mount(&self.told.program, &self.lab, &doors)? {
+            pools += match files.mount(&self.settings.program, &self.lab, &doors)? {
                 true => ", files, mounted",
                 false => ", files, not mounted: /dev/fuse cannot be opened",
             };
@@ -297,7 +297,7 @@ impl Runner<'_> {
 
     /// The bound on recovery in this run.
     fn healing(&self) -> Duration {
-        match self.told.wanted {
+        match self.settings.wanted {
             Some(_) => HEALING_HUNTED,
             None => HEALING,
         }
@@ -322,7 +322,7 @@ impl Runner<'_> {
             }
             let doors = doors(&self.nodes, &self.lab);
             let args = ["--cluster", &doors, "status", "-o", "json"];
-            let out = std::process::Command::new(&self.told.program)
+            let out = std::process::Command::new(&self.settings.program)
                 .args(args)
                 .output();
             let out = out.map_err(|error| format!("cannot run staves status: {error}"))?;
@@ -652,7 +652,7 @@ impl Runner<'_> {
             .collect();
         let doors = doors.join(",");
         let all = [&["--cluster", &doors, "--deadline", "30s"], args].concat();
-        crate::lab::tool(&self.told.program.display().to_string(), &all)
+        crate::lab::tool(&self.settings.program.display().to_string(), &all)
     }
 
     fn undo(&mut self, step: &Step) -> anyhow::Result<()> {
@@ -720,7 +720,7 @@ impl Runner<'_> {
     fn read_all(&mut self) {
         let records = self.shared.records();
         let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
-        let mut reader = Client::reader(&self.shared, READER, self.told.seed);
+        let mut reader = Client::reader(&self.shared, READER, self.settings.seed);
         let doors = self.shared.native_doors();
         let region = self.scenario.memory.is_some();
         let region = region.then(|| memory::Handle::open(&self.shared, READER + 1, &doors));

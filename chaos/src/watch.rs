@@ -16,7 +16,7 @@ const REST: Duration = Duration::from_millis(100);
 /// The views so far.
 #[derive(Default, Debug)]
 pub struct Seen {
-    /// By node: the highest term and revision that it told.
+    /// By node: the highest term and revision that it reported.
     highest: BTreeMap<usize, (u64, u64)>,
     /// By term: who led it.
     leaders: BTreeMap<u64, u64>,

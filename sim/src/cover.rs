@@ -12,7 +12,7 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 41] = [
+const MET: [&str; 46] = [
     "burst at a page that somebody lacks",
     "burst at a page",
     "crash for good, and no node to spare",
@@ -48,6 +48,11 @@ const MET: [&str; 41] = [
     "one more lost than the scheme bears",
     "others take what memory there is",
     "rule 13: a member is quiet",
+    "stop: deposed leader",
+    "stop: permitted by a young leader",
+    "stop: permitted",
+    "stop: refused",
+    "stop: stopped",
     "vacant data bucket taken",
     "wish beyond the own memory",
     "wish lowered with pages missing",

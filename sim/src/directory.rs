@@ -14,15 +14,17 @@ use staves_group::DirectoryCall;
 use staves_model::detector::Report;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Detector, DiskId, Epoch, Group, Keeper, KeeperConfig, Leases,
-    Medium, Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport, Time,
+    Change, ClusterId, ClusterMap, Detector, DiskId, Epoch, Group, Keeper, KeeperConfig,
+    LeaseRequest, Medium, Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme,
+    StuckReport, Time,
 };
 
 use crate::event::{Happening, Packet, Place};
-use crate::leaders::{Former, LeaderClock};
+use crate::leaders::{Former, Leader, LeaderClock};
 use crate::loss::{Loss, QUIET};
-use crate::pinger::Eyes;
-use crate::world::{LEASE, MS, World};
+use crate::pinger::Watch;
+use crate::stops::NodeStop;
+use crate::world::{MS, World};
 
 /// Entries of the group that may still be on their way to somebody.
 const ENTRIES_MAX: usize = 6;
@@ -34,12 +36,8 @@ const EVIDENCE_MAX: usize = 200;
 pub struct Directory {
     /// The truth.
     pub map: ClusterMap,
-    /// The leader's lease book.
-    pub leases: Leases,
-    /// Whose word counts: its term, its clock.
-    pub term: u64,
-    /// The leader's clock.
-    pub(crate) clock: LeaderClock,
+    /// The leader.
+    pub leader: Leader,
     /// The leader before, which may still answer.
     pub former: Option<Former>,
     /// It answers nobody before.
@@ -65,13 +63,10 @@ pub struct Directory {
 
 impl Default for Directory {
     fn default() -> Directory {
-        let mut leases = Leases::new(LEASE);
-        leases.become_leader(Time(0));
+        let map = ClusterMap::default();
         Directory {
-            map: ClusterMap::default(),
-            leases,
-            term: 1,
-            clock: LeaderClock::default(),
+            leader: Leader::new(1, LeaderClock::default(), 0, &map),
+            map,
             former: None,
             stalled_until: 0,
             since: 0,
@@ -108,7 +103,7 @@ impl Directory {
 
     /// The leader's clock.
     pub fn clock(&self, now: u64) -> Time {
-        self.clock.at(now)
+        self.leader.clock.at(now)
     }
 
     /// The newest entry that was open.
@@ -201,7 +196,8 @@ impl World {
         n.id = id;
         n.incarnation = incarnation;
         n.up = true;
-        n.eyes = Eyes::default();
+        n.watch = Watch::default();
+        n.stop = NodeStop::default();
         self.mirror(node);
         for seat in self.seats_of(node) {
             self.make_seat(seat, group);
@@ -224,7 +220,20 @@ impl World {
                 incarnation,
                 clock,
                 wanted,
-            } => self.ask_quorum(from, here, incarnation, clock, wanted),
+            } => {
+                let node = self.nodes[from].id;
+                let request = LeaseRequest {
+                    node,
+                    incarnation,
+                    wanted,
+                };
+                self.lease_requested(from, here, clock, request);
+            }
+            Packet::StopRequest {
+                incarnation,
+                attempt,
+            } => self.stop_requested(from, here, incarnation, attempt),
+            Packet::StopReply { round, reply } => self.stop_replied(from, here, round, reply),
             // Its proposals are of a term that is over.
             Packet::Call(_) | Packet::Report(_) | Packet::Back(_) if !newest => {
                 self.cover.count("deposed leader: called in vain")
@@ -283,7 +292,7 @@ impl World {
 
     fn open(&mut self, group: staves_model::GroupId, epoch: Epoch) {
         let now = self.directory.clock(self.now);
-        if !self.directory.leases.may_open(now, self.committed()) {
+        if !self.directory.leader.leases.may_open(now, self.committed()) {
             self.cover.count("open waits for leases");
             return;
         }
@@ -322,6 +331,7 @@ impl World {
     pub fn tick_directory(&mut self) {
         self.queue.push(self.now + 20 * MS, Happening::Directory);
         self.show_former_map();
+        self.tick_stops();
         if !self.directory.answers(self.now) {
             return;
         }

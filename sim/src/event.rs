@@ -6,11 +6,11 @@ use std::sync::Arc;
 use staves_group::DirectoryCall;
 use staves_model::detector::Report;
 use staves_model::{
-    ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, Time,
+    ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, StopReply, Time,
 };
 use staves_wire::group::{GroupEnvelope, RequestId};
 
-use crate::leaders::LeaseAsk;
+use crate::leaders::Confirmation;
 
 /// A place on the network: nodes first, then the directory's two leaders, then clients.
 pub type Place = usize;
@@ -103,6 +103,36 @@ pub enum Packet {
     },
     /// A node that was declared dead says that this life goes on.
     Back(Incarnation),
+    /// A node asks for a permit to stop.
+    StopRequest {
+        /// Its life.
+        incarnation: Incarnation,
+        /// Which time it asks.
+        attempt: u32,
+    },
+    /// A leader asks a node for its stop state.
+    StopQuestion {
+        /// On behalf of whom.
+        round: u64,
+        /// The life that is meant.
+        incarnation: Incarnation,
+    },
+    /// The state.
+    StopReply {
+        /// To which question.
+        round: u64,
+        /// It.
+        reply: StopReply,
+    },
+    /// The permit, or none.
+    StopAnswer {
+        /// To this life.
+        incarnation: Incarnation,
+        /// To which request.
+        attempt: u32,
+        /// Whether it may stop.
+        permitted: bool,
+    },
 }
 
 /// What a client asks for.
@@ -170,7 +200,11 @@ pub enum Happening {
     /// A process that had stopped goes on, with what it held.
     Wake(usize),
     /// A quorum has answered a leader of the directory that had asked whether it leads.
-    Confirmed(Box<LeaseAsk>),
+    Confirmed(Confirmation),
+    /// Another node leads the directory.
+    Elect,
+    /// A life of a node that has a permit stops.
+    Stop(usize, Incarnation),
     /// An epoch that everybody was free to open must be open by now.
     TakeoverDue(Epoch),
 }
@@ -238,7 +272,9 @@ impl EventHash {
             Happening::Fault => self.add(5),
             Happening::Start(n) => self.add(6 | (*n as u64) << 8),
             Happening::Wake(n) => self.add(9 | (*n as u64) << 8),
-            Happening::Confirmed(ask) => self.add(8 ^ ask.clock.0 << 8),
+            Happening::Confirmed(c) => self.add(8 ^ c.begun << 8),
+            Happening::Elect => self.add(38),
+            Happening::Stop(n, life) => self.add(39 ^ life.0 << 8 ^ (*n as u64) << 40),
             Happening::TakeoverDue(e) => self.add(7 | e.0 << 8),
         }
     }
@@ -278,9 +314,13 @@ impl EventHash {
             Packet::Pong { sent, alive, .. } => self.add(32 ^ sent << 8 ^ u64::from(*alive)),
             Packet::Broken => self.add(33),
             Packet::Complaint(node) => self.add(34 ^ node.0 << 8),
-            Packet::Report(r) => self.add(35 ^ r.suspect.0 << 8 ^ (r.finding as u64) << 40),
+            Packet::Report(r) => self.add(35 ^ r.seen.node.0 << 8 ^ (r.seen.sign as u64) << 40),
             Packet::Probe { suspect, .. } => self.add(36 ^ suspect.0 << 8),
             Packet::Back(incarnation) => self.add(37 ^ incarnation.0 << 8),
+            Packet::StopRequest { attempt, .. } => self.add(40 ^ u64::from(*attempt) << 8),
+            Packet::StopQuestion { round, .. } => self.add(41 ^ round << 8),
+            Packet::StopReply { round, .. } => self.add(42 ^ round << 8),
+            Packet::StopAnswer { permitted, .. } => self.add(43 ^ u64::from(*permitted) << 8),
             Packet::Map(g) => self.add(16 ^ g.revision.0 << 8),
         }
     }

@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use crate::event::{Happening, Packet};
 use crate::loss::Loss;
 use crate::node::Waiting;
+use crate::stops::NodeStop;
 use crate::world::{LEASE, MS, World};
 
 /// The kinds of faults, as the coverage counts them.
-pub const FAULTS: [&str; 16] = [
+pub const FAULTS: [&str; 17] = [
     "crash",
     "restart with state",
     "pause",
@@ -26,6 +27,7 @@ pub const FAULTS: [&str; 16] = [
     "memory full",
     "takeover",
     "operator",
+    "stop",
     "heal",
 ];
 
@@ -45,6 +47,10 @@ impl World {
         let mut next = self.now + delay * MS;
         if self.loss != Loss::Bounded && self.rng.chance(80) {
             next = next.max(self.lose_group());
+            return self.queue.push(next, Happening::Fault);
+        }
+        if self.is_stop_due() {
+            self.ask_to_stop();
             return self.queue.push(next, Happening::Fault);
         }
         let island = self.rng.chance(self.profile.islands);
@@ -105,7 +111,7 @@ impl World {
     }
 
     // Fewer members may never live than are needed: what is lost beyond that is another scenario's.
-    fn may_crash(&self, node: usize) -> bool {
+    pub(crate) fn may_crash(&self, node: usize) -> bool {
         self.committed().last_open.epoch.0 > 0 && self.alive_without(node) >= self.m
     }
 
@@ -170,6 +176,7 @@ impl World {
     /// A process begins over what it held.
     pub(crate) fn begin_again(&mut self, node: usize) {
         let clock = self.nodes[node].clock(self.now);
+        self.nodes[node].stop = NodeStop::default();
         for seat in self.seats_of(node) {
             self.nodes[seat].waiting = Waiting::default();
             if let Some(member) = &mut self.nodes[seat].member {

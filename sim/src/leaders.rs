@@ -8,13 +8,16 @@
 
 use std::sync::Arc;
 
-use staves_model::lease::heard_from;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClusterMap, Epoch, Group, GroupId, Incarnation, Leases, Time};
+use staves_model::{
+    ClusterMap, Group, Incarnation, LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent,
+    LeaseRequest, Leases, StopBook, Time,
+};
 
-use crate::directory::new_keeper;
+use crate::directory::{Directory, new_keeper};
 use crate::event::{Happening, Packet, Place};
 use crate::loss::Loss;
+use crate::stops::{StopRound, new_book};
 use crate::world::{LEASE, MS, World};
 
 /// A leader's clock.
@@ -40,31 +43,76 @@ impl LeaderClock {
     }
 }
 
+/// The state of one leader's term.
+pub struct Leader {
+    /// The term.
+    pub term: u64,
+    /// Its clock.
+    pub clock: LeaderClock,
+    /// Its lease book.
+    pub leases: Leases,
+    /// Its book of stops.
+    pub stops: StopBook,
+    /// Nodes that it asks about on behalf of one that is to stop.
+    pub rounds: Vec<StopRound>,
+    batcher: LeaseBatcher<Asker>,
+}
+
+impl Leader {
+    /// A leader elected at true time `now`.
+    pub fn new(term: u64, clock: LeaderClock, now: u64, map: &ClusterMap) -> Leader {
+        let mut leases = Leases::new(LEASE);
+        leases.become_leader(clock.at(now));
+        Leader {
+            term,
+            clock,
+            leases,
+            stops: new_book(clock.at(now), map),
+            rounds: Vec::new(),
+            batcher: LeaseBatcher::default(),
+        }
+    }
+}
+
 /// A leader that is deposed and still answers.
 pub struct Former {
-    /// Its term.
-    pub term: u64,
+    leader: Leader,
     deposed_at: u64,
     until: u64,
     map: ClusterMap,
-    leases: Leases,
-    clock: LeaderClock,
     entry: Option<Arc<Group>>,
     /// The newest entry that it saw open.
     pub opened: Option<Arc<Group>>,
 }
 
-/// A request for leases that waits at a leader for a quorum's word.
+/// The origin of a request for leases.
 #[derive(Clone, Debug)]
-pub struct LeaseAsk {
-    term: u64,
+struct Asker {
     from: Place,
-    incarnation: Incarnation,
     /// The asker's clock.
-    pub clock: Time,
-    wanted: Vec<(GroupId, Epoch)>,
+    clock: Time,
+    came_at: u64,
+}
+
+/// A leader's question to a quorum.
+#[derive(Clone, Copy, Debug)]
+pub struct Confirmation {
+    term: u64,
+    /// When it was asked.
+    pub begun: u64,
     /// When the quorum gives its word, if it follows this leader then.
-    confirmed_at: u64,
+    given: u64,
+}
+
+impl Directory {
+    /// The leader of a term, if it is the newest or the one before, and its map.
+    pub(crate) fn leader_at(&mut self, term: u64) -> Option<(&mut Leader, &ClusterMap)> {
+        if term == self.leader.term {
+            return Some((&mut self.leader, &self.map));
+        }
+        let former = self.former.as_mut().filter(|f| f.leader.term == term)?;
+        Some((&mut former.leader, &former.map))
+    }
 }
 
 impl World {
@@ -75,11 +123,17 @@ impl World {
 
     /// The place of the directory's leader.
     pub fn directory_place(&self) -> Place {
-        self.place_of_term(self.directory.term)
+        self.place_of_term(self.directory.leader.term)
     }
 
-    fn place_of_term(&self, term: u64) -> Place {
+    pub(crate) fn place_of_term(&self, term: u64) -> Place {
         self.nodes.len() + (term % 2) as usize
+    }
+
+    /// The term of the leader in a place.
+    pub(crate) fn term_at(&self, place: Place) -> u64 {
+        let newest = place == self.directory_place();
+        self.directory.leader.term - u64::from(!newest)
     }
 
     /// Whether a place is a leader's of the directory.
@@ -95,7 +149,7 @@ impl World {
 
     /// The place of whom a node takes for the directory's leader.
     pub fn leader_of(&self, node: usize) -> Place {
-        let former = self.former_leader().map(|f| f.term);
+        let former = self.former_leader().map(|f| f.leader.term);
         match former {
             Some(term) if self.nodes[self.host_of(node)].follows == term => {
                 self.place_of_term(term)
@@ -107,11 +161,11 @@ impl World {
     /// A node has heard a leader: if it is the newest, it follows that one from now on.
     pub fn hear_leader(&mut self, node: usize, from: Place) {
         if from == self.directory_place() {
-            self.nodes[node].follows = self.directory.term;
+            self.nodes[node].follows = self.directory.leader.term;
         }
     }
 
-    /// Another node leads the directory: its clock is another, its lease book empty. The old leader goes
+    /// Another node leads the directory: its clock is another, its books are empty. The old leader goes
     /// on for a while as if nothing had happened.
     pub fn directory_leader_changes(&mut self) {
         let until = self.now + (50 + self.rng.below(1200)) * MS;
@@ -119,33 +173,29 @@ impl World {
             rate_ppm: 970_000 + self.rng.below(60_001),
             offset: self.rng.below(1_000_000) * MS,
         };
-        let mut leases = Leases::new(LEASE);
-        leases.become_leader(clock.at(self.now));
         let (entry, opened) = (self.directory.entry(), self.directory.last_open_entry());
         let d = &mut self.directory;
+        let term = d.leader.term + 1;
+        let leader = Leader::new(term, clock, self.now, &d.map);
         d.former = Some(Former {
-            term: d.term,
+            leader: std::mem::replace(&mut d.leader, leader),
             deposed_at: self.now,
             until,
             map: d.map.clone(),
-            leases: std::mem::replace(&mut d.leases, leases),
-            clock: std::mem::replace(&mut d.clock, clock),
             entry,
             opened,
         });
-        d.term += 1;
         d.keeper = new_keeper();
         d.reports.clear();
         d.detector.reset();
         d.evidence.clear();
-        let term = d.term;
         self.note(|| format!("LEADER of term {term}"));
     }
 
     /// Each node and client reaches only one of the two leaders from now on.
     pub(crate) fn split_between_leaders(&mut self) {
         let new = self.directory_place();
-        let old = self.place_of_term(self.directory.term + 1);
+        let old = self.place_of_term(self.directory.leader.term + 1);
         for place in (0..self.hosts()).chain(self.first_client()..self.places()) {
             let hidden = if self.rng.chance(500) { old } else { new };
             self.cut.extend([(place, hidden), (hidden, place)]);
@@ -157,79 +207,106 @@ impl World {
         self.first_client() + self.clients.len()
     }
 
-    /// A request for leases has come to a leader, whichever: it asks a quorum.
-    pub(crate) fn ask_quorum(
+    /// A request for leases has come to a leader, whichever.
+    pub(crate) fn lease_requested(
         &mut self,
         from: Place,
         here: Place,
-        incarnation: Incarnation,
         clock: Time,
-        wanted: Vec<(GroupId, Epoch)>,
+        request: LeaseRequest,
     ) {
-        let round = 1 + self.rng.below(if self.is_sound() { 2 } else { 20 });
-        let newest = here == self.directory_place();
-        let term = self.directory.term - u64::from(!newest);
-        let ask = LeaseAsk {
-            term,
+        let asker = Asker {
             from,
-            incarnation,
             clock,
-            wanted,
-            confirmed_at: self.now + self.rng.below(round * MS),
+            came_at: self.now,
         };
-        self.queue
-            .push(self.now + round * MS, Happening::Confirmed(Box::new(ask)));
+        self.step_batcher(
+            self.term_at(here),
+            LeaseEvent::Request(request, asker),
+            None,
+        );
     }
 
-    /// A quorum has answered whether it follows a leader, or not: it grants.
-    pub(crate) fn confirmed(&mut self, ask: LeaseAsk) {
-        if ask.term == self.directory.term {
-            return self.grant(ask);
-        }
-        let id = self.nodes[ask.from].id;
-        if self.former_leader().is_none_or(|f| f.term != ask.term) {
-            return;
-        }
-        let Some(former) = self.directory.former.as_mut() else {
+    fn step_batcher(
+        &mut self,
+        term: u64,
+        event: LeaseEvent<Asker>,
+        confirmation: Option<Confirmation>,
+    ) {
+        let now = self.now;
+        let Some((leader, map)) = self.directory.leader_at(term) else {
             return;
         };
-        let deposed = ask.confirmed_at >= former.deposed_at;
-        if deposed && !planted(Mutant::LeaseUnconfirmed) {
-            return self.cover.count("deposed leader: not confirmed");
+        let mut out = LeaseEffects::default();
+        leader.batcher.step(event, &mut out);
+        let clock = leader.clock.at(now);
+        let mut answers = Vec::new();
+        for (request, asker) in out.serve {
+            answers.push((leader.leases.answer(clock, map, &request), request, asker));
         }
-        self.cover
-            .count("deposed leader: granted what was confirmed before");
-        let (now, map) = (former.clock.at(self.now), &former.map);
-        let granted = former
-            .leases
-            .grant(now, map, id, ask.incarnation, &ask.wanted);
-        // It may not know of the group that a new region has.
-        let group = map.groups.get(&self.group);
-        let heard = group.and_then(|g| heard_from(map, g, id, ask.incarnation));
-        self.answer_lease(ask, granted, heard);
+        for (answer, request, asker) in answers {
+            if confirmation.is_none_or(|c| asker.came_at > c.begun) {
+                let node = request.node;
+                self.violation(format!(
+                    "{node:?} is granted leases by a confirmation that began before it asked"
+                ));
+            }
+            self.answer_lease(term, answer, request.incarnation, &asker);
+        }
+        if out.confirm {
+            let round = 1 + self.rng.below(if self.is_sound() { 2 } else { 20 });
+            let confirmation = Confirmation {
+                term,
+                begun: now,
+                given: now + self.rng.below(round * MS),
+            };
+            self.queue
+                .push(now + round * MS, Happening::Confirmed(confirmation));
+        }
     }
 
-    fn grant(&mut self, ask: LeaseAsk) {
-        if !self.directory.answers(self.now) {
-            let later = self.directory.stalled_until;
-            return self.queue.push(later, Happening::Confirmed(Box::new(ask)));
+    /// A quorum has answered whether it follows a leader, or not.
+    pub(crate) fn confirmed(&mut self, confirmation: Confirmation) {
+        let term = confirmation.term;
+        let mut follows = true;
+        if term == self.directory.leader.term {
+            if !self.directory.answers(self.now) {
+                let later = self.directory.stalled_until;
+                return self.queue.push(later, Happening::Confirmed(confirmation));
+            }
+        } else {
+            let former = self.former_leader().filter(|f| f.leader.term == term);
+            let Some(former) = former else { return };
+            let deposed = confirmation.given >= former.deposed_at;
+            follows = !deposed || planted(Mutant::LeaseUnconfirmed);
+            self.cover.count(match follows {
+                true => "deposed leader: granted what was confirmed before",
+                false => "deposed leader: not confirmed",
+            });
         }
-        let (id, now) = (self.nodes[ask.from].id, self.directory.clock(self.now));
-        let d = &mut self.directory;
-        let granted = d
-            .leases
-            .grant(now, &d.map, id, ask.incarnation, &ask.wanted);
-        let heard = heard_from(&d.map, &d.map.groups[&self.group], id, ask.incarnation);
-        self.answer_lease(ask, granted, heard);
+        self.step_batcher(term, LeaseEvent::Confirmed(follows), Some(confirmation));
     }
 
     fn answer_lease(
         &mut self,
-        ask: LeaseAsk,
-        granted: Vec<(GroupId, Epoch)>,
-        heard: Option<Epoch>,
+        term: u64,
+        answer: LeaseAnswer,
+        incarnation: Incarnation,
+        asker: &Asker,
     ) {
-        let listed = self.committed().names(self.nodes[ask.from].id);
+        let (granted, heard) = match answer {
+            LeaseAnswer::Granted { granted, heard } => (granted, heard),
+            LeaseAnswer::Over { .. } => {
+                if self.nodes[asker.from].lives(incarnation) {
+                    let id = self.nodes[asker.from].id;
+                    self.violation(format!("the life {incarnation:?} of {id:?} is called over"));
+                }
+                return self.cover.count("lease asked for by a life that is over");
+            }
+        };
+        let of_group = heard.iter().find(|(group, _)| *group == self.group);
+        let heard = of_group.map(|(_, epoch)| *epoch);
+        let listed = self.committed().names(self.nodes[asker.from].id);
         let unheard = self.loss == Loss::StartsEmpty && listed && heard.is_none();
         if unheard {
             self.cover.count("rule 13: answered, and does not count");
@@ -238,21 +315,20 @@ impl World {
         } else if self.loss != Loss::StartsEmpty {
             return;
         }
-        let (incarnation, clock) = (ask.incarnation, ask.clock);
         let lease = Packet::Lease {
             incarnation,
-            clock,
+            clock: asker.clock,
             granted,
             heard,
         };
-        self.send(self.place_of_term(ask.term), ask.from, lease);
+        self.send(self.place_of_term(term), asker.from, lease);
     }
 
     /// The deposed leader shows its map to who still follows it.
     pub(crate) fn show_former_map(&mut self) {
         let Some((term, entry)) = self
             .former_leader()
-            .and_then(|f| Some((f.term, f.entry.clone()?)))
+            .and_then(|f| Some((f.leader.term, f.entry.clone()?)))
         else {
             return;
         };

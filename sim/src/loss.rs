@@ -172,7 +172,7 @@ impl World {
         self.note(|| format!("WAKE node {node}"));
         self.cover.count("woke with its state");
         self.nodes[node].up = true;
-        self.nodes[node].eyes = Default::default();
+        self.nodes[node].watch = Default::default();
         self.mirror(node);
         self.begin_again(node);
     }

@@ -200,10 +200,9 @@ impl World {
                 .filter(of_chunk)
                 .filter(|o| !o.refused);
             let calls: Vec<Call> = done
-                .map(|o| Call {
-                    act: o.act,
-                    called: o.called,
-                    seen: o.seen,
+                .map(|o| {
+                    let (returned, seen) = o.seen.unzip();
+                    Call::new(o.act, o.called, returned, seen)
                 })
                 .collect();
             match check(&calls, SEARCH_MAX) {

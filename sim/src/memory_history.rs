@@ -3,9 +3,14 @@
 //! Operations on one chunk are atomic, whatever pages they touch, so all of a chunk's operations must
 //! have one order; that is more than a history for each page would ask. A chunk is looked at as **cells**:
 //! a few words, at the ends of pages and in their middle, and the stretches between them, which only
-//! writes of several words touch. The search is that of Wing and Gong with a memory of what was tried.
+//! writes of several words touch.
 
-use std::collections::HashSet;
+pub use staves_history::{Verdict, check};
+
+use staves_history::Operation;
+
+/// An operation of the history. Times are the simulator's own.
+pub type Call = staves_history::Call<Act>;
 
 /// Where in a chunk the words lie: in a page, on both sides of a page's end, and in the last page.
 pub const WORDS: [u64; 5] = [16, 4088, 4096, 12_296, 65_528];
@@ -50,28 +55,6 @@ pub enum Seen {
     Cells(Cells),
 }
 
-/// An operation. Times are the simulator's own.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    /// What was asked.
-    pub act: Act,
-    /// When.
-    pub called: u64,
-    /// When it was answered, and what; without, it may have taken effect at any time, or never.
-    pub seen: Option<(u64, Seen)>,
-}
-
-/// What a check came to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// There is an order.
-    Fine,
-    /// There is none, and how far one went.
-    Bad(String),
-    /// It would take too long.
-    Undecided,
-}
-
 /// Where a cell begins and ends in its chunk.
 pub fn bounds(cell: usize) -> (u64, u64) {
     let word = WORDS[cell / 2];
@@ -86,8 +69,10 @@ pub fn cells_of(from: usize, to: usize) -> impl Iterator<Item = usize> {
     (2 * from..=2 * to).filter(|cell| bounds(*cell).0 < bounds(*cell).1)
 }
 
-impl Act {
-    // What is there after it, and what it is answered.
+impl Operation for Act {
+    type State = Cells;
+    type Seen = Seen;
+
     fn apply(&self, before: &Cells) -> (Cells, Seen) {
         let mut after = *before;
         match *self {
@@ -122,91 +107,9 @@ impl Act {
             }
         }
     }
-}
 
-impl Call {
-    fn end(&self) -> u64 {
-        self.seen.map_or(u64::MAX, |(at, _)| at)
-    }
-}
-
-struct Search<'a> {
-    calls: &'a [Call],
-    done: Vec<bool>,
-    tried: HashSet<(Vec<bool>, Cells)>,
-    steps_left: usize,
-    furthest: usize,
-}
-
-/// Whether the calls on one chunk, all zero at first, have an order; in at most so many steps.
-pub fn check(calls: &[Call], steps_max: usize) -> Verdict {
-    let tells = |c: &&Call| c.seen.is_some() || !matches!(c.act, Act::Read { .. });
-    let mut calls: Vec<Call> = calls.iter().filter(tells).copied().collect();
-    calls.sort_by_key(|c| (c.called, c.end()));
-    let answered = calls.iter().filter(|c| c.seen.is_some()).count();
-    let mut search = Search {
-        calls: &calls,
-        done: vec![false; calls.len()],
-        tried: HashSet::new(),
-        steps_left: steps_max,
-        furthest: 0,
-    };
-    let found = search.go(&[0; CELLS], answered, 0);
-    match (found, search.steps_left) {
-        (true, _) => Verdict::Fine,
-        (false, 0) => Verdict::Undecided,
-        (false, _) => Verdict::Bad(format!(
-            "{} of {answered} answered operations have an order, and no more: {calls:?}",
-            search.furthest
-        )),
-    }
-}
-
-impl Search<'_> {
-    // `left`: answered operations that have no place yet.
-    fn go(&mut self, state: &Cells, left: usize, placed: usize) -> bool {
-        self.furthest = self.furthest.max(placed);
-        if left == 0 {
-            return true;
-        }
-        if self.steps_left == 0 || !self.tried.insert((self.done.clone(), *state)) {
-            return false;
-        }
-        self.steps_left -= 1;
-        let open = |i: &usize| !self.done[*i];
-        let first_end = (0..self.calls.len())
-            .filter(open)
-            .map(|i| self.calls[i].end());
-        let first_end = first_end.min().unwrap_or(u64::MAX);
-        let mut next: Vec<(usize, Cells)> = Vec::new();
-        for i in (0..self.calls.len()).filter(open) {
-            let call = &self.calls[i];
-            if call.called > first_end {
-                break;
-            }
-            let (after, answer) = call.act.apply(state);
-            match call.seen {
-                // It changes nothing and saw what is there: now is as good as later.
-                Some((_, seen)) if seen == answer && after == *state => {
-                    return self.place(i, &after, left, placed);
-                }
-                Some((_, seen)) if seen != answer => {}
-                None if after == *state => {}
-                _ => next.push((i, after)),
-            }
-        }
-        // What was never answered is tried last.
-        next.sort_by_key(|(i, _)| self.calls[*i].seen.is_none());
-        next.into_iter()
-            .any(|(i, after)| self.place(i, &after, left, placed))
-    }
-
-    fn place(&mut self, i: usize, after: &Cells, left: usize, placed: usize) -> bool {
-        let answered = usize::from(self.calls[i].seen.is_some());
-        self.done[i] = true;
-        let found = self.go(after, left - answered, placed + answered);
-        self.done[i] = false;
-        found
+    fn is_read(&self) -> bool {
+        matches!(self, Act::Read { .. })
     }
 }
 
@@ -218,8 +121,8 @@ mod tests {
 
     fn write(from: usize, to: usize, value: u64, called: u64, end: u64) -> Call {
         let act = Act::Write { from, to, value };
-        let seen = (end > 0).then_some((end, Seen::Ok));
-        Call { act, called, seen }
+        let end = (end > 0).then_some(end);
+        Call::new(act, called, end, end.map(|_| Seen::Ok))
     }
 
     fn read(from: usize, to: usize, values: &[u64], called: u64, end: u64) -> Call {
@@ -227,14 +130,12 @@ mod tests {
         for (cell, value) in cells_of(from, to).zip(values) {
             cells[cell] = *value;
         }
-        let seen = Some((end, Seen::Cells(cells)));
         let act = Act::Read { from, to };
-        Call { act, called, seen }
+        Call::new(act, called, Some(end), Some(Seen::Cells(cells)))
     }
 
     fn word(act: Act, old: u64, called: u64, end: u64) -> Call {
-        let seen = Some((end, Seen::Word(old)));
-        Call { act, called, seen }
+        Call::new(act, called, Some(end), Some(Seen::Word(old)))
     }
 
     fn swap(expected: u64, new: u64) -> Act {

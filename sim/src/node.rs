@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use staves_group::{Event, Member, Recall};
-use staves_model::detector::Finding;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Label, PAGE_BYTES, Time};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
@@ -148,17 +147,27 @@ impl World {
                 sent,
                 alive,
             } => self.ponged(node, from, incarnation, sent, alive),
-            Packet::Broken => self.witness(node, self.nodes[from].id, Finding::Failed),
-            Packet::Complaint(about) => self.witness(node, about, Finding::Failed),
+            Packet::Broken => self.request_failed(node, self.nodes[from].id),
+            Packet::Complaint(about) => self.request_failed(node, about),
             Packet::Probe {
                 suspect,
                 incarnation,
             } => self.look_at(node, from, suspect, incarnation),
+            Packet::StopQuestion { round, incarnation } => {
+                self.stop_questioned(node, from, round, incarnation);
+            }
+            Packet::StopAnswer {
+                incarnation,
+                attempt,
+                permitted,
+            } => self.stop_answered(node, incarnation, attempt, permitted),
             Packet::Report(_)
             | Packet::Back(_)
             | Packet::Answer { .. }
             | Packet::KvAnswer { .. }
             | Packet::Call(_)
+            | Packet::StopRequest { .. }
+            | Packet::StopReply { .. }
             | Packet::LeaseRequest { .. } => {}
         }
     }
@@ -240,7 +249,8 @@ impl World {
             self.step_member(seat, Event::Tick);
             self.change_wish(seat);
         }
-        self.look_around(node);
+        self.tick_pinger(node);
+        self.tick_stop(node);
         let members = self.seats_of(node).into_iter();
         let serving = members.filter_map(|seat| {
             let member = self.nodes[seat].member.as_deref();

@@ -1,14 +1,15 @@
-//! The eyes of the real detector at each simulated node, driven as `staves-directory`'s pinger and
-//! `staves-node`'s witness drive it: pings along the circle and to group peers, failed requests,
-//! clients' complaints, probes that the leader asks for, and a word to the directory by who was
-//! declared dead and lives. The verdicts are the detector's, at the directory's leader.
+//! The drivers of the failure detector: of each node's [`Pinger`] and [`FailureReports`], and of the
+//! directory leader's detector. The simulator adds the network and the judges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::detector::{Finding, Findings, Report, Verdict, whom_to_ping};
-use staves_model::{Change, ClusterMap, Detector, DetectorConfig, Incarnation, NodeId, NodeState};
+use staves_model::detector::{Findings, Report, Verdict};
+use staves_model::pinger::{FailureReports, Pinger, PingerConfig, PingerEffects, PingerEvent};
+use staves_model::{
+    Change, ClusterMap, Detector, DetectorConfig, Evidence, Incarnation, NodeId, NodeState, Sign,
+};
 
 use crate::event::{Packet, Place};
 use crate::world::{MS, World};
@@ -18,13 +19,13 @@ const PING_EVERY: u64 = 40 * MS;
 /// Silence that is reported, and how long a ping may take.
 const SUSPICION: u64 = 140 * MS;
 /// Least time between two reports of one node.
-const REPEAT: u64 = 40 * MS;
+const REPORT_AGAIN: Duration = Duration::from_millis(40);
 /// How long a second node looks at a suspect.
 const PROBE: u64 = 100 * MS;
-/// First and last rest between two assurances that a node lives.
-const ASSURE: (u64, u64) = (200 * MS, 3000 * MS);
-/// Most pings to one node that may be unanswered at a time.
-const UNANSWERED_MAX: usize = 4;
+/// First and longest pause between two assurances that a node lives.
+const ASSURE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(3000));
+/// Clocks differ by so much from true time, in per cent, with room to spare.
+const CLOCKS_PERCENT: u64 = 4;
 
 /// A detector with the simulator's times.
 pub fn new_detector() -> Detector {
@@ -37,14 +38,6 @@ pub fn new_detector() -> Detector {
     })
 }
 
-/// One node that is pinged.
-struct Watched {
-    incarnation: Incarnation,
-    heard: u64,
-    reported: Option<u64>,
-    sent: Vec<u64>,
-}
-
 /// A look at a suspect that the leader asked for.
 struct Look {
     suspect: NodeId,
@@ -53,25 +46,42 @@ struct Look {
     until: u64,
 }
 
-/// What one process sees of the others. A new process has seen nothing.
-#[derive(Default)]
-pub struct Eyes {
-    map: Option<Arc<ClusterMap>>,
-    watched: BTreeMap<NodeId, Watched>,
-    said: BTreeMap<NodeId, u64>,
-    looks: Vec<Look>,
-    looked_at: u64,
-    assure_at: u64,
-    assure_rest: u64,
+/// A ping under way.
+struct Ping {
+    sent: u64,
+    to: NodeId,
+    incarnation: Incarnation,
 }
 
-impl Watched {
-    fn accuse(&mut self, now: u64) -> bool {
-        let due = self.reported.is_none_or(|at| now - at >= REPEAT);
-        if due {
-            self.reported = Some(now);
+/// One process's part in the failure detector. A new process begins without knowledge.
+pub struct Watch {
+    map: Option<Arc<ClusterMap>>,
+    pinger: Pinger,
+    reports: FailureReports,
+    pings: Vec<Ping>,
+    looks: Vec<Look>,
+    ticked_at: u64,
+    /// For the judges: since when each life can have been silent at most.
+    silent_since: BTreeMap<(NodeId, Incarnation), u64>,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        let config = PingerConfig {
+            period: Duration::from_nanos(PING_EVERY),
+            suspicion: Duration::from_nanos(SUSPICION),
+            report_again: REPORT_AGAIN,
+            assure: ASSURE,
+        };
+        Watch {
+            map: None,
+            pinger: Pinger::new(config),
+            reports: FailureReports::new(REPORT_AGAIN),
+            pings: Vec::new(),
+            looks: Vec::new(),
+            ticked_at: 0,
+            silent_since: BTreeMap::new(),
         }
-        due
     }
 }
 
@@ -81,55 +91,87 @@ impl World {
         (self.keeping || self.healing) && self.now >= self.calm_until
     }
 
-    /// A node's timer: who is silent is reported, and all are pinged.
-    pub(crate) fn look_around(&mut self, node: usize) {
-        let (now, me) = (self.now, self.nodes[node].id);
+    /// A node's timer: what was not answered is silent, and the pinger's period may have passed.
+    pub(crate) fn tick_pinger(&mut self, node: usize) {
+        let now = self.now;
         if !self.detecting() {
             return;
         }
         self.end_looks(node);
-        let eyes = &mut self.nodes[node].eyes;
-        let Some(map) = eyes.map.clone() else { return };
-        if now < eyes.looked_at + PING_EVERY {
+        let (me, incarnation) = (self.nodes[node].id, self.nodes[node].incarnation);
+        let watch = &mut self.nodes[node].watch;
+        let (over, still) = std::mem::take(&mut watch.pings)
+            .into_iter()
+            .partition(|p: &Ping| now >= p.sent + SUSPICION);
+        watch.pings = still;
+        let Some(map) = watch.map.clone() else { return };
+        let over: Vec<Ping> = over;
+        for ping in over {
+            let echo = Evidence {
+                node: ping.to,
+                incarnation: ping.incarnation,
+                sign: Sign::Silent,
+            };
+            self.step_pinger(node, PingerEvent::Echo(echo));
+        }
+        let watch = &mut self.nodes[node].watch;
+        if now < watch.ticked_at + PING_EVERY {
             return;
         }
-        let paused = now > eyes.looked_at + 2 * PING_EVERY;
-        eyes.looked_at = now;
-        let targets = whom_to_ping(&map, me);
-        eyes.watched.retain(|n, w| {
-            targets.contains(n)
-                && map
-                    .nodes
-                    .get(n)
-                    .is_some_and(|n| n.incarnation == w.incarnation)
-        });
-        let (mut silent, mut pings) = (Vec::new(), Vec::new());
-        for target in targets.iter().filter_map(|n| map.nodes.get(n)) {
-            let incarnation = target.incarnation;
-            let watched = eyes.watched.entry(target.id).or_insert(Watched {
-                incarnation,
-                heard: now,
-                reported: None,
-                sent: Vec::new(),
-            });
-            if paused {
-                watched.heard = now;
-            }
-            if now - watched.heard > SUSPICION && watched.accuse(now) {
-                silent.push((target.id, incarnation, Finding::Silent));
-            }
-            watched.sent.retain(|at| now - at < SUSPICION);
-            if watched.sent.len() < UNANSWERED_MAX {
-                watched.sent.push(now);
-                pings.push((target.id, incarnation));
-            }
+        // A process that stood still has heard nobody meanwhile.
+        if now - watch.ticked_at > PING_EVERY * 2 * (100 + CLOCKS_PERCENT) / 100 {
+            watch.silent_since.values_mut().for_each(|at| *at = now);
         }
-        for (to, incarnation) in pings {
+        watch.ticked_at = now;
+        let tick = PingerEvent::Tick {
+            map: &map,
+            me,
+            incarnation,
+        };
+        self.step_pinger(node, tick);
+    }
+
+    fn step_pinger(&mut self, node: usize, event: PingerEvent<'_>) {
+        let (now, leader) = (self.now, self.leader_of(node));
+        let clock = self.nodes[node].clock(now);
+        let mut out = PingerEffects::default();
+        let watch = &mut self.nodes[node].watch;
+        watch.pinger.step(clock, event, &mut out);
+        for (to, incarnation) in &out.pings {
+            let (sent, to, incarnation) = (now, *to, *incarnation);
+            watch.silent_since.entry((to, incarnation)).or_insert(now);
+            watch.pings.push(Ping {
+                sent,
+                to,
+                incarnation,
+            });
+        }
+        for (to, incarnation) in out.pings {
             self.ping(node, to, incarnation);
         }
-        let leader = self.leader_of(node);
-        self.tell(node, leader, silent);
-        self.assure(node, &map);
+        for seen in &out.reports {
+            self.check_silence(node, seen);
+        }
+        self.report(node, leader, out.reports);
+        if out.assure {
+            let incarnation = self.nodes[node].incarnation;
+            self.send(node, leader, Packet::Back(incarnation));
+        }
+    }
+
+    // D5: silence is reported once it has lasted, and time in which the reporter stood still does not count.
+    fn check_silence(&mut self, node: usize, seen: &Evidence) {
+        let watch = &self.nodes[node].watch;
+        let Some(since) = watch.silent_since.get(&(seen.node, seen.incarnation)) else {
+            return;
+        };
+        let lasted = self.now - since;
+        if seen.sign == Sign::Silent && lasted * (100 + CLOCKS_PERCENT) / 100 < SUSPICION {
+            let (of, ms) = (seen.node, lasted / MS);
+            self.violation(format!(
+                "D5 node {node} reports {of:?} as silent, which it did not hear for {ms} ms"
+            ));
+        }
     }
 
     fn ping(&mut self, node: usize, to: NodeId, incarnation: Incarnation) {
@@ -139,42 +181,17 @@ impl World {
         }
     }
 
-    // What a node found goes to a leader of the directory.
-    fn tell(&mut self, node: usize, leader: Place, seen: Vec<(NodeId, Incarnation, Finding)>) {
+    // A node's evidence goes to a leader of the directory.
+    fn report(&mut self, node: usize, leader: Place, evidence: Vec<Evidence>) {
         let reporter = self.nodes[node].id;
-        for (suspect, incarnation, finding) in seen {
-            self.cover.count(match finding {
-                Finding::Alive => "detector: heard again",
-                Finding::Silent => "detector: silence reported",
-                Finding::Refused => "detector: refusal reported",
-                Finding::Failed => "detector: failed request reported",
+        for seen in evidence {
+            self.cover.count(match seen.sign {
+                Sign::Alive => "detector: heard again",
+                Sign::Silent => "detector: silence reported",
+                Sign::Refused => "detector: refusal reported",
+                Sign::Failed => "detector: failed request reported",
             });
-            let report = Report {
-                reporter,
-                suspect,
-                incarnation,
-                finding,
-            };
-            self.send(node, leader, Packet::Report(report));
-        }
-    }
-
-    // The map says that this life is over. It is not: it was cut off or paused.
-    fn assure(&mut self, node: usize, map: &ClusterMap) {
-        let (now, leader) = (self.now, self.leader_of(node));
-        let n = &mut self.nodes[node];
-        let incarnation = n.incarnation;
-        let dead = map
-            .nodes
-            .get(&n.id)
-            .is_some_and(|x| x.incarnation == incarnation && x.state == NodeState::Down);
-        if dead && now >= n.eyes.assure_at {
-            n.eyes.assure_rest = n.eyes.assure_rest.clamp(ASSURE.0, ASSURE.1);
-            n.eyes.assure_at = now + n.eyes.assure_rest;
-            n.eyes.assure_rest *= 2;
-            self.send(node, leader, Packet::Back(incarnation));
-        } else if !dead && now > n.eyes.assure_at + ASSURE.1 {
-            n.eyes.assure_rest = ASSURE.0;
+            self.send(node, leader, Packet::Report(Report { reporter, seen }));
         }
     }
 
@@ -189,7 +206,7 @@ impl World {
         self.send(node, from, answer);
     }
 
-    /// What became of a ping or a probe.
+    /// The answer to a ping or a probe.
     pub(crate) fn ponged(
         &mut self,
         node: usize,
@@ -198,59 +215,52 @@ impl World {
         sent: u64,
         alive: bool,
     ) {
-        if self.now > sent + SUSPICION {
+        let now = self.now;
+        if now > sent + SUSPICION {
             return;
         }
-        let (now, about, leader) = (self.now, self.nodes[from].id, self.leader_of(node));
-        let finding = if alive {
-            Finding::Alive
-        } else {
-            Finding::Refused
+        let echo = Evidence {
+            node: self.nodes[from].id,
+            incarnation,
+            sign: if alive { Sign::Alive } else { Sign::Refused },
         };
-        let eyes = &mut self.nodes[node].eyes;
-        let mine = |l: &Look| l.suspect == about && l.incarnation == incarnation;
-        let asked: Vec<Place> = eyes
-            .looks
-            .iter()
-            .filter(|l| mine(l))
-            .map(|l| l.leader)
-            .collect();
-        eyes.looks.retain(|l| !mine(l));
-        let mut news = false;
-        if let Some(w) = eyes
-            .watched
-            .get_mut(&about)
-            .filter(|w| w.incarnation == incarnation)
-        {
-            w.sent.retain(|at| *at != sent);
+        let watch = &mut self.nodes[node].watch;
+        let (asked, looks): (Vec<Look>, Vec<Look>) = std::mem::take(&mut watch.looks)
+            .into_iter()
+            .partition(|l| l.suspect == echo.node && l.incarnation == incarnation);
+        watch.looks = looks;
+        let mine = |p: &Ping| p.sent == sent && p.to == echo.node && p.incarnation == incarnation;
+        let under_way = watch.pings.iter().position(mine);
+        if let Some(at) = under_way {
+            watch.pings.remove(at);
             if alive {
-                w.heard = now;
-                news = w.reported.take().is_some();
-            } else {
-                news = w.accuse(now);
+                watch.silent_since.insert((echo.node, incarnation), now);
             }
         }
-        for leader in asked.into_iter().chain(news.then_some(leader)) {
-            self.tell(node, leader, vec![(about, incarnation, finding)]);
+        for look in asked {
+            self.report(node, look.leader, vec![echo]);
+        }
+        if under_way.is_some() {
+            self.step_pinger(node, PingerEvent::Echo(echo));
         }
     }
 
-    /// A request to another node failed, here or at a client that says so: said at most so often.
-    pub(crate) fn witness(&mut self, node: usize, about: NodeId, finding: Finding) {
-        let (now, leader) = (self.now, self.leader_of(node));
-        let eyes = &self.nodes[node].eyes;
-        let known = eyes.map.as_ref().and_then(|m| m.nodes.get(&about));
-        let Some(incarnation) = known
-            .filter(|n| n.state == NodeState::Up)
-            .map(|n| n.incarnation)
-        else {
+    /// A request to another node failed, here or at a client that reports it.
+    pub(crate) fn request_failed(&mut self, node: usize, about: NodeId) {
+        let (clock, leader) = (self.nodes[node].clock(self.now), self.leader_of(node));
+        let watch = &mut self.nodes[node].watch;
+        let known = watch.map.as_ref().and_then(|m| m.nodes.get(&about));
+        let (Some(map), Some(known)) = (&watch.map, known) else {
             return;
         };
-        if !self.nodes[node].up || eyes.said.get(&about).is_some_and(|at| now - at < REPEAT) {
-            return;
+        let seen = Evidence {
+            node: about,
+            incarnation: known.incarnation,
+            sign: Sign::Failed,
+        };
+        if watch.reports.admit(clock, map, seen) {
+            self.report(node, leader, vec![seen]);
         }
-        self.nodes[node].eyes.said.insert(about, now);
-        self.tell(node, leader, vec![(about, incarnation, finding)]);
     }
 
     /// The leader wants a second word on a suspect.
@@ -261,7 +271,7 @@ impl World {
         suspect: NodeId,
         incarnation: Incarnation,
     ) {
-        self.nodes[node].eyes.looks.push(Look {
+        self.nodes[node].watch.looks.push(Look {
             suspect,
             incarnation,
             leader,
@@ -271,26 +281,26 @@ impl World {
     }
 
     fn end_looks(&mut self, node: usize) {
-        let (now, eyes) = (self.now, &mut self.nodes[node].eyes);
-        let (over, still) = std::mem::take(&mut eyes.looks)
+        let (now, watch) = (self.now, &mut self.nodes[node].watch);
+        let (over, still): (Vec<Look>, Vec<Look>) = std::mem::take(&mut watch.looks)
             .into_iter()
             .partition(|l| l.until <= now);
-        eyes.looks = still;
-        let over: Vec<Look> = over;
+        watch.looks = still;
         for l in over {
-            self.tell(
-                node,
-                l.leader,
-                vec![(l.suspect, l.incarnation, Finding::Silent)],
-            );
+            let seen = Evidence {
+                node: l.suspect,
+                incarnation: l.incarnation,
+                sign: Sign::Silent,
+            };
+            self.report(node, l.leader, vec![seen]);
         }
     }
 
     /// A node sees the cluster's map; an older one than it knows changes nothing.
     pub(crate) fn see_cluster(&mut self, node: usize, map: Arc<ClusterMap>) {
-        let eyes = &mut self.nodes[node].eyes;
-        if eyes.map.as_ref().is_none_or(|m| m.revision < map.revision) {
-            eyes.map = Some(map);
+        let watch = &mut self.nodes[node].watch;
+        if watch.map.as_ref().is_none_or(|m| m.revision < map.revision) {
+            watch.map = Some(map);
         }
     }
 
@@ -302,37 +312,46 @@ impl World {
         d.detector.step(now, &d.map, &evidence, &mut findings);
         for probe in findings.probes {
             self.cover.count("detector: probes asked for");
-            for by in probe
-                .by
-                .iter()
-                .filter_map(|n| self.node_of(*n))
-                .collect::<Vec<_>>()
-            {
-                let (suspect, incarnation) = (probe.suspect, probe.incarnation);
-                self.send(
-                    here,
-                    by,
-                    Packet::Probe {
-                        suspect,
-                        incarnation,
-                    },
-                );
+            let (suspect, incarnation) = (probe.suspect, probe.incarnation);
+            for by in probe.by {
+                let packet = Packet::Probe {
+                    suspect,
+                    incarnation,
+                };
+                if let Some(by) = self.node_of(by) {
+                    self.send(here, by, packet);
+                }
             }
         }
-        for Verdict {
-            node, incarnation, ..
-        } in findings.verdicts
-        {
-            let Some(n) = self.node_of(node).map(|n| &self.nodes[n]) else {
-                continue;
-            };
-            self.cover.count(match () {
-                () if !n.lives(incarnation) => "detector: dead, declared so",
-                () if n.paused_until > self.now => "detector: paused, declared dead",
-                () => "detector: alive, declared dead",
-            });
-            self.note(|| format!("DOWN {node:?} {incarnation:?}"));
-            self.change_node(Change::NodeDown { node, incarnation });
+        for verdict in findings.verdicts {
+            self.check_verdict(&verdict);
+            self.declare_dead(&verdict);
+        }
+    }
+
+    fn declare_dead(&mut self, verdict: &Verdict) {
+        let (node, incarnation) = (verdict.node, verdict.incarnation);
+        let Some(n) = self.node_of(node).map(|n| &self.nodes[n]) else {
+            return;
+        };
+        self.cover.count(match () {
+            () if !n.lives(incarnation) => "detector: dead, declared so",
+            () if n.paused_until > self.now => "detector: paused, declared dead",
+            () => "detector: alive, declared dead",
+        });
+        self.note(|| format!("DOWN {node:?} {incarnation:?}"));
+        self.change_node(Change::NodeDown { node, incarnation });
+    }
+
+    // D5: one word is no verdict while there are two nodes that nobody doubts.
+    fn check_verdict(&mut self, verdict: &Verdict) {
+        let d = &self.directory;
+        let able = d.map.nodes.values().filter(|n| {
+            n.state == NodeState::Up && n.id != verdict.node && !d.detector.doubts(n.id)
+        });
+        if verdict.words.len() < 2 && able.count() >= 2 {
+            let (node, words) = (verdict.node, &verdict.words);
+            self.violation(format!("D5 {node:?} is declared dead on {words:?} alone"));
         }
     }
 

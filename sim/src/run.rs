@@ -19,6 +19,7 @@ use crate::memory::MemoryWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::room::Room;
+use crate::stops::Stops;
 use crate::world::{MS, Profile, SimNode, World};
 
 /// Every run does at least so many client operations before it heals, but where the group is lost.
@@ -118,6 +119,21 @@ fn of_rule_13(s: &Scenario) -> bool {
     s.mutant.is_some_and(|m| bugs.contains(&m))
 }
 
+/// Planted bugs of the directory's machines are hunted where these are at work.
+fn of_directory(s: &Scenario) -> bool {
+    s.mutant.is_some_and(|m| Mutant::DIRECTORY.contains(&m))
+}
+
+fn of_stops(s: &Scenario) -> bool {
+    let bugs = [
+        Mutant::PermitNotRecorded,
+        Mutant::PermitsForgottenByNewLeader,
+        Mutant::YoungLeaderTrusts,
+        Mutant::PermitUnconfirmed,
+    ];
+    s.mutant.is_some_and(|m| bugs.contains(&m))
+}
+
 /// What befalls the group of a seed beyond what its scheme bears. Only the program's own planner knows
 /// what to do then.
 fn loss_of(s: &Scenario) -> Loss {
@@ -211,7 +227,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         kv: None,
         memory: None,
         violations: Vec::new(),
-        keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded,
+        keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded || of_directory(s),
         loss: loss_of(s),
         lives: vec![0],
         clients_stop_at: u64::MAX,
@@ -222,6 +238,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         cover: Coverage::default(),
         ghost: Ghost::default(),
         aim: None,
+        stops: Stops::new(s.seed, of_stops(s)),
         island: None,
         calm_until: 0,
         trace: s.trace,

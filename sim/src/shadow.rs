@@ -12,7 +12,7 @@ use staves_wire::group::GroupEnvelope;
 use crate::event::Place;
 use crate::kv::Seat;
 use crate::node::Waiting;
-use crate::pinger::Eyes;
+use crate::pinger::Watch;
 use crate::world::{SimNode, World};
 
 impl SimNode {
@@ -24,7 +24,7 @@ impl SimNode {
             budget: self.budget.clone(),
             member: None,
             waiting: Waiting::default(),
-            eyes: Eyes::default(),
+            watch: Watch::default(),
             taken: 0,
             ..*self
         }

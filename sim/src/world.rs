@@ -7,7 +7,7 @@ use std::time::Duration;
 use staves_erasure::Code;
 use staves_group::{Applied, Effects, Member, Options};
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, Time};
+use staves_model::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, StopReply, Time};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 
 use crate::check::{Done, Ghost};
@@ -20,9 +20,10 @@ use crate::kv::{KvWorld, Seat, Service};
 use crate::loss::{Loss, QUIET};
 use crate::memory::MemoryWorld;
 use crate::node::Waiting;
-use crate::pinger::Eyes;
+use crate::pinger::Watch;
 use crate::rng::Rng;
 use crate::room::Room;
+use crate::stops::{NodeStop, Stops};
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
 pub const LEASE: Duration = Duration::from_millis(200);
@@ -84,8 +85,10 @@ pub struct SimNode {
     pub waiting: Waiting,
     /// The term of the directory's leader, as far as it knows.
     pub follows: u64,
-    /// What it sees of other nodes.
-    pub eyes: Eyes,
+    /// Its part in the failure detector.
+    pub watch: Watch,
+    /// Its own stop.
+    pub stop: NodeStop,
     /// Its machine is off, too: nobody refuses a connection.
     pub off: bool,
     /// It never starts again.
@@ -148,6 +151,8 @@ pub struct World {
     pub ghost: Ghost,
     /// An aimed fault: this node crashes before the next event, and its deltas on the way are lost.
     pub aim: Option<usize>,
+    /// Nodes that stop in good order.
+    pub stops: Stops,
     /// A data bucket that was cut off, and since when: the second half of that fault.
     pub island: Option<usize>,
     /// Until then the network is sound and the directory suspects nobody: a takeover is being timed.
@@ -182,7 +187,8 @@ impl SimNode {
             member: None,
             waiting: Waiting::default(),
             follows: 1,
-            eyes: Eyes::default(),
+            watch: Watch::default(),
+            stop: NodeStop::default(),
             off: false,
             gone: false,
         }
@@ -395,7 +401,10 @@ impl World {
             Happening::Fault => self.fault(),
             Happening::Start(node) => self.start_node(node),
             Happening::Wake(node) => self.wake(node),
-            Happening::Confirmed(ask) => self.confirmed(*ask),
+            Happening::Confirmed(confirmation) => self.confirmed(confirmation),
+            Happening::Elect if self.healing => {}
+            Happening::Elect => self.directory_leader_changes(),
+            Happening::Stop(node, life) => self.stop_in_order(node, life),
             Happening::TakeoverDue(epoch) => self.check_takeover(epoch),
         }
         true
@@ -434,6 +443,10 @@ impl World {
                     alive,
                 };
                 self.send(to, from, pong);
+            }
+            Packet::StopQuestion { round, .. } => {
+                let reply = StopReply::Over;
+                self.send(to, from, Packet::StopReply { round, reply });
             }
             Packet::Group(_) => self.send(to, from, Packet::Broken),
             _ => {}

@@ -37,7 +37,7 @@ const READ_MAX: u64 = 128 << 10;
 const SEEN_AFTER: Duration = Duration::from_secs(10);
 /// Readers on each way.
 const READERS: u64 = 2;
-/// Complaints that are told one by one.
+/// Complaints that are reported one by one.
 const COMPLAINTS_MAX: u64 = 10;
 /// Most that a file has to be opened anew at the end until it is read whole.
 const TRIES: u32 = 200;
@@ -181,7 +181,7 @@ impl Files {
         }
     }
 
-    /// Mounts whose process ended though nobody ended it, with its last words. Each is told once.
+    /// Mounts whose process ended though nobody ended it, with its last words. Each is reported once.
     pub fn ended_by_themselves(&mut self) -> Vec<String> {
         self.mounts.iter_mut().filter_map(Mount::ended).collect()
     }

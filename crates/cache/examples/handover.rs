@@ -1,4 +1,4 @@
-//! How is a bucket's machine kept to one thread at a time? A short lock against an owner thread with
+//! Two ways to keep a bucket's machine to one thread at a time: a short lock against an owner thread with
 //! batched hand-over: SETs of 512 bytes from two threads, in batches of 16, over 64 buckets without
 //! copies. Prints the median of several runs of each.
 //!

@@ -1,4 +1,4 @@
-//! What each command does to one key, given its old value. Pure; Redis's meanings and words.
+//! The commands: their effect on one key, given its old value. Pure; Redis's meanings and words.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use staves_wire::error::ErrorCode;
 
 use crate::kv::Value;
 
-/// What is to be done.
+/// The effect of a command.
 pub(crate) enum Verdict<'a> {
     /// Nothing changes; answered like a read.
     Keep(Answer),

@@ -17,7 +17,7 @@ const VICTIMS_MAX: usize = 8;
 /// A tail worth the rewriting of its segment when nobody is in need.
 const TAIL_WORTH: usize = SEGMENT_ROOM / 4;
 
-/// What compaction is for.
+/// The aim of a compaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Aim {
     /// Waste has piled up.

@@ -25,7 +25,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }

@@ -216,7 +216,7 @@ impl Kv {
         }
     }
 
-    /// What the pages themselves say.
+    /// Reads the index out of the pages.
     pub fn scan(pages: &Pages) -> Kv {
         let mut kv = Kv::default();
         let extents = (pages.end_page() / EXTENT_PAGES).min(crate::segments::SEGMENTS_MAX);

@@ -25,7 +25,7 @@ pub(crate) struct LargeWrite {
     value: Bytes,
     answer: Answer,
     chunk_bytes: usize,
-    /// How many chunks there will be; what remains of the value goes into the record.
+    /// The number of chunks in the end; what remains of the value goes into the record.
     count: usize,
     chunks: Vec<u32>,
     /// There was no memory for it: that is the answer, once the log has room for it.

@@ -1,4 +1,4 @@
-//! How keys and values lie in a bucket's pages, byte by byte.
+//! The layout of keys and values in a bucket's pages, byte by byte.
 //!
 //! The bucket is a row of **segments**, one extent (256 KiB) each. All numbers are little-endian.
 //!
@@ -43,7 +43,7 @@ const LIVE: u8 = 1;
 const LARGE: u8 = 1;
 const VERSION: u8 = 1;
 
-/// What a segment holds.
+/// The contents of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Kind {
     /// Nothing: its extent need not exist.
@@ -68,7 +68,7 @@ pub(crate) fn segment_header(kind: Kind, bytes: usize) -> [u8; SEGMENT_HEADER] {
     header
 }
 
-/// What a segment's head says it is, and a chunk's bytes.
+/// The kind in a segment's head, and a chunk's bytes.
 pub(crate) fn segment_kind(segment: &[u8]) -> (Kind, usize) {
     let kind = match (segment.first(), segment.get(1)) {
         (Some(1), Some(&VERSION)) => Kind::Log,

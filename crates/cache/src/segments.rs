@@ -1,4 +1,4 @@
-//! What each segment of a bucket holds, in numbers; and where the next record goes.
+//! The segments of a bucket, in numbers; and the place of the next record.
 
 use staves_store::EXTENT_BYTES;
 
@@ -15,7 +15,7 @@ pub(crate) const SEGMENTS_MAX: u32 = 1 << 17;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Segment {
     pub kind: Kind,
-    /// Where its records end.
+    /// The end of its records.
     pub fill: u32,
     /// Bytes of its live records.
     pub live: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Segment {
     pub payload: u64,
 }
 
-/// Where a record can go.
+/// The place of a new record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// At this offset, in an open segment.
@@ -255,7 +255,7 @@ impl Segments {
         self.empty.extend(segments);
     }
 
-    /// Whether there are segments to give back.
+    /// True if there are segments to give back.
     pub(crate) fn has_empty(&self) -> bool {
         !self.empty.is_empty()
     }
@@ -275,12 +275,12 @@ impl Segments {
         self.logs
     }
 
-    /// Whether a segment takes records now.
+    /// True if a segment takes records now.
     pub(crate) fn is_open(&self, segment: u32) -> bool {
         self.open.contains(&segment)
     }
 
-    /// What a scan of the pages can tell, without trailing free segments: for comparison.
+    /// The numbers that a scan of the pages can find, without trailing free segments: for comparison.
     pub(crate) fn facts(&self) -> &[Segment] {
         let used = self
             .all

@@ -1,4 +1,4 @@
-//! How a write becomes a delta: a place for its record, memory for the place, room in the log.
+//! Writes become deltas: a place for its record, memory for the place, room in the log.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,12 @@
-//! Test support for services on groups: a group of buckets in one thread.
+//! Test support for services on groups: a group of buckets in one thread, and the suite that every service
+//! passes in it.
 //!
 //! [`TestCluster`] joins the buckets by a queue of messages, which can lose, double and reorder them, and
-//! stands in for the directory. Everything in it follows from the calls made and from one seed.
+//! stands in for the directory. [`conforms`] runs a [`Workload`] over it and judges what the clients saw
+//! against a plain model. Everything in it follows from the calls made and from one seed.
 
 mod cluster;
+mod suite;
 
 pub use cluster::{Reply, TestCluster, bytes};
+pub use suite::{Workload, conforms};

@@ -10,13 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use openraft::error::RaftError;
 use openraft::raft::AppendEntriesResponse;
-use staves_model::{ClusterId, Incarnation, NodeId, NodeState};
+use staves_model::{ClusterId, Incarnation, NodeId, NodeState, Sign, StopReply};
 
 use crate::directory::{Core, Inner};
 use crate::error::DirectoryError;
-use crate::evidence::Sign;
 use crate::message::{Answer, Body, Letter, Question, Reply, encode, letter};
-use crate::stops::Stops;
 use crate::transport::TransportError;
 use crate::waiting::Waiting;
 
@@ -26,8 +24,8 @@ const HOPS: u8 = 1;
 const TRY: Duration = Duration::from_millis(500);
 /// Rest between two tries: an election is under way, most often.
 const REST: Duration = Duration::from_millis(20);
-/// How long a node is given to answer a ping on another's behalf.
-const PROBE: Duration = Duration::from_millis(200);
+/// Time that a node has to answer a ping on another's behalf.
+pub(crate) const PROBED: Duration = Duration::from_millis(200);
 
 /// Why whoever was taken for the leader gave no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -283,7 +281,7 @@ impl Inner {
             Body::Ping { .. } => match self.life() {
                 Ok((_, incarnation)) => Reply::Pong {
                     incarnation,
-                    stops: self.own_stop.lock().now(),
+                    stops: self.stop_state(),
                 },
                 Err(e) => Reply::Failed(e.to_string()),
             },
@@ -292,7 +290,7 @@ impl Inner {
                 incarnation,
                 addr,
             } => {
-                let sign = self.probe(node, incarnation, &addr).await;
+                let sign = self.probe(node, incarnation, &addr, PROBED).await;
                 Reply::Probed { sign }
             }
         }
@@ -340,52 +338,42 @@ impl Inner {
         }
     }
 
-    /// Whether that life of that node answers.
+    /// Pings a life of a node; a node that answers gives its stop state.
     pub async fn ping(
         &self,
         node: NodeId,
         incarnation: Incarnation,
         addr: &str,
         patience: Duration,
-    ) -> Result<(), PingFailed> {
-        self.pinged(node, incarnation, addr, patience)
-            .await
-            .map(drop)
+    ) -> StopReply {
+        let Ok(core) = self.core() else {
+            return StopReply::Silent;
+        };
+        let body = Body::Ping { incarnation };
+        match core.network.call(node, addr, body, patience).await {
+            Ok(Reply::Pong {
+                incarnation: found,
+                stops,
+            }) if found == incarnation => StopReply::State(stops),
+            // Another life, or another node, has the address: the one that is asked for is over.
+            Ok(Reply::Pong { .. } | Reply::Misdirected { .. }) => StopReply::Over,
+            Err(TransportError::Refused { .. }) => StopReply::Over,
+            _ => StopReply::Silent,
+        }
     }
 
-    /// Whether that life of that node answers, and then whether it stops.
-    pub async fn pinged(
+    /// Pings a life of a node; the result is evidence of it.
+    pub async fn probe(
         &self,
         node: NodeId,
         incarnation: Incarnation,
         addr: &str,
         patience: Duration,
-    ) -> Result<Stops, PingFailed> {
-        let Ok(core) = self.core() else {
-            return Err(PingFailed::Silent);
-        };
-        match core
-            .network
-            .call(node, addr, Body::Ping { incarnation }, patience)
-            .await
-        {
-            Ok(Reply::Pong {
-                incarnation: found,
-                stops,
-            }) if found == incarnation => Ok(stops),
-            // Another life, or another node, has the address: the one that is asked for is over.
-            Ok(Reply::Pong { .. } | Reply::Misdirected { .. }) => Err(PingFailed::Over),
-            Err(TransportError::Refused { .. }) => Err(PingFailed::Over),
-            _ => Err(PingFailed::Silent),
-        }
-    }
-
-    /// One look at a node, on another's behalf.
-    pub async fn probe(&self, node: NodeId, incarnation: Incarnation, addr: &str) -> Sign {
-        match self.ping(node, incarnation, addr, PROBE).await {
-            Ok(()) => Sign::Alive,
-            Err(PingFailed::Silent) => Sign::Silent,
-            Err(PingFailed::Over) => Sign::Refused,
+    ) -> Sign {
+        match self.ping(node, incarnation, addr, patience).await {
+            StopReply::State(_) => Sign::Alive,
+            StopReply::Silent => Sign::Silent,
+            StopReply::Over => Sign::Refused,
         }
     }
 
@@ -399,15 +387,6 @@ impl Inner {
             self.seen_at.lock().insert(node, entry);
         }
     }
-}
-
-/// How a ping failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PingFailed {
-    /// No answer in time.
-    Silent,
-    /// That life has certainly ended: nobody listens, or somebody else does.
-    Over,
 }
 
 fn judge(reply: Result<Reply, TransportError>, addr: &str) -> Result<Answer, Miss> {

@@ -10,27 +10,26 @@ use bytes::Bytes;
 use openraft::ServerState;
 use parking_lot::Mutex;
 use staves_model::{
-    ClusterId, ClusterMap, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Outcome, Revision, Time,
+    ClusterId, ClusterMap, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest,
+    NodeId, Outcome, OwnStop, Revision, StopState, StopTimes, Time,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::desk::LeaseAsk;
 use crate::duties::Duties;
 use crate::error::DirectoryError;
-use crate::evidence::Evidence;
 use crate::holder::{self, Holder};
+use crate::lease_batcher::Asked;
 use crate::machine::Machine;
 use crate::message::{Answer, Question};
 use crate::network::{Network, SeenAt};
 use crate::options::Options;
-use crate::stops::OwnStop;
 use crate::store::Store;
 use crate::transport::Transport;
 use crate::types::{Applied, Metrics, Proposal, Raft};
 
-/// Lease requests that wait for one confirmation. More are told to come again.
-const DESK_QUEUE: usize = 4096;
+/// Lease requests on their way to the batcher. More are to be made again later.
+const LEASE_QUEUE: usize = 64;
 
 /// One node's part of the directory. Clones share it.
 #[derive(Clone)]
@@ -50,13 +49,13 @@ pub(crate) struct Inner {
     pub incarnation: AtomicU64,
     /// What the leader keeps in mind; `None` while this node does not lead.
     pub duties: Mutex<Option<Duties>>,
-    pub desk: mpsc::Sender<LeaseAsk>,
-    pub desk_queue: Mutex<Option<mpsc::Receiver<LeaseAsk>>>,
+    pub lease_queue: mpsc::Sender<Asked>,
+    pub lease_requests: Mutex<Option<mpsc::Receiver<Asked>>>,
     pub seen_at: SeenAt,
     /// Nodes that do not answer this node's pings: questions go round by others.
     pub unheard: Mutex<BTreeSet<NodeId>>,
     /// Nodes whose answers to pings stay away, and when each was last heard.
-    pub silent: Mutex<BTreeMap<NodeId, Instant>>,
+    pub silent: Mutex<BTreeMap<NodeId, Time>>,
     /// Raised with each question that missed, so that the next one goes another way.
     pub misses: AtomicUsize,
     /// This node leaves: it does not insist that it lives.
@@ -174,7 +173,7 @@ impl Directory {
                 .join(crate::store::FILE);
             crate::error::StoreError::Unreadable { path, reason }
         })?;
-        let (desk, desk_queue) = mpsc::channel(DESK_QUEUE);
+        let (lease_queue, lease_requests) = mpsc::channel(LEASE_QUEUE);
         let inner = Inner {
             options,
             transport,
@@ -184,8 +183,8 @@ impl Directory {
             core: OnceLock::new(),
             incarnation: AtomicU64::new(0),
             duties: Mutex::new(None),
-            desk,
-            desk_queue: Mutex::new(Some(desk_queue)),
+            lease_queue,
+            lease_requests: Mutex::new(Some(lease_requests)),
             seen_at: SeenAt::default(),
             unheard: Mutex::default(),
             silent: Mutex::default(),
@@ -249,11 +248,11 @@ impl Directory {
         deadline: Duration,
     ) -> Result<Granted, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        let question = Question::Lease {
+        let question = Question::Lease(LeaseRequest {
             node,
             incarnation,
             wanted,
-        };
+        });
         match self.inner.ask(question, deadline).await? {
             Answer::Leased {
                 granted,
@@ -300,57 +299,15 @@ impl Directory {
         self.noted(Question::Report { from, seen }, deadline).await
     }
 
-    /// Opens an epoch once nobody else's lease stands against it (GROUP rule 11). Ends well too if the
-    /// epoch was open already.
-    pub async fn open_epoch(
+    /// Makes a member's call: an epoch opens once no other lease stands against it (GROUP rule 11), a member of this
+    /// node is marked as complete (rule 16), members that hold an epoch up are reported. Ends well too if it was done before.
+    pub async fn call(
         &self,
-        group: GroupId,
-        epoch: Epoch,
+        call: DirectoryCall,
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
-        self.noted(Question::Open { group, epoch }, deadline).await
-    }
-
-    /// Marks this node's member as complete (GROUP rule 16).
-    pub async fn complete(
-        &self,
-        group: GroupId,
-        epoch: Epoch,
-        slot: MemberSlot,
-        deadline: Duration,
-    ) -> Result<(), DirectoryError> {
-        let (_, incarnation) = self.inner.life()?;
-        self.noted(
-            Question::Complete {
-                group,
-                epoch,
-                slot,
-                incarnation,
-            },
-            deadline,
-        )
-        .await
-    }
-
-    /// Says that these members hold an epoch up: they do not answer, or cannot reserve the memory.
-    pub async fn stuck(
-        &self,
-        group: GroupId,
-        epoch: Epoch,
-        slots: Vec<MemberSlot>,
-        deadline: Duration,
-    ) -> Result<(), DirectoryError> {
-        let (reporter, _) = self.inner.life()?;
-        self.noted(
-            Question::Stuck {
-                reporter,
-                group,
-                epoch,
-                slots,
-            },
-            deadline,
-        )
-        .await
+        let (from, _) = self.inner.life()?;
+        self.noted(Question::Call { from, call }, deadline).await
     }
 
     /// Gives up this node's vote and leadership, and tells the directory that it stops. The caller then
@@ -374,15 +331,15 @@ impl Directory {
     pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         let question = Question::Stop { node, incarnation };
-        // Heard, however this ends.
-        struct Asks<'a>(&'a Mutex<OwnStop>, bool);
+        // Ended by any way out of here, a dropped future too.
+        struct Asks<'a>(&'a Inner, bool);
         impl Drop for Asks<'_> {
             fn drop(&mut self) {
-                self.0.lock().heard(self.1);
+                self.0.own_stop.lock().answered(self.0.now(), self.1);
             }
         }
-        self.inner.own_stop.lock().asks();
-        let mut asks = Asks(&self.inner.own_stop, false);
+        self.inner.own_stop.lock().ask();
+        let mut asks = Asks(&self.inner, false);
         match self.inner.ask(question, deadline).await? {
             Answer::Noted => {
                 asks.1 = true;
@@ -451,8 +408,8 @@ impl Directory {
 
     /// Nodes that this one pings and that do not answer, and for how long. They are not found dead by that.
     pub fn silent(&self) -> Vec<(NodeId, Duration)> {
-        let silent = self.inner.silent.lock();
-        let for_so_long = |(node, heard): (&NodeId, &Instant)| (*node, heard.elapsed());
+        let (now, silent) = (self.inner.now(), self.inner.silent.lock());
+        let for_so_long = |(node, answered): (&NodeId, &Time)| (*node, now.since(*answered));
         silent.iter().map(for_so_long).collect()
     }
 
@@ -476,6 +433,13 @@ impl Inner {
     /// This node's clock.
     pub fn now(&self) -> Time {
         Time(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    /// This node's account of its own stop.
+    pub fn stop_state(&self) -> StopState {
+        self.own_stop
+            .lock()
+            .state(self.now(), &StopTimes::default())
     }
 
     pub fn metrics(&self) -> Option<Metrics> {

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use staves_model::detector::{Report, Verdict};
 use staves_model::{
     ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, NodeId,
-    NodeState, StuckReport, Time,
+    NodeState, StopBook, StopTimes, StuckReport, Time,
 };
 
 use crate::message::Answer;
 use crate::options::Times;
-use crate::stops::{STOPS, YOUNG};
 
 /// Most reports of silent nodes between two ticks; each node pings few and reports seldom.
 const REPORTS_MAX: usize = 4096;
@@ -26,14 +25,9 @@ pub(crate) struct Duties {
     pub leases: Leases,
     pub keeper: Keeper,
     pub detector: Detector,
+    pub stops: StopBook,
     reports: Vec<Report>,
     stuck: Vec<StuckReport>,
-    /// Who said that they leave, in which life.
-    leaving: BTreeMap<NodeId, Incarnation>,
-    /// Who was told that it may stop, in which life, and when.
-    stops: BTreeMap<NodeId, (Incarnation, Time)>,
-    /// When this leader followed another; none was before the first.
-    followed: Option<Time>,
     down_since: BTreeMap<NodeId, Time>,
     /// Verdicts that were told to the log and stand.
     told: BTreeMap<NodeId, Incarnation>,
@@ -53,11 +47,9 @@ impl Duties {
             leases,
             keeper,
             detector: Detector::new(DetectorConfig::default()),
+            stops: StopBook::new(now, map, StopTimes::default()),
             reports: Vec::new(),
             stuck: Vec::new(),
-            leaving: BTreeMap::new(),
-            stops: BTreeMap::new(),
-            followed: (!map.nodes.is_empty()).then_some(now),
             down_since: BTreeMap::new(),
             told: BTreeMap::new(),
             joins: VecDeque::new(),
@@ -86,62 +78,11 @@ impl Duties {
         std::mem::take(&mut self.stuck)
     }
 
-    pub fn leaves(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.leaving.insert(node, incarnation);
-    }
-
-    /// Who leaves in the life that the map has.
-    pub fn leaving(&self, map: &ClusterMap) -> BTreeSet<NodeId> {
-        let still = |(node, life): &(&NodeId, &Incarnation)| {
-            map.nodes.get(node).is_some_and(|n| n.incarnation == **life)
-        };
-        self.leaving
-            .iter()
-            .filter(still)
-            .map(|(node, _)| *node)
-            .collect()
-    }
-
-    /// Whether what the leader before has told nodes may still be on its way.
-    pub fn is_young(&self, now: Time) -> bool {
-        self.followed.is_some_and(|at| now.since(at) < YOUNG)
-    }
-
-    /// Whether a node may stop: what it holds is held by enough others, of whom those do not count that are
-    /// on their way out themselves: those of `others`, whom another leader has told, are. If it may, it counts as one of those from now on.
-    pub fn may_stop(
-        &mut self,
-        now: Time,
-        map: &ClusterMap,
-        node: NodeId,
-        incarnation: Incarnation,
-        others: &BTreeSet<NodeId>,
-    ) -> Result<(), String> {
-        let Some(known) = map.nodes.get(&node) else {
-            return Ok(()); // removed: it holds nothing
-        };
-        self.stops
-            .retain(|n, (life, at)| now.since(*at) < STOPS && map.is_up(*n, *life));
-        let leaving = self.leaving(map);
-        let goes = |n: NodeId| {
-            let told = self.stops.contains_key(&n) || others.contains(&n);
-            n != node && (told || leaving.contains(&n))
-        };
-        match map.after_stop(node, goes).refusal(map, known) {
-            Some(why) => Err(why),
-            None => {
-                self.stops.insert(node, (incarnation, now));
-                Ok(())
-            }
-        }
-    }
-
     /// Keeps note of since when nodes are down, as far as this term has seen it.
     pub fn watch_down(&mut self, now: Time, map: &ClusterMap) {
         let down = |n: &NodeId| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down);
         self.down_since.retain(|n, _| down(n));
-        self.leaving
-            .retain(|n, life| map.nodes.get(n).is_some_and(|n| n.incarnation == *life));
+        self.stops.forget_former_lives(map);
         for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
             self.down_since.entry(node.id).or_insert(now);
         }
@@ -205,9 +146,9 @@ pub(crate) enum JoinState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::Change;
-    use staves_model::detector::{Finding, Findings};
-    use staves_model::testing::{cluster, create_pool};
+    use staves_model::detector::Findings;
+    use staves_model::testing::cluster;
+    use staves_model::{Change, Evidence, Sign};
     use std::time::Duration;
 
     /// Regression: a leader that no majority follows wrote the same death to its log four times a second.
@@ -218,15 +159,17 @@ mod tests {
         let mut duties = Duties::new(1, now, &map, &Times::default());
         let suspect = NodeId(2);
         let incarnation = map.nodes[&suspect].incarnation;
-        let mut pass = |duties: &mut Duties, ticks: u32, finding: Finding| {
+        let mut pass = |duties: &mut Duties, ticks: u32, sign: Sign| {
             let (mut given, mut told) = (0, 0);
             for _ in 0..ticks {
                 now = now + Duration::from_millis(50);
                 let reports = [NodeId(1), NodeId(3)].map(|reporter| Report {
                     reporter,
-                    suspect,
-                    incarnation,
-                    finding,
+                    seen: Evidence {
+                        node: suspect,
+                        incarnation,
+                        sign,
+                    },
                 });
                 let mut findings = Findings::default();
                 duties.detector.step(now, &map, &reports, &mut findings);
@@ -235,50 +178,14 @@ mod tests {
             }
             (given, told)
         };
-        let (given, told) = pass(&mut duties, 60, Finding::Silent);
+        let (given, told) = pass(&mut duties, 60, Sign::Silent);
         assert!(given > 5 && told == 1, "{given} given, {told} told");
-        assert_eq!(pass(&mut duties, 4, Finding::Alive), (0, 0));
-        let (given, told) = pass(&mut duties, 60, Finding::Silent);
+        assert_eq!(pass(&mut duties, 4, Sign::Alive), (0, 0));
+        let (given, told) = pass(&mut duties, 60, Sign::Silent);
         assert!(
             given > 5 && told == 1,
             "it lived: {given} given, {told} told"
         );
-    }
-
-    /// Regression: nodes that were stopped one right after the other took a region with them.
-    #[test]
-    fn of_two_stops_at_once_the_second_is_refused() {
-        let mut map = cluster(3);
-        let pool = create_pool("kept", "1+1", 1, false);
-        map.apply(None, &pool).expect("a pool");
-        let mut keeper = Keeper::new(KeeperConfig::default());
-        for (_, change) in keeper.step(Time::ZERO, &map.clone(), &[]) {
-            map.apply(None, &change).expect("it begins");
-        }
-        let group = map.groups.values().next().expect("one").clone();
-        let (group, epoch) = (group.id, group.epoch);
-        map.apply(None, &Change::Open { group, epoch })
-            .expect("it opens");
-        let members = map.groups[&group].members.clone();
-        let [one, two] = [0, 1].map(|s| members[s].expect("listed"));
-
-        let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
-        let none = BTreeSet::new();
-        let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
-        let mut ask = |ms: u64, x: staves_model::Member| {
-            duties.may_stop(at(ms), &map, x.id.node, x.id.incarnation, &none)
-        };
-        assert_eq!(ask(0, one), Ok(()));
-        assert_eq!(ask(1, one), Ok(()), "asked again");
-        let why = ask(2, two).expect_err("the other goes");
-        assert!(why.contains("'kept'") && why.contains("--force"), "{why}");
-        assert_eq!(ask(60_000, two), Ok(()), "it did not go");
-        // The next leader knows nothing of it, but for what the node says.
-        let mut next = Duties::new(2, at(70_000), &map, &Times::default());
-        let told = BTreeSet::from([two.id.node]);
-        let asks = next.may_stop(at(70_001), &map, one.id.node, one.id.incarnation, &told);
-        assert!(asks.is_err_and(|why| why.contains("--force")));
-        assert!(next.is_young(at(70_001)) && !next.is_young(at(76_000)));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal};
+use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal, StopReply};
 
-use crate::ask::{NO_CLUSTER, PingFailed, Unanswered};
+use crate::ask::{NO_CLUSTER, Unanswered};
 use crate::directory::Inner;
 use crate::duties::JoinState;
 use crate::lead::newly_elected;
@@ -109,14 +109,14 @@ impl Inner {
                 .ping(node.id, node.incarnation, &node.native, HOLDER)
                 .await;
             match alive {
-                Ok(()) => {
+                StopReply::State(_) => {
                     return Ok(Some(Answer::JoinRefused(JoinRefusal::AddressTaken(
                         node.id,
                     ))));
                 }
                 // Silence proves nothing; the detector will find out.
-                Err(PingFailed::Silent) => continue,
-                Err(PingFailed::Over) => {}
+                StopReply::Silent => continue,
+                StopReply::Over => {}
             }
             let change = Change::NodeDown {
                 node: node.id,

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::error::ClientWriteError;
-use staves_model::keeper::StuckReport;
-use staves_model::{Change, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Refusal};
+use staves_model::detector::Report;
+use staves_model::{
+    Change, DirectoryCall, Epoch, GroupId, Incarnation, LeaseRequest, NodeId, Refusal, StuckReport,
+};
 use tokio::sync::oneshot;
 
 use crate::ask::Unanswered;
-use crate::desk::LeaseAsk;
 use crate::directory::{Core, Inner};
 use crate::message::{Answer, Question};
 use crate::types::{Applied, Proposal};
@@ -26,25 +27,43 @@ impl Inner {
         match question {
             Question::Join(join) => self.lead_join(join).await,
             Question::Propose(proposal) => self.write(proposal).await,
-            Question::Lease {
-                node,
-                incarnation,
-                wanted,
-            } => self.lead_lease(node, incarnation, wanted).await,
+            Question::Lease(request) => self.lead_lease(request).await,
             Question::Report { from, seen } => Ok(self.with_duties(|duties| {
-                seen.into_iter()
-                    .for_each(|evidence| duties.hear(evidence.by(from)));
+                seen.into_iter().for_each(|seen| {
+                    duties.hear(Report {
+                        reporter: from,
+                        seen,
+                    });
+                });
                 Answer::Noted
             })),
-            Question::Open { group, epoch } => self.lead_open(group, epoch).await,
-            Question::Complete {
+            Question::Call { from, call } => self.lead_call(from, call).await,
+            Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
+            Question::Stop { node, incarnation } => Ok(self.lead_stop(node, incarnation).await),
+        }
+    }
+
+    async fn lead_call(&self, from: NodeId, call: DirectoryCall) -> Result<Answer, Unanswered> {
+        match call {
+            DirectoryCall::Open { group, epoch } => self.lead_open(group, epoch).await,
+            DirectoryCall::Complete {
                 group,
                 epoch,
                 slot,
                 incarnation,
-            } => self.lead_complete(group, epoch, slot, incarnation).await,
-            Question::Stuck {
-                reporter,
+            } => {
+                let change = Change::Complete {
+                    group,
+                    epoch,
+                    slot,
+                    incarnation,
+                };
+                let answer = self.write(Proposal::unconditional(change)).await?;
+                Ok(noted_if(answer, |refusal| {
+                    matches!(refusal, Refusal::AlreadyComplete { .. })
+                }))
+            }
+            DirectoryCall::Stuck {
                 group,
                 epoch,
                 slots,
@@ -53,35 +72,14 @@ impl Inner {
                     group,
                     epoch,
                     slots,
-                    reporter,
+                    reporter: from,
                 });
                 Answer::Noted
             })),
-            Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
-            Question::Stop { node, incarnation } => {
-                // Cut off, it would judge by a map that others have gone on from.
-                if let Some(later) = self.core().ok().and_then(hears_no_majority) {
-                    return Ok(later);
-                }
-                let young = match self.duties.lock().as_ref() {
-                    Some(duties) => duties.is_young(self.now()),
-                    None => return Ok(newly_elected()),
-                };
-                let others = self.who_stops(node, young).await;
-                // The map under the lock: of two who ask at once, the second sees that the first was told.
-                let answer = self.with_duties(|duties| {
-                    let (now, map) = (self.now(), self.map());
-                    match duties.may_stop(now, &map, node, incarnation, &others) {
-                        Ok(()) => Answer::Noted,
-                        Err(why) => Answer::Refused(why),
-                    }
-                });
-                Ok(answer)
-            }
         }
     }
 
-    fn with_duties(&self, f: impl FnOnce(&mut crate::duties::Duties) -> Answer) -> Answer {
+    pub fn with_duties(&self, f: impl FnOnce(&mut crate::duties::Duties) -> Answer) -> Answer {
         match self.duties.lock().as_mut() {
             Some(duties) => f(duties),
             None => newly_elected(),
@@ -127,20 +125,9 @@ impl Inner {
         }
     }
 
-    async fn lead_lease(
-        &self,
-        node: NodeId,
-        incarnation: Incarnation,
-        wanted: Vec<(GroupId, Epoch)>,
-    ) -> Result<Answer, Unanswered> {
+    async fn lead_lease(&self, request: LeaseRequest) -> Result<Answer, Unanswered> {
         let (reply, answer) = oneshot::channel();
-        let ask = LeaseAsk {
-            node,
-            incarnation,
-            wanted,
-            reply,
-        };
-        if self.desk.try_send(ask).is_err() {
+        if self.lease_queue.try_send((request, reply)).is_err() {
             let reason = "too many lease requests wait at the leader".into();
             return Ok(Answer::Later {
                 wait_ms: 50,
@@ -198,25 +185,6 @@ impl Inner {
         }))
     }
 
-    async fn lead_complete(
-        &self,
-        group: GroupId,
-        epoch: Epoch,
-        slot: MemberSlot,
-        incarnation: Incarnation,
-    ) -> Result<Answer, Unanswered> {
-        let change = Change::Complete {
-            group,
-            epoch,
-            slot,
-            incarnation,
-        };
-        let answer = self.write(Proposal::unconditional(change)).await?;
-        Ok(noted_if(answer, |refusal| {
-            matches!(refusal, Refusal::AlreadyComplete { .. })
-        }))
-    }
-
     /// First the voters let it go, then the map does; until then it is told to come again.
     async fn lead_leave(
         &self,
@@ -239,9 +207,11 @@ impl Inner {
             let Some(duties) = duties.as_mut() else {
                 return Ok(newly_elected());
             };
-            duties.leaves(node, incarnation);
+            duties.stops.leave(node, incarnation);
             let map = self.map();
-            if votes && !voters::others_can_vote(&map, node, &duties.leaving(&map), &self.options) {
+            if votes
+                && !voters::others_can_vote(&map, node, &duties.stops.leaving(&map), &self.options)
+            {
                 return Ok(Answer::LastVoter);
             }
         }
@@ -279,7 +249,7 @@ impl Inner {
 }
 
 /// A leader that has heard no majority of the voters for long may have been deposed without knowing it.
-fn hears_no_majority(core: &Core) -> Option<Answer> {
+pub(crate) fn hears_no_majority(core: &Core) -> Option<Answer> {
     let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
     let long = silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis());
     long.then(|| Answer::Later {

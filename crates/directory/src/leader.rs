@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_model::detector::{Findings, Probe, Report, Verdict};
-use staves_model::{Change, Revision};
+use staves_model::{Change, Evidence, Revision};
 
-use crate::desk::confirm;
+use crate::ask::PROBED;
 use crate::directory::Inner;
 use crate::duties::Duties;
-use crate::evidence::Evidence;
+use crate::lease_batcher::confirm;
 use crate::message::{Answer, Body, Reply};
 use crate::types::{Applied, Proposal};
 
@@ -101,7 +101,7 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let mut reports = duties.take_reports();
     // Whom a majority follows lives, whatever some found who pinged it meanwhile.
     let me = inner.core.get().map(|core| core.me);
-    reports.retain(|report| Some(report.suspect) != me);
+    reports.retain(|report| Some(report.seen.node) != me);
     let mut findings = Findings::default();
     duties.detector.step(now, &map, &reports, &mut findings);
     for verdict in duties.news(&findings.verdicts) {
@@ -150,7 +150,7 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
         tokio::spawn(async move {
             let Ok(core) = inner.core() else { return };
             let sign = if by == core.me {
-                inner.probe(node, incarnation, &addr).await
+                inner.probe(node, incarnation, &addr, PROBED).await
             } else {
                 let body = Body::Probe {
                     node,
@@ -163,12 +163,12 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
                     _ => return,
                 }
             };
-            let report: Report = Evidence {
+            let seen = Evidence {
                 node,
                 incarnation,
                 sign,
-            }
-            .by(by);
+            };
+            let report = Report { reporter: by, seen };
             if let Some(duties) = inner.duties.lock().as_mut() {
                 duties.hear(report);
             }

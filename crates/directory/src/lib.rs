@@ -37,17 +37,16 @@
 //! `store`, `machine`, `network`, which are openraft's side.
 
 mod ask;
-mod calm;
-mod desk;
 mod directory;
 mod duties;
+mod election_backoff;
 mod error;
-mod evidence;
 mod fatal;
 mod holder;
 mod join;
 mod lead;
 mod leader;
+mod lease_batcher;
 mod machine;
 mod membership;
 mod message;
@@ -65,7 +64,7 @@ mod waiting;
 
 pub use directory::{Directory, Granted, Left, Life, Status};
 pub use error::{DirectoryError, StoreError};
-pub use evidence::{Evidence, Sign};
+pub use message::VERSION as LETTER_VERSION;
 pub use options::{NodeFacts, Options, Times};
 pub use store::damage::panic_becomes_an_error;
 pub use transport::{CallFuture, Transport, TransportError};

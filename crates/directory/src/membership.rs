@@ -79,7 +79,7 @@ fn next_step(inner: &Inner) -> Option<Step> {
         known: &known,
         caught_up: &caught_up(&metrics),
         just_down: &just_down,
-        leaving: &duties.leaving(&map),
+        leaving: &duties.stops.leaving(&map),
         voters_max: inner.options.voters_max,
         volatile_votes: inner.options.volatile_votes,
     };

@@ -8,10 +8,11 @@ use openraft::raft::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use staves_model::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision};
+use staves_model::{
+    ClusterId, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest, NodeId,
+    Revision, Sign, StopState,
+};
 
-use crate::evidence::{Evidence, Sign};
-use crate::stops::Stops;
 use crate::types::{Applied, Proposal, Types};
 
 /// The version of this file's messages; raised with any change to them. What each brought:
@@ -21,9 +22,9 @@ use crate::types::{Applied, Proposal, Types};
 /// 3. Who is told to stop asks whether it may.
 /// 4. The messages are as they were, but the map's rules let a node hold two members of a group: all who apply changes
 ///    must go by the same rules.
-/// 5. Who answers a ping says whether it stops.
-/// 6. Members are (node, disk, life).
-pub(crate) const VERSION: u8 = 6;
+/// 5. The answer to a ping says whether the node stops.
+/// 6. Members are (node, disk, life), and their calls are one question.
+pub const VERSION: u8 = 6;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -89,30 +90,15 @@ pub(crate) struct Join {
 pub(crate) enum Question {
     Join(Join),
     Propose(Proposal),
-    Lease {
-        node: NodeId,
-        incarnation: Incarnation,
-        wanted: Vec<(GroupId, Epoch)>,
-    },
+    Lease(LeaseRequest),
     Report {
         from: NodeId,
         seen: Vec<Evidence>,
     },
-    Open {
-        group: GroupId,
-        epoch: Epoch,
-    },
-    Complete {
-        group: GroupId,
-        epoch: Epoch,
-        slot: MemberSlot,
-        incarnation: Incarnation,
-    },
-    Stuck {
-        reporter: NodeId,
-        group: GroupId,
-        epoch: Epoch,
-        slots: Vec<MemberSlot>,
+    /// A call by a member of a node.
+    Call {
+        from: NodeId,
+        call: DirectoryCall,
     },
     Leave {
         node: NodeId,
@@ -130,11 +116,13 @@ impl Question {
         match self {
             Question::Join(_) => "a join",
             Question::Propose(_) => "a proposal",
-            Question::Lease { .. } => "leases",
+            Question::Lease(_) => "leases",
             Question::Report { .. } => "a report of silent nodes",
-            Question::Open { .. } => "the opening of an epoch",
-            Question::Complete { .. } => "the mark of a complete member",
-            Question::Stuck { .. } => "a report of stuck members",
+            Question::Call { call, .. } => match call {
+                DirectoryCall::Open { .. } => "the opening of an epoch",
+                DirectoryCall::Complete { .. } => "the mark of a complete member",
+                DirectoryCall::Stuck { .. } => "a report of stuck members",
+            },
             Question::Leave { .. } => "leaving",
             Question::Stop { .. } => "whether the node may stop",
         }
@@ -205,7 +193,7 @@ pub(crate) enum Reply {
     Stood,
     Pong {
         incarnation: Incarnation,
-        stops: Stops,
+        stops: StopState,
     },
     Probed {
         sign: Sign,

@@ -23,7 +23,7 @@ use crate::network::Network;
 use crate::store::{FILE, Identity};
 use crate::types::{Applied, Proposal, Raft};
 use crate::waiting::Waiting;
-use crate::{calm, desk, fatal, leader, membership, pinger};
+use crate::{election_backoff, fatal, leader, lease_batcher, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
 const FOUNDER: NodeId = NodeId(1);
@@ -205,7 +205,7 @@ impl Inner {
         let not_running = |reason: String| DirectoryError::NotRunning { reason };
         let twice = || not_running("it was started before".into());
         let machine = self.machine.lock().take().ok_or_else(twice)?;
-        let queue = self.desk_queue.lock().take().ok_or_else(twice)?;
+        let queue = self.lease_requests.lock().take().ok_or_else(twice)?;
         let Identity {
             cluster, node: me, ..
         } = identity;
@@ -223,8 +223,8 @@ impl Inner {
             })
             .map_err(|_| twice())?;
         self.spawn(fatal::run(self.clone()));
-        self.spawn(calm::run(self.clone()));
-        self.spawn(desk::run(self.clone(), queue));
+        self.spawn(election_backoff::run(self.clone()));
+        self.spawn(lease_batcher::run(self.clone(), queue));
         self.spawn(leader::run(self.clone()));
         self.spawn(membership::run(self.clone()));
         Ok(())

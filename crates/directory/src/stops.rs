@@ -1,119 +1,68 @@
-//! Who stops, as the nodes themselves know it.
-//!
-//! A leader tells a node that it may stop, and counts it as gone from then on. The next leader knows nothing of that, and leaders
-//! change just when nodes stop. So each node remembers what it was told, and a leader asks all of them before it lets another go.
+//! The driver of [`StopBook`]: asks all nodes for their permits, and has a quorum confirm this leader.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use staves_model::{NodeId, NodeState};
+use staves_model::{Incarnation, NodeId, StopBook, StopReply};
 use tokio::task::JoinSet;
 
-use crate::ask::PingFailed;
 use crate::directory::Inner;
+use crate::lead::{hears_no_majority, newly_elected};
+use crate::lease_batcher::confirm;
+use crate::message::Answer;
 
-/// How long who was told that it may stop counts as good as gone: longer than a stop takes.
-pub(crate) const STOPS: Duration = Duration::from_secs(30);
-/// What a former leader said is on its way for no longer than this.
-pub(crate) const YOUNG: Duration = Duration::from_secs(5);
-/// How long a node may take to say whether it stops.
+/// Time that a node has to give its state.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Whether a node stops.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) enum Stops {
-    #[default]
-    No,
-    /// It asks whether it may, or has not heard yet that it may.
-    Asks,
-    /// It may.
-    Told,
-}
-
-/// What a node knows of its own stop.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OwnStop {
-    asks: u32,
-    told: Option<Instant>,
-}
-
-impl OwnStop {
-    pub fn now(&self) -> Stops {
-        match self.told.is_some_and(|told| told.elapsed() < STOPS) {
-            true => Stops::Told,
-            false if self.asks > 0 => Stops::Asks,
-            false => Stops::No,
-        }
-    }
-
-    /// To be said before the leader is asked: whatever becomes of the answer, nobody takes this node for one that stays.
-    pub fn asks(&mut self) {
-        self.asks += 1;
-    }
-
-    pub fn heard(&mut self, may: bool) {
-        self.asks -= 1;
-        if may {
-            self.told = Some(Instant::now());
-        }
-    }
-}
-
 impl Inner {
-    /// Who but the one that asks stops. Of a leader that is `young` those that ask have perhaps been told by the one before, and who says
-    /// nothing may be on its way out.
-    pub async fn who_stops(self: &Arc<Self>, asking: NodeId, young: bool) -> BTreeSet<NodeId> {
+    /// Answers whether a node may stop.
+    pub async fn lead_stop(self: &Arc<Self>, node: NodeId, incarnation: Incarnation) -> Answer {
+        // Cut off, it would judge by a map that others have gone on from.
+        if let Some(later) = self.core().ok().and_then(hears_no_majority) {
+            return later;
+        }
+        let young = match self.duties.lock().as_ref() {
+            Some(duties) => duties.stops.is_young(self.now()),
+            None => return newly_elected(),
+        };
+        let others = self.others_gone(node, young).await;
+        // A leader that was deposed meanwhile does not know whom the new one permits to stop.
+        if let Err(reason) = confirm(self).await {
+            let wait_ms = 50;
+            return Answer::Later { wait_ms, reason };
+        }
+        // The map under the lock: of two that ask at once, the second sees the permit of the first.
+        self.with_duties(|duties| {
+            let (now, map) = (self.now(), self.map());
+            let stops = &mut duties.stops;
+            match stops.permit(now, &map, node, incarnation, &others) {
+                Ok(()) => Answer::Noted,
+                Err(reason) => Answer::Refused(reason),
+            }
+        })
+    }
+
+    /// Nodes but `asking` that count as gone by their replies.
+    async fn others_gone(self: &Arc<Self>, asking: NodeId, young: bool) -> BTreeSet<NodeId> {
         let me = self.life().map(|(node, _)| node).ok();
         let map = self.map();
-        let mut asked = JoinSet::new();
-        for node in map.nodes.values() {
-            if node.state != NodeState::Up || node.id == asking {
-                continue;
-            }
+        let mut replies = JoinSet::new();
+        for node in StopBook::to_ask(&map, asking) {
             let (id, life, addr) = (node.id, node.incarnation, node.native.clone());
             let inner = self.clone();
-            asked.spawn(async move {
-                let said = match Some(id) == me {
-                    true => Ok(inner.own_stop.lock().now()),
-                    false => inner.pinged(id, life, &addr, PATIENCE).await,
+            replies.spawn(async move {
+                let reply = match Some(id) == me {
+                    true => StopReply::State(inner.stop_state()),
+                    false => inner.ping(id, life, &addr, PATIENCE).await,
                 };
-                let goes = match said {
-                    Ok(Stops::Told) | Err(PingFailed::Over) => true,
-                    Ok(Stops::Asks) | Err(PingFailed::Silent) => young,
-                    Ok(Stops::No) => false,
-                };
-                goes.then_some(id)
+                StopBook::counts_as_gone(reply, young).then_some(id)
             });
         }
-        let mut all = BTreeSet::new();
-        while let Some(one) = asked.join_next().await {
-            all.extend(one.ok().flatten());
+        let mut gone = BTreeSet::new();
+        while let Some(one) = replies.join_next().await {
+            gone.extend(one.ok().flatten());
         }
-        all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_remembers_what_it_asked_and_was_told() {
-        let mut own = OwnStop::default();
-        assert_eq!(own.now(), Stops::No);
-        own.asks();
-        own.asks();
-        assert_eq!(own.now(), Stops::Asks);
-        own.heard(false);
-        assert_eq!(own.now(), Stops::Asks, "the other question is under way");
-        own.heard(true);
-        assert_eq!(own.now(), Stops::Told);
-        own.asks();
-        own.heard(false);
-        assert_eq!(own.now(), Stops::Told, "it was told before");
-        own.told = Instant::now().checked_sub(STOPS);
-        assert_eq!(own.now(), Stops::No, "it did not go");
+        gone
     }
 }

@@ -64,7 +64,7 @@ impl Inner {
         };
         let map = self.map();
         let leaving = match self.duties.lock().as_ref() {
-            Some(duties) if self.leads().is_some() => duties.leaving(&map),
+            Some(duties) if self.leads().is_some() => duties.stops.leaving(&map),
             _ => return Vec::new(),
         };
         if !leaving.contains(&me) {

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    Label, MemberId, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted,
+    DirectoryCall, Label, MemberId, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted,
 };
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
 use crate::asks::{Asks, Of};
 use crate::code::{Recipes, ZERO_PAGE};
-use crate::member::{Ctx, DirectoryCall, Effects, State};
+use crate::member::{Ctx, Effects, State};
 use crate::table::{UNWRITTEN, is_zero};
 
 /// A page at hand that has waited so long for the streams is asked for again, of another member where

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use staves_model::{Epoch, Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
+use staves_model::{
+    DirectoryCall, Epoch, Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted,
+};
 use staves_store::BUCKET_EXTENTS_MAX;
 use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
-use crate::member::{Ctx, DirectoryCall, Effects, Member, ctx};
+use crate::member::{Ctx, Effects, Member, ctx};
 use crate::requests::RequestTable;
 use crate::stream::CUT_MAX;
 use crate::table::{PAGES_MAX, sound_deltas, touched};

@@ -64,7 +64,9 @@ mod update;
 
 pub use code::supported;
 pub use fill::Filled;
-pub use member::{Applied, DirectoryCall, Effects, Event, Member, Options, Refused, Unread};
+pub use staves_model::DirectoryCall;
+
+pub use member::{Applied, Effects, Event, Member, Options, Refused, Unread};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};

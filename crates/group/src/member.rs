@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::{
-    Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision, Time,
-    mutant::Mutant, mutant::planted,
+    DirectoryCall, Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision,
+    Time, mutant::Mutant, mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
@@ -98,38 +98,6 @@ pub struct Effects {
     pub sends: Vec<(NodeId, GroupEnvelope)>,
     /// Calls to the directory. They are repeated until the map shows their effect.
     pub directory: Vec<DirectoryCall>,
-}
-
-/// A call to the directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum DirectoryCall {
-    /// All listed members hold the cut: open the epoch.
-    Open {
-        /// The group.
-        group: GroupId,
-        /// The epoch to open.
-        epoch: Epoch,
-    },
-    /// All pages of this member are here.
-    Complete {
-        /// The group.
-        group: GroupId,
-        /// The open epoch.
-        epoch: Epoch,
-        /// The member.
-        slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
-    },
-    /// These members have not answered for too long, or cannot hold the bucket: go on without them.
-    Stuck {
-        /// The group.
-        group: GroupId,
-        /// The epoch in which they are listed.
-        epoch: Epoch,
-        /// Who.
-        slots: Vec<MemberSlot>,
-    },
 }
 
 /// Why an update is not taken now.

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use staves_model::{Epoch, Label, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
+use staves_model::{
+    DirectoryCall, Epoch, Label, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted,
+};
 use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
-use crate::member::{Applied, Ctx, DirectoryCall, Effects, State};
+use crate::member::{Applied, Ctx, Effects, State};
 use crate::table::well_formed;
 
 /// What a data bucket knows of one of its parity buckets.

@@ -16,4 +16,4 @@ mod search;
 
 pub use content::Content;
 pub use record::Record;
-pub use search::{Call, Seen, Step, Stuck, Verdict, check};
+pub use search::{Call, Operation, Seen, Step, Stuck, Verdict, check};

@@ -8,8 +8,22 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::hash::Hash;
 
 use crate::content::Content;
+
+/// An operation on an object, by what it does when no other runs beside it.
+pub trait Operation: Clone + PartialEq {
+    /// The object's contents, which are the default at first.
+    type State: Clone + Eq + Hash + Default + fmt::Debug;
+    /// The client's view of the answer.
+    type Seen: Clone + PartialEq;
+
+    /// The contents after it, and its answer.
+    fn apply(&self, before: &Self::State) -> (Self::State, Self::Seen);
+    /// True if it never changes anything.
+    fn is_read(&self) -> bool;
+}
 
 /// A client's request for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,33 +48,14 @@ pub enum Seen {
     Value(Content),
 }
 
-/// An operation on one key. Times are of any clock that all clients share.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    step: Step,
-    seen: Option<Seen>,
-    called: u64,
-    returned: u64,
-}
+impl Operation for Step {
+    type State = Option<Content>;
+    type Seen = Seen;
 
-type State = Option<Content>;
-
-impl Call {
-    /// An operation. Without `returned` its outcome is unknown: it may have taken effect at any time
-    /// after `called`, or never will. Without `seen` its effect is certain but not its answer.
-    pub fn new(step: Step, called: u64, returned: Option<u64>, seen: Option<Seen>) -> Call {
-        let returned = returned.unwrap_or(u64::MAX);
-        Call {
-            step,
-            seen: seen.filter(|_| returned != u64::MAX),
-            called,
-            returned,
-        }
-    }
-
-    fn apply(&self, old: State) -> (State, Seen) {
+    fn apply(&self, before: &Option<Content>) -> (Option<Content>, Seen) {
+        let old = *before;
         let value_or_nil = old.map_or(Seen::Nil, Seen::Value);
-        match self.step {
+        match *self {
             Step::Get => (old, value_or_nil),
             Step::Set(c) => (Some(c), Seen::Ok),
             Step::SetIfAbsent(_) if old.is_some() => (old, Seen::Nil),
@@ -80,22 +75,49 @@ impl Call {
         }
     }
 
+    fn is_read(&self) -> bool {
+        *self == Step::Get
+    }
+}
+
+/// An operation of a history. Times are of any clock that all clients share.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<O: Operation = Step> {
+    step: O,
+    seen: Option<O::Seen>,
+    called: u64,
+    returned: u64,
+}
+
+impl<O: Operation> Call<O> {
+    /// An operation. Without `returned` its outcome is unknown: it may have taken effect at any time
+    /// after `called`, or never will. Without `seen` its effect is certain but not its answer.
+    pub fn new(step: O, called: u64, returned: Option<u64>, seen: Option<O::Seen>) -> Call<O> {
+        let returned = returned.unwrap_or(u64::MAX);
+        Call {
+            step,
+            seen: seen.filter(|_| returned != u64::MAX),
+            called,
+            returned,
+        }
+    }
+
     fn is_open(&self) -> bool {
         self.returned == u64::MAX
     }
 
-    fn explains(&self, seen: Seen) -> bool {
-        self.seen.is_none_or(|s| s == seen)
+    fn explains(&self, seen: &O::Seen) -> bool {
+        self.seen.as_ref().is_none_or(|s| s == seen)
     }
 }
 
 /// The progress of a search that found no order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
     /// The number of operations that have an order.
     pub placed: usize,
-    /// The content of the key after them.
-    pub held: Option<Content>,
+    /// The contents after them.
+    pub held: String,
     /// The one that has no place: its index among the calls that were given.
     pub call: usize,
     /// The number of operations.
@@ -112,7 +134,7 @@ impl fmt::Display for Stuck {
         } = self;
         write!(
             f,
-            "no order explains all {of} operations; after {placed} it holds {held:?}, and number {call} has no place"
+            "no order explains all {of} operations; after {placed} it holds {held}, and number {call} has no place"
         )
     }
 }
@@ -128,12 +150,12 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Looks for an order of a key's calls, in at most so many steps.
-pub fn check(calls: &[Call], steps_max: usize) -> Verdict {
+/// Looks for an order of the calls on one object, in at most so many steps.
+pub fn check<O: Operation>(calls: &[Call<O>], steps_max: usize) -> Verdict {
     let mut order: Vec<usize> = (0..calls.len()).collect();
     order.sort_by_key(|i| calls[*i].called);
     // A read that never returned tells nothing.
-    let tells = |i: &usize| !(calls[*i].is_open() && calls[*i].step == Step::Get);
+    let tells = |i: &usize| !(calls[*i].is_open() && calls[*i].step.is_read());
     let (open, ended): (Vec<usize>, Vec<usize>) = order
         .into_iter()
         .filter(tells)
@@ -147,16 +169,16 @@ pub fn check(calls: &[Call], steps_max: usize) -> Verdict {
 }
 
 /// Calls by their beginning, and which of them are done.
-struct Row {
-    calls: Vec<(usize, Call)>,
+struct Row<O: Operation> {
+    calls: Vec<(usize, Call<O>)>,
     done: Vec<u64>,
     /// All before this one are done.
     low: usize,
 }
 
-impl Row {
-    fn new(calls: &[Call], indices: Vec<usize>) -> Row {
-        let calls: Vec<(usize, Call)> = indices.into_iter().map(|i| (i, calls[i])).collect();
+impl<O: Operation> Row<O> {
+    fn new(calls: &[Call<O>], indices: Vec<usize>) -> Row<O> {
+        let calls: Vec<_> = indices.into_iter().map(|i| (i, calls[i].clone())).collect();
         Row {
             done: vec![0; calls.len().div_ceil(64)],
             low: 0,
@@ -181,7 +203,7 @@ impl Row {
     }
 
     /// Those to do that began no later than `until`, which may shrink on the way.
-    fn to_do(&self) -> impl Iterator<Item = (usize, &Call)> {
+    fn to_do(&self) -> impl Iterator<Item = (usize, &Call<O>)> {
         let rest = (self.low..self.calls.len()).filter(|at| !self.is_done(*at));
         rest.map(|at| (at, &self.calls[at].1))
     }
@@ -196,37 +218,37 @@ impl Row {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Choice {
+#[derive(Clone)]
+struct Choice<S> {
     open: bool,
     at: usize,
-    after: State,
+    after: S,
 }
 
 /// A point of the search: what may come next there, and what was put to get there.
-struct Point {
-    choices: std::vec::IntoIter<Choice>,
+struct Point<S> {
+    choices: std::vec::IntoIter<Choice<S>>,
     put: Option<(bool, usize)>,
 }
 
-type Known = ((usize, Vec<u64>), (usize, Vec<u64>), State);
+type Known<S> = ((usize, Vec<u64>), (usize, Vec<u64>), S);
 
-struct Search {
-    ended: Row,
-    open: Row,
-    known: HashSet<Known>,
+struct Search<O: Operation> {
+    ended: Row<O>,
+    open: Row<O>,
+    known: HashSet<Known<O::State>>,
 }
 
-impl Search {
+impl<O: Operation> Search<O> {
     fn run(&mut self, steps_max: usize, of: usize) -> Verdict {
         let mut furthest = Stuck {
             placed: 0,
-            held: None,
+            held: String::new(),
             call: 0,
             of,
         };
-        let mut points: Vec<Point> = Vec::new();
-        let (mut next, mut state) = (Some(None), None);
+        let mut points: Vec<Point<O::State>> = Vec::new();
+        let (mut next, mut state) = (Some(None), O::State::default());
         let mut steps = 0;
         loop {
             // Forward, if something was put.
@@ -237,18 +259,19 @@ impl Search {
                 if points.len() >= furthest.placed {
                     furthest = Stuck {
                         placed: points.len(),
-                        held: state,
+                        held: format!("{state:?}"),
                         call: self.most_urgent(),
                         of,
                     };
                 }
-                let choices = match self
-                    .known
-                    .insert((self.ended.key(), self.open.key(), state))
-                {
-                    true => self.choices(state),
-                    false => Vec::new(),
-                };
+                let choices =
+                    match self
+                        .known
+                        .insert((self.ended.key(), self.open.key(), state.clone()))
+                    {
+                        true => self.choices(&state),
+                        false => Vec::new(),
+                    };
                 points.push(Point {
                     choices: choices.into_iter(),
                     put,
@@ -270,7 +293,7 @@ impl Search {
         }
     }
 
-    fn row(&mut self, open: bool) -> &mut Row {
+    fn row(&mut self, open: bool) -> &mut Row<O> {
         match open {
             true => &mut self.open,
             false => &mut self.ended,
@@ -295,30 +318,31 @@ impl Search {
         self.ended.calls.get(self.horizon().1).map_or(0, |c| c.0)
     }
 
-    /// The possible next operations, in the order in which they are tried.
-    fn choices(&self, state: State) -> Vec<Choice> {
+    /// The calls that may come next, in the order in which it is tried.
+    fn choices(&self, state: &O::State) -> Vec<Choice<O::State>> {
         let (horizon, _) = self.horizon();
-        let in_time = |(_, call): &(usize, &Call)| call.called <= horizon;
+        let in_time = |(_, call): &(usize, &Call<O>)| call.called <= horizon;
         let mut choices = Vec::new();
         for (at, call) in self.ended.to_do().take_while(in_time) {
-            let (after, seen) = call.apply(state);
+            let (after, seen) = call.step.apply(state);
+            let changes = after != *state;
             let choice = Choice {
                 open: false,
                 at,
                 after,
             };
-            match call.explains(seen) {
+            match call.explains(&seen) {
                 // Nothing that comes later could make a better place for it.
-                true if after == state => return vec![choice],
+                true if !changes => return vec![choice],
                 true => choices.push(choice),
                 false => {}
             }
         }
-        let mut tried: Vec<Step> = Vec::new();
+        let mut tried: Vec<&O> = Vec::new();
         for (at, call) in self.open.to_do().take_while(in_time) {
-            let (after, _) = call.apply(state);
-            if after != state && !tried.contains(&call.step) {
-                tried.push(call.step);
+            let (after, _) = call.step.apply(state);
+            if after != *state && !tried.contains(&&call.step) {
+                tried.push(&call.step);
                 choices.push(Choice {
                     open: true,
                     at,
@@ -447,7 +471,7 @@ mod tests {
             panic!("a lost write");
         };
         assert_eq!((stuck.call, stuck.placed), (0, 1));
-        assert_eq!(stuck.held, Some(text(1)));
+        assert_eq!(stuck.held, format!("{:?}", Some(text(1))));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where a bucket's chunks lie in its pages.
+//! The places of a bucket's chunks in its pages.
 //!
 //! ```text
 //!   place 0          place 1      place 2      place 3
@@ -30,7 +30,7 @@ pub(crate) fn chunk_of(offset: u64) -> u32 {
     (offset / CHUNK_BYTES) as u32
 }
 
-/// Where the byte at `offset` of the bucket lies, in the place that its chunk has.
+/// The byte at `offset` of the bucket, in the place that its chunk has.
 pub(crate) fn at(place: u16, offset: u64) -> u64 {
     u64::from(place) * CHUNK_BYTES + offset % CHUNK_BYTES
 }

@@ -1,4 +1,4 @@
-//! What operations do to the bytes, and how a change becomes a delta.
+//! Operations on the bytes, and the deltas that they become.
 
 use bytes::{Bytes, BytesMut};
 use staves_group::{Effects, Unread};
@@ -63,13 +63,13 @@ impl Memory {
             true => Outcome::at_once(lost()),
             false => Outcome::Blocked { starved: false },
         };
-        if lacks(shell, now, table(), effects) {
+        if shell.lacks(now, table(), effects) {
             return missing;
         }
         let pages = shell.member().pages();
         let place = pages.and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
         if let Some(place) = place
-            && lacks(shell, now, run(chunks::at(place, offset), len), effects)
+            && shell.lacks(now, run(chunks::at(place, offset), len), effects)
         {
             return missing;
         }
@@ -132,18 +132,6 @@ impl Memory {
     }
 }
 
-/// Whether pages of this run are still to be rebuilt; requests them out of turn (row H6).
-fn lacks(shell: &mut Shell, now: Time, run: Run, effects: &mut Effects) -> bool {
-    if shell.member().absent_in(&[run]).is_none() {
-        return false;
-    }
-    let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
-    let (first, last) = (page(run.offset), page(run.offset + u64::from(run.len) - 1));
-    let member = shell.member_mut();
-    member.demand(now, first, last - first + 1, effects);
-    true
-}
-
 fn word(shell: &Shell, place: Option<u16>, offset: u64) -> u64 {
     let (Some(place), Some(pages)) = (place, shell.member().pages()) else {
         return 0;
@@ -169,7 +157,7 @@ fn write(
     let place = place.unwrap_or_else(next);
     let target = run(chunks::at(place, offset), bytes.len() as u64);
     // A new place was never written here, but perhaps at another data bucket of the group.
-    if lacks(shell, now, target, effects) {
+    if shell.lacks(now, target, effects) {
         return Outcome::Blocked { starved: true };
     }
     // A new member reports first what it has reserved: until then the memory of a place that is taken counts
@@ -191,12 +179,8 @@ fn write(
     }
     runs.push(target);
     all.extend_from_slice(bytes);
-    let kept = Shell::kept(ask, &answer);
-    match shell.admit(runs.len(), all.len(), kept.len()) {
-        Ok(()) => {
-            let seq = shell.commit(ask.request, kept, runs, all.freeze());
-            Outcome::write(seq, answer)
-        }
+    match shell.make(ask, &answer, runs, all.freeze()) {
+        Ok(seq) => Outcome::write(seq, answer),
         Err(stop) => stop.outcome(out_of_memory),
     }
 }

@@ -23,8 +23,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, NodeState};
+use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
 /// Most nodes that one node pings.
@@ -59,30 +62,37 @@ impl Default for DetectorConfig {
     }
 }
 
-/// The finding of a reporter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Finding {
-    /// It answered.
+/// An observation of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Sign {
+    /// It answered. This takes an earlier report by the same node back.
     Alive,
-    /// No answer to pings for the suspicion time.
+    /// No answer for the suspicion time.
     Silent,
-    /// Its machine refused the connection: no process listens.
+    /// Its machine refused the connection: no such process listens.
     Refused,
-    /// A request to it failed: a broken connection or a deadline passed.
+    /// A request to it failed: the connection broke, or a deadline passed.
     Failed,
 }
 
-/// One node's report on another. A client's report is passed on by the node that received it.
+/// One observation of one life of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// The observation.
+    pub sign: Sign,
+}
+
+/// Evidence reported by a node: its own, or a client's that it passes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// The reporter.
+    /// The reporting node.
     pub reporter: NodeId,
-    /// Of whom.
-    pub suspect: NodeId,
-    /// Of which life of it.
-    pub incarnation: Incarnation,
-    /// Its finding.
-    pub finding: Finding,
+    /// Its evidence of another.
+    pub seen: Evidence,
 }
 
 /// The actions that the detector asks for.
@@ -102,7 +112,7 @@ pub struct Verdict {
     /// The life of it.
     pub incarnation: Incarnation,
     /// The words on which the verdict rests.
-    pub words: Vec<(NodeId, Finding)>,
+    pub words: Vec<(NodeId, Sign)>,
 }
 
 /// A request for probes.
@@ -129,7 +139,7 @@ struct Case {
     /// Since when a word against it has stood without a break.
     doubted_since: Option<Time>,
     /// The latest word of each reporter.
-    words: BTreeMap<NodeId, (Time, Finding)>,
+    words: BTreeMap<NodeId, (Time, Sign)>,
     probed_at: Option<Time>,
     /// Raised with each round of probes, so that each round asks others.
     round: usize,
@@ -180,16 +190,12 @@ impl Detector {
 
     fn hear(&mut self, now: Time, map: &ClusterMap, report: &Report) {
         let up = |n| map.nodes.get(&n).is_some_and(|n| n.state == NodeState::Up);
-        let Report {
-            reporter,
-            suspect,
-            incarnation,
-            finding,
-        } = *report;
+        let Report { reporter, seen } = *report;
+        let (suspect, incarnation, finding) = (seen.node, seen.incarnation, seen.sign);
         if reporter == suspect || !up(reporter) || !map.is_up(suspect, incarnation) {
             return;
         }
-        if finding == Finding::Alive && !self.cases.contains_key(&suspect) {
+        if finding == Sign::Alive && !self.cases.contains_key(&suspect) {
             return; // nobody doubts it
         }
         let case = self
@@ -216,7 +222,7 @@ impl Detector {
         self.cases.retain(|suspect, case| {
             case.words.retain(|_, (at, _)| now.since(*at) <= window);
             map.is_up(*suspect, case.incarnation)
-                && case.words.values().any(|(_, f)| *f != Finding::Alive)
+                && case.words.values().any(|(_, f)| *f != Sign::Alive)
         });
     }
 
@@ -247,9 +253,12 @@ impl Detector {
             .filter(|n| !doubted.contains(n) || against.contains(n))
             .count();
         let looked: BTreeSet<NodeId> = case.looked(now).collect();
-        let heard = (against.len() >= 2 && !looked.is_empty())
+        let alone = planted(Mutant::LoneWordBelieved);
+        let heard = alone
+            || (against.len() >= 2 && !looked.is_empty())
             || case.lone_word_counts(now, config.alone_after);
-        if heard && against.len() >= able.clamp(1, 2) {
+        let words_needed = if alone { 1 } else { able.clamp(1, 2) };
+        if heard && against.len() >= words_needed {
             if case
                 .judged_at
                 .is_none_or(|at| now.since(at) >= config.verdict_again)
@@ -306,33 +315,29 @@ impl Case {
 
     /// True if one reporter is enough where there is no second one to ask.
     fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
-        let refused = self.words.values().any(|(_, f)| *f == Finding::Refused);
+        let refused = self.words.values().any(|(_, f)| *f == Sign::Refused);
         refused || self.doubted_for(now) >= Some(alone_after)
     }
 
     /// Those of them who looked for themselves. A failed request may be one that the suspect could not
     /// serve, and two clients' complaints are no death: somebody must have found it silent or gone.
     fn looked(&self, now: Time) -> impl Iterator<Item = NodeId> + '_ {
-        let failed = |n: &NodeId| {
-            self.words
-                .get(n)
-                .is_some_and(|(_, f)| *f == Finding::Failed)
-        };
+        let failed = |n: &NodeId| self.words.get(n).is_some_and(|(_, f)| *f == Sign::Failed);
         self.against(now).filter(move |n| !failed(n))
     }
 
     /// The reporters whose word against the suspect stands. (Words too old are gone already.)
     fn against(&self, now: Time) -> impl Iterator<Item = NodeId> + '_ {
-        let alive = self.words.values().filter(|(_, f)| *f == Finding::Alive);
+        let alive = self.words.values().filter(|(_, f)| *f == Sign::Alive);
         let alive_at = alive.map(|(at, _)| *at).max().filter(|at| *at <= now);
         self.words
             .iter()
             .filter_map(move |(reporter, (at, finding))| {
                 let stands = match (finding, alive_at) {
-                    (Finding::Alive, _) => false,
+                    (Sign::Alive, _) => false,
                     (_, None) => true,
-                    (Finding::Refused, Some(alive_at)) => *at > alive_at,
-                    (Finding::Silent | Finding::Failed, Some(_)) => false,
+                    (Sign::Refused, Some(alive_at)) => *at > alive_at,
+                    (Sign::Silent | Sign::Failed, Some(_)) => false,
                 };
                 stands.then_some(*reporter)
             })

@@ -16,6 +16,8 @@
 //! **Clocks.** The book counts a whole lease from the grant; the holder counts a shortened one from its
 //! request (`time::shortened`), so it stops first at any clock rates within the bound.
 
+mod batch;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
+
+pub use batch::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest};
 
 /// The holder of a lease: a data slot of a group, and its member.
 type LeaseKey = (GroupId, MemberSlot, MemberId);

@@ -16,31 +16,38 @@
 //! they propose passes the same rules.
 //!
 //! **Layout.** `ids`, `time`, `scheme`: the words. `map`: the state. `change`: its rules. `ring`:
-//! placement. `detector`, `keeper`, `lease`: the directory leader's own machines. `policy`: the rules asked before
+//! placement. `detector`, `keeper`, `lease`, `stop_book`: the directory leader's own machines. `pinger`,
+//! `election_backoff`: those of every node. `policy`: the rules asked before
 //! pools, drains, stops and loads. `mutant`: the planted bugs of GROUP.md, compiled in for the simulator only.
 //! `testing`: small clusters for the tests of all crates. Read `map`, then `change`.
 //!
 //! **Not here.** How members agree on bytes (`staves-group`), how changes are ordered (`staves-directory`).
 
+mod call;
 pub mod capacity;
 pub mod change;
 pub mod detector;
+mod election_backoff;
 mod files;
 mod ids;
 pub mod keeper;
 pub mod lease;
 mod map;
 pub mod mutant;
+pub mod pinger;
 pub mod policy;
 mod region;
 pub mod ring;
 mod scheme;
+mod stop_book;
 pub mod testing;
 mod time;
 pub mod units;
 
+pub use call::DirectoryCall;
 pub use change::{Change, NAME_BYTES_MAX, NewEpoch, NewHoldings, Outcome, Refusal};
-pub use detector::{Detector, DetectorConfig, whom_to_ping};
+pub use detector::{Detector, DetectorConfig, Evidence, Sign, whom_to_ping};
+pub use election_backoff::ElectionBackoff;
 pub use files::{
     DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,
     SOURCE_BYTES_MAX, STRETCH_BLOCKS, bucket_of,
@@ -50,7 +57,7 @@ pub use ids::{
     MemberSlot, NodeId, PoolId, RegionId, Revision, ServiceId,
 };
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
-pub use lease::Leases;
+pub use lease::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest, Leases};
 pub use map::{
     ClusterMap, Group, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind, whole_buckets,
 };
@@ -62,5 +69,6 @@ pub use scheme::{
     EXTENT_BYTES, EXTENT_PAGES, HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme,
     bucket_slot, hash_slot, slots_max, twin,
 };
+pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;

@@ -79,6 +79,17 @@ pub enum Mutant {
     LeaseUnconfirmed = 202,
     QuietMemberGoesOn = 203,
     HeardWhileGone = 204,
+    // Of the directory's machines; not in GROUP.md.
+    MissedPingReported = 701,
+    PauseBlamedOnOthers = 702,
+    LoneWordBelieved = 703,
+    LeaseFromOldRead = 704,
+    PermitNotRecorded = 705,
+    PermitsForgottenByNewLeader = 706,
+    YoungLeaderTrusts = 707,
+    PermitUnconfirmed = 708,
+    BackoffNeverResets = 709,
+    BackoffNeverGrows = 710,
 }
 
 impl Mutant {
@@ -172,6 +183,20 @@ impl Mutant {
         Mutant::LeaseUnconfirmed,
         Mutant::QuietMemberGoesOn,
         Mutant::HeardWhileGone,
+    ];
+
+    /// Those of the directory's machines.
+    pub const DIRECTORY: [Mutant; 10] = [
+        Mutant::MissedPingReported,
+        Mutant::PauseBlamedOnOthers,
+        Mutant::LoneWordBelieved,
+        Mutant::LeaseFromOldRead,
+        Mutant::PermitNotRecorded,
+        Mutant::PermitsForgottenByNewLeader,
+        Mutant::YoungLeaderTrusts,
+        Mutant::PermitUnconfirmed,
+        Mutant::BackoffNeverResets,
+        Mutant::BackoffNeverGrows,
     ];
 }
 

@@ -447,7 +447,7 @@ async fn run(
         () = shared.closing.notified() => closed(&shared.addr, "it was closed on this side", None),
         error = read(&shared, &mut reading, decoder, buffer, options.silence_max) => error,
         error = shared.outbox.run(&writing, options.stall_max) => {
-            closed(&shared.addr, format!("writing failed: {error}"), Some(Sign::Reset))
+            closed(&shared.addr, format!("writing failed: {error}"), Some(Sign::Failed))
         }
     };
     tracing::debug!(addr = %shared.addr, %error, "connection ended");
@@ -505,17 +505,17 @@ async fn read(
                 .max(READ_BYTES),
         );
         match tokio::time::timeout(silence_max / 2, socket.read_buf(&mut buffer)).await {
-            Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Reset)),
+            Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Failed)),
             Ok(Ok(bytes)) => {
                 silent = false;
                 shared.heard.add(bytes, decoder.within_large());
                 turn.took(bytes).await;
             }
             Ok(Err(error)) => {
-                return closed(addr, format!("reading failed: {error}"), Some(Sign::Reset));
+                return closed(addr, format!("reading failed: {error}"), Some(Sign::Failed));
             }
             Err(_) if silent => {
-                let sign = Some(Sign::Silent(millis(silence_max)));
+                let sign = Some(Sign::Silent);
                 return closed(
                     addr,
                     format!("silent for {} ms", silence_max.as_millis()),

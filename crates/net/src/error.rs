@@ -125,22 +125,19 @@ impl NetError {
     /// The sign of the other side's life or death in it (row D5), if any.
     pub fn sign(&self) -> Option<Sign> {
         match self {
-            NetError::Connect {
-                kind, waited_ms, ..
-            } => Some(match kind {
+            NetError::Connect { kind, .. } => Some(match kind {
                 io::ErrorKind::ConnectionRefused => Sign::Refused,
-                _ => Sign::Silent(*waited_ms),
+                _ => Sign::Silent,
             }),
             // Node 0 is a process that has not joined yet: it may be the one that is wanted.
             NetError::WrongNode { found, .. } => (found.0 != 0).then_some(Sign::Refused),
             NetError::Closed { sign, .. } => *sign,
             NetError::Deadline {
-                waited_ms,
                 sent: true,
                 heard: false,
                 ..
-            } => Some(Sign::Silent(u32::try_from(*waited_ms).unwrap_or(u32::MAX))),
-            NetError::Hello { code: None, .. } => Some(Sign::Reset),
+            } => Some(Sign::Silent),
+            NetError::Hello { code: None, .. } => Some(Sign::Failed),
             _ => None,
         }
     }

@@ -355,14 +355,5 @@ async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
 
 /// True for messages that applications and people's tools must not send.
 fn is_for_nodes(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Group
-            | Opcode::Raft
-            | Opcode::Join
-            | Opcode::Leave
-            | Opcode::LeaseRequest
-            | Opcode::Probe
-            | Opcode::Calls
-    )
+    matches!(opcode, Opcode::Group | Opcode::Raft)
 }

@@ -32,7 +32,7 @@ use staves_resp::{ClientFacts, Limits};
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How far the door is from its end.
+/// The phase of the door's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
     /// It takes connections, and tells them that the node has not joined its cluster yet.
@@ -60,7 +60,7 @@ pub(crate) struct DoorState {
     pub(crate) clients: Mutex<BTreeMap<u64, ClientFacts>>,
 }
 
-/// What the door needs to know from the start.
+/// The door's settings.
 pub(crate) struct Door {
     pub(crate) entry: Arc<Entry>,
     pub(crate) state: Arc<DoorState>,

@@ -56,7 +56,7 @@ pub(crate) struct Host {
     pub(crate) clock: Clock,
     pub(crate) peers: Peers,
     pub(crate) calls: Calls,
-    /// What a member here says to the other one of its group.
+    /// Messages of a member here to the other one of its group.
     own: OwnMail,
     options: Options,
     arena: Arc<Arena>,
@@ -69,7 +69,7 @@ pub(crate) struct Host {
     busy_wake: Notify,
     /// Asks the lease asker not to wait for its turn.
     lease_wake: Notify,
-    /// When a directory leader that a majority confirmed last answered, by our clock at the asking.
+    /// The time, by our clock at the asking, of the last answer of a directory leader that a majority confirmed.
     heard: AtomicU64,
     /// Pages that lately came in to buckets that are being filled, per second.
     fill_rate: AtomicU64,
@@ -79,7 +79,7 @@ pub(crate) struct Host {
     lanes_began: u64,
 }
 
-/// How buckets are made.
+/// The options of buckets.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) cache: staves_cache::Options,
@@ -87,13 +87,13 @@ pub(crate) struct Options {
     pub(crate) group: staves_group::Options,
     /// The pool that the RESP door serves.
     pub(crate) pool: String,
-    /// How often the machines look at the clock.
+    /// The interval of ticks.
     pub(crate) tick: Duration,
-    /// How long a request may take that does not say.
+    /// The time that a request without a deadline may take.
     pub(crate) request: Duration,
 }
 
-/// Where requests go, by one map.
+/// The cells of requests, by one map.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     pub(crate) map: Arc<ClusterMap>,
@@ -213,7 +213,7 @@ impl Host {
         self.version.load(Ordering::Acquire)
     }
 
-    /// How it was set up.
+    /// The options it was made with.
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
@@ -223,13 +223,13 @@ impl Host {
         &self.arena
     }
 
-    /// What passes requests on to other nodes. Set once, right after the host was made.
+    /// The router that passes requests on to other nodes. Set once, right after the host was made.
     pub(crate) fn set_router(&self, router: NodeRouter) {
         let fresh = self.router.set(router).is_ok();
         debug_assert!(fresh, "the router is set once");
     }
 
-    /// What passes requests on to other nodes.
+    /// The router that passes requests on to other nodes.
     pub(crate) fn router(&self) -> &NodeRouter {
         self.router
             .get()

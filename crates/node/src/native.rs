@@ -17,11 +17,9 @@ use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::policy::{self, StopUnjudged};
 use staves_model::{Change, MemberId, NodeId, ServiceId};
-use staves_net::{Connection, Handler, NetError, PeerInfo, Reply};
+use staves_net::{Handler, NetError, PeerInfo, Reply};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
-use staves_wire::directory::{
-    GetMap, MapAnswer, Probe, ProbeAnswer, Propose, Proposed, RaftAnswer, Report, Sign,
-};
+use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed, RaftAnswer, Report};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::hello::Role;
 use staves_wire::service::{PoolRef, ServiceRequest};
@@ -34,8 +32,6 @@ use crate::node::Running;
 
 /// How long a question may take whose asker did not say.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a node is given to answer a probe.
-const PROBE: Duration = Duration::from_millis(200);
 /// Longest that a newer map is waited for.
 const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -105,7 +101,6 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
         Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
         Message::Propose(proposal) => propose(running, peer, proposal, reply),
         Message::Report(report) => hear(running, report, reply),
-        Message::Probe(probe) => look(running, probe, reply),
         other => {
             let text = format!(
                 "'{}' is not asked of a node on its own: nodes say it through the directory's messages",
@@ -371,31 +366,6 @@ fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
         running.witness.heard(evidence);
     }
     reply.send(&Message::Done);
-}
-
-/// Looks whether a life of a node is there, on another's behalf.
-fn look(running: &Arc<Running>, probe: Probe, reply: Reply) {
-    let identity = running.identity.clone();
-    tokio::spawn(async move {
-        let options = staves_net::Options {
-            connect_timeout: PROBE,
-            ..staves_net::Options::default()
-        };
-        let sign = match Connection::open(&probe.addr, &identity, &options).await {
-            Ok(connection) => {
-                let welcome = connection.welcome();
-                let same = welcome.node == probe.node && welcome.incarnation == probe.incarnation;
-                if same { Sign::Alive } else { Sign::Refused }
-            }
-            Err(error) => error
-                .sign()
-                .unwrap_or(Sign::Silent(PROBE.as_millis() as u32)),
-        };
-        reply.send(&Message::ProbeAnswer(ProbeAnswer {
-            node: probe.node,
-            sign,
-        }));
-    });
 }
 
 #[cfg(test)]

@@ -47,7 +47,6 @@ pub(crate) struct Running {
     pub(crate) host: Arc<Host>,
     pub(crate) files: Arc<Files>,
     pub(crate) directory: Directory,
-    pub(crate) identity: Identity,
     pub(crate) witness: Witness,
     pub(crate) door: Arc<DoorState>,
     pub(crate) clients_max: u32,
@@ -136,7 +135,14 @@ impl Node {
 
         let (witness, said) = Witness::new(directory.map());
         let doors = (door.state.clone(), addresses.resp.port());
-        let now = Running::new(&config, (life, identity), arena, witness, &directory, doors);
+        let now = Running::new(
+            &config,
+            (life, &identity),
+            arena,
+            witness,
+            &directory,
+            doors,
+        );
         now.begin(&config.pool, &entry);
         tasks.extend(now.drivers());
         tasks.push(tokio::spawn(witness::run(directory, said)));
@@ -376,7 +382,7 @@ impl Running {
     /// A node that has its life, and serves nobody yet. `doors`: Redis's, and its port.
     fn new(
         config: &Config,
-        (life, identity): (Life, Identity),
+        (life, identity): (Life, &Identity),
         arena: Arc<Arena>,
         witness: Witness,
         directory: &Directory,
@@ -401,7 +407,6 @@ impl Running {
             host,
             files,
             directory: directory.clone(),
-            identity,
             witness,
             door,
             clients_max: config.clients_max,

@@ -1,4 +1,4 @@
-//! What memory a process has, as the kernel counts it.
+//! The memory of a process, as the kernel counts it.
 
 use std::fs;
 
@@ -14,12 +14,12 @@ pub fn proportional_bytes(pid: Option<u32>) -> Option<u64> {
     line(pid, "smaps_rollup", "Pss:")
 }
 
-/// What the machine can give to processes before it is short of memory. `None` where `/proc` does not say.
+/// Bytes that the machine can give to processes before it is short of memory. `None` where `/proc` does not say.
 pub fn available_bytes() -> Option<u64> {
     parse(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
-/// What the machine has, or what this process's group of processes may take of it, whichever is less. `None` where
+/// Bytes that the machine has, or that this process's group of processes may take of it, whichever is less. `None` where
 /// neither `/proc` nor `/sys` says.
 pub fn total_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok();
@@ -32,7 +32,7 @@ pub fn total_bytes() -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
-/// Where the limits of a process's memory would be, by its `/proc/self/cgroup`.
+/// Paths of the limits of a process's memory, by its `/proc/self/cgroup`.
 fn limit_files(groups: &str) -> Vec<String> {
     let file = |line: &str| {
         let (_, rest) = line.split_once(':')?;

@@ -1,14 +1,13 @@
 //! What this node, its links and its clients see of other nodes, on its way to the directory's leader
 //! (row D5). Said at most so often about each node: who is silent is seen again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use staves_directory::{Directory, Evidence, Sign};
-use staves_model::{ClusterMap, Incarnation, NodeId};
-use staves_wire::directory::{self, Sign as Seen};
+use staves_directory::Directory;
+use staves_model::pinger::FailureReports;
+use staves_model::{ClusterMap, Evidence, NodeId, Sign, Time};
 use tokio::sync::{mpsc, watch};
 
 /// Least time between two reports of one node.
@@ -23,7 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 pub(crate) struct Witness {
     queue: mpsc::Sender<Evidence>,
     map: watch::Receiver<Arc<ClusterMap>>,
-    last: Arc<Mutex<BTreeMap<NodeId, (Instant, Sign)>>>,
+    reports: Arc<Mutex<FailureReports>>,
+    origin: Instant,
 }
 
 impl Witness {
@@ -32,54 +32,47 @@ impl Witness {
         map: watch::Receiver<Arc<ClusterMap>>,
     ) -> (Witness, mpsc::Receiver<Evidence>) {
         let (queue, said) = mpsc::channel(QUEUE);
-        let last = Arc::default();
-        (Witness { queue, map, last }, said)
+        let witness = Witness {
+            queue,
+            map,
+            reports: Arc::new(Mutex::new(FailureReports::new(PAUSE))),
+            origin: Instant::now(),
+        };
+        (witness, said)
     }
 
     /// One of this node's links found this of a node, in the life that it has now. Never blocks.
-    pub(crate) fn saw(&self, node: NodeId, sign: Seen) {
-        let sign = match sign {
-            Seen::Silent(_) => Sign::Silent,
-            Seen::Refused => Sign::Refused,
-            Seen::Reset => Sign::Failed,
-            // The pinger takes its own words back; nobody else's are ours to take back.
-            Seen::Alive => return,
-        };
+    pub(crate) fn saw(&self, node: NodeId, sign: Sign) {
         let known = self.map.borrow().nodes.get(&node).map(|n| n.incarnation);
         if let Some(incarnation) = known {
-            self.say(node, incarnation, sign);
+            self.say(Evidence {
+                node,
+                incarnation,
+                sign,
+            });
         }
     }
 
     /// A request to a node came to nothing, here or at a client. Whatever was seen, that is reason to look and
     /// not to believe: who only waited too long was perhaps kept waiting by another node.
-    pub(crate) fn heard(&self, of: directory::Evidence) {
-        if of.sign != Seen::Alive {
-            self.say(of.node, of.incarnation, Sign::Failed);
+    pub(crate) fn heard(&self, of: Evidence) {
+        if of.sign != Sign::Alive {
+            self.say(Evidence {
+                sign: Sign::Failed,
+                ..of
+            });
         }
     }
 
-    fn say(&self, node: NodeId, incarnation: Incarnation, sign: Sign) {
-        if !self.map.borrow().is_up(node, incarnation) {
+    fn say(&self, seen: Evidence) {
+        // The pinger takes its own words back; nobody else's are ours to take back.
+        if seen.sign == Sign::Alive {
             return;
         }
-        let now = Instant::now();
-        {
-            let mut last = self.last.lock();
-            // What was found by looking is said also just after what was only reason to look.
-            let said = |(at, before): &(Instant, Sign)| {
-                now - *at < PAUSE && (*before != Sign::Failed || sign == Sign::Failed)
-            };
-            if last.get(&node).is_some_and(said) {
-                return;
-            }
-            last.insert(node, (now, sign));
+        let now = Time(self.origin.elapsed().as_nanos() as u64);
+        if self.reports.lock().admit(now, &self.map.borrow(), seen) {
+            let _ = self.queue.try_send(seen);
         }
-        let _ = self.queue.try_send(Evidence {
-            node,
-            incarnation,
-            sign,
-        });
     }
 }
 
@@ -102,6 +95,7 @@ pub(crate) async fn run(directory: Directory, mut said: mpsc::Receiver<Evidence>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_model::Incarnation;
 
     fn map() -> (ClusterMap, Incarnation) {
         let map = staves_model::testing::cluster(1);
@@ -117,19 +111,19 @@ mod tests {
         let (_keep, map) = watch::channel(Arc::new(map));
         let (witness, mut said) = Witness::new(map);
         let node = NodeId(1);
-        let of = |sign, incarnation| directory::Evidence {
+        let of = |sign, incarnation| Evidence {
             node,
             incarnation,
             sign,
         };
-        witness.heard(of(Seen::Silent(1000), incarnation));
+        witness.heard(of(Sign::Silent, incarnation));
         let word = said.try_recv().expect("said");
         assert_eq!((word.node, word.sign), (node, Sign::Failed));
         // A link that was refused has looked, and is not held back by what was said just now.
-        witness.heard(of(Seen::Refused, incarnation));
-        witness.saw(node, Seen::Refused);
+        witness.heard(of(Sign::Refused, incarnation));
+        witness.saw(node, Sign::Refused);
         assert_eq!(said.try_recv().expect("said").sign, Sign::Refused);
-        witness.saw(node, Seen::Refused);
+        witness.saw(node, Sign::Refused);
         assert!(said.try_recv().is_err(), "it was said a moment ago");
     }
 
@@ -140,13 +134,13 @@ mod tests {
         let (_keep, map) = watch::channel(Arc::new(map));
         let (witness, mut said) = Witness::new(map);
         for (node, incarnation) in [(0, 1), (2, 1), (u64::MAX, 1), (1, incarnation.0 + 1)] {
-            witness.heard(directory::Evidence {
+            witness.heard(Evidence {
                 node: NodeId(node),
                 incarnation: Incarnation(incarnation),
-                sign: Seen::Refused,
+                sign: Sign::Refused,
             });
-            witness.saw(NodeId(2), Seen::Refused);
+            witness.saw(NodeId(2), Sign::Refused);
         }
-        assert!(said.try_recv().is_err() && witness.last.lock().is_empty());
+        assert!(said.try_recv().is_err() && witness.reports.lock().is_empty());
     }
 }

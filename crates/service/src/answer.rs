@@ -69,7 +69,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// What the wire calls it.
+    /// The code on the wire.
     pub fn code(self) -> ErrorCode {
         match self {
             Refused::NotServing => ErrorCode::NotServing,

@@ -21,7 +21,7 @@ pub trait AnyBucket: Any + Send {
     fn answers_for(&self, slot: MemberSlot) -> bool;
     /// See [`Bucket::has_work`].
     fn has_work(&self) -> bool;
-    /// Whether this member may hold anything that was ever written.
+    /// True if this member may hold anything that was ever written.
     fn holds_anything(&self) -> bool;
     /// Adds the service's counters, each by its name.
     fn count(&self, add: &mut dyn FnMut(&'static str, u64));

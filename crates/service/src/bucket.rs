@@ -62,13 +62,13 @@ impl<S: Service> Bucket<S> {
         &self.service
     }
 
-    /// Whether it executes operations: the data bucket of an open epoch, with a complete state.
+    /// True if it executes operations: the data bucket of an open epoch, with a complete state.
     #[inline]
     pub fn serving(&self) -> bool {
         self.shell.member.serving() && self.service.is_ready()
     }
 
-    /// Whether operations on this data slot belong here: it serves the slot, or will once its epoch is open.
+    /// True if operations on this data slot belong here: it serves the slot, or will once its epoch is open.
     pub fn answers_for(&self, slot: MemberSlot) -> bool {
         self.serves(slot) || self.chosen == Some(slot)
     }
@@ -83,12 +83,12 @@ impl<S: Service> Bucket<S> {
         self.queue.len()
     }
 
-    /// Whether a further step would find work at once: the driver need not wait for a tick.
+    /// True if a further step would find work at once: the driver need not wait for a tick.
     pub fn has_work(&self) -> bool {
         self.serving() && self.service.has_work()
     }
 
-    /// Whether [`Bucket::flush`] has anything to send.
+    /// True if [`Bucket::flush`] has anything to send.
     #[inline]
     pub fn unflushed(&self) -> bool {
         self.shell.unflushed

@@ -43,7 +43,7 @@ pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
 pub use any::AnyBucket;
 pub use bucket::Bucket;
 pub use reservation::Growth;
-pub use shell::{Shell, Stop, weight};
+pub use shell::{Shell, Stop};
 pub use tag::Tag;
 
 /// The bounds of one bucket.
@@ -154,9 +154,9 @@ pub trait Service: Sized + Send + 'static {
     type OwnedOp: Send;
     /// The text that answers a retry which came too late to be recognised.
     const FORGOTTEN: &'static str;
-    /// Whether pages of parity may be replaced under it: it knows nothing of them that is not in them.
+    /// Pages of parity may be replaced under it: it knows nothing of them that is not in them.
     const MENDABLE: bool;
-    /// Whether a bucket that was never written holds something all the same.
+    /// A bucket that was never written holds something all the same.
     const EXISTS_EMPTY: bool;
 
     /// Decodes an operation, and gives it to `take`.
@@ -173,7 +173,7 @@ pub trait Service: Sized + Send + 'static {
     fn to_owned(op: Self::Op<'_>) -> Self::OwnedOp;
     /// The borrowed twin of an operation.
     fn as_op(op: &Self::OwnedOp) -> Self::Op<'_>;
-    /// Whether it may change anything.
+    /// True if it may change anything.
     fn is_write(op: Self::Op<'_>) -> bool;
     /// Bytes that it holds while it is parked.
     fn op_bytes(op: Self::Op<'_>) -> usize;
@@ -215,7 +215,7 @@ pub trait Service: Sized + Send + 'static {
     fn follow_pages(&mut self, _member: &Member) -> bool {
         false
     }
-    /// Whether the service's state is complete, so that a serving member can execute operations.
+    /// True if the service's state is complete, so that a serving member can execute operations.
     fn is_ready(&self) -> bool {
         true
     }
@@ -227,7 +227,7 @@ pub trait Service: Sized + Send + 'static {
     fn advance(&mut self, _shell: &mut Shell, _now: Time, _out: &mut BucketEffects) {}
     /// Housekeeping, a bounded part on each tick of a serving bucket.
     fn tidy(&mut self, _shell: &mut Shell, _now: Time) {}
-    /// Whether an operation in progress holds up all others with this tag.
+    /// True if an operation in progress holds up all others with this tag.
     fn holds(&self, _tag: Tag) -> bool {
         false
     }
@@ -235,7 +235,7 @@ pub trait Service: Sized + Send + 'static {
     fn in_progress(&self) -> usize {
         0
     }
-    /// Whether [`Service::advance`] would find work at once.
+    /// True if [`Service::advance`] would find work at once.
     fn has_work(&self) -> bool {
         false
     }

@@ -100,7 +100,7 @@ impl Shell {
         self.unflushed = true;
     }
 
-    /// Whether so many extents were refused a short time ago.
+    /// True if so many extents were refused a short time ago.
     pub fn is_refused(&self, now: Time, extents: u32) -> bool {
         self.reservation
             .refused

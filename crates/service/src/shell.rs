@@ -1,8 +1,8 @@
 //! The shell of a bucket: the group's member, answers that wait, and memory that is reserved.
 
 use bytes::Bytes;
-use staves_group::{Member, Recall};
-use staves_model::Time;
+use staves_group::{Effects, Member, Recall};
+use staves_model::{PAGE_BYTES, Time};
 use staves_wire::error::ErrorCode;
 use staves_wire::group::{RequestId, Run};
 use staves_wire::service::Answer;
@@ -56,7 +56,7 @@ impl Stop {
 }
 
 /// The weight of a delta in the log, as `Delta::weight` counts it.
-pub fn weight(runs: usize, bytes: usize, answer: usize) -> usize {
+fn weight(runs: usize, bytes: usize, answer: usize) -> usize {
     64 + runs * 16 + bytes + answer
 }
 
@@ -126,7 +126,34 @@ impl Shell {
         }
     }
 
-    /// Whether the log has room for a delta.
+    /// Makes one delta with an answer, if the log has room; its seq.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub fn make(
+        &mut self,
+        ask: &Ask,
+        answer: &Answer,
+        runs: Vec<Run>,
+        bytes: Bytes,
+    ) -> Result<u64, Stop> {
+        let kept = Shell::kept(ask, answer);
+        self.admit(runs.len(), bytes.len(), kept.len())?;
+        Ok(self.commit(ask.request, kept, runs, bytes))
+    }
+
+    /// True if pages of this run are still to be rebuilt; requests them out of turn (row H6).
+    pub fn lacks(&mut self, now: Time, run: Run, effects: &mut Effects) -> bool {
+        if self.member.absent_in(&[run]).is_none() {
+            return false;
+        }
+        let page = |at: u64| (at / PAGE_BYTES as u64) as u32;
+        let (first, last) = (page(run.offset), page(run.offset + u64::from(run.len) - 1));
+        self.member.demand(now, first, last - first + 1, effects);
+        true
+    }
+
+    /// Asks the log for room for a delta.
     pub fn admit(&self, runs: usize, bytes: usize, kept: usize) -> Result<(), Stop> {
         Ok(self.member.admit(weight(runs, bytes, kept))?)
     }
@@ -174,7 +201,7 @@ impl Shell {
         Ok(None)
     }
 
-    /// Whether as many answers wait as may.
+    /// True if as many answers wait as may.
     pub(crate) fn is_full(&self) -> bool {
         self.waiters.len() >= self.limits.waiting_max
             || self.waiters.bytes() >= self.limits.waiting_bytes_max

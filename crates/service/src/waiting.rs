@@ -194,7 +194,7 @@ impl<S: Service> Queue<S> {
         self.bytes
     }
 
-    /// Whether an operation with this tag is parked.
+    /// True if an operation with this tag is parked.
     #[inline]
     pub(crate) fn holds(&self, tag: Tag) -> bool {
         !self.parked.is_empty() && self.tags.find(tag.hash(), |t| *t == tag).is_some()

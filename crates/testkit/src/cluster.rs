@@ -1,6 +1,7 @@
 //! A cluster of real nodes in one process, each on a runtime of its own, so that one can be killed as a process is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use staves_client::ClientOptions;
@@ -172,12 +173,19 @@ impl TestNode {
         }
     }
 
-    /// Stops all its threads for so long, as SIGSTOP does.
+    /// Stops all its threads for so long, as SIGSTOP does; returns when they stand still.
     pub fn pause(&self, time: Duration) {
+        let standing = Arc::new(AtomicUsize::new(0));
         for _ in 0..THREADS {
-            self.runtime()
-                .spawn(async move { std::thread::sleep(time) });
+            let standing = standing.clone();
+            self.runtime().spawn(async move {
+                standing.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(time);
+            });
         }
+        wait_until("all threads of the node stand still", || {
+            standing.load(Ordering::SeqCst) == THREADS
+        });
     }
 
     /// The reason that its life is over, waited for so long.

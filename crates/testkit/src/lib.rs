@@ -1,4 +1,4 @@
-//! What the tests of several crates share: waits that have a deadline and a message, tools of the machine and skips where they are
+//! Helpers that the tests of several crates share: waits that have a deadline and a message, tools of the machine and skips where they are
 //! absent, servers as processes, and a cluster of real nodes in one process (feature `cluster`). A dev-dependency only.
 
 #[cfg(feature = "cluster")]

@@ -1,14 +1,13 @@
-//! Messages to, from and about the directory: the map, proposals, joining, leases, failure evidence.
+//! Messages to, from and about the directory: the map, proposals, failure evidence.
 //!
 //! What the directory's own crates define (Raft's requests, `Change`, `ClusterMap`) travels as their
 //! bytes: this crate carries it and does not look into it.
 
-use bytes::Bytes;
-use staves_model::{
-    ClusterId, ClusterMap, Epoch, GroupId, Incarnation, MemberSlot, NodeId, Revision, Time,
-};
+use bytes::{BufMut, Bytes, BytesMut};
+use staves_model::{ClusterMap, Incarnation, NodeId, Revision};
+pub use staves_model::{Evidence, Sign};
 
-use crate::codec::{DecodeError, check_group, check_pool, wire_enum, wire_struct};
+use crate::codec::{DecodeError, Reader, Wire, check_group, check_pool, wire_enum, wire_struct};
 
 /// Most bytes of a name, zone or address.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -129,103 +128,6 @@ impl MapAnswer {
     }
 }
 
-/// A starting node asks to be part of the cluster (again). Answered by [`Joined`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Join {
-    /// The cluster that its data folder belongs to; 0 if it belongs to none yet.
-    pub cluster: ClusterId,
-    /// Its id from its data folder; `None` asks for a new one.
-    pub node: Option<NodeId>,
-    /// The incarnation of its last life, from its data folder; 0 if none.
-    pub last_incarnation: Incarnation,
-    /// A name for people.
-    pub name: String,
-    /// Its zone.
-    pub zone: Option<String>,
-    /// Where the native protocol is reached.
-    pub native: String,
-    /// Where RESP is reached.
-    pub resp: String,
-    /// Where the admin HTTP door is reached.
-    pub admin: String,
-    /// Memory for pages, in bytes.
-    pub memory_bytes: u64,
-    /// Whether it keeps its vote on disk.
-    pub durable: bool,
-}
-
-/// Welcome to the cluster.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Joined {
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// The node's id.
-    pub node: NodeId,
-    /// This life of it.
-    pub incarnation: Incarnation,
-    /// The map's revision since then.
-    pub revision: Revision,
-    /// Something of the directory's own that the joiner needs (its first map, the voters), in its bytes.
-    pub extra: Bytes,
-}
-
-/// A node leaves for good (or for now) and says so. Answered by `Done`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leave {
-    /// The node.
-    pub node: NodeId,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-}
-
-/// A node asks the directory's leader for leases of its data buckets, all at once. Answered by [`Lease`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LeaseRequest {
-    /// Who asks.
-    pub node: NodeId,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-    /// The asker's clock, echoed: the lease counts from here (GROUP, promises and leases).
-    pub clock: Time,
-    /// The data buckets and the open epochs that it serves them in.
-    pub wanted: Vec<(GroupId, Epoch)>,
-}
-
-/// The leases that were granted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Lease {
-    /// The echoed clock.
-    pub clock: Time,
-    /// The map's revision at the directory's leader (in the frame header's `epoch`).
-    pub revision: Revision,
-    /// Granted, of those wanted.
-    pub granted: Vec<(GroupId, Epoch)>,
-}
-
-/// What somebody saw of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sign {
-    /// No answer for this long, in milliseconds.
-    Silent(u32),
-    /// The connection was refused: nobody listens there.
-    Refused,
-    /// The connection broke.
-    Reset,
-    /// It answered.
-    Alive,
-}
-
-/// One observation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Evidence {
-    /// Of this node.
-    pub node: NodeId,
-    /// And this life of it.
-    pub incarnation: Incarnation,
-    /// What was seen.
-    pub sign: Sign,
-}
-
 /// What a node (or a client) saw of others, for the directory's leader. Answered by `Done`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
@@ -235,70 +137,6 @@ pub struct Report {
     pub incarnation: Incarnation,
     /// What it saw.
     pub seen: Vec<Evidence>,
-}
-
-/// The directory's leader asks a second node to look (row D5). Answered by [`ProbeAnswer`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Probe {
-    /// The suspect.
-    pub node: NodeId,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-    /// Where it should be.
-    pub addr: String,
-}
-
-/// What the second node saw.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ProbeAnswer {
-    /// The suspect.
-    pub node: NodeId,
-    /// What was seen.
-    pub sign: Sign,
-}
-
-/// What a group's member wants of the directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum DirectoryCall {
-    /// The leader of an epoch: all hold the cut, open it (GROUP rule 11).
-    Open {
-        /// The group.
-        group: GroupId,
-        /// The epoch.
-        epoch: Epoch,
-    },
-    /// A joiner: all my pages are done (GROUP rule 16).
-    Complete {
-        /// The group.
-        group: GroupId,
-        /// The epoch.
-        epoch: Epoch,
-        /// The joiner's member slot.
-        slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
-    },
-    /// A leader or data bucket: these members do not go along; leave them out.
-    Stuck {
-        /// The group.
-        group: GroupId,
-        /// The epoch.
-        epoch: Epoch,
-        /// Their member slots.
-        slots: Vec<MemberSlot>,
-    },
-}
-
-/// Calls of many members of one node, together. Answered by `Done` once each was decided; the caller
-/// sees by the map what became of each, and calls again until then.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Calls {
-    /// Who calls.
-    pub node: NodeId,
-    /// Its life.
-    pub incarnation: Incarnation,
-    /// What its members want.
-    pub calls: Vec<DirectoryCall>,
 }
 
 // On the wire.
@@ -314,34 +152,34 @@ wire_enum!(Proposed {
 });
 wire_struct!(GetMap { known, wait_ms });
 wire_struct!(MapAnswer [revision] { map });
-wire_struct!(Join {
-    cluster,
-    node,
-    last_incarnation,
-    name,
-    zone,
-    native,
-    resp,
-    admin,
-    memory_bytes,
-    durable,
-});
-wire_struct!(Joined {
-    cluster,
-    node,
-    incarnation,
-    revision,
-    extra
-});
-wire_struct!(Leave { node, incarnation });
-wire_struct!(LeaseRequest {
-    node,
-    incarnation,
-    clock,
-    wanted
-});
-wire_struct!(Lease [revision] { clock, granted });
-wire_enum!(Sign { 0 => Silent(ms), 1 => Refused, 2 => Reset, 3 => Alive });
+impl Wire for Sign {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Sign::Silent => {
+                out.put_u8(0);
+                // The length of the silence, which has lost its meaning.
+                out.put_u32_le(0);
+            }
+            Sign::Refused => out.put_u8(1),
+            Sign::Failed => out.put_u8(2),
+            Sign::Alive => out.put_u8(3),
+        }
+    }
+
+    fn take(from: &mut Reader) -> Result<Sign, DecodeError> {
+        match u8::take(from)? {
+            0 => u32::take(from).map(|_| Sign::Silent),
+            1 => Ok(Sign::Refused),
+            2 => Ok(Sign::Failed),
+            3 => Ok(Sign::Alive),
+            tag => Err(DecodeError::Tag {
+                what: "Sign",
+                tag: u64::from(tag),
+            }),
+        }
+    }
+}
+
 wire_struct!(Evidence {
     node,
     incarnation,
@@ -351,20 +189,4 @@ wire_struct!(Report {
     from,
     incarnation,
     seen
-});
-wire_struct!(Probe {
-    node,
-    incarnation,
-    addr
-});
-wire_struct!(ProbeAnswer { node, sign });
-wire_enum!(DirectoryCall {
-    0 => Open { group, epoch },
-    1 => Complete { group, epoch, slot, incarnation },
-    2 => Stuck { group, epoch, slots },
-});
-wire_struct!(Calls {
-    node,
-    incarnation,
-    calls
 });

@@ -9,10 +9,7 @@ use crate::admin::{
 };
 use crate::cache::{CacheStats, CacheStatsAnswer};
 use crate::codec::{DecodeError, Wire, decode_front};
-use crate::directory::{
-    Calls, GetMap, Join, Joined, Lease, LeaseRequest, Leave, MapAnswer, Probe, ProbeAnswer,
-    Propose, Proposed, Raft, RaftAnswer, Report,
-};
+use crate::directory::{GetMap, MapAnswer, Propose, Proposed, Raft, RaftAnswer, Report};
 use crate::error::ErrorPacket;
 use crate::files::{
     FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch, FileKeys,
@@ -164,24 +161,8 @@ messages! {
     52 GetMap(GetMap) "get-map" Request Frame since 1;
     /// The map.
     53 MapAnswer(MapAnswer) "map" Answer Frames since 1;
-    /// A node starts.
-    54 Join(Join) "join" Request Frame since 1;
-    /// It is in.
-    55 Joined(Joined) "joined" Answer Frames since 1;
-    /// A node leaves. Answered by `Done`.
-    56 Leave(Leave) "leave" Request Frame since 1;
-    /// Leases for all data buckets of a node.
-    57 LeaseRequest(LeaseRequest) "lease-request" Request Frames since 1;
-    /// Those granted.
-    58 Lease(Lease) "lease" Answer Frames since 1;
     /// Who was seen, and who was not. Answered by `Done`.
     59 Report(Report) "report" Request Frames since 1;
-    /// "Look whether that node lives."
-    60 Probe(Probe) "probe" Request Frame since 1;
-    /// What was seen.
-    61 ProbeAnswer(ProbeAnswer) "probe-answer" Answer Frame since 1;
-    /// What members want of the directory. Answered by `Done`.
-    62 Calls(Calls) "calls" Request Frames since 1;
 
     // Files.
     /// Bytes of a file, if they are there.
@@ -247,8 +228,7 @@ impl Message {
         match self {
             Message::Service(ServiceRequest { revision, .. })
             | Message::ServiceAnswers(ServiceAnswers { revision, .. })
-            | Message::MapAnswer(MapAnswer { revision, .. })
-            | Message::Lease(Lease { revision, .. }) => revision.0,
+            | Message::MapAnswer(MapAnswer { revision, .. }) => revision.0,
             _ => 0,
         }
     }
@@ -259,8 +239,7 @@ impl Message {
         match &mut message {
             Message::Service(ServiceRequest { revision, .. })
             | Message::ServiceAnswers(ServiceAnswers { revision, .. })
-            | Message::MapAnswer(MapAnswer { revision, .. })
-            | Message::Lease(Lease { revision, .. }) => *revision = Revision(epoch),
+            | Message::MapAnswer(MapAnswer { revision, .. }) => *revision = Revision(epoch),
             Message::Hello(hello) if hello.credentials.len() > CREDENTIALS_BYTES_MAX => {
                 return Err(DecodeError::TooMany {
                     what: "the credentials' bytes",

@@ -1,6 +1,7 @@
 //! The simulator's own tests: batches of seeds, planted bugs, scripts for what chance meets rarely, and
 //! seeds that failed once.
 
+mod elections;
 mod mutants;
 mod regressions;
 mod scripts;

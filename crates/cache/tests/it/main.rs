@@ -1,6 +1,7 @@
 //! Buckets from outside: alone, against a reference model, and as groups of a data bucket and copies.
 
 mod cluster;
+mod conformance;
 mod copies;
 mod model;
 mod regressions;

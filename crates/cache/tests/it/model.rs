@@ -66,7 +66,7 @@ fn value(v: Option<&Vec<u8>>) -> Answer {
     v.map_or(Answer::Nil, |v| Answer::Value(v.clone().into()))
 }
 
-/// What the plain map answers; `Err` for an error, by code.
+/// The plain map's answer; `Err` for an error, by code.
 fn expect(model: &mut Model, op: &Op<'_>, max: usize) -> Result<Answer, ErrorCode> {
     let key = op.key().to_vec();
     let old = model.get(&key).cloned();

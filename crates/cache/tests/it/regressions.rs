@@ -1,4 +1,4 @@
-//! What must not break, one by one: memory, large values, order.
+//! Regressions, one by one: memory, large values, order.
 
 use staves_cache::Options;
 use staves_store::EXTENT_BYTES;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use staves_chaos::run::{Told, run};
+use staves_chaos::run::{RunSettings, run};
 use staves_chaos::{catalogue, lab, mutants, second};
 use staves_model::mutant::Mutant;
 use staves_testkit::tools::missing;
@@ -20,8 +20,8 @@ fn turn() -> Option<MutexGuard<'static, ()>> {
     None
 }
 
-fn told(seed: u64) -> Told {
-    Told {
+fn settings(seed: u64) -> RunSettings {
+    RunSettings {
         program: PathBuf::from(env!("CARGO_BIN_EXE_staves")),
         seed,
         mutant: None,
@@ -42,7 +42,7 @@ fn passes(name: &str) {
     let scenario = catalogue::named(name)
         .expect("it reads")
         .expect("it is there");
-    let verdict = run(&scenario, &told(1), second::of_run).expect("it can be run");
+    let verdict = run(&scenario, &settings(1), second::of_run).expect("it can be run");
     let wrong = verdict.violations.join("\n");
     assert!(
         wrong.is_empty(),
@@ -63,7 +63,7 @@ fn is_found(mutant: &str) {
     };
     let hunt = mutants::HUNTS.into_iter().find(|h| h.mutant == mutant);
     let hunt = hunt.expect("it is hunted");
-    let hunted = mutants::hunt(&told(1), &hunt).expect("it can be hunted");
+    let hunted = mutants::hunt(&settings(1), &hunt).expect("it can be hunted");
     assert!(
         hunted.found.is_some(),
         "{mutant} was not found by {}: {:?}",

@@ -253,7 +253,7 @@ fn d5_trouble_with_a_node_is_reported_to_another() {
         // Which of the two depends on how far its port had closed.
         assert!(matches!(
             world.evidence[0].sign,
-            Sign::Refused | Sign::Reset
+            Sign::Refused | Sign::Failed
         ));
     });
 }

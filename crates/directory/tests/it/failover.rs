@@ -66,7 +66,7 @@ async fn x4_a_dead_follower_is_declared_dead_and_its_neighbours_get_new_ones() {
         );
     }
     println!("declared dead after {:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(begun.elapsed() < Duration::from_secs(10));
     for c in others(&citizens, &victim) {
         town.kill(&c).await;
     }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use staves_directory::Proposal;
 use staves_model::{
-    Change, Epoch, Group, GroupId, Medium, MemberSlot, NodeId, PoolKind, Scheme, Time,
+    Change, DirectoryCall, Epoch, Group, GroupId, Medium, MemberSlot, NodeId, PoolKind, Scheme,
+    Time,
 };
 
 use crate::town::{Citizen, PATIENCE, Town, eventually, leader, others};
@@ -52,7 +53,13 @@ async fn open_newest(citizens: &[Citizen], group: GroupId, after: Epoch) -> Grou
         // The keeper may commit a further epoch meanwhile; then that one is to be opened.
         let _ = citizens[0]
             .directory
-            .open_epoch(group, g.epoch, Duration::from_millis(1500))
+            .call(
+                DirectoryCall::Open {
+                    group,
+                    epoch: g.epoch,
+                },
+                Duration::from_millis(1500),
+            )
             .await;
     }
     panic!("no epoch after {after} opens");
@@ -119,7 +126,10 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
     let next = g.epoch.next();
     let early = citizens[1]
         .directory
-        .open_epoch(group, next, Duration::from_millis(300))
+        .call(
+            DirectoryCall::Open { group, epoch: next },
+            Duration::from_millis(300),
+        )
         .await;
     let text = early.expect_err("not yet").to_string();
     assert!(
@@ -128,7 +138,13 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
     );
     citizens[1]
         .directory
-        .open_epoch(group, g.epoch, PATIENCE)
+        .call(
+            DirectoryCall::Open {
+                group,
+                epoch: g.epoch,
+            },
+            PATIENCE,
+        )
         .await
         .expect("open already");
     for c in &citizens {
@@ -165,17 +181,28 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
     let g = entry(&citizens[0], group).expect("the group");
     let copy = on(&citizens, g.members[1].expect("a copy").id.node).clone();
     let slot = MemberSlot(1);
+    let incarnation = g.members[1].expect("a copy").id.incarnation;
+    let complete = |epoch| DirectoryCall::Complete {
+        group,
+        epoch,
+        slot,
+        incarnation,
+    };
     copy.directory
-        .complete(group, g.epoch, slot, PATIENCE)
+        .call(complete(g.epoch), PATIENCE)
         .await
         .expect("complete: a fresh group is so already");
-    let late = copy
-        .directory
-        .complete(group, Epoch(99), slot, PATIENCE)
-        .await;
+    let late = copy.directory.call(complete(Epoch(99)), PATIENCE).await;
     assert!(late.is_err(), "no such epoch");
     copy.directory
-        .stuck(group, g.epoch, vec![slot], PATIENCE)
+        .call(
+            DirectoryCall::Stuck {
+                group,
+                epoch: g.epoch,
+                slots: vec![slot],
+            },
+            PATIENCE,
+        )
         .await
         .expect("heard");
     for c in &citizens {

@@ -1,6 +1,7 @@
 //! Buckets of whole groups, joined by a queue of messages.
 
 mod cluster;
+mod conformance;
 mod machine;
 mod recovery;
 mod weather;

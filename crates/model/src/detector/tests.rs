@@ -24,14 +24,16 @@ impl Court {
     }
 
     /// Hears `reporter`'s word and gives the verdicts and the nodes asked to probe.
-    fn hear(&mut self, words: &[(u64, u64, Finding)]) -> (Vec<u64>, Vec<(u64, Vec<u64>)>) {
+    fn hear(&mut self, words: &[(u64, u64, Sign)]) -> (Vec<u64>, Vec<(u64, Vec<u64>)>) {
         let reports: Vec<Report> = words
             .iter()
             .map(|(reporter, suspect, finding)| Report {
                 reporter: NodeId(*reporter),
-                suspect: NodeId(*suspect),
-                incarnation: self.map.nodes[&NodeId(*suspect)].incarnation,
-                finding: *finding,
+                seen: Evidence {
+                    node: NodeId(*suspect),
+                    incarnation: self.map.nodes[&NodeId(*suspect)].incarnation,
+                    sign: *finding,
+                },
             })
             .collect();
         let mut out = Findings::default();
@@ -48,7 +50,7 @@ impl Court {
     }
 }
 
-use Finding::{Alive, Failed, Refused, Silent};
+use Sign::{Alive, Failed, Refused, Silent};
 
 /// Row D5: a death is confirmed by a second node before anything is done.
 #[test]
@@ -201,9 +203,11 @@ fn old_words_and_words_of_other_lives_and_strangers_count_for_nothing() {
     let mut out = Findings::default();
     let stranger = Report {
         reporter: NodeId(77),
-        suspect: NodeId(2),
-        incarnation: court.map.nodes[&NodeId(2)].incarnation,
-        finding: Refused,
+        seen: Evidence {
+            node: NodeId(2),
+            incarnation: court.map.nodes[&NodeId(2)].incarnation,
+            sign: Refused,
+        },
     };
     court
         .detector

@@ -114,9 +114,10 @@ fn d5_who_answers_late_is_not_silent() {
         let silent = connection.call(&ask(KEEP), within(200)).await;
         let silent = silent.expect_err("not a word comes");
         assert!(
-            matches!(silent.sign(), Some(Sign::Silent(ms)) if ms >= 200),
+            matches!(silent, NetError::Deadline { waited_ms, .. } if waited_ms >= 200),
             "{silent:?}"
         );
+        assert_eq!(silent.sign(), Some(Sign::Silent));
     });
 }
 
@@ -254,7 +255,7 @@ fn a_half_open_peer_is_given_up_after_the_silence_that_is_allowed() {
         };
         let error = Connection::open(&addr, &Identity::client(CLUSTER), &options).await;
         let error = error.err().expect("no welcome");
-        assert!(matches!(error.sign(), Some(Sign::Silent(_))), "{error:?}");
+        assert!(matches!(error.sign(), Some(Sign::Silent)), "{error:?}");
         hold.abort();
 
         // Welcomes, then goes silent: the connection ends, though nobody asks anything.
@@ -272,9 +273,10 @@ fn a_half_open_peer_is_given_up_after_the_silence_that_is_allowed() {
             .call(&ask(KEEP), within(60_000))
             .await
             .expect_err("silent");
+        assert_eq!(waiting.sign(), Some(Sign::Silent));
         assert!(
-            matches!(waiting.sign(), Some(Sign::Silent(2000))),
-            "{waiting:?}"
+            waiting.to_string().contains("silent for 2000 ms"),
+            "{waiting}"
         );
         assert!(connection.over().is_some());
         drop(server);
@@ -298,7 +300,7 @@ fn a_killed_connection_tells_everyone_who_waits() {
         drop(server);
         while let Some(answer) = tasks.join_next().await {
             let error = answer.expect("no panic").expect_err("it broke");
-            assert_eq!(error.sign(), Some(Sign::Reset), "{error:?}");
+            assert_eq!(error.sign(), Some(Sign::Failed), "{error:?}");
             assert!(!error.nothing_done());
         }
         let error = connection

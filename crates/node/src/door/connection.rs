@@ -50,7 +50,7 @@ pub(super) struct Connection {
     desk: Desk,
 }
 
-/// What commands are done at.
+/// Executes the commands of one connection.
 struct Desk {
     running: Arc<Running>,
     session: Session,
@@ -62,7 +62,7 @@ struct Desk {
     version: u64,
     /// Cells that want a flush after this batch.
     touched: Vec<Arc<Cell>>,
-    /// When this batch was read, and until when it may take.
+    /// The time at which this batch was read, and its deadline.
     now: Time,
     deadline: Time,
     commands: u64,
@@ -649,7 +649,7 @@ impl Left {
     }
 }
 
-/// What became of an operation that was tried at this node's own bucket.
+/// The result of an operation at this node's own bucket.
 #[derive(Debug, PartialEq)]
 enum Tried<R> {
     Given(R),

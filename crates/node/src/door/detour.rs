@@ -78,7 +78,7 @@ pub(super) struct Detour {
 }
 
 impl Detour {
-    /// Whether operations of this bucket are on the detour, so that later ones must follow.
+    /// True if operations of this bucket are on the detour, so that later ones must follow.
     #[inline]
     pub(super) fn holds(&self, bucket: u32) -> bool {
         !self.held.is_empty() && self.held.contains_key(&bucket)
@@ -89,7 +89,7 @@ impl Detour {
         self.queued.insert((place, part), wanted);
     }
 
-    /// Whether there is anything to set out with.
+    /// True if there is anything to set out with.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         !self.under_way && !self.queued.is_empty()
@@ -170,7 +170,7 @@ impl Detour {
     }
 }
 
-/// Where an operation's answer belongs.
+/// The place of an operation's answer.
 type Home = (u64, u32, u32);
 /// A bucket, and the client under whose numbers it was asked: each bucket has one of its own, and a pool may be made anew
 /// with other buckets.

@@ -18,7 +18,7 @@ use super::connection::READ_BYTES;
 use crate::entry::Entry;
 use staves_resp::{Limits, LoadingConnection, Transaction};
 
-/// How long a client may take to read them.
+/// Longest time that a client may take to read them.
 const WRITE: Duration = Duration::from_secs(5);
 
 /// Answers until the node has joined: what is left is the beginning of a command that has not come whole.

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::detour::Detoured;
 
-/// What a connection's task is told.
+/// A message to a connection's task.
 #[derive(Debug)]
 pub(crate) enum Letter {
     /// A bucket's answer to one operation of a command, or its refusal.
@@ -69,7 +69,7 @@ impl Mailbox {
         request.filter(|_| !taken)
     }
 
-    /// Whether it is taken: not once the connection has ended.
+    /// Returns true if it was taken: not once the connection has ended.
     pub(crate) fn put(&self, letter: Letter) -> bool {
         let taken = match &mut *self.letters.lock() {
             Some(letters) => {
@@ -87,7 +87,7 @@ impl Mailbox {
         self.letters.lock().take().unwrap_or_default()
     }
 
-    /// Whether a refusal lies here.
+    /// True if a refusal lies here.
     #[inline]
     pub(crate) fn disturbed(&self) -> bool {
         self.disturbed.load(Ordering::Acquire)

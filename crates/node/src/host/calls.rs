@@ -1,4 +1,4 @@
-//! What members want of the directory, on its way there.
+//! Members' calls to the directory, on their way there.
 //!
 //! A member says it again with every tick until the map shows it, so nothing is kept that is not under
 //! way, and one call of a kind for a group is enough.
@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use staves_directory::{Directory, DirectoryError};
-use staves_group::DirectoryCall;
-use staves_model::{GroupId, MemberSlot};
+use staves_directory::Directory;
+use staves_model::{DirectoryCall, GroupId, MemberSlot};
 use tokio::sync::{Notify, Semaphore};
 
 use super::Host;
 
 /// Most calls under way at a time.
 const UNDER_WAY_MAX: usize = 64;
-/// How long one call may take; the member makes it again.
+/// Longest time of one call; the member makes it again.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A group, which of the three calls, and of whom: a node may hold two members of a group.
@@ -88,30 +87,11 @@ pub(crate) async fn run(host: Arc<Host>, directory: Directory) {
         };
         let (host, directory) = (host.clone(), directory.clone());
         tokio::spawn(async move {
-            if let Err(error) = make(&directory, &call).await {
+            if let Err(error) = directory.call(call.clone(), PATIENCE).await {
                 tracing::debug!(?call, %error, "the directory did not do it yet");
             }
             host.calls.done(&call);
             drop(permit);
         });
-    }
-}
-
-async fn make(directory: &Directory, call: &DirectoryCall) -> Result<(), DirectoryError> {
-    match call {
-        DirectoryCall::Open { group, epoch } => {
-            directory.open_epoch(*group, *epoch, PATIENCE).await
-        }
-        DirectoryCall::Complete {
-            group, epoch, slot, ..
-        } => directory.complete(*group, *epoch, *slot, PATIENCE).await,
-        DirectoryCall::Stuck {
-            group,
-            epoch,
-            slots,
-        } => {
-            let slots = slots.clone();
-            directory.stuck(*group, *epoch, slots, PATIENCE).await
-        }
     }
 }

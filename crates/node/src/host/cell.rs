@@ -33,7 +33,7 @@ pub(crate) struct Cell {
     state: Mutex<State>,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(crate) struct State {
     pub(crate) bucket: Option<Box<dyn AnyBucket>>,
     waiting: Slab<Waiter>,
@@ -122,7 +122,7 @@ impl Cell {
 }
 
 impl State {
-    /// Whether requests are for this node's bucket to answer, now or as soon as its epoch is open.
+    /// True if requests are for this node's bucket to answer, now or as soon as its epoch is open.
     #[inline]
     pub(crate) fn answers(&self) -> bool {
         self.bucket.as_ref().is_some_and(|b| b.member().is_data())
@@ -199,7 +199,7 @@ impl State {
         result
     }
 
-    /// Whether operations on this data slot belong to this node's bucket.
+    /// True if operations on this data slot belong to this node's bucket.
     pub(crate) fn answers_for(&self, slot: MemberSlot) -> bool {
         let bucket = self.bucket.as_ref();
         bucket.is_some_and(|bucket| bucket.answers_for(slot))

@@ -1,4 +1,4 @@
-//! What this node's buckets come to, in numbers.
+//! This node's buckets, in numbers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -94,7 +94,7 @@ impl Host {
         })
     }
 
-    /// Whether anything that was ever written may be here: a member of a region, or one of a cache that was not
+    /// True if anything that was ever written may be here: a member of a region, or one of a cache that was not
     /// always empty.
     pub(crate) fn holds_anything(&self) -> bool {
         let routes = self.routes();

@@ -1,4 +1,4 @@
-//! What one member on this node says to the other one of its group, which the node holds beside it.
+//! Messages between two members of one group that this node holds.
 //!
 //! A member is stepped under its cell's lock, and the other one has a lock of its own: so what is said waits here
 //! until a task brings it over. It takes the way of any message but for the network.
@@ -14,12 +14,12 @@ use super::Host;
 
 /// Most bytes that may wait, as for a peer on the network. What comes beyond is lost, which the protocol bears.
 const BYTES_MAX: usize = 64 << 20;
-/// What a message counts for beyond what it carries.
+/// Weight of a message beyond its contents, in bytes.
 const MESSAGE_BYTES: usize = 64;
 /// Messages that are brought over before others have their turn.
 const AT_ONCE: usize = 64;
 
-/// Messages that wait, in the order in which they were said.
+/// Messages that wait, in the order in which they were sent.
 #[derive(Default)]
 pub(super) struct OwnMail {
     waiting: Mutex<Waiting>,

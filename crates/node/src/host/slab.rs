@@ -1,4 +1,4 @@
-//! Things kept under small numbers that are used again: the tokens of requests that wait.
+//! Values under small numbers that are used again: the tokens of requests that wait.
 
 /// Values by token. A token is free again once its value was taken.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl<T> Slab<T> {
             .collect()
     }
 
-    /// How many there are.
+    /// The number of values.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

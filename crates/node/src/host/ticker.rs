@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use super::Host;
 use crate::cpu::CpuTime;
 
-/// How often the speed of filling is taken.
+/// The interval at which the speed of filling is taken.
 const SAMPLE: Duration = Duration::from_millis(500);
 
 /// A node that uses less than this share of a processor has time to give memory back.
@@ -41,10 +41,10 @@ pub(crate) async fn run(host: Arc<Host>) {
     }
 }
 
-/// Whether the node has little to do, by the processor time that it uses, after it had much to do.
+/// Finds the times at which the node has little to do, by the processor time that it uses, after it had much to do.
 #[derive(Default)]
 struct Rest {
-    /// What it had used when it was last looked at, and when its heap was last trimmed.
+    /// The processor time used by the last look, and by the last trimming of the heap.
     seen: Duration,
     trimmed: Duration,
 }

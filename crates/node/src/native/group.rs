@@ -1,4 +1,4 @@
-//! What a node says of its part in one group: for `staves group show`, and for scrubbing; and what it mends.
+//! A node's part in one group: for `staves group show`, and for scrubbing; and what it mends.
 
 use std::sync::Arc;
 

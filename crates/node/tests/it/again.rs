@@ -281,9 +281,14 @@ fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let at = usize::from(votes(1) + votes(3) < 2);
     // What the one alone had may be fetched by the other before it dies: nobody remembers that.
     let (first, rest) = cluster.nodes.split_at_mut(2);
+    // Both stand still before the first is killed: on a busy machine one would have time to fetch for the other.
+    let both = [&mut first[at], &mut rest[at]];
+    both.iter()
+        .for_each(|node| node.pause(Duration::from_secs(3)));
     std::thread::scope(|scope| {
-        scope.spawn(|| first[at].kill());
-        scope.spawn(|| rest[at].kill());
+        for node in both {
+            scope.spawn(|| node.kill());
+        }
     });
     wait_until("both losses are seen to", || metric(&cluster, LOSSES) == 2);
     let there = in_memory(&cluster, &file);

@@ -298,7 +298,7 @@ fn d6_all_nodes_stop_at_once_and_come_back() {
         }
     });
     println!("all stopped after {:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(9));
+    assert!(begun.elapsed() < Duration::from_secs(20));
     // At the same addresses: whoever comes back first waits for the others there.
     let configs = (0..3).map(|at| {
         let mut config = config(Some(&cluster.folders[at]), &[]);

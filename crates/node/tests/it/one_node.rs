@@ -87,7 +87,7 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
             text.starts_with("LOADING ") && text.contains(&said),
             "{line}: {text}"
         );
-        assert!(begun.elapsed() < Duration::from_secs(2), "{line}");
+        assert!(begun.elapsed() < Duration::from_secs(6), "{line}");
     }
     let many: Vec<String> = (0..5000).map(|i| format!("GET k{i}")).collect();
     let refused = |answer: &Reply| answer.is_error().is_some_and(|e| e.starts_with("LOADING "));

@@ -108,7 +108,7 @@ fn messages_that_fit_a_frame_by_their_kind_are_not_put_together_from_more() {
     let piece = vec![0; FRAME_BODY_MAX];
     let header = |flags| Header {
         format: 1,
-        opcode: Opcode::Join as u8,
+        opcode: Opcode::GetMap as u8,
         flags,
         request: 1,
         epoch: 0,

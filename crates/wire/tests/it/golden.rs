@@ -105,6 +105,9 @@ fn opcodes_and_codes_are_each_others_numbers() {
         assert_eq!(Opcode::from_number(opcode as u8), Some(opcode));
         assert!((1..=frame::VERSION_MAX).contains(&opcode.since()));
     }
+    for reserved in [54, 55, 56, 57, 58, 60, 61, 62] {
+        assert_eq!(Opcode::from_number(reserved), None);
+    }
     for &code in staves_wire::ErrorCode::ALL {
         assert_eq!(staves_wire::ErrorCode::from_number(code as u16), Some(code));
     }

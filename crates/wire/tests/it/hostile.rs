@@ -137,11 +137,11 @@ fn no_frame_is_made_of_anything_else() {
 
 #[test]
 fn a_count_that_the_bytes_cannot_fill_reserves_nothing() {
-    // A list of leases that claims four thousand million entries, in 40 bytes.
-    let mut body = vec![0; 24];
+    // A list of evidence that claims four thousand million entries, in 36 bytes.
+    let mut body = vec![0; 16];
     body.extend_from_slice(&u32::MAX.to_le_bytes());
-    body.extend_from_slice(&[0; 12]);
-    let error = Message::decode(Opcode::LeaseRequest, 0, body.into()).expect_err("too few bytes");
+    body.extend_from_slice(&[0; 16]);
+    let error = Message::decode(Opcode::Report, 0, body.into()).expect_err("too few bytes");
     assert!(matches!(error, DecodeError::Truncated { .. }), "{error}");
     // More operations than a batch may have.
     let mut body = vec![0; 1 + 5 + 8 + 8 + 2];

@@ -134,8 +134,6 @@ pub fn kinds(opcode: Opcode) -> u64 {
         Opcode::Group => 8,
         Opcode::Service => CACHE_OPS + MEMORY_OPS,
         Opcode::ServiceAnswers => 5,
-        Opcode::ProbeAnswer => 4,
-        Opcode::Calls => 3,
         Opcode::FileBytes | Opcode::FileLost => 2,
         _ => 1,
     }
@@ -391,40 +389,6 @@ fn directory(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             revision: Revision(rng.next()),
             map: rng.option(|r| r.bytes(40)),
         }),
-        Opcode::Join => Message::Join(Join {
-            cluster: ClusterId(rng.next()),
-            node: rng.option(Rng::node),
-            last_incarnation: rng.incarnation(),
-            name: rng.text(),
-            zone: rng.option(Rng::text),
-            native: rng.text(),
-            resp: rng.text(),
-            admin: rng.text(),
-            memory_bytes: rng.next(),
-            durable: rng.yes(),
-        }),
-        Opcode::Joined => Message::Joined(Joined {
-            cluster: ClusterId(rng.next()),
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-            revision: Revision(rng.next()),
-            extra: rng.bytes(40),
-        }),
-        Opcode::Leave => Message::Leave(Leave {
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-        }),
-        Opcode::LeaseRequest => Message::LeaseRequest(LeaseRequest {
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-            clock: Time(rng.next()),
-            wanted: rng.list(4, |r| (GroupId(r.u32()), r.epoch())),
-        }),
-        Opcode::Lease => Message::Lease(Lease {
-            clock: Time(rng.next()),
-            revision: Revision(rng.next()),
-            granted: rng.list(4, |r| (GroupId(r.u32()), r.epoch())),
-        }),
         Opcode::Report => Message::Report(Report {
             from: rng.node(),
             incarnation: rng.incarnation(),
@@ -433,57 +397,20 @@ fn directory(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 Evidence {
                     node: r.node(),
                     incarnation: r.incarnation(),
-                    sign: sign(r, kind),
+                    sign: sign(kind),
                 }
             }),
-        }),
-        Opcode::Probe => Message::Probe(Probe {
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-            addr: rng.text(),
-        }),
-        Opcode::ProbeAnswer => Message::ProbeAnswer(ProbeAnswer {
-            node: rng.node(),
-            sign: sign(rng, kind),
-        }),
-        Opcode::Calls => Message::Calls(Calls {
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-            calls: std::iter::once(call(rng, kind))
-                .chain(rng.list(3, |r| {
-                    let kind = r.below(3);
-                    call(r, kind)
-                }))
-                .collect(),
         }),
         other => panic!("no sample is made of {other:?}: add it here, so that it is tested"),
     }
 }
 
-fn sign(rng: &mut Rng, kind: u64) -> Sign {
+fn sign(kind: u64) -> Sign {
     match kind {
-        0 => Sign::Silent(rng.u32()),
+        0 => Sign::Silent,
         1 => Sign::Refused,
-        2 => Sign::Reset,
+        2 => Sign::Failed,
         _ => Sign::Alive,
-    }
-}
-
-fn call(rng: &mut Rng, kind: u64) -> DirectoryCall {
-    let (group, epoch) = (GroupId(rng.u32()), rng.epoch());
-    match kind {
-        0 => DirectoryCall::Open { group, epoch },
-        1 => DirectoryCall::Complete {
-            group,
-            epoch,
-            slot: rng.slot(),
-            incarnation: rng.incarnation(),
-        },
-        _ => DirectoryCall::Stuck {
-            group,
-            epoch,
-            slots: rng.list(4, Rng::slot),
-        },
     }
 }
 

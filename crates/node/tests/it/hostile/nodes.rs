@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use serde::Serialize;
+use staves_directory::LETTER_VERSION;
 use staves_model::{
     ClientId, ClusterId, DiskId, Epoch, GroupId, Incarnation, Label, MemberId, MemberSlot, NodeId,
     Time,
 };
 use staves_wire::Message;
-use staves_wire::directory::{Calls, LeaseRequest, Leave, Probe, Raft, RaftKind};
+use staves_wire::directory::{Raft, RaftKind};
 use staves_wire::group::{Batch, Delta, GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use super::{NOBODY, NUMBERS, Served};
@@ -118,40 +119,15 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
     all
 }
 
-/// What directories say to each other, written as they write it (`staves-directory`, `message.rs`), and what is said to nobody any more.
+/// What directories say to each other, written as they write it (`staves-directory`, `message.rs`).
 pub fn of_directories(served: &Served) -> Vec<Message> {
     let map = served.cluster.nodes[0].map();
     let cluster = map.cluster;
     let group = map.groups.values().next().expect("some");
     let real = group.members.iter().flatten().next().expect("it is open");
-    let mut all = vec![
-        Message::Leave(Leave {
-            node: real.id.node,
-            incarnation: real.id.incarnation,
-        }),
-        Message::LeaseRequest(LeaseRequest {
-            node: NOBODY,
-            incarnation: Incarnation(1),
-            clock: Time(u64::MAX),
-            wanted: Vec::new(),
-        }),
-        Message::Calls(Calls {
-            node: NOBODY,
-            incarnation: Incarnation(1),
-            calls: Vec::new(),
-        }),
-    ];
-    for addr in ["", "256.256.256.256:99999", "[::", &"x".repeat(60_000)] {
-        let addr = addr.to_owned();
-        all.push(Message::Probe(Probe {
-            node: NOBODY,
-            incarnation: Incarnation(1),
-            addr,
-        }));
-    }
     let mut letters: Vec<Vec<u8>> = vec![Vec::new(), vec![0xFF; 100], vec![4; 100]];
     let mut letter = |cluster: ClusterId, to: NodeId, body: &[u8]| {
-        let mut bytes = encoded(&(4u8, cluster, NOBODY, to));
+        let mut bytes = encoded(&(LETTER_VERSION, cluster, NOBODY, to));
         bytes.extend_from_slice(body);
         letters.push(bytes);
     };
@@ -167,16 +143,24 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
         encoded(&(2u32, NOBODY, life, wanted(10_000))),
         encoded(&(2u32, real.id.node, life, wanted(10_000))),
         encoded(&(3u32, NOBODY, seen(10_000))),
-        encoded(&(4u32, group.id, absurd)),
-        encoded(&(4u32, GroupId(u32::MAX), Epoch(0))),
-        encoded(&(5u32, group.id, absurd, MemberSlot(255), life)),
-        encoded(&(5u32, group.id, group.epoch, MemberSlot(255), life)),
-        encoded(&(6u32, NOBODY, group.id, group.epoch, &slots)),
-        encoded(&(6u32, real.id.node, group.id, group.epoch, &slots)),
-        encoded(&(7u32, NOBODY, life)),
-        encoded(&(7u32, real.id.node, life)),
-        encoded(&(8u32, NOBODY, life)),
-        encoded(&(8u32, real.id.node, life)),
+        encoded(&(4u32, NOBODY, 0u32, group.id, absurd)),
+        encoded(&(4u32, NOBODY, 0u32, GroupId(u32::MAX), Epoch(0))),
+        encoded(&(4u32, NOBODY, 1u32, group.id, absurd, MemberSlot(255), life)),
+        encoded(&(
+            4u32,
+            NOBODY,
+            1u32,
+            group.id,
+            group.epoch,
+            MemberSlot(255),
+            life,
+        )),
+        encoded(&(4u32, NOBODY, 2u32, group.id, group.epoch, &slots)),
+        encoded(&(4u32, real.id.node, 2u32, group.id, group.epoch, &slots)),
+        encoded(&(5u32, NOBODY, life)),
+        encoded(&(5u32, real.id.node, life)),
+        encoded(&(6u32, NOBODY, life)),
+        encoded(&(6u32, real.id.node, life)),
     ];
     for question in questions {
         let ask = [&encoded(&3u32)[..], &question, &encoded(&(255u8, u32::MAX))].concat();
@@ -199,8 +183,7 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
             body: body.into(),
         })
     };
-    all.extend(letters.into_iter().map(raft));
-    all
+    letters.into_iter().map(raft).collect()
 }
 
 fn encoded(value: &impl Serialize) -> Vec<u8> {

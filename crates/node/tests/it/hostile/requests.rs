@@ -348,7 +348,7 @@ fn report(many: u64) -> Report {
     let of = |n: u64| Evidence {
         node: NodeId(u64::MAX - n),
         incarnation: Incarnation(n),
-        sign: Sign::Silent(u32::MAX),
+        sign: Sign::Silent,
     };
     Report {
         from: NOBODY,

@@ -1,0 +1,348 @@
+//! The driver of stops: nodes ask a leader of the directory for a permit ([`OwnStop`], [`StopBook`]), and stop.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{
+    ClusterMap, Incarnation, NodeId, OwnStop, StopBook, StopReply, StopState, StopTimes, Time,
+};
+
+use crate::event::{Happening, Packet, Place};
+use crate::rng::Rng;
+use crate::world::{MS, World};
+
+/// The times of stops, the program's in the proportion of the leases.
+const TIMES: StopTimes = StopTimes {
+    permit: Duration::from_secs(12),
+    young: Duration::from_secs(2),
+};
+/// How long one attempt waits for its answer.
+const ATTEMPT: u64 = 300 * MS;
+/// How long a node asks.
+const DEADLINE: u64 = 900 * MS;
+/// How long a leader waits for the states of nodes.
+const PATIENCE: u64 = 120 * MS;
+/// Most permits that the judge remembers.
+const PERMITS_MAX: usize = 20;
+
+/// A node's request for a permit.
+#[derive(Clone, Copy)]
+struct Asking {
+    until: u64,
+    again_at: u64,
+    attempt: u32,
+}
+
+/// A process's own stop.
+#[derive(Clone, Copy, Default)]
+pub struct NodeStop {
+    own: OwnStop,
+    asking: Option<Asking>,
+}
+
+/// A leader's question to all nodes, on behalf of one that asks for a permit.
+pub struct StopRound {
+    number: u64,
+    node: NodeId,
+    incarnation: Incarnation,
+    from: Place,
+    attempt: u32,
+    young: bool,
+    waiting: BTreeSet<NodeId>,
+    gone: BTreeSet<NodeId>,
+    until: u64,
+}
+
+/// A permit as a leader gave it, with the map by which it was given.
+struct Permit {
+    node: NodeId,
+    incarnation: Incarnation,
+    map: ClusterMap,
+}
+
+/// The stops of a world.
+pub struct Stops {
+    /// Chance of its own, so that worlds without stops are what they are.
+    rng: Rng,
+    /// Of a thousand faults, how many are stops.
+    often: u64,
+    /// Of a thousand stops, during how many the leader changes.
+    elects: u64,
+    rounds: u64,
+    /// In the order in which they were given.
+    permits: Vec<Permit>,
+}
+
+/// A new leader's book.
+pub fn new_book(now: Time, map: &ClusterMap) -> StopBook {
+    StopBook::new(now, map, TIMES)
+}
+
+impl Stops {
+    /// The stops of a seed.
+    pub fn new(seed: u64, hunted: bool) -> Stops {
+        let mut rng = Rng::new(seed ^ 0x5709_5709);
+        let often = rng.pick(&[0, 60, 200]);
+        let elects = rng.pick(&[0, 100, 400]);
+        Stops {
+            rng,
+            often: if hunted { 400 } else { often },
+            elects,
+            rounds: 0,
+            permits: Vec::new(),
+        }
+    }
+}
+
+impl World {
+    /// Whether the next fault is a stop.
+    pub(crate) fn is_stop_due(&mut self) -> bool {
+        self.keeping && self.stops.rng.chance(self.stops.often)
+    }
+
+    /// A fault of the operator: some nodes are to stop at once, and perhaps the leader changes meanwhile.
+    pub(crate) fn ask_to_stop(&mut self) {
+        self.fault_at("stop");
+        let now = self.now;
+        for _ in 0..=self.stops.rng.below(3) {
+            let node = self.stops.rng.below(self.hosts() as u64) as usize;
+            let n = &mut self.nodes[node];
+            if n.up && n.stop.asking.is_none() {
+                n.stop.own.ask();
+                n.stop.asking = Some(Asking {
+                    until: now + DEADLINE,
+                    again_at: now,
+                    attempt: 0,
+                });
+            }
+        }
+        if self.stops.rng.chance(self.stops.elects) {
+            let soon = now + self.stops.rng.below(150) * MS;
+            self.queue.push(soon, Happening::Elect);
+        }
+    }
+
+    /// A node's timer: it asks again, or gives up.
+    pub(crate) fn tick_stop(&mut self, node: usize) {
+        let (now, incarnation) = (self.now, self.nodes[node].incarnation);
+        let clock = self.nodes[node].clock(now);
+        let stop = &mut self.nodes[node].stop;
+        let Some(asking) = &mut stop.asking else {
+            return;
+        };
+        if now >= asking.until {
+            stop.asking = None;
+            return stop.own.answered(clock, false);
+        }
+        if now >= asking.again_at {
+            asking.attempt += 1;
+            asking.again_at = now + ATTEMPT;
+            let attempt = asking.attempt;
+            let leader = self.leader_of(node);
+            let request = Packet::StopRequest {
+                incarnation,
+                attempt,
+            };
+            self.send(node, leader, request);
+        }
+    }
+
+    /// A leader is asked for a permit: it asks all others for their states.
+    pub(crate) fn stop_requested(
+        &mut self,
+        from: Place,
+        here: Place,
+        incarnation: Incarnation,
+        attempt: u32,
+    ) {
+        let (now, node) = (self.now, self.nodes[from].id);
+        self.stops.rounds += 1;
+        let number = self.stops.rounds;
+        let Some((leader, map)) = self.directory.leader_at(self.term_at(here)) else {
+            return;
+        };
+        let others = StopBook::to_ask(map, node);
+        let others: Vec<_> = others.map(|n| (n.id, n.incarnation)).collect();
+        // One that asks again is asked about anew.
+        leader.rounds.retain(|r| r.node != node);
+        leader.rounds.push(StopRound {
+            number,
+            node,
+            incarnation,
+            from,
+            attempt,
+            young: leader.stops.is_young(leader.clock.at(now)),
+            waiting: others.iter().map(|(id, _)| *id).collect(),
+            gone: BTreeSet::new(),
+            until: now + PATIENCE,
+        });
+        for (id, incarnation) in others {
+            let question = Packet::StopQuestion {
+                round: number,
+                incarnation,
+            };
+            if let Some(to) = self.node_of(id) {
+                self.send(here, to, question);
+            }
+        }
+    }
+
+    /// A node is asked for its state.
+    pub(crate) fn stop_questioned(
+        &mut self,
+        node: usize,
+        from: Place,
+        round: u64,
+        life: Incarnation,
+    ) {
+        let n = &self.nodes[node];
+        let reply = match n.lives(life) {
+            true => StopReply::State(n.stop.own.state(n.clock(self.now), &TIMES)),
+            false => StopReply::Over,
+        };
+        self.send(node, from, Packet::StopReply { round, reply });
+    }
+
+    /// A leader receives a node's state.
+    pub(crate) fn stop_replied(&mut self, from: Place, here: Place, round: u64, reply: StopReply) {
+        let node = self.nodes[from].id;
+        let Some((leader, _)) = self.directory.leader_at(self.term_at(here)) else {
+            return;
+        };
+        let round = leader.rounds.iter_mut().find(|r| r.number == round);
+        if let Some(round) = round
+            && round.waiting.remove(&node)
+            && StopBook::counts_as_gone(reply, round.young)
+        {
+            round.gone.insert(node);
+        }
+    }
+
+    /// The leaders' timers: who has not replied is silent, and rounds that are complete end.
+    pub(crate) fn tick_stops(&mut self) {
+        let (now, newest) = (self.now, self.directory.leader.term);
+        for term in [newest, newest - 1] {
+            let answers = match term == newest {
+                true => self.directory.answers(now),
+                false => self.former_leader().is_some(),
+            };
+            let Some((leader, _)) = self.directory.leader_at(term).filter(|_| answers) else {
+                continue;
+            };
+            let over = |r: &mut StopRound| r.waiting.is_empty() || r.until <= now;
+            let over: Vec<_> = leader.rounds.extract_if(.., over).collect();
+            for round in over {
+                self.end_round(term, round);
+            }
+        }
+    }
+
+    fn end_round(&mut self, term: u64, mut round: StopRound) {
+        if StopBook::counts_as_gone(StopReply::Silent, round.young) {
+            round.gone.append(&mut round.waiting);
+        }
+        // No quorum follows a deposed leader: it permits nothing.
+        let deposed = term != self.directory.leader.term;
+        if deposed && !planted(Mutant::PermitUnconfirmed) {
+            return self.cover.count("stop: deposed leader");
+        }
+        let now = self.now;
+        let Some((leader, map)) = self.directory.leader_at(term) else {
+            return;
+        };
+        let (clock, life) = (leader.clock.at(now), round.incarnation);
+        let stops = &mut leader.stops;
+        let result = stops.permit(clock, map, round.node, life, &round.gone);
+        let (permitted, map) = (result.is_ok(), map.clone());
+        self.cover.count(match permitted {
+            true if round.young => "stop: permitted by a young leader",
+            true => "stop: permitted",
+            false => "stop: refused",
+        });
+        self.note(|| format!("STOP of {:?} asked of term {term}: {result:?}", round.node));
+        if permitted {
+            self.stops.permits.push(Permit {
+                node: round.node,
+                incarnation: life,
+                map,
+            });
+            if self.stops.permits.len() > PERMITS_MAX {
+                self.stops.permits.remove(0);
+            }
+        }
+        let answer = Packet::StopAnswer {
+            incarnation: life,
+            attempt: round.attempt,
+            permitted,
+        };
+        self.send(self.place_of_term(term), round.from, answer);
+    }
+
+    /// A node receives its answer, and stops soon if it may.
+    pub(crate) fn stop_answered(
+        &mut self,
+        node: usize,
+        life: Incarnation,
+        attempt: u32,
+        permitted: bool,
+    ) {
+        let now = self.now;
+        let n = &mut self.nodes[node];
+        let asked = n.stop.asking.is_some_and(|a| a.attempt == attempt);
+        if !n.lives(life) || !asked {
+            return;
+        }
+        let clock = n.clock(now);
+        n.stop.asking = None;
+        n.stop.own.answered(clock, permitted);
+        if permitted {
+            let soon = now + self.stops.rng.below(200) * MS;
+            self.queue.push(soon, Happening::Stop(node, life));
+            self.check_permits();
+        }
+    }
+
+    /// A node with a permit stops, unless that would be one more than the scheme bears after faults of another kind.
+    pub(crate) fn stop_in_order(&mut self, node: usize, life: Incarnation) {
+        let clock = self.nodes[node].clock(self.now);
+        let n = &self.nodes[node];
+        if !n.lives(life) || n.stop.own.state(clock, &TIMES) != StopState::Permitted {
+            return;
+        }
+        self.nodes[node].stop = NodeStop::default();
+        if self.healing || !self.may_crash(node) {
+            return;
+        }
+        self.cover.count("stop: stopped");
+        self.stop(node);
+        let back = self.now + (20 + self.stops.rng.below(400)) * MS;
+        self.queue.push(back, Happening::Start(node));
+    }
+
+    // D6: the permits that nodes have, taken together, leave the group what it needs, by the map of the last of them.
+    fn check_permits(&mut self) {
+        let has = |p: &&Permit| {
+            let node = self.node_of(p.node).map(|n| &self.nodes[n]);
+            node.is_some_and(|n| {
+                let state = n.stop.own.state(n.clock(self.now), &TIMES);
+                n.lives(p.incarnation) && state == StopState::Permitted
+            })
+        };
+        let held: Vec<&Permit> = self.stops.permits.iter().filter(has).collect();
+        let Some(last) = held.last() else { return };
+        let gone: BTreeSet<NodeId> = held.iter().map(|p| p.node).collect();
+        let Some(group) = last.map.groups.get(&self.group) else {
+            return;
+        };
+        let bears = |gone: &BTreeSet<NodeId>| {
+            group.tolerates(|x| last.map.is_up(x.node, x.incarnation) && !gone.contains(&x.node))
+        };
+        let lost = bears(&gone).is_none() && bears(&BTreeSet::new()).is_some();
+        if lost && group.names(last.node) {
+            self.violation(format!(
+                "D6 {gone:?} may all stop, and the group would be lost with them"
+            ));
+        }
+    }
+}
