@@ -317,6 +317,8 @@ impl World {
             // Less than the window: who sweeps has to wait now and then.
             fill_budget: Arc::new(Budget::new(12)),
             quiet_after: None,
+            // In memory: what is held is synced.
+            ..Options::default()
         }
     }
 
