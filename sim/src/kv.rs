@@ -35,7 +35,6 @@ pub fn options() -> Options {
         compaction_bytes_max: LOG_BYTES_MAX - 1000,
         waste_percent_max: 30,
         limits: limits(),
-        ..Options::default()
     }
 }
 
