@@ -550,7 +550,6 @@ mod tests {
     use bytes::Bytes;
     use staves_model::{ClientId, GroupId, HashSlot, MemberSlot, PoolId, Revision, ServiceId};
     use staves_wire::directory::GetMap;
-    use staves_wire::files::{FileBytes, FileId, FilePut};
     use staves_wire::service::{
         Address, Answer, Body, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest,
     };
@@ -587,31 +586,21 @@ mod tests {
         })
     }
 
-    /// Regression: large writes of regions and blocks of files waited among the small messages, and held them up.
+    /// Regression: large writes of regions waited among the small messages, and held them up.
     #[test]
     fn large_messages_of_every_service_wait_apart() {
         let bytes = Bytes::from(vec![7; BULK_BYTES + 1]);
         let bucket = Address::Bucket(GroupId(1), MemberSlot(2));
-        let put = FilePut {
-            pool: PoolId(1),
-            file: FileId { high: 1, low: 2 },
-            size: 1 << 20,
-            from: 0,
-            bytes: bytes.clone(),
-            forwarded: false,
-        };
         let messages = [
             request(ServiceId::CACHE, Address::Slot(HashSlot(1)), bytes.clone()),
             request(ServiceId::MEMORY, bucket, bytes.clone()),
             request(ServiceId(200), bucket, bytes.clone()),
             Message::ServiceAnswers(ServiceAnswers {
                 revision: Revision(1),
-                answers: vec![Answer::Ok, Answer::Value(bytes.clone())],
+                answers: vec![Answer::Ok, Answer::Value(bytes)],
                 moved: Vec::new(),
                 draw_above: 0,
             }),
-            Message::FileBytes(FileBytes { bytes: Some(bytes) }),
-            Message::FilePut(put),
         ];
         let outbox = Outbox::new(1 << 30, None);
         for (before, message) in messages.iter().enumerate() {
