@@ -599,15 +599,16 @@ impl State {
         let mut floor = synced;
         for slot in self.view.protectors(own) {
             let peer = &self.peers[slot.index()];
+            let complete = self.view.member(slot).is_some_and(|x| x.complete);
+            if !complete && planted(Mutant::JoinerNotCounted) {
+                continue;
+            }
+            held = held.min(peer.prefix);
+            synced = synced.min(peer.synced);
             floor = floor.min(match planted(Mutant::PurgedAtHeld) {
                 true => peer.prefix,
                 false => peer.synced,
             });
-            let complete = self.view.member(slot).is_some_and(|x| x.complete);
-            if complete || !planted(Mutant::JoinerNotCounted) {
-                held = held.min(peer.prefix);
-                synced = synced.min(peer.synced);
-            }
         }
         let stable = ctx.options.durability.releases(held, synced);
         let stream = &mut self.streams[own];
