@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use staves_mount::{Folder, Mounted, Options, mount};
+use staves_mount::{EndSignals, Folder, Mounted, Options, mount};
 
 use crate::slow::{Medium, Model, Slow};
 
@@ -89,7 +89,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             let medium = Arc::new(Medium::new(args.model));
             let mut mounts = Vec::new();
             for dir in dirs {
-                mounts.push(serve(&args, &medium, source, dir)?);
+                mounts.push((EndSignals::catch()?, serve(&args, &medium, source, dir)?));
             }
             println!("serving {}", source.display());
             let told = medium.clone();
@@ -99,7 +99,8 @@ fn run() -> Result<(), Box<dyn Error>> {
                 }
             });
             // Each waits for the signal that ends them all.
-            let served = mounts.into_iter().map(|m| std::thread::spawn(|| m.serve()));
+            let served = mounts.into_iter();
+            let served = served.map(|(signals, m)| std::thread::spawn(|| m.serve(signals)));
             for serving in served.collect::<Vec<_>>() {
                 serving.join().map_err(|_| "a mount panicked")??;
             }

@@ -21,7 +21,7 @@ use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use staves_client::{Client, ClientOptions, Dataset};
-use staves_mount::{MountError, Options};
+use staves_mount::{EndSignals, MountError, Options};
 use staves_node::config::Size;
 
 use self::tree::Tree;
@@ -245,6 +245,7 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
         ..Options::default()
     };
     data.used_by(format!("{}:{}", host(), whole(mount.dir()).display()));
+    let signals = EndSignals::catch().context("the signals that end a mount cannot be caught")?;
     let mounted = staves_mount::mount(tree, mount.dir(), &options).map_err(mount_failed)?;
     let refreshed = data.clone();
     runtime.spawn(async move {
@@ -265,7 +266,7 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
         );
         wanted.warn(global.output, &mut json!({}));
     }
-    mounted.serve().map_err(mount_failed)?;
+    mounted.serve(signals).map_err(mount_failed)?;
     match mount.in_background {
         true => Ok(()), // nobody listens any more
         false => output::answer(

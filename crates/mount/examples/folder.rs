@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use staves_mount::{Folder, Options, mount};
+use staves_mount::{EndSignals, Folder, Options, mount};
 
 fn main() -> ExitCode {
     match run() {
@@ -20,11 +20,12 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let [source, dir] = args.as_slice() else {
         return Err("usage: folder SOURCE DIR".into());
     };
+    let signals = EndSignals::catch()?;
     let files = Folder::open(Path::new(source))?;
     let options = Options {
         name: source.to_string_lossy().into_owned(),
         ..Options::default()
     };
-    mount(files, Path::new(dir), &options)?.serve()?;
+    mount(files, Path::new(dir), &options)?.serve(signals)?;
     Ok(())
 }

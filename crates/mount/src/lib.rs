@@ -45,7 +45,7 @@ mod waiters;
 pub use files::{FileError, Files, Kind, Stat, Used, Version};
 pub use folder::{Folder, FolderFile};
 pub use listing::Listing;
-pub use mount::{MountError, Mounted, Options, mount, ready, unmount};
+pub use mount::{EndSignals, MountError, Mounted, Options, mount, ready, unmount};
 #[doc(hidden)]
 pub use nfs::nfs_answers;
 pub use nfs::{NfsError, NfsOptions, NfsServer, serve_nfs};

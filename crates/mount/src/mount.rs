@@ -127,6 +127,20 @@ pub struct Mounted {
     linger: Duration,
 }
 
+/// The signals that end a process, caught from its creation on. Created before the mount: one that came between
+/// the mount and [`Mounted::serve`] would end the process and leave the folder without anybody who serves it.
+pub struct EndSignals(Signals);
+
+impl EndSignals {
+    /// Catches SIGTERM, SIGINT and SIGHUP.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn catch() -> io::Result<EndSignals> {
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).map(EndSignals)
+    }
+}
+
 /// Mounts files at an empty folder.
 ///
 /// What is left of a mount of ours whose process was killed is taken away first.
@@ -194,12 +208,10 @@ impl Mounted {
     /// Serves until it is unmounted from outside or the process receives SIGTERM, SIGINT or SIGHUP; then unmounts.
     ///
     /// # Errors
-    /// Signals cannot be waited for, or serving failed.
-    pub fn serve(mut self) -> Result<(), MountError> {
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-            .map_err(failed("wait for signals for", &self.dir))?;
+    /// It cannot be unmounted, or serving failed.
+    pub fn serve(mut self, mut signals: EndSignals) -> Result<(), MountError> {
         loop {
-            if signals.pending().next().is_some() {
+            if signals.0.pending().next().is_some() {
                 return self.unmount();
             }
             if let Some(result) = self.over(Duration::from_millis(100)) {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use staves_mount::{Folder, MountError, Options, mount, ready, unmount};
+use staves_mount::{EndSignals, Folder, MountError, Options, mount, ready, unmount};
 
 use staves_testkit::tools::can_mount;
 use staves_testkit::wait_until;
@@ -21,9 +21,10 @@ fn a_process_that_mounts() {
     let var = |name| std::env::var_os(name).expect("started by a test");
     let files = Folder::open(Path::new(&var("STAVES_TEST_SOURCE"))).unwrap();
     let dir = var("STAVES_TEST_DIR");
+    let signals = EndSignals::catch().unwrap();
     let mounted = mount(files, Path::new(&dir), &Options::default()).unwrap();
     println!("\nmounted");
-    mounted.serve().unwrap();
+    mounted.serve(signals).unwrap();
     println!("\nended");
 }
 
