@@ -302,7 +302,8 @@ impl World {
         }
     }
 
-    /// A node with a permit stops, unless that would be one more than the scheme bears after faults of another kind.
+    /// A node with a permit stops, unless that would be one more than the scheme bears after faults of another kind, or
+    /// hinder a takeover that is timed.
     pub(crate) fn stop_in_order(&mut self, node: usize, life: Incarnation) {
         let clock = self.nodes[node].clock(self.now);
         let n = &self.nodes[node];
@@ -310,7 +311,7 @@ impl World {
             return;
         }
         self.nodes[node].stop = NodeStop::default();
-        if self.healing || !self.may_crash(node) {
+        if self.is_sound() || !self.may_crash(node) {
             return;
         }
         self.cover.count("stop: stopped");
