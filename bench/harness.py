@@ -89,7 +89,7 @@ class Servers:
             natives.append(native)
             resps.append(resp)
             self.wait("the node is up", lambda: whole(natives[0], len(natives)))
-        out = staves("--cluster", f"127.0.0.1:{natives[0]}", "pool", "set", "cache", "--scheme", f"1+{nodes - 1}")
+        out = staves("--cluster", f"127.0.0.1:{natives[0]}", "pool", "set", "cache", "--yes", "--scheme", f"1+{nodes - 1}")
         if out.returncode:
             sys.exit(f"the pool cannot be set: {out.stderr}")
         self.wait("all buckets have their copies", lambda: whole(natives[0], nodes, f"1+{nodes - 1}"))
