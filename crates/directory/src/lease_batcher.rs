@@ -57,7 +57,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut queue: mpsc::Receiver<Asked>) {
     }
 }
 
-/// Whether a quorum follows this leader, and its map holds everything committed before now.
+/// True if a quorum follows this leader, and its map holds everything committed before now.
 pub(crate) async fn confirm(inner: &Inner) -> Result<(), String> {
     let core = inner.core().map_err(|e| e.to_string())?;
     match tokio::time::timeout(CONFIRM, core.raft.ensure_linearizable()).await {

@@ -75,7 +75,7 @@ impl ElectionBackoff {
         }
     }
 
-    /// Whether this node may stand for election, with the leader's last message received at `heard`.
+    /// True if this node may stand for election, with the leader's last message received at `heard`.
     pub fn may_stand(&self, now: Time, heard: Time) -> bool {
         now.since(self.since.max(heard)) >= self.min_silence()
     }

@@ -172,7 +172,7 @@ impl Pinger {
         }
     }
 
-    /// Whether this life, which the map holds for dead, is to be proposed as back now: it was cut off or paused.
+    /// True if this life, which the map lists as dead, is to be proposed as back now: it was cut off or paused.
     fn assures(
         &mut self,
         now: Time,

@@ -59,7 +59,7 @@ fn a_group_without_parity_waits_for_its_own_sync() {
     assert_eq!(town.members[0].stable(), 1);
 }
 
-/// What must not be of a town's marks.
+/// The faults of a cluster's marks.
 fn violation(town: &Town, durability: Durability) -> Option<String> {
     let members = || {
         let listed = town.group.listed().map(|(_, x)| x.id.node.0 as usize - 1);

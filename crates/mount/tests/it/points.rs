@@ -24,6 +24,8 @@ fn a_process_that_mounts() {
     let signals = EndSignals::catch().unwrap();
     let mounted = mount(files, Path::new(&dir), &Options::default()).unwrap();
     println!("\nmounted");
+    // A signal may come before it serves.
+    std::thread::sleep(std::time::Duration::from_millis(300));
     mounted.serve(signals).unwrap();
     println!("\nended");
 }
