@@ -458,12 +458,16 @@ mod tests {
 
     impl HeldFolder {
         fn new() -> HeldFolder {
+            HeldFolder::with_patience(PATIENCE)
+        }
+
+        fn with_patience(patience: Duration) -> HeldFolder {
             let go = Arc::new((Mutex::new(false), Condvar::new()));
             let looked = go.clone();
             let (enter, entered) = sync_channel(10_000);
             HeldFolder {
                 entered,
-                workers: Workers::with_patience("/srv/data", move || wait(&looked), PATIENCE),
+                workers: Workers::with_patience("/srv/data", move || wait(&looked), patience),
                 go,
                 enter,
             }
@@ -531,22 +535,27 @@ mod tests {
 
     #[test]
     fn threads_are_bounded_and_what_was_given_up_is_never_begun() {
-        let held = HeldFolder::new();
+        let held = HeldFolder::with_patience(BOUND);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         runtime.unwrap().block_on(async {
-            let asked = (0..3 * THREADS_MAX).map(|_| held.workers.run(0, held.work()));
-            let all = futures_util::future::join_all(asked).await;
-            assert!(all.iter().all(Result::is_err));
+            let ask = |_| Box::pin(held.workers.run(0, held.work()));
+            let mut asked: Vec<_> = (0..3 * THREADS_MAX).map(ask).collect();
+            for one in &mut asked {
+                assert!(futures_util::poll!(one).is_pending());
+            }
+            for _ in 0..THREADS_MAX {
+                held.entered.recv_timeout(BOUND).expect("a thread is at it");
+            }
+            asked.truncate(THREADS_MAX);
+            held.let_go();
+            let answers = futures_util::future::join_all(asked).await;
+            assert!(answers.iter().all(|answer| *answer == Ok(7)));
         });
-        assert_eq!(held.entered(), THREADS_MAX);
-        held.let_go();
-        until("it answers again", || !held.is_silent());
         assert_eq!(held.workers.call(|_| Ok(8)).unwrap(), 8);
-        assert_eq!(held.entered(), 0, "nobody wants it any more");
-        // And the one that looked.
-        assert!(held.workers.inner.state.lock().threads <= THREADS_MAX + 1);
+        assert_eq!(held.entered(), 0, "nobody wants the others any more");
+        assert!(held.workers.inner.state.lock().threads <= THREADS_MAX);
     }
 
     /// One file that cannot be read is not all of the folder.
