@@ -46,6 +46,8 @@ pub struct Own<'a> {
     pub going: &'a [u32],
     /// True if it is to give up all that it holds.
     pub draining: bool,
+    /// True if memory that is free is to hold copies that nobody needs (rule 3).
+    pub spreads: bool,
 }
 
 /// The next actions of a node.
@@ -172,7 +174,7 @@ impl Decision<'_> {
         if short || self.own.evicts_last {
             plan.leave.extend(self.spare());
         }
-        let may_spread = room && plan.take.is_empty() && plan.leave.is_empty();
+        let may_spread = self.own.spreads && room && plan.take.is_empty() && plan.leave.is_empty();
         if wanted.is_some() && !(may_spread && planted(Mutant::SpreadBeforeFlagged)) {
             plan.copy = wanted.filter(|_| room || plan.leave.is_empty());
         } else if may_spread {

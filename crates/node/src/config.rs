@@ -118,6 +118,7 @@ keys! {
     value_bytes_max: Size = "512MiB", "Largest value that is taken.";
     log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet. When it is full, writers wait.";
     rebuild_pages_max: u32 = "1024", "Most pages that the node has asked other nodes for at a time while it rebuilds buckets. With 0 it rebuilds only what clients ask for.";
+    files_copies: bool = "true", "Let the node use memory that is free for second copies of files' blocks. Without them, the blocks that only a lost node had are fetched from their source again.";
     request_ms: Millis = "5000", "How long a request of a client may take before it is answered with an error.";
     join_ms: Millis = "60000", "How long a starting node looks for its cluster before it gives up.";
     stop_ms: Millis = "10000", "How long a node that is asked to stop may take to hand over what it serves.";

@@ -74,6 +74,8 @@ pub(crate) struct Files {
     /// The arena of buckets; files have the memory that those leave.
     arena: Arc<Arena>,
     began: Instant,
+    /// True if memory that is free is to hold copies.
+    spreads: bool,
     map: RwLock<Arc<ClusterMap>>,
     pools: RwLock<BTreeMap<PoolId, Arc<FilesPool>>>,
     /// Those that the map has no more, until their memory has gone back.
@@ -88,8 +90,15 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>, memory_bytes: u64) -> Files {
+    pub(crate) fn new(
+        life: Life,
+        peers: Peers,
+        arena: Arc<Arena>,
+        memory_bytes: u64,
+        spreads: bool,
+    ) -> Files {
         Files {
+            spreads,
             life,
             peers,
             arena,
@@ -308,7 +317,7 @@ mod tests {
         };
         let identity = Identity::admin(life.cluster);
         let peers = Peers::new(identity, PeerOptions::default(), Arc::new(|_, _| {}));
-        Files::new(life, peers, Arena::new(1).unwrap(), memory_bytes)
+        Files::new(life, peers, Arena::new(1).unwrap(), memory_bytes, true)
     }
 
     /// A cluster of one node.

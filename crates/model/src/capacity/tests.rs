@@ -122,6 +122,7 @@ impl TestCluster {
             copying: done,
             going: &[],
             draining,
+            spreads: true,
         };
         let plan = place
             .capacity
@@ -318,6 +319,7 @@ fn a_bucket_is_not_copied_while_its_blocks_are_being_let_go_of() {
             copying: None,
             going,
             draining: false,
+            spreads: true,
         };
         let pool = &town.map.pools[&POOL];
         let plan = Capacity::default().step(town.now, &town.map, pool, &own);

@@ -135,6 +135,7 @@ fn decide(
         copying,
         going: &going,
         draining,
+        spreads: files.spreads,
     };
     let now = Time(files.began.elapsed().as_nanos() as u64 + 1);
     watch.capacity.step(now, map, entry, &own)

@@ -16,13 +16,18 @@ use crate::files::{
 use staves_testkit::cluster::{Parse, TestCluster, TestNode};
 use staves_testkit::wait_until;
 
-/// So many that copies of them all, a bucket a round, take much longer than a test does.
-const BUCKETS: u32 = 2048;
+const BUCKETS: u32 = 256;
 const FETCHED: &str = "staves_files_fetched_bytes_total";
 const AGAIN: &str = "staves_files_again_bytes_total";
 const LOSSES: &str = "staves_files_losses_total";
 const LOST: &str = "staves_files_lost_bytes";
 const REMEMBERED: &str = "staves_files_remembered_blocks";
+
+/// Nodes that make no copies: what one alone has, it alone has for as long as a test needs it.
+fn without_copies(nodes: usize) -> TestCluster {
+    let cluster = TestCluster::start_with(nodes, |_, config| config.files_copies = false);
+    with_files(cluster, 64 << 20, BUCKETS)
+}
 
 /// By block, the parts of a file that a node has.
 fn parts(node: &TestNode, file: &OpenFile) -> BTreeMap<u32, u32> {
@@ -73,7 +78,7 @@ fn d5_what_only_a_dead_node_had_is_fetched_again_without_a_reader() {
     let dir = folder(&[("other", MIB)]);
     std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
     write(&dir, "a/b/c", &pattern(0, size));
-    let mut cluster = cluster_of(3, 64 << 20, BUCKETS);
+    let mut cluster = without_copies(3);
     let_it_age();
     let data = dataset(&cluster, &dir);
     let file = data.open(b"a/b/c").unwrap();
@@ -185,7 +190,7 @@ fn d6_who_stops_has_its_files_copied_first() {
 fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
     let size = 12 * MIB;
     let dir = folder(&[("a", size)]);
-    let cluster = cluster_of(3, 64 << 20, BUCKETS);
+    let cluster = without_copies(3);
     let_it_age();
     let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
@@ -211,7 +216,7 @@ fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
 fn a_source_that_is_gone_ends_it() {
     let size = 12 * MIB;
     let dir = folder(&[("a", size)]);
-    let mut cluster = cluster_of(3, 64 << 20, BUCKETS);
+    let mut cluster = without_copies(3);
     let_it_age();
     let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
@@ -238,7 +243,7 @@ fn a_dataset_that_cannot_be_fetched_says_nothing_of_the_next() {
     for at in 0..files {
         write(&closed, &name(at), &pattern(at as u64, 100));
     }
-    let mut cluster = cluster_of(3, 64 << 20, BUCKETS);
+    let mut cluster = without_copies(3);
     let_it_age();
     let first = dataset(&cluster, &closed);
     let next = dataset_of(&cluster, &open, "next");
@@ -268,7 +273,7 @@ fn a_dataset_that_cannot_be_fetched_says_nothing_of_the_next() {
 fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let size = 24 * MIB;
     let dir = folder(&[("a", size)]);
-    let mut cluster = cluster_of(4, 64 << 20, BUCKETS);
+    let mut cluster = without_copies(4);
     let_it_age();
     let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();

@@ -53,11 +53,24 @@ fn d7_each_planted_bug_of_placement_breaks_its_rule() {
     }
 }
 
+/// Without copies that nobody needs, those that a drain needs are made all the same.
+#[test]
+fn a_node_that_makes_no_copies_copies_what_another_gives_up() {
+    let mut case = Case::new([vec![stays(1)], vec![leaves(2)]]);
+    case.spreads = false;
+    assert_eq!(case.plan().copy, Some(1));
+    let mut case = Case::new([vec![stays(1)], vec![stays(2)]]);
+    assert!(case.plan().copy.is_some());
+    case.spreads = false;
+    assert!(case.plan().is_empty());
+}
+
 /// A cluster of four nodes whose files pool has these holders; node 4 looks at it.
 struct Case {
     map: ClusterMap,
     budget_bytes: u64,
     draining: bool,
+    spreads: bool,
 }
 
 const LOOKS: NodeId = NodeId(4);
@@ -88,6 +101,7 @@ impl Case {
         let mut case = Case {
             budget_bytes: 10 * BUCKET_BYTES,
             draining: false,
+            spreads: true,
             map: ClusterMap::default(),
         };
         case.budget_bytes += bytes(&buckets).iter().sum::<u64>();
@@ -118,6 +132,7 @@ impl Case {
             copying: None,
             going: &[],
             draining: self.draining,
+            spreads: self.spreads,
         };
         let mut capacity = Capacity::default();
         capacity.step(Time(1), &self.map, pool, &own);
