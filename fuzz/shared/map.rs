@@ -247,6 +247,7 @@ fn go_by(map: &ClusterMap) {
                 copying: None,
                 going: &[],
                 draining: false,
+                spreads: true,
             };
             let _ = Capacity::default().step(Time::ZERO, map, pool, &own);
         }

@@ -75,7 +75,7 @@ pub(crate) struct Files {
     arena: Arc<Arena>,
     began: Instant,
     /// True if memory that is free is to hold copies.
-    spreads: bool,
+    pub(crate) spreads: bool,
     map: RwLock<Arc<ClusterMap>>,
     pools: RwLock<BTreeMap<PoolId, Arc<FilesPool>>>,
     /// Those that the map has no more, until their memory has gone back.
@@ -90,15 +90,9 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn new(
-        life: Life,
-        peers: Peers,
-        arena: Arc<Arena>,
-        memory_bytes: u64,
-        spreads: bool,
-    ) -> Files {
+    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>, memory_bytes: u64) -> Files {
         Files {
-            spreads,
+            spreads: true,
             life,
             peers,
             arena,
@@ -317,7 +311,7 @@ mod tests {
         };
         let identity = Identity::admin(life.cluster);
         let peers = Peers::new(identity, PeerOptions::default(), Arc::new(|_, _| {}));
-        Files::new(life, peers, Arena::new(1).unwrap(), memory_bytes, true)
+        Files::new(life, peers, Arena::new(1).unwrap(), memory_bytes)
     }
 
     /// A cluster of one node.

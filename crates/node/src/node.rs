@@ -392,14 +392,9 @@ impl Running {
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
         let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
         let options = start::host_options(config);
-        let (memory, copies) = (config.memory.0, config.files_copies);
-        let files = Arc::new(Files::new(
-            life,
-            peers.clone(),
-            arena.clone(),
-            memory,
-            copies,
-        ));
+        let mut files = Files::new(life, peers.clone(), arena.clone(), config.memory.0);
+        files.spreads = config.files_copies;
+        let files = Arc::new(files);
         let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
         let transport = NodeTransport::new(host.clone(), directory.map(), witness.clone());
         let router = NodeRouter::new(
