@@ -98,7 +98,9 @@ pub fn new_pool_shape(
     match (kind, scheme, buckets) {
         (PoolKind::Memory { .. }, _, Some(_)) => Err(NoSuchOption::BucketsOfMemory),
         (PoolKind::Files(_), Some(_), _) => Err(NoSuchOption::SchemeOfFiles),
-        (PoolKind::Cache, ..) => Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(CACHE_BUCKETS))),
+        (PoolKind::Cache | PoolKind::Slots(_), ..) => {
+            Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(CACHE_BUCKETS)))
+        }
         (PoolKind::Memory { .. }, ..) => Ok((scheme.unwrap_or(SCHEME), 0)),
         (PoolKind::Files(_), ..) => Ok((Scheme::NONE, buckets.unwrap_or(FILES_BUCKETS))),
     }
@@ -148,15 +150,17 @@ pub fn check_change(map: &ClusterMap, change: &Change) -> Result<(), PoolRefusal
     let least = of_each as u64 * EXTENT_BYTES as u64;
     match (kind, budget) {
         // Each bucket takes an extent from the start: below that nothing could ever be written.
-        (PoolKind::Cache, Some(budget)) if budget < least => Err(PoolRefusal::BelowItsBuckets {
-            pool,
-            budget,
-            of_each,
-            nodes,
-            least,
-            is_new,
-        }),
-        (PoolKind::Cache, _) if scheme.m != 1 => {
+        (kind, Some(budget)) if kind.row().has_slots && budget < least => {
+            Err(PoolRefusal::BelowItsBuckets {
+                pool,
+                budget,
+                of_each,
+                nodes,
+                least,
+                is_new,
+            })
+        }
+        (kind, _) if kind.row().has_slots && scheme.m != 1 => {
             Err(PoolRefusal::CacheNeedsCopies { pool, scheme })
         }
         (PoolKind::Files(_), _) if scheme != Scheme::NONE => {
