@@ -5,7 +5,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use staves_group::{Member, Unread};
 use staves_history::Operation;
-use staves_model::Time;
+use staves_model::{ServiceId, Time};
 use staves_service::{Ask, Bucket, BucketEffects, Growth, Limits, Outcome, Service, Shell, Tag};
 use staves_wire::group::{Run, RunKind};
 use staves_wire::service::{Address, Answer, Body};
@@ -106,9 +106,14 @@ pub fn bucket(member: Member) -> Bucket<Counter> {
 impl Service for Counter {
     type Op<'a> = Count;
     type OwnedOp = Count;
+    const ID: ServiceId = ServiceId(200);
     const FORGOTTEN: &'static str = "outcome unknown: the retry came too late; read the counter";
     const MENDABLE: bool = true;
     const EXISTS_EMPTY: bool = false;
+
+    fn body(op: Count) -> Body {
+        op.to_body()
+    }
 
     fn with_body<R>(body: &Body, take: impl FnOnce(Count) -> R) -> Result<R, DecodeError> {
         Ok(take(Count::from_body(body)?))

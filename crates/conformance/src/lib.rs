@@ -10,4 +10,4 @@ pub mod counter;
 mod suite;
 
 pub use cluster::{Reply, TestCluster, bytes};
-pub use suite::{Workload, conforms};
+pub use suite::{Begun, Clients, Workload, conforms};

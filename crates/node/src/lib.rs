@@ -56,5 +56,6 @@ mod start;
 pub mod status;
 mod witness;
 
+pub use host::services::{HostedService, SERVICES, ServiceOptions};
 pub use node::{Addresses, Node, run, serve};
 pub use start::StartError;

@@ -24,6 +24,7 @@ use crate::door::{self, Door, DoorState, Phase};
 use crate::entry::Entry;
 use crate::files::Files;
 use crate::forward::{NodeRouter, NodeTransport};
+use crate::host::services::{HostedService, SERVICES};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::native::NativeDoor;
@@ -35,14 +36,14 @@ use crate::{admin, leave};
 /// After this without a word from a directory leader that a majority confirmed, none is reported.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(2);
 
-/// How long the other nodes are given to count their keys.
+/// The time that the other nodes have to count their keys.
 const COUNT: Duration = Duration::from_secs(3);
 /// The rest before they are asked again.
 const COUNT_AGAIN: Duration = Duration::from_millis(100);
-/// How long requests that are under way may take when the doors close.
+/// The time that requests under way may take when the doors close.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What all parts of a running node share.
+/// The state that all parts of a running node share.
 pub(crate) struct Running {
     pub(crate) host: Arc<Host>,
     pub(crate) files: Arc<Files>,
@@ -73,7 +74,7 @@ pub struct Node {
     stopped: bool,
 }
 
-/// Where a node's doors are.
+/// The addresses of a node's doors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Addresses {
     /// The native protocol.
@@ -88,6 +89,14 @@ impl Node {
     /// Opens the doors, makes, joins or comes back to the cluster, and serves. Must be called on a
     /// runtime of tokio, which everything of the node runs on.
     pub async fn start(config: Config) -> Result<Node, StartError> {
+        Node::start_hosting(config, SERVICES).await
+    }
+
+    /// The same with another table of services.
+    pub async fn start_hosting(
+        config: Config,
+        services: &[HostedService],
+    ) -> Result<Node, StartError> {
         config.check()?;
         start::fits(config.memory, crate::resident::total_bytes())?;
         start::tell_differences(&config);
@@ -141,7 +150,7 @@ impl Node {
             arena,
             witness,
             &directory,
-            doors,
+            (doors, services),
         );
         now.begin(&config.pool, &entry);
         tasks.extend(now.drivers());
@@ -171,7 +180,7 @@ impl Node {
         self.running.host.life.node
     }
 
-    /// Where its doors are.
+    /// The addresses of its doors.
     pub fn addresses(&self) -> Addresses {
         self.addresses
     }
@@ -379,14 +388,14 @@ async fn follow_map(host: Arc<Host>, files: Arc<Files>, mut map: watch::Receiver
 }
 
 impl Running {
-    /// A node that has its life, and serves nobody yet. `doors`: Redis's, and its port.
+    /// A node that has its life, and serves nobody yet. `door` is Redis's, with its port.
     fn new(
         config: &Config,
         (life, identity): (Life, &Identity),
         arena: Arc<Arena>,
         witness: Witness,
         directory: &Directory,
-        (door, resp_port): (Arc<DoorState>, u16),
+        ((door, resp_port), services): ((Arc<DoorState>, u16), &[HostedService]),
     ) -> Arc<Running> {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
@@ -394,7 +403,14 @@ impl Running {
         let options = start::host_options(config);
         let memory = config.memory.0;
         let files = Arc::new(Files::new(life, peers.clone(), arena.clone(), memory));
-        let host = Arc::new(Host::new(life, Clock::start(), arena, peers, options));
+        let host = Arc::new(Host::new(
+            life,
+            Clock::start(),
+            arena,
+            peers,
+            options,
+            services.to_vec(),
+        ));
         let transport = NodeTransport::new(host.clone(), directory.map(), witness.clone());
         let router = NodeRouter::new(
             transport,
@@ -432,7 +448,7 @@ impl Running {
         entry.set(self.clone());
     }
 
-    /// What keeps it going, until the tasks are aborted.
+    /// The tasks that keep it going, until they are aborted.
     fn drivers(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
         let (host, files) = (self.host.clone(), self.files.clone());
         let directory = self.directory.clone();
@@ -446,7 +462,7 @@ impl Running {
         tasks
     }
 
-    /// Whether the node is on its way out.
+    /// True if the node is on its way out.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -455,7 +471,7 @@ impl Running {
         self.stop_asked.send_replace(true);
     }
 
-    /// Whether it is part of the cluster and means to stay, as far as it knows itself.
+    /// Checks that it is part of the cluster and means to stay, as far as it knows itself.
     pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
         if self.is_stopping() {
             return Err("the node is stopping");
@@ -476,7 +492,7 @@ impl Running {
         Ok(())
     }
 
-    /// Whether no leader of the directory that a majority follows has lately answered.
+    /// True if no leader of the directory that a majority follows has answered recently.
     fn directory_is_silent(&self) -> bool {
         self.host.silent_for() > LEADER_SILENT_MAX
     }
@@ -518,7 +534,7 @@ impl Running {
         }
     }
 
-    /// What each pool takes of this node's memory, and may.
+    /// The memory of this node that each pool takes, and may take.
     pub(crate) fn pool_facts(&self) -> Vec<PoolFacts> {
         let host = &self.host;
         let routes = host.routes();
@@ -632,7 +648,7 @@ impl Running {
     }
 }
 
-/// What the RESP door tells.
+/// The facts that the RESP door reports.
 impl ServerInfo for Running {
     fn brief(&self) -> Brief {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -66,7 +66,7 @@ pub enum Refusal {
     )]
     BadBuckets { name: String, buckets: u32 },
     #[error(
-        "pool '{name}' cannot be a plain pool of {service}: that service has a kind of its own"
+        "pool '{name}' cannot be a plain pool of {service:?}: that service has a kind of its own"
     )]
     HasKind { name: String, service: ServiceId },
     #[error(
