@@ -148,22 +148,19 @@ pub fn check_change(map: &ClusterMap, change: &Change) -> Result<(), PoolRefusal
     let nodes = map.nodes.len().max(1);
     let of_each = (buckets * scheme.width().min(nodes)).div_ceil(nodes);
     let least = of_each as u64 * EXTENT_BYTES as u64;
-    match (kind, budget) {
+    let row = kind.row();
+    match budget {
         // Each bucket takes an extent from the start: below that nothing could ever be written.
-        (kind, Some(budget)) if kind.row().has_slots && budget < least => {
-            Err(PoolRefusal::BelowItsBuckets {
-                pool,
-                budget,
-                of_each,
-                nodes,
-                least,
-                is_new,
-            })
-        }
-        (kind, _) if kind.row().has_slots && scheme.m != 1 => {
-            Err(PoolRefusal::CacheNeedsCopies { pool, scheme })
-        }
-        (PoolKind::Files(_), _) if scheme != Scheme::NONE => {
+        Some(budget) if row.has_slots && budget < least => Err(PoolRefusal::BelowItsBuckets {
+            pool,
+            budget,
+            of_each,
+            nodes,
+            least,
+            is_new,
+        }),
+        _ if row.has_slots && scheme.m != 1 => Err(PoolRefusal::CacheNeedsCopies { pool, scheme }),
+        _ if row.service.is_none() && scheme != Scheme::NONE => {
             Err(PoolRefusal::FilesHaveNoScheme { pool, scheme })
         }
         _ => Ok(()),

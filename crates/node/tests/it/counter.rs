@@ -15,7 +15,7 @@ const COUNTER: HostedService = HostedService {
     id: Counter::ID,
     bucket: |_, member| Box::new(counter::bucket(member)),
 };
-const CLIENTS: usize = 6;
+const CLIENTS: usize = 12;
 
 fn create(service: ServiceId, scheme: &str) -> Change {
     Change::CreatePool {
