@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::config::{Config, Endpoint};
-use crate::node::Running;
+use crate::running::Running;
 
 /// The state that the doors share from the start: the node, once it runs.
 pub(crate) struct Entry {

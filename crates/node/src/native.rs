@@ -5,7 +5,7 @@
 //! asker's deadline.
 
 mod ahead;
-mod batch;
+pub(crate) mod batch;
 mod files;
 mod group;
 mod sides;
@@ -26,9 +26,8 @@ use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 use self::batch::Asker;
-pub(crate) use self::batch::{Batch, serve_and_wait};
 use crate::entry::Entry;
-use crate::node::Running;
+use crate::running::Running;
 
 /// The deadline of a request that has none.
 const PATIENCE: Duration = Duration::from_secs(5);
