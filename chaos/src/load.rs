@@ -5,7 +5,7 @@
 
 pub mod files;
 pub mod memory;
-mod native;
+pub mod native;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +18,9 @@ use rand::{Rng, SeedableRng};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 use staves_resp::client::{Reply, Resp};
+
+use self::memory::Pages;
+use self::native::{Cache, Handle};
 
 /// The time that a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
@@ -94,6 +97,18 @@ impl Shared {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// An operation that a client sends now.
+    fn begin(&self, process: u32, key: &str, asked: Asked) -> Record {
+        Record {
+            process,
+            key: key.to_owned(),
+            asked,
+            call: self.now(),
+            returned: None,
+            answer: None,
+        }
     }
 
     /// Adds to the history.
@@ -244,17 +259,22 @@ pub fn start(
     };
     let last = (contended + nodes) as u32;
     let mut clients: Vec<JoinHandle<()>> = (0..=last).map(spawn).collect();
-    let doors = shared.native_doors();
-    if region {
-        clients.extend(memory::start(
-            shared,
-            last + 2,
-            CLIENTS_OF_MEMORY,
-            seed,
-            &doors,
-        ));
+    let native = last + 1;
+    clients.push(Handle::<Cache>::start(
+        shared,
+        native,
+        seed,
+        move |rng, number| {
+            let at = keys.any(rng);
+            let asked = keys.choose(rng, at, || format!("p{native}.{number};"));
+            Some((keys.name(at), asked))
+        },
+    ));
+    for at in (0..=CLIENTS_OF_MEMORY).filter(|_| region) {
+        let process = native + 1 + at;
+        let draw = memory::draw(process, at == 0);
+        clients.push(Handle::<Pages>::start(shared, process, seed, draw));
     }
-    clients.push(native::start(shared, last + 1, seed, keys, doors));
     clients
 }
 
@@ -327,14 +347,7 @@ impl Client {
         let (at, mut resp) = self.connect()?;
         let args = words(key, &asked);
         let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-        let mut record = Record {
-            process: self.process,
-            key: key.to_owned(),
-            asked,
-            call: self.shared.now(),
-            returned: None,
-            answer: None,
-        };
+        let mut record = self.shared.begin(self.process, key, asked);
         let reply = resp.call(&args);
         let returned = self.shared.now();
         match reply {

@@ -18,6 +18,7 @@ use staves_history::record::{self, Answered, Asked};
 use crate::judge::{self, Stall};
 use crate::lab::{HUB, Lab};
 use crate::load::files::{self, Files};
+use crate::load::native::Handle;
 use crate::load::{self, Client, Shared, memory};
 use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
@@ -721,9 +722,8 @@ impl Runner<'_> {
         let records = self.shared.records();
         let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
         let mut reader = Client::reader(&self.shared, READER, self.settings.seed);
-        let doors = self.shared.native_doors();
         let region = self.scenario.memory.is_some();
-        let region = region.then(|| memory::Handle::open(&self.shared, READER + 1, &doors));
+        let region = region.then(|| Handle::<memory::Pages>::open(&self.shared, READER + 1));
         let region = match region.transpose() {
             Ok(region) => region,
             Err(error) => return self.wrong(format!("the region cannot be read: {error:#}")),

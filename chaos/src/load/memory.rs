@@ -7,17 +7,16 @@
 //! that are written once each, so that every data bucket holds something that must not get lost.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rand::Rng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
-use staves_client::{Client, ClientError, ClientOptions, Region};
+use staves_client::{Client, ClientError, Region};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 
-use super::{PATIENCE, PAUSE, REST, Shared};
+use super::Shared;
+use super::native::Door;
 
 /// The region's name and size.
 pub const REGION: &str = "chaos";
@@ -55,90 +54,61 @@ pub fn is_ours(key: &str) -> bool {
     offset(key).is_some()
 }
 
-/// Starts clients on threads of their own, in the caller's namespace: `contended` and one that writes
-/// pages once.
-pub fn start(
-    shared: &Arc<Shared>,
-    first: u32,
-    contended: u32,
-    seed: u64,
-    doors: &[String],
-) -> Vec<JoinHandle<()>> {
-    let start = |process: u32| {
-        let (shared, doors) = (shared.clone(), doors.to_vec());
-        std::thread::spawn(move || {
-            let worked = work(&shared, process, seed, process == first, &doors);
-            if let Err(error) = worked {
-                shared.complain(format!("a client of memory: {error:#}"));
+/// Draws the next operation of a client: of the one with the `ledger`, a page that was never written.
+pub fn draw(
+    process: u32,
+    ledger: bool,
+) -> impl FnMut(&mut SmallRng, u64) -> Option<(String, Asked)> + Send {
+    move |rng, number| {
+        let unique = || Asked::Set {
+            value: ((u64::from(process) << 40) | number).to_string(),
+        };
+        let of = |sort: &str, number: usize| format!("{sort}{number}");
+        let (key, asked) = match rng.random_range(0..100) {
+            _ if ledger => (of("lm", number as usize - 1), unique()),
+            0..60 => {
+                let key = of("mt", rng.random_range(0..PAGES));
+                let read = rng.random_bool(0.5);
+                (key, if read { Asked::Get } else { unique() })
             }
-        })
-    };
-    (first..=first + contended).map(start).collect()
+            60..85 => {
+                let key = of("mc", rng.random_range(0..COUNTERS));
+                let read = rng.random_bool(0.3);
+                (
+                    key,
+                    if read {
+                        Asked::Get
+                    } else {
+                        Asked::Incr { by: 1 }
+                    },
+                )
+            }
+            _ => {
+                let key = of("ms", rng.random_range(0..SWAPPED));
+                let asked = match (unique(), rng.random_bool(0.5)) {
+                    (Asked::Set { value }, true) => Asked::SetNx { value },
+                    _ => Asked::Get,
+                };
+                (key, asked)
+            }
+        };
+        // None once every page of the ledger has been written.
+        offset(&key).map(|_| (key, asked))
+    }
 }
 
-/// A client of the region, with a runtime of its own.
-pub struct Handle {
-    runtime: tokio::runtime::Runtime,
+/// The region, as a client of it.
+pub struct Pages {
     region: Region,
     shared: Arc<Shared>,
-    process: u32,
 }
 
-impl Handle {
-    /// Connects.
-    pub fn open(shared: &Arc<Shared>, process: u32, doors: &[String]) -> anyhow::Result<Handle> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let region = runtime.block_on(async {
-            let client = Client::connect(doors, ClientOptions::default())
-                .await
-                .context("cannot connect")?;
-            let region = client.region(REGION).await;
-            region.context("cannot open the region")
-        })?;
-        Ok(Handle {
-            runtime,
-            region,
-            shared: shared.clone(),
-            process,
-        })
-    }
-
-    /// Asks, and records what is known of it; the answer, if there was one.
-    pub fn ask(&self, key: &str, asked: Asked) -> Option<Answered> {
-        let mut record = Record {
-            process: self.process,
-            key: key.to_owned(),
-            asked,
-            call: self.shared.now(),
-            returned: None,
-            answer: None,
-        };
-        let began = Instant::now();
-        let done = self
-            .runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, self.execute(&record)).await });
-        match done {
-            Ok(Ok(answer)) => {
-                record.returned = Some(self.shared.now());
-                record.answer = Some(answer.clone());
-                self.shared.record(record);
-                return Some(answer);
-            }
-            Ok(Err(error)) if error.code().nothing_done() => self.shared.refuse(),
-            Ok(Err(_)) if record.asked == Asked::Get => {}
-            Ok(Err(_)) => self.shared.record(record),
-            // Its own deadline is 5 s; what is beyond that and a margin is a hang.
-            Err(_) => {
-                self.shared.complain(format!(
-                    "the region gave no answer for {:?}: {record:?}",
-                    began.elapsed()
-                ));
-                self.shared.record(record);
-            }
-        }
-        None
+impl Door for Pages {
+    async fn open(client: Client, shared: &Arc<Shared>) -> anyhow::Result<Pages> {
+        let region = client.region(REGION).await;
+        let region = region.context("cannot open the region")?;
+        let shared = shared.clone();
+        Ok(Pages { region, shared })
     }
 
     async fn execute(&self, record: &Record) -> Result<Answered, ClientError> {
@@ -174,7 +144,9 @@ impl Handle {
             other => unreachable!("memory is not asked for {other:?}"),
         }
     }
+}
 
+impl Pages {
     /// The word of which the page consists; a page of two is a violation by itself.
     fn uniform(&self, key: &str, page: &[u8]) -> u64 {
         let word = word_at(page, 0);
@@ -205,60 +177,6 @@ fn shown(word: u64) -> Answered {
 /// Texts of these clients are numbers.
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or(u64::MAX)
-}
-
-fn work(
-    shared: &Arc<Shared>,
-    process: u32,
-    seed: u64,
-    ledger: bool,
-    doors: &[String],
-) -> anyhow::Result<()> {
-    let handle = Handle::open(shared, process, doors)?;
-    let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
-    let mut written = 0u64;
-    while !shared.stopped() {
-        written += 1;
-        let unique = || Asked::Set {
-            value: ((u64::from(process) << 40) | written).to_string(),
-        };
-        let (key, asked) = match rng.random_range(0..100) {
-            _ if ledger => (format!("lm{}", written - 1), unique()),
-            0..60 => {
-                let key = format!("mt{}", rng.random_range(0..PAGES));
-                let asked = if rng.random_bool(0.5) {
-                    Asked::Get
-                } else {
-                    unique()
-                };
-                (key, asked)
-            }
-            60..85 => {
-                let key = format!("mc{}", rng.random_range(0..COUNTERS));
-                let asked = match rng.random_bool(0.3) {
-                    true => Asked::Get,
-                    false => Asked::Incr { by: 1 },
-                };
-                (key, asked)
-            }
-            _ => {
-                let key = format!("ms{}", rng.random_range(0..SWAPPED));
-                let asked = match (unique(), rng.random_bool(0.5)) {
-                    (Asked::Set { value }, true) => Asked::SetNx { value },
-                    _ => Asked::Get,
-                };
-                (key, asked)
-            }
-        };
-        if offset(&key).is_none() {
-            // Every page has been written once: enough.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        }
-        let done = handle.ask(&key, asked).is_some();
-        std::thread::sleep(if done { REST } else { PAUSE });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,107 +1,132 @@
-//! The same load through the native client (`staves-client`), which routes and retries by itself.
+//! Clients through the native client (`staves-client`), which routes and retries by itself.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use staves_client::{Client, ClientOptions};
+use staves_client::{Client, ClientError, ClientOptions, ErrorCode};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 use staves_wire::cache::{Answer, Condition, OwnedOp};
 
-use super::{Keys, PATIENCE, PAUSE, REST, Shared};
+use super::{PATIENCE, PAUSE, REST, Shared};
 
-/// Starts one on its own thread, in the caller's namespace. It knows all doors, and goes around.
-pub fn start(
-    shared: &Arc<Shared>,
-    process: u32,
-    seed: u64,
-    keys: Keys,
-    doors: Vec<String>,
-) -> JoinHandle<()> {
-    let shared = shared.clone();
-    std::thread::spawn(move || {
-        if let Err(error) = contend(&shared, process, seed, keys, &doors) {
-            shared.complain(format!("the native client: {error:#}"));
-        }
-    })
+/// A service, as these clients use it.
+pub trait Door: Sized {
+    /// Opens it.
+    fn open(client: Client, shared: &Arc<Shared>) -> impl Future<Output = anyhow::Result<Self>>;
+    /// Executes a request.
+    fn execute(&self, record: &Record) -> impl Future<Output = Result<Answered, ClientError>>;
 }
 
-fn contend(
-    shared: &Shared,
+/// A client of a service, with a runtime of its own. It knows all nodes, and goes around.
+pub struct Handle<D> {
+    runtime: tokio::runtime::Runtime,
+    door: D,
+    shared: Arc<Shared>,
     process: u32,
-    seed: u64,
-    keys: Keys,
-    doors: &[String],
-) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
-    let mut written = 0;
-    runtime.block_on(async {
-        let client = Client::connect(doors, ClientOptions::default())
-            .await
-            .context("cannot connect")?;
-        while !shared.stopped() {
-            let at = keys.any(&mut rng);
-            let asked = keys.choose(&mut rng, at, || {
-                written += 1;
-                format!("p{process}.{written};")
-            });
-            let done = ask(shared, &client, process, keys.name(at), asked).await;
-            tokio::time::sleep(if done { REST } else { PAUSE }).await;
-        }
-        Ok(())
-    })
 }
 
-async fn ask(shared: &Shared, client: &Client, process: u32, key: String, asked: Asked) -> bool {
-    let mut record = Record {
-        process,
-        key,
-        asked,
-        call: shared.now(),
-        returned: None,
-        answer: None,
-    };
-    let began = Instant::now();
-    let op = operation(&record);
-    // Its own deadline is 5 s; what is beyond that and a margin is a hang.
-    let Ok(result) = tokio::time::timeout(PATIENCE, client.execute(vec![op])).await else {
-        shared.complain(format!(
-            "the native client gave no answer for {:?}: {record:?}",
-            began.elapsed()
-        ));
-        shared.record(record);
-        return false;
-    };
-    let answer = match result.map(|mut answers| answers.pop()) {
-        Ok(Some(Answer::Error(code, _))) if code.nothing_done() => None,
-        Err(error) if error.code().nothing_done() => None,
-        Ok(Some(Answer::Nil)) => Some(Answered::Nil),
-        Ok(Some(Answer::Ok)) => Some(Answered::Ok),
-        Ok(Some(Answer::Int(n))) => Some(Answered::Int(n)),
-        Ok(Some(Answer::Value(v))) => {
-            Some(Answered::Value(String::from_utf8_lossy(&v).into_owned()))
-        }
-        Ok(Some(Answer::Error(..)) | None) | Err(_) => {
-            if record.asked != Asked::Get {
-                shared.record(record);
-            }
-            return false;
-        }
-    };
-    let done = answer.is_some();
-    if done {
-        record.returned = Some(shared.now());
-        record.answer = answer;
-        shared.record(record);
+impl<D: Door> Handle<D> {
+    /// Connects.
+    pub fn open(shared: &Arc<Shared>, process: u32) -> anyhow::Result<Handle<D>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let door = runtime.block_on(async {
+            let nodes = shared.native_doors();
+            let client = Client::connect(&nodes, ClientOptions::default()).await;
+            D::open(client.context("cannot connect")?, shared).await
+        })?;
+        Ok(Handle {
+            runtime,
+            door,
+            shared: shared.clone(),
+            process,
+        })
     }
-    done
+
+    /// Starts one on its own thread, in the caller's namespace, with the operations that `draw` makes.
+    pub fn start(
+        shared: &Arc<Shared>,
+        process: u32,
+        seed: u64,
+        mut draw: impl FnMut(&mut SmallRng, u64) -> Option<(String, Asked)> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let shared = shared.clone();
+        let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
+        std::thread::spawn(move || {
+            let handle = match Handle::<D>::open(&shared, process) {
+                Ok(handle) => handle,
+                Err(error) => return shared.complain(format!("client {process}: {error:#}")),
+            };
+            let mut drawn = 0;
+            while !shared.stopped() {
+                drawn += 1;
+                let Some((key, asked)) = draw(&mut rng, drawn) else {
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
+                let done = handle.ask(&key, asked).is_some();
+                std::thread::sleep(if done { REST } else { PAUSE });
+            }
+        })
+    }
+
+    /// Asks, and records what is known of it; the answer, if there was one.
+    pub fn ask(&self, key: &str, asked: Asked) -> Option<Answered> {
+        let mut record = self.shared.begin(self.process, key, asked);
+        let began = Instant::now();
+        let done = self
+            .runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, self.door.execute(&record)).await });
+        match done {
+            Ok(Ok(answer)) => {
+                record.returned = Some(self.shared.now());
+                record.answer = Some(answer.clone());
+                self.shared.record(record);
+                return Some(answer);
+            }
+            Ok(Err(error)) if error.code().nothing_done() => self.shared.refuse(),
+            Ok(Err(_)) if record.asked == Asked::Get => {}
+            Ok(Err(_)) => self.shared.record(record),
+            // Its own deadline is 5 s; what is beyond that and a margin is a hang.
+            Err(_) => {
+                self.shared.complain(format!(
+                    "the native client gave no answer for {:?}: {record:?}",
+                    began.elapsed()
+                ));
+                self.shared.record(record);
+            }
+        }
+        None
+    }
+}
+
+/// The cache, as a client of it.
+pub struct Cache(Client);
+
+impl Door for Cache {
+    async fn open(client: Client, _shared: &Arc<Shared>) -> anyhow::Result<Cache> {
+        Ok(Cache(client))
+    }
+
+    async fn execute(&self, record: &Record) -> Result<Answered, ClientError> {
+        match self.0.execute(vec![operation(record)]).await?.pop() {
+            Some(Answer::Nil) => Ok(Answered::Nil),
+            Some(Answer::Ok) => Ok(Answered::Ok),
+            Some(Answer::Int(n)) => Ok(Answered::Int(n)),
+            Some(Answer::Value(v)) => Ok(Answered::Value(String::from_utf8_lossy(&v).into_owned())),
+            Some(Answer::Error(code, text)) => Err(ClientError::Operation { code, text }),
+            None => {
+                let (code, text) = (ErrorCode::Internal, "no answer at all".to_owned());
+                Err(ClientError::Operation { code, text })
+            }
+        }
+    }
 }
 
 fn operation(record: &Record) -> OwnedOp {

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use staves_group::Member;
-use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
+use staves_model::{ServiceId, Time};
 use staves_service::{AnswerRef, Ask, BucketEffects, Outcome, Refused, Service, Shell, Tag};
 use staves_store::Pages;
 use staves_wire::DecodeError;
@@ -97,11 +97,16 @@ impl Cache {
 }
 
 impl Service for Cache {
+    const ID: ServiceId = ServiceId::CACHE;
     type Op<'a> = Op<'a>;
     type OwnedOp = OwnedOp;
     const FORGOTTEN: &'static str = "ERR outcome unknown: the retry came too late to tell whether the first try took effect; read the key";
     const MENDABLE: bool = false;
     const EXISTS_EMPTY: bool = false;
+
+    fn body(op: Op<'_>) -> Body {
+        op.to_body()
+    }
 
     fn with_body<R>(body: &Body, take: impl FnOnce(Op<'_>) -> R) -> Result<R, DecodeError> {
         Ok(take(Op::from_body(body)?))

@@ -153,10 +153,19 @@ impl Client {
                 answer_bytes: 0,
             }
         });
-        let (router, ops) = (&self.router, ops.collect());
-        router
-            .execute(ServiceId::CACHE, &self.pool, ops, deadline)
+        self.execute_for(ServiceId::CACHE, &self.pool, ops.collect(), deadline)
             .await
+    }
+
+    /// Does operations of any service on a pool, as [`Client::execute`] does those on keys.
+    pub async fn execute_for(
+        &self,
+        service: ServiceId,
+        pool: &PoolRef,
+        ops: Vec<ServiceOp>,
+        deadline: Instant,
+    ) -> Result<Vec<Answer>, ClientError> {
+        self.router.execute(service, pool, ops, deadline).await
     }
 
     /// Passes another client's request on, with that client's own numbers ([`Router::forward`]).

@@ -5,9 +5,10 @@ use std::fmt::Debug;
 
 use staves_group::Member;
 use staves_history::{Call, Operation, Verdict, check};
+use staves_model::{MemberSlot, Pool, hash_slot};
 use staves_service::{Bucket, Refused, Service};
 use staves_wire::error::ErrorCode;
-use staves_wire::service::Answer;
+use staves_wire::service::{Address, Answer};
 
 use crate::TestCluster;
 
@@ -41,6 +42,15 @@ pub trait Workload {
     fn read(object: u64) -> Self::Operation;
     /// The service's own form of an operation.
     fn encode(object: u64, operation: &Self::Operation) -> <Self::Service as Service>::OwnedOp;
+    /// The address of an object in a pool of the service.
+    fn address(pool: &Pool, object: u64) -> Address {
+        if pool.kind.row().has_slots {
+            return Address::Slot(hash_slot(&object.to_le_bytes()));
+        }
+        let group = object as usize % pool.groups.len();
+        let slot = object % u64::from(pool.scheme.m);
+        Address::Bucket(pool.groups[group], MemberSlot(slot as u8))
+    }
     /// The model's form of an answer; none if the operation never has such an answer.
     fn seen(
         operation: &Self::Operation,
@@ -48,23 +58,105 @@ pub trait Workload {
     ) -> Option<<Self::Operation as Operation>::Seen>;
 }
 
-struct UnderWay<O> {
-    object: u64,
-    operation: O,
-    number: u64,
-    called: u64,
-    token: u64,
+/// One operation of a client.
+#[derive(Debug)]
+pub struct Begun<O> {
+    /// The object.
+    pub object: u64,
+    /// The operation on it.
+    pub operation: O,
+    /// Its number, by which it is retried, and the time of its call.
+    pub number: u64,
 }
 
-struct Run<W: Workload> {
-    cluster: TestCluster<W::Service>,
-    under_way: Vec<UnderWay<W::Operation>>,
+/// The clients of a workload: the operations that they draw, and the history of the answers. It serves any
+/// cluster, pure or real.
+pub struct Clients<W: Workload> {
     histories: Vec<Vec<Call<W::Operation>>>,
     /// Counts operations and replies, so that no two happen at once.
     clock: u64,
     answered: u64,
+}
+
+impl<W: Workload> Default for Clients<W> {
+    fn default() -> Clients<W> {
+        Clients {
+            histories: (0..W::OBJECTS).map(|_| Vec::new()).collect(),
+            clock: 0,
+            answered: 0,
+        }
+    }
+}
+
+impl<W: Workload> Clients<W> {
+    /// Operations whose effect is known.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Draws the next operation, on any object.
+    pub fn draw(&mut self, random: &mut dyn FnMut(u64) -> u64) -> Begun<W::Operation> {
+        let object = random(W::OBJECTS);
+        self.clock += 1;
+        let operation = W::draw(object, self.clock, random);
+        self.begun(object, operation)
+    }
+
+    /// The next operation reads an object.
+    pub fn read(&mut self, object: u64) -> Begun<W::Operation> {
+        self.clock += 1;
+        self.begun(object, W::read(object))
+    }
+
+    fn begun(&self, object: u64, operation: W::Operation) -> Begun<W::Operation> {
+        let number = self.clock;
+        Begun {
+            object,
+            operation,
+            number,
+        }
+    }
+
+    /// Adds an operation with its answer to the history, unless it certainly had no effect. A read without an
+    /// answer has none.
+    ///
+    /// # Panics
+    /// No such operation is ever answered so.
+    pub fn ended(&mut self, begun: &Begun<W::Operation>, answer: &Answer) {
+        self.clock += 1;
+        let operation = &begun.operation;
+        let seen = W::seen(operation, answer);
+        let returned = match answer {
+            _ if seen.is_some() => Some(self.clock),
+            Answer::Error(code, _) if code.nothing_done() || operation.is_read() => return,
+            Answer::Error(..) => None,
+            other => panic!("{operation:?} is answered {other:?}"),
+        };
+        self.answered += 1;
+        let call = Call::new(operation.clone(), begun.number, returned, seen);
+        self.histories[begun.object as usize].push(call);
+    }
+
+    /// One order of an object's operations, the last of them a read of all, explains all answers (I8, I9).
+    ///
+    /// # Errors
+    /// There is no such order, or it was not found.
+    pub fn judge(&self, object: u64) -> Result<(), String> {
+        match check(&self.histories[object as usize], SEARCH_MAX) {
+            Verdict::Fine => Ok(()),
+            Verdict::Undecided => Err(format!("object {object} is too tangled")),
+            Verdict::Bad(why) => Err(format!("object {object}: {why}")),
+        }
+    }
+}
+
+struct Run<W: Workload> {
+    cluster: TestCluster<W::Service>,
+    clients: Clients<W>,
+    /// Operations without a reply, with their tokens.
+    under_way: Vec<(Begun<W::Operation>, u64)>,
     /// The newest write that was answered.
-    last_write: Option<(UnderWay<W::Operation>, Answer)>,
+    last_write: Option<(Begun<W::Operation>, Answer)>,
 }
 
 /// Runs the suite from so many seeds.
@@ -84,10 +176,8 @@ pub fn conforms<W: Workload>(seeds: u64) {
             let cluster = TestCluster::new((*m, *k), nodes, EXTENTS, options, W::bucket);
             let mut run = Run::<W> {
                 cluster,
+                clients: Clients::default(),
                 under_way: Vec::new(),
-                histories: (0..W::OBJECTS).map(|_| Vec::new()).collect(),
-                clock: 0,
-                answered: 0,
                 last_write: None,
             };
             let what = format!("{m}+{k} seed {seed}");
@@ -121,58 +211,45 @@ impl<W: Workload> Run<W> {
         if self.under_way.len() >= UNDER_WAY_MAX {
             return;
         }
-        self.clock += 1;
-        let (number, cluster) = (self.clock, &mut self.cluster);
-        let object = cluster.random(W::OBJECTS);
-        let operation = W::draw(object, number, &mut |n| cluster.random(n));
-        let called = self.clock;
-        let token = self.submit(object, &operation, number);
-        self.under_way.push(UnderWay {
-            object,
-            operation,
-            number,
-            called,
-            token,
-        });
+        let cluster = &mut self.cluster;
+        let begun = self.clients.draw(&mut |n| cluster.random(n));
+        let token = self.submit(&begun);
+        self.under_way.push((begun, token));
     }
 
-    fn submit(&mut self, object: u64, operation: &W::Operation, number: u64) -> u64 {
-        let slot = (object % u64::from(self.cluster.group.m)) as u8;
-        let request = (!operation.is_read()).then_some(number);
-        let op = W::encode(object, operation);
+    fn submit(&mut self, begun: &Begun<W::Operation>) -> u64 {
+        let slot = (begun.object % u64::from(self.cluster.group.m)) as u8;
+        let request = (!begun.operation.is_read()).then_some(begun.number);
+        let op = W::encode(begun.object, &begun.operation);
         let op = <W::Service as Service>::as_op(&op);
         self.cluster.submit_to(slot, request, op)
     }
 
     fn collect(&mut self, what: &str) {
-        for mut one in std::mem::take(&mut self.under_way) {
-            let Some(reply) = self.cluster.answers.remove(&one.token) else {
-                self.under_way.push(one);
+        for (begun, token) in std::mem::take(&mut self.under_way) {
+            let Some(reply) = self.cluster.answers.remove(&token) else {
+                self.under_way.push((begun, token));
                 continue;
             };
-            self.clock += 1;
             let answer = match reply {
                 Ok(answer) => answer,
-                Err(_) if one.operation.is_read() => continue,
+                Err(_) if begun.operation.is_read() => continue,
                 // It is retried under the same number until there is an answer.
                 Err(_) => {
-                    one.token = self.submit(one.object, &one.operation, one.number);
-                    self.under_way.push(one);
+                    let token = self.submit(&begun);
+                    self.under_way.push((begun, token));
                     continue;
                 }
             };
-            let seen = W::seen(&one.operation, &answer);
-            let returned = match &answer {
-                Answer::Error(ErrorCode::OutOfMemory, _) => continue,
-                Answer::Error(ErrorCode::Forgotten, _) => None,
-                _ if seen.is_some() => Some(self.clock),
-                other => panic!("{what}: {:?} is answered {other:?}", one.operation),
-            };
-            self.answered += 1;
-            let call = Call::new(one.operation.clone(), one.called, returned, seen);
-            self.histories[one.object as usize].push(call);
-            if !one.operation.is_read() {
-                self.last_write = Some((one, answer));
+            if let Answer::Error(code, _) = &answer
+                && !matches!(code, ErrorCode::OutOfMemory | ErrorCode::Forgotten)
+            {
+                panic!("{what}: {:?} is answered {answer:?}", begun.operation);
+            }
+            let before = self.clients.answered();
+            self.clients.ended(&begun, &answer);
+            if !begun.operation.is_read() && self.clients.answered() > before {
+                self.last_write = Some((begun, answer));
             }
         }
     }
@@ -202,7 +279,7 @@ impl<W: Workload> Run<W> {
         }
         let left = self.under_way.len();
         assert_eq!(left, 0, "{what}: operations that never end");
-        let answered = self.answered;
+        let answered = self.clients.answered();
         assert!(answered > 30, "{what}: only {answered} operations");
         self.cluster.check();
         self.cluster.check_code();
@@ -213,25 +290,19 @@ impl<W: Workload> Run<W> {
         assert_eq!(waiting, 0, "{what}: waits that never end");
     }
 
-    /// One order of each object's operations, the last of them a read of all, explains all answers (I8, I9).
     fn judge(&mut self, what: &str) {
         for object in 0..W::OBJECTS {
-            let read = W::read(object);
-            let token = self.submit(object, &read, 0);
+            let read = self.clients.read(object);
+            let token = self.submit(&read);
+            let before = self.clients.answered();
             let reply = self.cluster.wait_for(token);
-            let seen = reply
-                .as_ref()
-                .ok()
-                .and_then(|answer| W::seen(&read, answer));
-            assert!(seen.is_some(), "{what}: {read:?} is answered {reply:?}");
-            let history = &mut self.histories[object as usize];
-            let (called, returned) = (self.clock + 1, Some(self.clock + 2));
-            history.push(Call::new(read, called, returned, seen));
-            match check(history, SEARCH_MAX) {
-                Verdict::Fine => {}
-                Verdict::Undecided => panic!("{what}: object {object} is too tangled"),
-                Verdict::Bad(why) => panic!("{what}: object {object}: {why}"),
+            if let Ok(answer) = &reply {
+                self.clients.ended(&read, answer);
             }
+            let read = self.clients.answered() > before;
+            assert!(read, "{what}: object {object} is answered {reply:?}");
+            let judged = self.clients.judge(object);
+            judged.unwrap_or_else(|why| panic!("{what}: {why}"));
         }
     }
 
@@ -240,7 +311,7 @@ impl<W: Workload> Run<W> {
         let Some((write, answer)) = self.last_write.take() else {
             panic!("{what}: no write")
         };
-        let token = self.submit(write.object, &write.operation, write.number);
+        let token = self.submit(&write);
         let again = self.cluster.wait_for(token);
         assert_eq!(
             again,
@@ -258,14 +329,15 @@ impl<W: Workload> Run<W> {
         let data = self.cluster.node_of(0);
         let others = (0..self.cluster.buckets.len()).filter(|node| *node != data);
         self.cluster.cut_off = others.collect();
-        let number = self.clock + 10;
+        let number = self.clients.read(0).number;
         let write = (0..1000)
             .map(|n| W::draw(0, number, &mut |below| n % below.max(1)))
             .find(|operation| !operation.is_read());
         let Some(write) = write else {
             panic!("{what}: no write is ever drawn")
         };
-        let token = self.submit(0, &write, number);
+        let write = self.clients.begun(0, write);
+        let token = self.submit(&write);
         let reply = self.cluster.wait_for(token);
         assert_eq!(reply, Err(Refused::Deadline), "{what}: {write:?}");
     }

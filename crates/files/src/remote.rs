@@ -35,7 +35,7 @@ use tokio::sync::Semaphore;
 
 use self::address::{Address, Server};
 use self::bucket::Settings;
-use self::door::{Door, Find};
+use self::door::{Door, Find, TOTAL, settings};
 use self::failure::Failure;
 use self::names::Names;
 use crate::driver;
@@ -48,12 +48,6 @@ const AT_ONCE: usize = 32;
 const STAT_TTL: Duration = Duration::from_secs(5);
 /// The pauses before each further try.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
-/// The bound on a connection attempt.
-const CONNECT: Duration = Duration::from_secs(3);
-/// The longest silence of a server within a request.
-const SILENCE: Duration = Duration::from_secs(5);
-/// The bound on a request with all its tries.
-const TOTAL: Duration = Duration::from_secs(25);
 /// A web server's ETag, or whatever has none, may tell no more than the second of the change and the size: a file that changed this
 /// lately, by this machine's clock, may change again and not show it. Clocks that are a few seconds apart do no harm.
 const FRESH: Duration = Duration::from_secs(10);
@@ -338,7 +332,38 @@ impl Remote {
     }
 
     fn error(&self, path: &str, failure: Failure) -> SourceError {
-        failure.of(self.url(path), path, self)
+        self.error_at(self.url(path), path, failure)
+    }
+
+    /// A failure for the caller, with the address that it was at.
+    fn error_at(&self, url: String, path: &str, failure: Failure) -> SourceError {
+        let reason = match failure {
+            Failure::NotFound => {
+                let (path, place) = (path.to_owned(), self.place().to_owned());
+                return SourceError::NotFound { path, place };
+            }
+            Failure::Changed => return SourceError::Changed { path: url },
+            Failure::Denied(text) => {
+                let reason = format!("{text}; {}", self.door.credentials());
+                return SourceError::Denied { path: url, reason };
+            }
+            Failure::Unversioned => "the server gives neither an ETag nor a time of the last change, so that it could change unseen".to_owned(),
+            Failure::NoRanges => "the server gives the whole file where a part was asked for: it must know ranges".to_owned(),
+            Failure::Late(time) => format!("it did not answer within {} s", time.as_secs()),
+            Failure::Certificate(why) => failure::certificate(&why),
+            Failure::NoList(text)
+            | Failure::Status(text, _)
+            | Failure::Odd(text)
+            | Failure::Other(text) => text,
+        };
+        let place = match &self.address.server {
+            Server::Bucket {
+                endpoint: Some(endpoint),
+                ..
+            } => format!("{url} at {endpoint}"),
+            _ => url,
+        };
+        SourceError::Unreachable { place, reason }
     }
 }
 
@@ -366,18 +391,6 @@ fn is_still(stat: &Stat, file: &FileVersion) -> bool {
         Kind::Folder | Kind::Link(_) => return false,
     };
     *version == file.version && stat.size == file.size
-}
-
-/// Merges settings: those of the address take precedence over those of this process.
-fn settings(address: &Address, mut found: Settings) -> Settings {
-    if let Server::Bucket {
-        endpoint, region, ..
-    } = &address.server
-    {
-        found.endpoint = endpoint.clone().or(found.endpoint);
-        found.region = region.clone().or(found.region);
-    }
-    found
 }
 
 /// The address with the endpoint that this process would use: other machines are to read the same.

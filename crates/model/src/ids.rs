@@ -73,6 +73,11 @@ impl ServiceId {
     /// Flat bytes in regions.
     pub const MEMORY: ServiceId = ServiceId(2);
 
+    /// True if a kind of pools is this service's alone.
+    pub fn has_kind(self) -> bool {
+        matches!(self, ServiceId::CACHE | ServiceId::MEMORY)
+    }
+
     /// A word for people.
     pub fn word(self) -> &'static str {
         match self {

@@ -31,6 +31,7 @@ mod election_backoff;
 mod files;
 mod ids;
 pub mod keeper;
+mod kind;
 pub mod lease;
 mod map;
 pub mod mutant;
@@ -59,7 +60,8 @@ pub use ids::{
 pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest, Leases};
 pub use map::{
-    ClusterMap, Group, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind, whole_buckets,
+    ClusterMap, Group, KindRow, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind,
+    whole_buckets,
 };
 pub use region::{
     BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, stretch_unit,

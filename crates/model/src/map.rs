@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::Holdings;
 use crate::ids::{
     ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, MemberId, MemberSlot, NodeId, PoolId,
-    RegionId, Revision, ServiceId,
+    RegionId, Revision,
 };
+pub use crate::kind::{KindRow, PoolKind};
 use crate::mutant::{Mutant, planted};
 use crate::region::Region;
 use crate::scheme::{HASH_SLOTS, Scheme, bucket_slot};
@@ -56,40 +56,6 @@ impl Node {
     }
 }
 
-/// The meaning of a pool's bytes.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PoolKind {
-    /// Key-value records in hash slots.
-    Cache,
-    /// Flat bytes in regions. Each of its groups belongs to one region.
-    Memory {
-        /// They come and go while the pool serves.
-        regions: Vec<Region>,
-    },
-    /// Blocks of files that come from sources. It has no groups.
-    Files(Holdings),
-}
-
-impl PoolKind {
-    /// A word for people.
-    pub fn word(&self) -> &'static str {
-        match self {
-            PoolKind::Cache => "cache",
-            PoolKind::Memory { .. } => "memory",
-            PoolKind::Files(_) => "files",
-        }
-    }
-
-    /// The service that its groups' buckets are of; none if it has no groups.
-    pub fn service(&self) -> Option<ServiceId> {
-        match self {
-            PoolKind::Cache => Some(ServiceId::CACHE),
-            PoolKind::Memory { .. } => Some(ServiceId::MEMORY),
-            PoolKind::Files(_) => None,
-        }
-    }
-}
-
 /// The medium of a pool's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Medium {
@@ -129,7 +95,7 @@ impl Pool {
     pub fn regions(&self) -> &[Region] {
         match &self.kind {
             PoolKind::Memory { regions } => regions,
-            PoolKind::Cache | PoolKind::Files(_) => &[],
+            _ => &[],
         }
     }
 

@@ -88,7 +88,7 @@ impl Ring {
         let mut all = Loads::new(self, buckets * width as u64);
         (0..buckets as u32)
             .map(|bucket| {
-                if !pool.is_cache() {
+                if !pool.kind.row().has_slots {
                     // As if it were the last: groups that come later move none that are there.
                     let so_far = u64::from(bucket) + 1;
                     first.expect(self, so_far);
@@ -204,10 +204,10 @@ fn node_position(node: NodeId, point: u64) -> u64 {
     mix(mix(node.0 ^ 0x4E4F_4445) ^ point)
 }
 
-/// Buckets of a cache stand at even distances from each other, each pool's from a point of its own. A memory
+/// Buckets of hash slots stand at even distances from each other, each pool's from a point of its own. A memory
 /// pool's groups come and go: each stands where its id puts it, a golden section from the one before.
 fn bucket_position(pool: &Pool, bucket: u32) -> u64 {
-    if !pool.is_cache() {
+    if !pool.kind.row().has_slots {
         let group = pool.groups.get(bucket as usize).map_or(0, |id| id.0);
         return mix(u64::from(pool.id.0) ^ 0x504F_4F4C)
             .wrapping_add(u64::from(group).wrapping_mul(0x9E37_79B9_7F4A_7C15));

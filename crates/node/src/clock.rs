@@ -32,7 +32,7 @@ impl Clock {
         Time::ZERO + BEGINNING + instant.saturating_duration_since(self.origin)
     }
 
-    /// How long the clock has run.
+    /// The time that the clock has run.
     pub fn uptime(&self) -> Duration {
         self.origin.elapsed()
     }

@@ -1,4 +1,4 @@
-//! What processor time a process has used, as the kernel counts it.
+//! The processor time that a process has used, as the kernel counts it.
 //!
 //! From `/proc`, not from `getrusage`: another process can be asked for in the same way, which a
 //! benchmark on the same machine does.
@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Sub;
 use std::time::Duration;
 
-/// What a tick of `/proc/<pid>/stat` is. `USER_HZ` is 100 on every processor that this program runs on,
+/// A tick of `/proc/<pid>/stat`. `USER_HZ` is 100 on every processor that this program runs on,
 /// whatever the kernel's own tick.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -58,7 +58,7 @@ impl CpuTime {
 impl Sub for CpuTime {
     type Output = CpuTime;
 
-    /// What was used since `before`.
+    /// The time used since `before`.
     fn sub(self, before: CpuTime) -> CpuTime {
         CpuTime {
             user: self.user.saturating_sub(before.user),

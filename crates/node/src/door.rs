@@ -6,28 +6,27 @@
 //! queue of completions and finds its place in the order of the commands. Until the node has joined its cluster, a
 //! connection waits in the [`loading`].
 
-mod completions;
+pub(crate) mod completions;
 mod connection;
 mod detour;
 mod loading;
+pub(crate) mod state;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub(crate) use self::completions::CompletionQueue;
+use self::state::DoorState;
 use crate::config::Config;
 use crate::entry::Entry;
-use staves_resp::{ClientFacts, Limits};
+use staves_resp::Limits;
 
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -43,21 +42,6 @@ pub(crate) enum Phase {
     Leaving,
     /// It closes those that it has, once they have their answers.
     Closing,
-}
-
-/// The door's counts, and who stands in it.
-#[derive(Debug, Default)]
-pub(crate) struct DoorState {
-    pub(crate) connections_total: AtomicU64,
-    pub(crate) connections: AtomicU32,
-    pub(crate) rejected_total: AtomicU64,
-    pub(crate) commands_total: AtomicU64,
-    pub(crate) read_bytes_total: AtomicU64,
-    pub(crate) written_bytes_total: AtomicU64,
-    /// Operations that took the way by another node, or round a takeover.
-    pub(crate) detoured_total: AtomicU64,
-    /// Connections as CLIENT LIST shows them.
-    pub(crate) clients: Mutex<BTreeMap<u64, ClientFacts>>,
 }
 
 /// The door's settings.

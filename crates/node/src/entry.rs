@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::config::{Config, Endpoint};
-use crate::node::Running;
+use crate::running::Running;
 
-/// What the doors share from the start: the node that runs, once it does.
+/// The state that the doors share from the start: the node, once it runs.
 pub(crate) struct Entry {
     waits_for: String,
     running: OnceLock<Arc<Running>>,
@@ -37,7 +37,7 @@ impl Entry {
         debug_assert!(first, "a node joins once a start");
     }
 
-    /// Why nothing can be done yet.
+    /// The reason why nothing can be done yet.
     pub(crate) fn not_yet(&self) -> String {
         let waits_for = &self.waits_for;
         format!("this node has not joined its cluster yet: {waits_for}; ask again in a moment")

@@ -13,7 +13,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
 
 use crate::host::Host;
-use crate::native::serve_and_wait;
+use crate::native::batch::serve_and_wait;
 use crate::witness::Witness;
 
 /// The router of a node.

@@ -5,7 +5,7 @@ use staves_directory::Life;
 use staves_group::Member;
 use staves_model::{GroupId, Time};
 
-/// What a node says of its part in a group.
+/// A node's part in a group.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupState {
@@ -19,9 +19,9 @@ pub struct GroupState {
     pub slot: Option<u8>,
     /// Its epoch.
     pub epoch: u64,
-    /// Whether that is open, as far as it knows.
+    /// True if that is open, as far as it knows.
     pub open: bool,
-    /// Whether it is the data bucket of an open epoch.
+    /// True if it is the data bucket of an open epoch.
     pub serving: bool,
     /// The end of its page table.
     pub pages: u32,
@@ -33,7 +33,7 @@ pub struct GroupState {
     pub extents_reserved: u32,
     /// Requests that wait at it.
     pub requests_waiting: u64,
-    /// How it last came by pages that it lacked.
+    /// The last time that it fetched pages that it lacked.
     pub fill: Option<FillState>,
     /// The streams that it holds: a data bucket and its twin their own, a parity bucket all.
     pub streams: Vec<StreamState>,
@@ -41,7 +41,7 @@ pub struct GroupState {
     pub second: Option<Box<GroupState>>,
 }
 
-/// How a member came by pages that it lacked when its epoch opened. Times count back from when it says so.
+/// The fetching of pages that a member lacked when its epoch opened. Times count back from the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FillState {
@@ -49,13 +49,13 @@ pub struct FillState {
     pub pages: u32,
     /// Pages that were fetched out of turn, because a client waited for them.
     pub demanded_pages: u32,
-    /// When the epoch opened.
+    /// The opening of the epoch.
     pub began_us_ago: u64,
-    /// When it had all; `None` while it has not.
+    /// The moment at which it had all; `None` while it has not.
     pub ended_us_ago: Option<u64>,
 }
 
-/// How far a member has one data bucket's stream.
+/// A member's progress in one data bucket's stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamState {
@@ -72,14 +72,14 @@ pub struct StreamState {
 }
 
 impl GroupState {
-    /// What the node says of the member in this slot.
+    /// The state of the node's member in this slot.
     pub fn of_slot(self, slot: u8) -> Option<GroupState> {
         let second = self.second.clone().map(|second| *second);
         let both = [Some(self), second].into_iter().flatten();
         both.into_iter().find(|state| state.slot == Some(slot))
     }
 
-    /// What a node says of its cells of a group, as one: the first that is a member, then the other.
+    /// The state of a node's cells of a group, as one: the first that is a member, then the other.
     pub(crate) fn joined(states: impl Iterator<Item = GroupState>) -> Option<GroupState> {
         let mut states: Vec<GroupState> = states.collect();
         // Stable: the node itself before the one beside it.

@@ -12,7 +12,7 @@ pub(crate) mod figures;
 mod lane;
 mod leases;
 mod own;
-mod services;
+pub(crate) mod services;
 mod slab;
 mod ticker;
 mod waiter;
@@ -41,7 +41,7 @@ pub(crate) use self::calls::Calls;
 pub(crate) use self::cell::{Cell, State};
 use self::lane::Lane;
 use self::own::OwnMail;
-use self::services::SERVICES;
+use self::services::{HostedService, ServiceOptions};
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::forward::NodeRouter;
@@ -59,6 +59,7 @@ pub(crate) struct Host {
     /// Messages of a member here to the other one of its group.
     own: OwnMail,
     options: Options,
+    services: Vec<HostedService>,
     arena: Arc<Arena>,
     routes: RwLock<Arc<Routes>>,
     /// Raised with each new table.
@@ -82,8 +83,7 @@ pub(crate) struct Host {
 /// The options of buckets.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub(crate) cache: staves_cache::Options,
-    pub(crate) memory: staves_service::Limits,
+    pub(crate) services: ServiceOptions,
     pub(crate) group: staves_group::Options,
     /// The pool that the RESP door serves.
     pub(crate) pool: String,
@@ -178,6 +178,7 @@ impl Host {
         arena: Arc<Arena>,
         peers: Peers,
         options: Options,
+        services: Vec<HostedService>,
     ) -> Host {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let since_1970 = since_1970.map_or(0, |d| d.as_micros() as u64);
@@ -189,6 +190,7 @@ impl Host {
             calls: Calls::default(),
             own: OwnMail::default(),
             options,
+            services,
             arena,
             routes: RwLock::default(),
             version: AtomicU64::new(0),
@@ -216,6 +218,11 @@ impl Host {
     /// The options it was made with.
     pub(crate) fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The entry of a service in the node's table.
+    pub(crate) fn service(&self, id: ServiceId) -> Option<&HostedService> {
+        self.services.iter().find(|hosted| hosted.id == id)
     }
 
     /// The memory that all pools' pages come from.
@@ -298,7 +305,7 @@ impl Host {
         Routes {
             door: map
                 .pool_named(&self.options.pool)
-                .filter(|pool| pool.is_cache())
+                .filter(|pool| pool.kind.service() == Some(ServiceId::CACHE))
                 .map(|pool| pool.id),
             pools: Arc::new(pools),
             cells: Arc::new(cells),
@@ -387,15 +394,14 @@ impl Host {
     ) -> Option<Box<dyn AnyBucket>> {
         let pool = routes.map.groups.get(&group)?.pool;
         let pool = routes.map.pools.get(&pool)?;
-        let service = pool.kind.service()?;
-        let service = SERVICES.iter().find(|hosted| hosted.id == service)?;
+        let service = self.service(pool.kind.service()?)?;
         let budget = routes.pools.get(&pool.id)?.budget.clone();
         let mut options = self.options.group.clone();
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::keeper::START_EMPTY_AFTER);
         let member = Member::new(options, group, me, self.arena.clone(), budget);
-        let mut bucket = (service.bucket)(&self.options, member);
+        let mut bucket = (service.bucket)(&self.options.services, member);
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let epoch = Epoch(0);
         let mut nothing = BucketEffects::default();

@@ -16,7 +16,7 @@ use staves_model::{
     Change, ClusterMap, Holder, Holdings, Incarnation, MemberId, MemberSlot, NodeId,
 };
 
-use crate::node::Running;
+use crate::running::Running;
 
 /// The deadline of a single step at the directory.
 const STEP: Duration = Duration::from_secs(2);

@@ -31,7 +31,7 @@
 //! **Not here.** Rules: who may hold what is `staves-model`'s, agreement `staves-group`'s, the bytes
 //! `staves-cache`'s. Flags and signals are the program's (`crates/cli`), but for [`serve`].
 //!
-//! **Layout.** Read `node` (start to end of a node), `host`, `door`; then `native`, `forward`, `leave`.
+//! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
 //! `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`cpu`], [`resident`]: what the kernel counts.
@@ -52,9 +52,11 @@ pub mod metrics;
 mod native;
 mod node;
 pub mod resident;
+mod running;
 mod start;
 pub mod status;
 mod witness;
 
+pub use host::services::{HostedService, SERVICES, ServiceOptions};
 pub use node::{Addresses, Node, run, serve};
 pub use start::StartError;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use staves_net::PeerStats;
 
-use crate::door::DoorState;
+use crate::door::state::DoorState;
 use crate::files::FilesPool;
 use crate::host::figures::Figures;
-use crate::node::Running;
+use crate::running::Running;
 use crate::status::PoolFacts;
 
 /// One metric of a node.

@@ -5,7 +5,7 @@
 //! asker's deadline.
 
 mod ahead;
-mod batch;
+pub(crate) mod batch;
 mod files;
 mod group;
 mod sides;
@@ -26,9 +26,8 @@ use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 use self::batch::Asker;
-pub(crate) use self::batch::{Batch, serve_and_wait};
 use crate::entry::Entry;
-use crate::node::Running;
+use crate::running::Running;
 
 /// The deadline of a request that has none.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -171,7 +170,7 @@ fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
     };
     let slots = usize::from(staves_model::HASH_SLOTS);
     let mut spans: Vec<KeySpan> = Vec::new();
-    for pool in map.pools.values().filter(|pool| pool.is_cache()) {
+    for pool in map.pools.values().filter(|pool| pool.kind.row().has_slots) {
         for (bucket, group) in pool.groups.iter().enumerate() {
             let Some(held) = map
                 .groups
@@ -236,7 +235,7 @@ fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Rep
     });
 }
 
-/// Why this node must not stop now, if what it holds would be lost. Without a leader of the directory nobody
+/// The reason why this node must not stop now, if its data would be lost. Without a leader of the directory nobody
 /// knows who else stops, and the map may be an old one: then only a node that holds nothing may go.
 async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
     let map = running.directory.map().borrow().clone();
@@ -280,8 +279,9 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
         return reply.error(ErrorCode::Denied, text);
     }
     let map = running.directory.map().borrow().clone();
-    if let Err(refusal) = policy::check_change(&map, &change) {
-        let (revision, reason) = (map.revision, refusal.to_string());
+    let checked = policy::check_change(&map, &change).map_err(|refusal| refusal.to_string());
+    if let Err(reason) = checked.and_then(|()| check_service(running, &change)) {
+        let revision = map.revision;
         return reply.send(&Message::Proposed(Proposed::Refused { revision, reason }));
     }
     let running = running.clone();
@@ -316,7 +316,20 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
     });
 }
 
-/// What a person's tool may change. Epochs, lives and members are the directory's own to decide.
+/// Rejects a pool of a service that this node lacks: it would never open.
+fn check_service(running: &Running, change: &Change) -> Result<(), String> {
+    let Change::CreatePool { kind, name, .. } = change else {
+        return Ok(());
+    };
+    let lacks = |service: &ServiceId| running.host.service(*service).is_none();
+    kind.service().filter(lacks).map_or(Ok(()), |service| {
+        Err(format!(
+            "pool '{name}' is of {service:?}, which this node does not have: give it another kind"
+        ))
+    })
+}
+
+/// Checks that a person's tool may make a change. Epochs, lives and members are the directory's own to decide.
 fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
     let peoples = matches!(
         change,

@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint, Size};
 
-/// How long a port that is in use is waited for, and how often it is tried.
+/// The time to wait for a port that is in use, and between two tries.
 const PORT_WAIT: Duration = Duration::from_secs(3);
 const PORT_LOOK: Duration = Duration::from_millis(50);
 
-/// Why a node does not start. Each says it in one line.
+/// A reason why a node does not start, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another process listens there.
@@ -24,7 +24,7 @@ pub enum StartError {
         "{addr} is in use by another process: give the {door} door another address with {flag}, or stop the other process"
     )]
     PortInUse {
-        /// Which door.
+        /// The door's name.
         door: &'static str,
         /// Its address.
         addr: String,
@@ -36,11 +36,11 @@ pub enum StartError {
         "the {door} door cannot be opened at {addr}: {reason}; choose another address with {flag}"
     )]
     Bind {
-        /// Which door.
+        /// The door's name.
         door: &'static str,
         /// Its address.
         addr: String,
-        /// What the system said.
+        /// The system's error.
         reason: io::Error,
         /// The flag that changes it.
         flag: &'static str,
@@ -51,7 +51,7 @@ pub enum StartError {
     /// The system has not so much memory.
     #[error("{reason}; ask for less with --memory")]
     Memory {
-        /// How much was asked for, and what there is or what the system said.
+        /// The memory asked for, and the memory that there is or the system's error.
         reason: String,
     },
     /// None of the nodes given answered as hoped.
@@ -59,7 +59,7 @@ pub enum StartError {
     Join {
         /// The addresses of `--join`.
         addresses: String,
-        /// What came last.
+        /// The last error.
         reason: DirectoryError,
     },
     /// The nodes to join are not of one cluster.
@@ -69,9 +69,9 @@ pub enum StartError {
         nodes[0], clusters[0], nodes[1], clusters[1]
     )]
     TwoClusters {
-        /// Where they are.
+        /// Their addresses.
         nodes: [String; 2],
-        /// Whose they are, in the same order.
+        /// Their clusters, in the same order.
         clusters: [ClusterId; 2],
     },
     /// The data folder.
@@ -93,7 +93,7 @@ pub(crate) struct Listeners {
     pub(crate) native: TcpListener,
     pub(crate) resp: TcpListener,
     pub(crate) admin: TcpListener,
-    /// Where they are, by the names that they were given, with the ports that they got.
+    /// Their addresses, by the names that they were given, with the ports that they got.
     pub(crate) bound: Doors,
 }
 
@@ -151,14 +151,14 @@ fn with_port(asked: &Endpoint, listener: &TcpListener) -> Endpoint {
     }
 }
 
-/// Where a listener is, for people and tests.
+/// The address of a listener, for people and tests.
 pub(crate) fn address(listener: &TcpListener) -> SocketAddr {
     listener
         .local_addr()
         .expect("an open listener has an address")
 }
 
-/// What a node without a data folder should know at its start.
+/// A warning for a node without a data folder.
 pub(crate) fn forgets(config: &Config, votes: bool) -> Option<&'static str> {
     match (&config.data, votes) {
         (Some(_), _) => None,
@@ -172,7 +172,7 @@ pub(crate) fn forgets(config: &Config, votes: bool) -> Option<&'static str> {
     }
 }
 
-/// What the directory is told.
+/// The options of the directory.
 pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
     let ms = |m: crate::config::Millis| m.duration();
     let native = told.native.to_string();
@@ -205,7 +205,7 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
     }
 }
 
-/// What the directory will do with a configuration, without doing it: its options are looked at, and the
+/// Checks a configuration as the directory will: its options are looked at, and the
 /// node and the first pool are put into an empty map.
 pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
     let options = directory_options(config, told);
@@ -242,7 +242,7 @@ pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
 /// the start.
 const BUCKET_BYTES_MIN: u64 = 2 << 20;
 
-/// How many buckets a pool of so many bytes a node gets: as many as wanted, but fewer where they would
+/// The buckets of a pool of so many bytes a node: as many as wanted, but fewer where they would
 /// be so small that extents hardly filled would take all the memory.
 fn buckets_for(node_budget_bytes: u64, wanted: u32) -> u32 {
     let mut buckets = wanted;
@@ -280,7 +280,7 @@ pub(crate) fn tell_differences(config: &Config) {
     }
 }
 
-/// What a new cluster starts with: half of each node's memory, with as many copies as there are nodes.
+/// The pool that a new cluster starts with: half of each node's memory, with as many copies as there are nodes.
 fn first_pool(config: &Config) -> Change {
     Change::CreatePool {
         name: config.pool.clone(),
@@ -293,7 +293,7 @@ fn first_pool(config: &Config) -> Change {
     }
 }
 
-/// How buckets are made.
+/// The options of buckets.
 pub(crate) fn host_options(config: &Config) -> crate::host::Options {
     let group = staves_group::Options {
         lease: config.lease_ms.duration(),
@@ -303,13 +303,12 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
         log_bytes_max: (config.log_bytes_max.0 / 8).max(LOG_BYTES_MIN) as usize,
         ..staves_group::Options::default()
     };
-    let cache = staves_cache::Options {
+    let services = crate::ServiceOptions {
         value_bytes_max: config.value_bytes_max.0 as usize,
-        ..staves_cache::Options::default()
+        ..crate::ServiceOptions::default()
     };
     crate::host::Options {
-        cache,
-        memory: staves_service::Limits::default(),
+        services,
         group,
         pool: config.pool.clone(),
         tick: config.tick_ms.duration().max(Duration::from_millis(1)),

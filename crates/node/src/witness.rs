@@ -1,4 +1,4 @@
-//! What this node, its links and its clients see of other nodes, on its way to the directory's leader
+//! Evidence of other nodes' lives, from this node, its links and its clients, on its way to the directory's leader
 //! (row D5). Said at most so often about each node: who is silent is seen again.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 const PAUSE: Duration = Duration::from_millis(100);
 /// Reports that wait to be sent; more are dropped.
 const QUEUE: usize = 256;
-/// How long a report may look for the leader; what it says is old then.
+/// The time that a report may look for the leader; it is out of date then.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Takes note of what is seen. Clones share it.

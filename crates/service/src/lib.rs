@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_group::{Effects, Member};
-use staves_model::{MemberSlot, Time};
+use staves_model::{MemberSlot, ServiceId, Time};
 use staves_store::Pages;
 use staves_wire::DecodeError;
 use staves_wire::group::{Delta, RequestId};
@@ -152,6 +152,8 @@ pub trait Service: Sized + Send + 'static {
     type Op<'a>: Copy;
     /// The same with its own bytes, to be parked.
     type OwnedOp: Send;
+    /// Its number on the wire and in the cluster map.
+    const ID: ServiceId;
     /// The text that answers a retry which came too late to be recognised.
     const FORGOTTEN: &'static str;
     /// Pages of parity may be replaced under it: it knows nothing of them that is not in them.
@@ -164,6 +166,8 @@ pub trait Service: Sized + Send + 'static {
     /// # Errors
     /// The body is none of the service's.
     fn with_body<R>(body: &Body, take: impl FnOnce(Self::Op<'_>) -> R) -> Result<R, DecodeError>;
+    /// Encodes an operation, as [`Service::with_body`] decodes it.
+    fn body(op: Self::Op<'_>) -> Body;
     /// Checks that an operation is sent to the right address.
     ///
     /// # Errors

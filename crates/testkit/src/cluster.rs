@@ -9,7 +9,7 @@ use staves_model::{Change, ClusterMap, MemberSlot, NodeId};
 use staves_net::{Connection, Identity, NetError};
 use staves_node::config::{Config, Endpoint};
 use staves_node::status::{State, StatusReport};
-use staves_node::{Addresses, Node, StartError};
+use staves_node::{Addresses, HostedService, Node, SERVICES, StartError};
 use staves_wire::Message;
 use staves_wire::directory::{Propose, Proposed};
 use tempfile::TempDir;
@@ -68,12 +68,20 @@ pub struct TestNode {
 impl TestNode {
     /// Starts a node.
     pub fn try_start(config: Config) -> Result<TestNode, StartError> {
+        TestNode::try_start_hosting(config, SERVICES)
+    }
+
+    /// Starts a node with another table of services.
+    pub fn try_start_hosting(
+        config: Config,
+        services: &[HostedService],
+    ) -> Result<TestNode, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .enable_all()
             .build()
             .expect("threads");
-        match runtime.block_on(Node::start(config)) {
+        match runtime.block_on(Node::start_hosting(config, services)) {
             Ok(node) => Ok(TestNode {
                 addresses: node.addresses(),
                 id: node.id(),
@@ -92,7 +100,11 @@ impl TestNode {
     /// # Panics
     /// If it does not start.
     pub fn start(config: Config) -> TestNode {
-        let mut started = TestNode::try_start(config.clone());
+        TestNode::start_hosting(config, SERVICES)
+    }
+
+    fn start_hosting(config: Config, services: &[HostedService]) -> TestNode {
+        let mut started = TestNode::try_start_hosting(config.clone(), services);
         let begun = Instant::now();
         // Threads of a node that was killed here may hold its folder a little longer.
         while let Err(error) = &started
@@ -100,7 +112,7 @@ impl TestNode {
             && begun.elapsed() < DEADLINE
         {
             std::thread::sleep(Duration::from_millis(50));
-            started = TestNode::try_start(config.clone());
+            started = TestNode::try_start_hosting(config.clone(), services);
         }
         started.expect("the node starts")
     }
@@ -262,6 +274,15 @@ impl TestCluster {
 
     /// The same with changed configurations.
     pub fn start_with(nodes: usize, change: impl Fn(usize, &mut Config) + Sync) -> TestCluster {
+        TestCluster::start_hosting(nodes, SERVICES, change)
+    }
+
+    /// The same with another table of services.
+    pub fn start_hosting(
+        nodes: usize,
+        services: &[HostedService],
+        change: impl Fn(usize, &mut Config) + Sync,
+    ) -> TestCluster {
         let folders: Vec<TempDir> = (0..nodes)
             .map(|_| tempfile::tempdir().expect("a folder"))
             .collect();
@@ -270,11 +291,11 @@ impl TestCluster {
             change(at, &mut config);
             config
         };
-        let founder = TestNode::start(config_of(0, &[]));
+        let founder = TestNode::start_hosting(config_of(0, &[]), services);
         let joined: Vec<TestNode> = std::thread::scope(|scope| {
             let starts = (1..nodes).map(|at| {
                 let config = config_of(at, &[&founder]);
-                scope.spawn(move || TestNode::start(config))
+                scope.spawn(move || TestNode::start_hosting(config, services))
             });
             let starts: Vec<_> = starts.collect();
             starts

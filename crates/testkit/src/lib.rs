@@ -1,8 +1,11 @@
 //! Helpers that the tests of several crates share: waits that have a deadline and a message, tools of the machine and skips where they are
-//! absent, servers as processes, and a cluster of real nodes in one process (feature `cluster`). A dev-dependency only.
+//! absent, servers as processes, the load of a workload on real nodes (feature `load`), and a cluster of them in one process
+//! (feature `cluster`). For tests and programs that test only.
 
 #[cfg(feature = "cluster")]
 pub mod cluster;
+#[cfg(feature = "load")]
+pub mod load;
 pub mod resp;
 pub mod servers;
 pub mod tools;

@@ -12,9 +12,15 @@ use parking_lot::Mutex;
 use super::address::{Address, Server};
 use super::bounded::Bounded;
 use super::bucket::{Keys, Settings};
-use super::{CONNECT, SILENCE, TOTAL, failure, settings};
+use super::failure;
 use crate::driver;
 
+/// The bound on a connection attempt.
+const CONNECT: Duration = Duration::from_secs(3);
+/// The longest silence of a server within a request.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The bound on a request with all its tries.
+pub const TOTAL: Duration = Duration::from_secs(25);
 /// The least interval between two searches for credentials, where a server refuses the known ones.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -129,6 +135,18 @@ fn open(address: &Address, find: &Find) -> Result<Opened, String> {
         credentials,
         since: Instant::now(),
     })
+}
+
+/// Merges settings: those of the address take precedence over those of this process.
+pub fn settings(address: &Address, mut found: Settings) -> Settings {
+    if let Server::Bucket {
+        endpoint, region, ..
+    } = &address.server
+    {
+        found.endpoint = endpoint.clone().or(found.endpoint);
+        found.region = region.clone().or(found.region);
+    }
+    found
 }
 
 #[cfg(test)]

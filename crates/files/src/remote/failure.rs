@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use crate::entry::SourceError;
-use crate::remote::Remote;
-use crate::remote::address::Server;
 use crate::remote::bounded::{TooLong, is_too_long};
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
@@ -54,37 +51,6 @@ impl Failure {
     pub fn is_refusal(&self) -> bool {
         matches!(self, Failure::Denied(_) | Failure::Status(_, 400))
     }
-
-    /// The same for the caller.
-    pub fn of(self, url: String, path: &str, remote: &Remote) -> SourceError {
-        let reason = match self {
-            Failure::NotFound => {
-                let (path, place) = (path.to_owned(), remote.place().to_owned());
-                return SourceError::NotFound { path, place };
-            }
-            Failure::Changed => return SourceError::Changed { path: url },
-            Failure::Denied(text) => {
-                let reason = format!("{text}; {}", remote.door.credentials());
-                return SourceError::Denied { path: url, reason };
-            }
-            Failure::Unversioned => "the server gives neither an ETag nor a time of the last change, so that it could change unseen".to_owned(),
-            Failure::NoRanges => "the server gives the whole file where a part was asked for: it must know ranges".to_owned(),
-            Failure::Late(time) => format!("it did not answer within {} s", time.as_secs()),
-            Failure::Certificate(why) => certificate(&why),
-            Failure::NoList(text)
-            | Failure::Status(text, _)
-            | Failure::Odd(text)
-            | Failure::Other(text) => text,
-        };
-        let place = match &remote.address.server {
-            Server::Bucket {
-                endpoint: Some(endpoint),
-                ..
-            } => format!("{url} at {endpoint}"),
-            _ => url,
-        };
-        SourceError::Unreachable { place, reason }
-    }
 }
 
 impl From<object_store::Error> for Failure {
@@ -116,7 +82,7 @@ impl From<object_store::Error> for Failure {
 }
 
 /// The reason that a server's certificate is not accepted, and the remedy.
-fn certificate(why: &str) -> String {
+pub fn certificate(why: &str) -> String {
     if why != "UnknownIssuer" {
         return format!("the server's certificate is not accepted: {why}");
     }

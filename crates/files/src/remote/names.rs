@@ -14,9 +14,10 @@ use tokio::sync::Semaphore;
 
 use super::address::{self, Address, Server};
 use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
+use super::door::TOTAL;
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
-use super::{Remote, STAT_TTL, TOTAL};
+use super::{Remote, STAT_TTL};
 use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
@@ -163,7 +164,7 @@ impl Remote {
         match seen {
             Ok(Ok(true) | Err(Failure::NotFound)) => Err(self.nothing()),
             Ok(Ok(false)) => Ok(()),
-            Ok(Err(failure)) => Err(failure.of(url, "", self)),
+            Ok(Err(failure)) => Err(self.error_at(url, "", failure)),
             Err(reason) => Err(SourceError::Unreachable { place, reason }),
         }
     }

@@ -121,8 +121,8 @@ impl ClusterMap {
     }
 }
 
-/// Groups of a cache pool are all made with it, those of a memory pool with each region. Only a cache may
-/// forget what it held.
+/// Groups of hash slots are all made with their pool, those of a memory pool with each region. Memory never
+/// starts empty.
 fn check_kind(
     name: &str,
     kind: &PoolKind,
@@ -130,24 +130,23 @@ fn check_kind(
     may_start_empty: bool,
 ) -> Result<(), Refusal> {
     match kind {
-        PoolKind::Cache if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
-        PoolKind::Cache => Err(Refusal::BadBuckets {
-            name: name.to_owned(),
-            buckets,
-        }),
         PoolKind::Memory { regions } if regions.is_empty() && buckets == 0 && !may_start_empty => {
             Ok(())
         }
         PoolKind::Files(holdings) if *holdings != Holdings::default() => {
             Err(Refusal::BadFilesPool { name: name.into() })
         }
-        PoolKind::Files(_) if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
-        PoolKind::Files(_) => Err(Refusal::BadBuckets {
+        PoolKind::Slots(service) if service.has_kind() => Err(Refusal::HasKind {
             name: name.to_owned(),
-            buckets,
+            service: *service,
         }),
         PoolKind::Memory { .. } => Err(Refusal::BadMemoryPool {
             name: name.to_owned(),
+        }),
+        _ if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
+        _ => Err(Refusal::BadBuckets {
+            name: name.to_owned(),
+            buckets,
         }),
     }
 }

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::BUCKETS_MAX;
-use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::ids::{
+    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision, ServiceId,
+};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 use crate::units::with_unit;
 
@@ -63,6 +65,10 @@ pub enum Refusal {
         "pool '{name}' cannot have {buckets} buckets: choose a power of two from 1 to {BUCKETS_MAX}"
     )]
     BadBuckets { name: String, buckets: u32 },
+    #[error(
+        "pool '{name}' cannot be a plain pool of {service:?}: that service has a kind of its own"
+    )]
+    HasKind { name: String, service: ServiceId },
     #[error(
         "pool '{name}' cannot have scheme {scheme}: choose m from 1 to {M_MAX} and k from 0 to {K_MAX}"
     )]

@@ -108,9 +108,7 @@ impl ClusterMap {
             .ok_or_else(|| Refusal::UnknownPool { name: name.into() })?;
         match pool.kind {
             PoolKind::Memory { .. } => Ok((pool.id, pool.scheme.m)),
-            PoolKind::Cache | PoolKind::Files(_) => {
-                Err(Refusal::NoMemoryPool { name: name.into() })
-            }
+            _ => Err(Refusal::NoMemoryPool { name: name.into() }),
         }
     }
 

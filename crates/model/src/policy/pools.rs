@@ -98,7 +98,9 @@ pub fn new_pool_shape(
     match (kind, scheme, buckets) {
         (PoolKind::Memory { .. }, _, Some(_)) => Err(NoSuchOption::BucketsOfMemory),
         (PoolKind::Files(_), Some(_), _) => Err(NoSuchOption::SchemeOfFiles),
-        (PoolKind::Cache, ..) => Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(CACHE_BUCKETS))),
+        (PoolKind::Cache | PoolKind::Slots(_), ..) => {
+            Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(CACHE_BUCKETS)))
+        }
         (PoolKind::Memory { .. }, ..) => Ok((scheme.unwrap_or(SCHEME), 0)),
         (PoolKind::Files(_), ..) => Ok((Scheme::NONE, buckets.unwrap_or(FILES_BUCKETS))),
     }
@@ -146,9 +148,10 @@ pub fn check_change(map: &ClusterMap, change: &Change) -> Result<(), PoolRefusal
     let nodes = map.nodes.len().max(1);
     let of_each = (buckets * scheme.width().min(nodes)).div_ceil(nodes);
     let least = of_each as u64 * EXTENT_BYTES as u64;
-    match (kind, budget) {
+    let row = kind.row();
+    match budget {
         // Each bucket takes an extent from the start: below that nothing could ever be written.
-        (PoolKind::Cache, Some(budget)) if budget < least => Err(PoolRefusal::BelowItsBuckets {
+        Some(budget) if row.has_slots && budget < least => Err(PoolRefusal::BelowItsBuckets {
             pool,
             budget,
             of_each,
@@ -156,10 +159,8 @@ pub fn check_change(map: &ClusterMap, change: &Change) -> Result<(), PoolRefusal
             least,
             is_new,
         }),
-        (PoolKind::Cache, _) if scheme.m != 1 => {
-            Err(PoolRefusal::CacheNeedsCopies { pool, scheme })
-        }
-        (PoolKind::Files(_), _) if scheme != Scheme::NONE => {
+        _ if row.has_slots && scheme.m != 1 => Err(PoolRefusal::CacheNeedsCopies { pool, scheme }),
+        _ if row.service.is_none() && scheme != Scheme::NONE => {
             Err(PoolRefusal::FilesHaveNoScheme { pool, scheme })
         }
         _ => Ok(()),

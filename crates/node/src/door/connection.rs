@@ -21,7 +21,7 @@ use super::Phase;
 use super::completions::{Completion, CompletionQueue};
 use super::detour::{Detour, Wanted};
 use crate::host::{Cell, Routes, Waiter};
-use crate::node::Running;
+use crate::running::Running;
 use staves_resp::{
     After, Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply,
     Protocol, Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,

@@ -18,7 +18,7 @@ use super::Host;
 use super::lane::Lane;
 use super::slab::Slab;
 use super::waiter::Waiter;
-use crate::native::Batch;
+use crate::native::batch::Batch;
 
 /// Most messages from a bucket to itself that one event may lead to. A leader that is also a member
 /// needs a handful; what is beyond is lost, which the protocol bears.
@@ -287,7 +287,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::CompletionQueue;
+    use crate::door::completions::CompletionQueue;
     use staves_model::ClientId;
 
     /// A client leaves while its write waits, and a takeover comes: nobody asks again for the write, and

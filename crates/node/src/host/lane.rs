@@ -56,7 +56,7 @@ impl Lane {
         })
     }
 
-    /// Whoever waited for it has an answer: no retry will carry it.
+    /// The request has its answer: no retry will carry it.
     #[inline]
     pub(crate) fn answered(&mut self, request: &RequestId) {
         if request.client != self.client {

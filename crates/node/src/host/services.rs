@@ -1,28 +1,44 @@
-//! The table of services on groups: all that this node knows of each.
+//! The table of services on groups: all that a node knows of each.
 
 use staves_cache::Cache;
 use staves_group::Member;
 use staves_memory::Memory;
 use staves_model::ServiceId;
-use staves_service::AnyBucket;
+use staves_service::{AnyBucket, Limits, Service};
 
-use super::Options;
-
-/// A service on groups. Its counters are in the table of metrics.
-pub(crate) struct HostedService {
-    pub(crate) id: ServiceId,
-    /// A bucket around a member of a group.
-    pub(crate) bucket: fn(&Options, Member) -> Box<dyn AnyBucket>,
+/// The options that services are made with.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceOptions {
+    /// Bounds of a bucket.
+    pub limits: Limits,
+    /// Longest value, in bytes.
+    pub value_bytes_max: usize,
 }
 
-/// All services.
-pub(crate) const SERVICES: &[HostedService] = &[
+/// A service on groups. Its counters are in the table of metrics.
+#[derive(Clone, Copy)]
+pub struct HostedService {
+    /// The number that requests and pools name it by.
+    pub id: ServiceId,
+    /// Makes a bucket around a member of a group.
+    pub bucket: fn(&ServiceOptions, Member) -> Box<dyn AnyBucket>,
+}
+
+/// All services of the product.
+pub const SERVICES: &[HostedService] = &[
     HostedService {
-        id: ServiceId::CACHE,
-        bucket: |options, member| Box::new(Cache::bucket(options.cache.clone(), member)),
+        id: Cache::ID,
+        bucket: |options, member| {
+            let options = staves_cache::Options {
+                value_bytes_max: options.value_bytes_max,
+                limits: options.limits.clone(),
+                ..staves_cache::Options::default()
+            };
+            Box::new(Cache::bucket(options, member))
+        },
     },
     HostedService {
-        id: ServiceId::MEMORY,
-        bucket: |options, member| Box::new(Memory::bucket(options.memory.clone(), member)),
+        id: Memory::ID,
+        bucket: |options, member| Box::new(Memory::bucket(options.limits.clone(), member)),
     },
 ];

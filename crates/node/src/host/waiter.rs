@@ -7,8 +7,8 @@ use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
 
 use super::lane::Lane;
-use crate::door::CompletionQueue;
-use crate::native::Batch;
+use crate::door::completions::CompletionQueue;
+use crate::native::batch::Batch;
 
 /// The receiver of one operation's answer.
 #[derive(Debug)]

@@ -281,9 +281,8 @@ pub(super) fn no_pool(map: &ClusterMap, service: ServiceId, pool: &PoolRef) -> S
         (PoolRef::Name(name), None) => name.clone(),
     };
     let then = match known {
-        Some(known) if !known.is_cache() => ": it holds regions; 'staves memory list' shows them",
-        Some(_) => ": it holds keys",
-        None => "; 'staves pool list' shows those there are",
+        Some(known) => format!(": it holds {}", known.kind.row().holds),
+        None => "; 'staves pool list' shows those there are".to_owned(),
     };
     format!("there is no {} pool '{name}'{then}", service.word())
 }

@@ -11,7 +11,7 @@ use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
 use crate::files::check_range;
-use crate::node::Running;
+use crate::running::Running;
 
 fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
     match answer {

@@ -71,7 +71,7 @@ fn batch(node: &TestNode, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Ans
     ask(node, request)
 }
 
-/// How many were done; the others say that they were not.
+/// The number that were done; the others say that they were not.
 fn done(answers: &[Answer]) -> usize {
     let done = |answer: &&Answer| match answer {
         Answer::Value(value) => {

@@ -1,4 +1,4 @@
-//! What `config check` takes, a node starts with; what it refuses, a node refuses.
+//! A node starts with every configuration that `config check` takes, and refuses those that it refuses.
 
 use staves_node::StartError;
 use staves_node::config::{Config, Setting};

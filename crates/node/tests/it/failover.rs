@@ -11,7 +11,7 @@ use staves_testkit::resp::{Reply, RespClient};
 /// The bound for an idle machine is two seconds; tests share theirs.
 const RESUMED_WITHIN: Duration = Duration::from_secs(6);
 
-/// What one writer did.
+/// The writes of one writer.
 #[derive(Default)]
 pub struct Diary {
     /// The last acknowledged value of each key, and those tried after it whose outcome is not known.

@@ -312,7 +312,7 @@ fn d8_what_is_loaded_ahead_is_in_memory_however_slow_the_home() {
     assert!(whole.unwrap() == pattern(0, size));
 }
 
-/// What a pool's nodes have fetched from sources, and how much of it nobody had asked for.
+/// A metric of all nodes together.
 pub fn metric(cluster: &TestCluster, name: &str) -> u64 {
     let running = cluster.nodes.iter().filter(|c| !c.is_dead());
     running.map(|c| c.metric(name)).sum()
@@ -440,7 +440,7 @@ fn d9_a_flipped_bit_is_found_and_what_was_there_is_fetched_again() {
     assert!(read(&cluster, &data, "a").unwrap() == want);
 }
 
-/// What a node has in memory.
+/// The keys of the blocks that a node has in memory.
 pub fn keys(node: &TestNode) -> Vec<FileKey> {
     let pool = node.map().pool_named(POOL).unwrap().id;
     let (mut keys, mut from) = (Vec::new(), 0);
@@ -481,7 +481,7 @@ fn pin(file: &OpenFile) -> Pin {
     }
 }
 
-/// What is pinned is fetched without a reader, is not evicted by what others read, and comes back when a node dies; more than
+/// Pinned files are fetched without a reader, are not evicted by other reads, and come back when a node dies; more than
 /// fits is refused with numbers.
 #[test]
 fn pinned_files_stay_in_memory_whatever_is_read_and_whoever_dies() {

@@ -32,7 +32,7 @@ use staves_testkit::{DEADLINE, wait_until};
 /// Numbers where things go wrong.
 const NUMBERS: [u64; 6] = [0, 1, u32::MAX as u64, 1 << 62, u64::MAX - 1, u64::MAX];
 const NOBODY: NodeId = NodeId(777);
-/// What the process may grow by while strangers talk: all nodes of the test, and other tests beside it.
+/// The growth that the process may show while strangers talk: all nodes of the test, and other tests beside it.
 const GROWTH_MAX: u64 = 1 << 30;
 
 /// A connection of somebody who says who he is.
@@ -69,7 +69,7 @@ impl Stranger {
         self.socket.write_all(&bytes).expect("it takes bytes");
     }
 
-    /// What is answered: something, within a bounded time, and the connection goes on.
+    /// The answer, which comes within a bounded time; the connection goes on.
     fn ask(&mut self, message: &Message) -> Message {
         self.say(message);
         let word = message.opcode().word();

@@ -5,6 +5,7 @@ mod again;
 mod answers;
 mod clocks;
 mod configs;
+mod counter;
 mod failover;
 mod files;
 mod hostile;

@@ -434,7 +434,7 @@ fn h10_k_of_a_region_is_raised_while_it_is_written() {
     });
 }
 
-/// What the group bears that bears least.
+/// The number of losses that the weakest group bears.
 fn bears(map: &ClusterMap) -> Option<u8> {
     let regions = map.groups.values().filter(|g| g.m > 1);
     let each = regions.map(|g| g.tolerates(|id| map.runs(id)));

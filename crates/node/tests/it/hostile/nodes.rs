@@ -1,4 +1,4 @@
-//! What nodes say to each other, with contents that make no sense.
+//! Messages between nodes, with contents that make no sense.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -121,7 +121,7 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
     all
 }
 
-/// What directories say to each other, written as they write it (`staves-directory`, `message.rs`).
+/// Messages between directories, written as they write them (`staves-directory`, `message.rs`).
 pub fn of_directories(served: &Served) -> Vec<Message> {
     let map = served.cluster.nodes[0].map();
     let cluster = map.cluster;

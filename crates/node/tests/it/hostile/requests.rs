@@ -1,4 +1,4 @@
-//! What a client or a tool may ask, with contents that make no sense.
+//! Requests of clients and tools, with contents that make no sense.
 
 use bytes::{Bytes, BytesMut};
 use staves_files::FileVersion;

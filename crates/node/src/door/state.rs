@@ -1,0 +1,22 @@
+//! The counts of the RESP door, and its connections.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use parking_lot::Mutex;
+use staves_resp::ClientFacts;
+
+/// The door's counts and connections.
+#[derive(Debug, Default)]
+pub(crate) struct DoorState {
+    pub(crate) connections_total: AtomicU64,
+    pub(crate) connections: AtomicU32,
+    pub(crate) rejected_total: AtomicU64,
+    pub(crate) commands_total: AtomicU64,
+    pub(crate) read_bytes_total: AtomicU64,
+    pub(crate) written_bytes_total: AtomicU64,
+    /// Operations that took the way by another node, or round a takeover.
+    pub(crate) detoured_total: AtomicU64,
+    /// Connections as CLIENT LIST shows them.
+    pub(crate) clients: Mutex<BTreeMap<u64, ClientFacts>>,
+}
