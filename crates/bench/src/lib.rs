@@ -162,7 +162,7 @@ fn find_servers(global: &GlobalOptions, cache: &CacheBench) -> anyhow::Result<(T
 
 /// The RESP doors of the cluster's nodes.
 fn doors(global: &GlobalOptions) -> anyhow::Result<Vec<String>> {
-    let map = Cluster::connect(&global.cluster, global.deadline.duration())?.map()?;
+    let map = Cluster::open(global)?.map()?;
     let up = map
         .nodes
         .values()

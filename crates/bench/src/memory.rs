@@ -15,9 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::histogram::Histogram;
 use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::failed;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, number, or_dash, table};
-use staves_cli_common::session::{ClientSession, check_pool, failed};
 
 /// Bytes of one write while the region is filled.
 const FILL_BYTES: u64 = 8 << 20;
@@ -135,8 +135,8 @@ pub fn run(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
 }
 
 fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
-    let session = ClientSession::open(global)?;
-    check_pool(&session, &bench.pool)?;
+    let session = Cluster::open(global)?;
+    session.check_regions(&bench.pool)?;
     let name = format!("bench-{:08x}", rand::random::<u32>());
     clean_up_on_ctrl_c(global, &name)?;
     let make = session
@@ -154,7 +154,7 @@ fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
 
 /// From now on Ctrl-C (and SIGTERM) deletes the region before it ends the program.
 fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> {
-    let session = ClientSession::open(global)?;
+    let session = Cluster::open(global)?;
     let name = name.to_owned();
     let mut signals = session.runtime.block_on(async {
         let interrupt = signal(SignalKind::interrupt())?;
@@ -185,7 +185,7 @@ fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> 
 fn runs(
     global: &GlobalOptions,
     bench: &MemoryBench,
-    session: &ClientSession,
+    session: &Cluster,
     region: &Region,
 ) -> anyhow::Result<MemoryReport> {
     let stat = session.runtime.block_on(region.stat()).map_err(failed)?;
@@ -243,7 +243,7 @@ fn runs(
 
 /// A figure of all nodes that are up, together; `None` if one does not say.
 fn sum(global: &GlobalOptions, of: fn(&NodeFacts) -> u64) -> Option<u64> {
-    let cluster = Cluster::connect(&global.cluster, global.deadline.duration()).ok()?;
+    let cluster = Cluster::open(global).ok()?;
     let report = cluster.status().ok()?;
     let up = report.nodes.iter().filter(|node| node.up);
     up.map(|node| node.facts.as_ref().map(of)).sum()
@@ -331,7 +331,7 @@ fn callers(
     plan: MemoryPlan,
     count: u32,
 ) -> anyhow::Result<CallerResults> {
-    let session = ClientSession::open(global)?;
+    let session = Cluster::open(global)?;
     let region = session
         .runtime
         .block_on(session.client.region(region))

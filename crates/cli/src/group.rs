@@ -67,7 +67,7 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
             if let Some(pool) = pool {
                 find_pool(&cluster.status()?, pool)?;
             }
-            let rows: Vec<GroupRow> = rows(&cluster.map()?)
+            let rows: Vec<GroupRow> = rows(&*cluster.map()?)
                 .filter(|row| pool.as_ref().is_none_or(|pool| row.pool == *pool))
                 .collect();
             output::answer(out, &rows, |rows| {

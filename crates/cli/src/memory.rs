@@ -5,7 +5,7 @@ mod room;
 mod write;
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use staves_client::{Region, RegionStat};
@@ -15,26 +15,24 @@ use staves_wire::ErrorCode;
 
 pub use self::command::Memory;
 use crate::confirm::confirm;
-use staves_cli_common::cluster::Cluster;
+use staves_cli_common::cluster::{Cluster, MAJORITY_REMEDY};
 use staves_cli_common::codes::{Code, Own};
 use staves_cli_common::failure::{self, Failure};
-use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, properties, table};
-use staves_cli_common::session::{ClientSession, check_pool};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
 /// Most bytes that are told as JSON.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 
-pub fn run(global: &GlobalOptions, command: &Memory) -> anyhow::Result<()> {
-    let session = ClientSession::open(global)?;
-    let done = obey(global, &session, command);
-    done.map_err(|error| undecided(global, command, error))
+pub fn run(cluster: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> {
+    let done = obey(cluster, command, out);
+    done.map_err(|error| undecided(cluster, command, error))
 }
 
 /// Adds the reason to an error of a command that was not done in time: most often, the directory has no majority.
-fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> anyhow::Error {
+fn undecided(cluster: &Cluster, command: &Memory, error: anyhow::Error) -> anyhow::Error {
     let Code::Wire(
         code @ (ErrorCode::Deadline
         | ErrorCode::Unreachable
@@ -45,30 +43,26 @@ fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> 
     else {
         return error;
     };
-    let deadline = (global.deadline.duration() / 5).max(Duration::from_secs(1));
-    let cluster = Cluster::connect(&global.cluster, deadline);
-    let report = cluster.and_then(|cluster| cluster.status()).ok();
-    let Some(why) = report.and_then(|report| report.undecided()) else {
+    let until = Instant::now() + (cluster.deadline / 5).max(Duration::from_secs(1));
+    let Some(why) = cluster.missing_majority(until) else {
         return error;
     };
-    let remedy = "bring its voters back with their data folders";
     let text = match command {
         Memory::Read { .. } | Memory::Write { .. } => {
             format!(
-                "{error:#}; {why}, and what needs a repair does not answer before it has: {remedy}"
+                "{error:#}; {why}, and what needs a repair does not answer before it has: {MAJORITY_REMEDY}"
             )
         }
-        _ if code.nothing_done() => format!("{why}; nothing was changed; {remedy}"),
-        _ => format!("{why}; the change may still be made once it has; {remedy}"),
+        _ if code.nothing_done() => format!("{why}; nothing was changed; {MAJORITY_REMEDY}"),
+        _ => format!("{why}; the change may still be made once it has; {MAJORITY_REMEDY}"),
     };
     failure::with_text(&error, text)
 }
 
-fn obey(global: &GlobalOptions, session: &ClientSession, command: &Memory) -> anyhow::Result<()> {
-    let out = global.output;
+fn obey(session: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> {
     match command {
         Memory::Create { name, size, pool } => {
-            check_pool(session, pool)?;
+            session.check_regions(pool)?;
             let region = session.wait(session.client.create_region(pool, name, size.0))?;
             let stat = session.wait(region.stat())?;
             let scheme: Option<Scheme> = stat.scheme.parse().ok();
@@ -120,19 +114,17 @@ fn obey(global: &GlobalOptions, session: &ClientSession, command: &Memory) -> an
             offset,
             length,
         } => read(session, name, offset.0, length.map(|length| length.0), out),
-        Memory::Write { name, offset, load } => {
-            write::write(global, session, name, offset.0, *load)
-        }
+        Memory::Write { name, offset, load } => write::write(session, name, offset.0, *load, out),
         Memory::Protect { name } => {
             let region = session.region(name)?;
-            write::protect(global, session, &region)?;
+            write::protect(session, &region)?;
             print_result(out, &session.wait(region.stat())?, "protected")
         }
     }
 }
 
 fn read(
-    session: &ClientSession,
+    session: &Cluster,
     name: &str,
     offset: u64,
     length: Option<u64>,
@@ -172,7 +164,7 @@ fn read(
 
 /// JSON has no bytes: what is no text is told in hexadecimal.
 fn read_as_json(
-    session: &ClientSession,
+    session: &Cluster,
     region: &Region,
     offset: u64,
     length: u64,

@@ -26,11 +26,10 @@ use staves_node::config::Size;
 
 use self::tree::Tree;
 use staves_cli_common::codes::{Code, Own};
-use staves_cli_common::failure::{self, Failure};
+use staves_cli_common::failure::{self, Failure, failed, no_source, not_reached};
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output;
 use staves_cli_common::served::{SERVING, Served};
-use staves_cli_common::session::{failed, no_source, not_reached};
 
 #[derive(clap::Args, Debug)]
 pub struct Mount {

@@ -152,7 +152,7 @@ fn drain(
             print_result(out, node, "drained", "it holds nothing and can be stopped")
         }
         None => {
-            let waits = drain_waits_for(&cluster.map()?, node.id);
+            let waits = drain_waits_for(&*cluster.map()?, node.id);
             let then = "its buckets move to others; see 'staves status'";
             let waits = waits.map(|waits| waits.to_string());
             print_result_with(out, node, "draining", then, waits.or(warning))

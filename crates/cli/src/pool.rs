@@ -111,7 +111,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
             let then = made(name, kind, scheme, buckets, *memory);
-            let warning = overcommitted(&cluster.map()?).map(|over| over.to_string());
+            let warning = overcommitted(&*cluster.map()?).map(|over| over.to_string());
             print_result(out, name, "created", &then, warning)
         }
         Pool::Set {
