@@ -331,7 +331,7 @@ fn nodes_of_one_name_are_told_of() {
     }
 }
 
-/// How far it is with what a lost node had of files.
+/// The progress of fetching again what a lost node had of files.
 #[test]
 fn what_is_fetched_again_after_a_loss_is_told() {
     let fake = Fake::start();
@@ -350,7 +350,7 @@ fn what_is_fetched_again_after_a_loss_is_told() {
     assert_eq!(again["done_bytes"], 41 << 20);
 }
 
-/// What is pinned and is not in memory, and why.
+/// Pinned files that are not in memory, each with the reason.
 #[test]
 fn pinned_files_that_are_not_in_memory_are_told() {
     let fake = Fake::start();

@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub const CLUSTER: ClusterId = ClusterId(7);
 pub const GROUPS: u32 = 8;
 
-/// What a node does with the next cache requests.
+/// A node's behaviour at the next cache requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mood {
     /// Answers.
@@ -50,14 +50,14 @@ pub struct World {
     pub astray: usize,
     pub evidence: Vec<Evidence>,
     pub moods: BTreeMap<NodeId, Mood>,
-    /// Whether nodes pass on what is not theirs.
+    /// Nodes pass on what is not theirs.
     pub forwarding: bool,
     pub floors: Vec<(u64, u64)>,
     /// Nodes do no more operations of a batch than this.
     pub answers_max: Option<usize>,
     /// Slots whose bucket has forgotten clients with numbers up to this.
     pub marks: BTreeMap<HashSlot, u64>,
-    /// What nodes say who are asked for bytes of files, and how often they were.
+    /// The bytes of files that nodes answer with, and the number of such requests.
     pub files: Option<Bytes>,
     pub files_asked: usize,
     /// Bytes of files that nodes were given, and those that wait for an answer, if none is given.

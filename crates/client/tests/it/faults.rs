@@ -179,7 +179,7 @@ fn d1_a_slow_write_does_not_stop_those_of_other_buckets() {
     });
 }
 
-/// What is left for want of room for its answer is asked for at once, until all is there.
+/// Operations that are left for want of room for their answers are asked for at once, until all are there.
 #[test]
 fn what_does_not_go_at_once_is_asked_for_again() {
     block_on(async {

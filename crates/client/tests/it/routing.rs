@@ -1,4 +1,4 @@
-//! Where requests go, and that no mistake is made twice.
+//! The nodes that requests go to; no mistake is made twice.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
