@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 use crate::codes::Code;
 use crate::failure::{self, Failure, failed, from_net, not_reached};
 use crate::options::GlobalOptions;
+use crate::running::runtime;
 
 /// The least time of a look into a failure.
 const LEAST: Duration = Duration::from_millis(50);
@@ -51,10 +52,7 @@ impl Cluster {
     /// Connects to the first of these addresses that answers. One that does not leaves as much time to each of the others.
     pub fn connect(addresses: &[Endpoint], deadline: Duration) -> anyhow::Result<Cluster> {
         let until = Instant::now() + deadline;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the program's runtime")?;
+        let runtime = runtime()?;
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         // The rest is for looking into what went wrong.
         let looked = deadline * 4 / 5;

@@ -95,11 +95,8 @@ fn get(cluster: &Cluster, pool: &str, key: &str, out: Format) -> anyhow::Result<
     };
     match out {
         Format::Json => {
-            // JSON has no bytes: what is no text is told in hexadecimal.
-            let answer = match std::str::from_utf8(&value) {
-                Ok(text) => json!({ "key": key, "value": text }),
-                Err(_) => json!({ "key": key, "value_hex": hex(&value) }),
-            };
+            let mut answer = json!({ "key": key });
+            output::put_value(&mut answer, &value);
             output::line(answer)?;
         }
         Format::Table => {
@@ -264,8 +261,4 @@ fn read_value() -> anyhow::Result<Bytes> {
         .into());
     }
     Ok(value.into())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -97,11 +97,9 @@ fn drop_dataset(session: &Cluster, dataset: &str, yes: bool, out: Format) -> any
     }
     let name = dataset.to_owned();
     session.wait(session.client.propose(&Change::DropDataset { name }))?;
-    let mut answer = json!({ "dataset": dataset, "result": "dropped" });
-    if let Some(used) = used {
-        output::warn(out, &mut answer, goes_on(used));
-    }
-    output::answer(out, &answer, |_| format!("dataset '{dataset}' is dropped"))
+    let answer = json!({ "dataset": dataset, "result": "dropped" });
+    let line = format!("dataset '{dataset}' is dropped");
+    output::changed(out, answer, line, used.map(goes_on))
 }
 
 fn unpin(session: &Cluster, dataset: &str, paths: &[String], out: Format) -> anyhow::Result<()> {

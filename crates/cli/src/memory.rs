@@ -19,7 +19,7 @@ use staves_cli_common::cluster::{Cluster, MAJORITY_REMEDY};
 use staves_cli_common::codes::{Code, Own};
 use staves_cli_common::failure::{self, Failure};
 use staves_cli_common::options::Format;
-use staves_cli_common::output::{self, bytes, count, properties, table};
+use staves_cli_common::output::{self, Column, bytes, count, properties};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
@@ -73,18 +73,7 @@ fn obey(session: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> 
         Memory::List => {
             let stats = session.wait(session.client.regions())?;
             let rows: Vec<_> = stats.iter().map(as_json).collect();
-            output::answer(out, &rows, |_| {
-                let headings = [
-                    "region",
-                    "pool",
-                    "scheme",
-                    "size ",
-                    "room to grow ",
-                    "groups ",
-                    "state",
-                ];
-                table(&headings, stats.iter().map(listed))
-            })
+            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
         }
         Memory::Show { name } => {
             let stat = session.wait(session.region(name)?.stat())?;
@@ -162,7 +151,7 @@ fn read(
     }
 }
 
-/// JSON has no bytes: what is no text is told in hexadecimal.
+/// Prints bytes as an object.
 fn read_as_json(
     session: &Cluster,
     region: &Region,
@@ -177,13 +166,7 @@ fn read_as_json(
     }
     let read = session.wait(region.read(offset, length))?;
     let mut answer = json!({ "region": region.name(), "offset": offset, "bytes": length });
-    match std::str::from_utf8(&read) {
-        Ok(text) => answer["value"] = text.into(),
-        Err(_) => {
-            let hex = read.iter().map(|byte| format!("{byte:02x}"));
-            answer["value_hex"] = hex.collect::<String>().into();
-        }
-    }
+    output::put_value(&mut answer, &read);
     output::line(answer)
 }
 
@@ -199,14 +182,10 @@ fn print_result_with(
 ) -> anyhow::Result<()> {
     let mut answer = as_json(stat);
     answer["result"] = what.into();
-    if let Some(warning) = warning {
-        output::warn(out, &mut answer, warning);
-    }
-    output::answer(out, &answer, |_| {
-        let (name, size) = (&stat.name, bytes(stat.size_bytes));
-        let groups = count(stat.groups.len(), "group");
-        format!("region '{name}': {what}; {size}, {}, {groups}", stat.scheme)
-    })
+    let (name, size) = (&stat.name, bytes(stat.size_bytes));
+    let groups = count(stat.groups.len(), "group");
+    let line = format!("region '{name}': {what}; {size}, {}, {groups}", stat.scheme);
+    output::changed(out, answer, line, warning)
 }
 
 fn as_json(stat: &RegionStat) -> serde_json::Value {
@@ -222,17 +201,17 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
     })
 }
 
-fn listed(stat: &RegionStat) -> Vec<String> {
-    vec![
-        stat.name.clone(),
-        stat.pool.clone(),
-        stat.scheme.clone(),
-        bytes(stat.size_bytes),
-        bytes(stat.capacity_bytes - stat.size_bytes),
-        stat.groups.len().to_string(),
-        state_in_short(stat),
-    ]
-}
+const COLUMNS: &[Column<RegionStat>] = &[
+    ("region", |stat| stat.name.clone()),
+    ("pool", |stat| stat.pool.clone()),
+    ("scheme", |stat| stat.scheme.clone()),
+    ("size ", |stat| bytes(stat.size_bytes)),
+    ("room to grow ", |stat| {
+        bytes(stat.capacity_bytes - stat.size_bytes)
+    }),
+    ("groups ", |stat| stat.groups.len().to_string()),
+    ("state", state_in_short),
+];
 
 fn state_in_short(stat: &RegionStat) -> String {
     match (stat.lost.len(), stat.loading) {
@@ -303,7 +282,8 @@ mod tests {
     fn a_region_with_a_lost_group_is_not_in_use() {
         let mut stat = stat();
         assert_eq!(state(&stat), "in use");
-        assert_eq!(listed(&stat).last().expect("a state"), "in use");
+        let in_list = |stat: &RegionStat| output::columns(COLUMNS, [stat]);
+        assert!(in_list(&stat).ends_with("in use"));
         stat.lost = vec![GroupId(4)];
         assert!(
             described(&stat).contains("group 4 is lost"),
@@ -311,7 +291,7 @@ mod tests {
             described(&stat)
         );
         assert_eq!(as_json(&stat)["lost_groups"], json!([4]));
-        assert_eq!(listed(&stat).last().expect("a state"), "1 of 2 lost");
+        assert!(in_list(&stat).ends_with("1 of 2 lost"));
         stat.lost = stat.groups.clone();
         let text = state(&stat);
         assert!(

@@ -29,6 +29,7 @@ use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, number};
+use staves_cli_common::running::runtime;
 
 use load::KeyLoad;
 use staves_cli_common::nodes::Nodes;
@@ -38,7 +39,7 @@ use story::{FilesAct, MemoryAct, Round, Story};
 #[allow(missing_docs)]
 #[derive(clap::Args, Debug)]
 pub struct Demo {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=15))]
     pub nodes: u32,
 
@@ -122,10 +123,7 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
 fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let raised = interrupted.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
+    let runtime = runtime()?;
     std::thread::spawn(move || {
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {

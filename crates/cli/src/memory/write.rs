@@ -19,6 +19,7 @@ use staves_cli_common::codes::Code;
 use staves_cli_common::failure::{self, Failure};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, count};
+use staves_cli_common::running::at_signal;
 
 /// Bytes of standard input that are read before any is written.
 const AHEAD_BYTES: u64 = 64 << 20;
@@ -62,18 +63,10 @@ pub fn write(
         false => put()?,
         true => load_with(session, &region, put)?,
     };
-    let mut answer =
-        json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
-    if let Some(warning) = warning {
-        output::warn(out, &mut answer, warning);
-    }
-    output::answer(out, &answer, |_| {
-        format!(
-            "region '{name}': {} written at offset {}",
-            count(written, "byte"),
-            with_unit(offset)
-        )
-    })
+    let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
+    let (written, offset) = (count(written, "byte"), with_unit(offset));
+    let line = format!("region '{name}': {written} written at offset {offset}");
+    output::changed(out, answer, line, warning)
 }
 
 /// Writes without parity, which is made in any case afterwards.
@@ -181,31 +174,12 @@ fn told(count: u64) -> String {
 /// From now on Ctrl-C (and SIGTERM) says how much is safe before it ends the program. What is set to the number of
 /// bytes that were acknowledged so far is what it says.
 fn tell_at_ctrl_c(name: &str, offset: u64, loads: bool) -> anyhow::Result<Arc<AtomicU64>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
-    let mut signals = runtime.block_on(async {
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok::<_, std::io::Error>((interrupt, signal(SignalKind::terminate())?))
-    })?;
     let acknowledged = Arc::new(AtomicU64::new(0));
     let (name, told) = (name.to_owned(), acknowledged.clone());
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = signals.0.recv() => {}
-                _ = signals.1.recv() => {}
-            }
-        });
-        eprintln!(
-            "{}",
-            stopped(&name, offset, told.load(Ordering::SeqCst), loads)
-        );
-        // As a shell tells of a program that an interrupt ended.
-        std::process::exit(130);
-    });
+    at_signal(move || {
+        let written = told.load(Ordering::SeqCst);
+        eprintln!("{}", stopped(&name, offset, written, loads));
+    })?;
     Ok(acknowledged)
 }
 
