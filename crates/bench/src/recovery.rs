@@ -21,6 +21,7 @@ use staves_model::{
 };
 use staves_node::config::Size;
 use staves_node::resident::{available_bytes, proportional_bytes, resident_bytes};
+use staves_node::status::StatusReport;
 use tokio::runtime::Runtime;
 
 use self::busy::CpuWatch;
@@ -33,8 +34,6 @@ use staves_cli_common::running::connect;
 
 /// Longest wait for the cluster: to start, to notice a death, to rebuild.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The interval at which it is looked at meanwhile; the nodes themselves time what is measured.
-const LOOK: Duration = Duration::from_millis(50);
 const POOL: &str = "recovery";
 const REGION: &str = "recovery";
 /// Most memory of a process beside its pages, while much is written and rebuilt.
@@ -281,7 +280,9 @@ impl RecoveryCluster {
         for at in 0..nodes.count() {
             nodes.spawn(at)?;
             if at == 0 {
-                until("the first node answers", || Ok(nodes.status().is_ok()))?;
+                nodes.wait("the first node answers", PATIENCE, |nodes| {
+                    Ok(nodes.status_if(|_| true))
+                })?;
             }
         }
         wait_until_all_are_up(&mut nodes)?;
@@ -485,11 +486,13 @@ impl RecoveryCluster {
     }
 
     fn wait_for(&mut self, what: &str, wanted: impl Fn(&ClusterMap) -> bool) -> anyhow::Result<()> {
-        let nodes = &mut self.nodes;
-        until(what, || {
-            nodes.check_alive()?;
+        self.nodes.wait(what, PATIENCE, |nodes| {
             let map = nodes.cluster().and_then(|cluster| cluster.map());
-            Ok(map.is_ok_and(|map| wanted(&map)))
+            Ok(match map {
+                Ok(map) if wanted(&map) => Ok(()),
+                Ok(map) => Err(format!("the map of revision {}.", map.revision)),
+                Err(error) => Err(error.to_string()),
+            })
         })
     }
 }
@@ -501,11 +504,10 @@ fn threads_of(cores: usize, nodes: u32) -> u32 {
 
 fn wait_until_all_are_up(nodes: &mut Nodes) -> anyhow::Result<()> {
     let all = nodes.count();
-    until("all nodes are up", || {
-        let report = nodes.status();
-        let up = report.map(|report| report.nodes.iter().filter(|node| node.up).count());
-        Ok(up.is_ok_and(|up| up == all))
-    })
+    let up = |report: &StatusReport| report.nodes.iter().filter(|node| node.up).count();
+    let all_are_up = |nodes: &mut Nodes| Ok(nodes.status_if(|report| up(report) == all));
+    nodes.wait("all nodes are up", PATIENCE, all_are_up)?;
+    Ok(())
 }
 
 /// A bucket that was rebuilt.
@@ -530,19 +532,6 @@ fn covered(fills: &[Fill]) -> Duration {
         until = Some(until.map_or(fill.until, |until| until.max(fill.until)));
     }
     all
-}
-
-fn until(what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while !done()? {
-        let waited = PATIENCE.as_secs();
-        ensure!(
-            Instant::now() < end,
-            "after {waited} s still waiting until {what}"
-        );
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
 }
 
 const RECOVERIES: &[Column<Recovery>] = &[

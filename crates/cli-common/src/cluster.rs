@@ -267,21 +267,7 @@ impl Cluster {
         asks: Vec<(String, Message)>,
         until: Instant,
     ) -> Vec<Result<Message, NetError>> {
-        self.runtime.block_on(async {
-            let ask = |(address, question): (String, Message)| {
-                let client = self.client.clone();
-                tokio::spawn(async move { client.ask_at(&address, &question, until).await })
-            };
-            let under_way: Vec<_> = asks.into_iter().map(ask).collect();
-            let mut answers = Vec::new();
-            for asked in under_way {
-                answers.push(match asked.await {
-                    Ok(answer) => answer,
-                    Err(ended) => std::panic::resume_unwind(ended.into_panic()),
-                });
-            }
-            answers
-        })
+        self.runtime.block_on(self.client.ask_all(asks, until))
     }
 
     fn ask_at(&self, node: &Node, question: &Message) -> anyhow::Result<Message> {

@@ -188,29 +188,36 @@ impl Client {
     ) -> Result<Vec<(NodeId, Result<CacheStatsAnswer, ClientError>)>, ClientError> {
         let map = self.refresh().await?;
         self.check_pool()?;
-        let deadline = self.deadline();
+        let request = Message::CacheStats(CacheStats {
+            pool: self.pool.clone(),
+        });
+        let nodes = map.nodes.values();
+        let up = nodes.filter(|node| node.state == NodeState::Up);
+        let (ids, asks): (Vec<NodeId>, Vec<_>) = up
+            .map(|node| (node.id, (node.native.clone(), request.clone())))
+            .unzip();
+        let answers = self.ask_all(asks, self.deadline()).await.into_iter();
+        let figures = answers.map(|answer| match answer? {
+            Message::CacheStatsAnswer(answer) => Ok(answer),
+            other => Err(senseless("cache-stats", other.opcode().word())),
+        });
+        Ok(ids.into_iter().zip(figures).collect())
+    }
+
+    /// Asks several nodes at once, each by its address. The answers come in the order of the requests.
+    pub async fn ask_all(
+        &self,
+        asks: Vec<(String, Message)>,
+        deadline: Instant,
+    ) -> Vec<Result<Message, NetError>> {
         let mut tasks = JoinSet::new();
-        for node in map
-            .nodes
-            .values()
-            .filter(|node| node.state == NodeState::Up)
-        {
-            let (client, node) = (self.clone(), node.id);
-            tasks.spawn(async move {
-                let request = Message::CacheStats(CacheStats {
-                    pool: client.pool.clone(),
-                });
-                let answer = match client.ask(node, request, deadline).await {
-                    Ok(Message::CacheStatsAnswer(answer)) => Ok(answer),
-                    Ok(other) => Err(senseless("cache-stats", other.opcode().word())),
-                    Err(error) => Err(error),
-                };
-                (node, answer)
-            });
+        for (at, (address, request)) in asks.into_iter().enumerate() {
+            let client = self.clone();
+            tasks.spawn(async move { (at, client.ask_at(&address, &request, deadline).await) });
         }
-        let mut all = tasks.join_all().await;
-        all.sort_by_key(|(node, _)| *node);
-        Ok(all)
+        let mut answers = tasks.join_all().await;
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Asks one node of the map.

@@ -392,10 +392,7 @@ impl Show {
             up >= all && report.pools.iter().all(|p| p.whole == p.buckets)
         })?;
         let interrupted = self.interrupted.clone();
-        let look_up = || match interrupted.load(Ordering::SeqCst) {
-            true => bail!("interrupted"),
-            false => Ok(()),
-        };
+        let look_up = || go_on(&interrupted);
         let (program, doors) = (self.nodes.program().to_owned(), self.nodes.native_doors());
         let (reader, why) = dataset::DatasetReader::open(&program, &doors, source, look_up)?;
         if let Some(why) = why {
@@ -486,31 +483,25 @@ impl Show {
         what: &str,
         wanted: impl Fn(&StatusReport) -> bool,
     ) -> anyhow::Result<StatusReport> {
-        let until = Instant::now() + PATIENCE;
-        let mut last = "no node answered".to_owned();
-        while Instant::now() < until {
-            self.look_up()?;
-            self.nodes.check_alive()?;
-            match self.nodes.status() {
-                Ok(report) if wanted(&report) => return Ok(report),
-                Ok(report) => last = report.sentence,
-                Err(error) => last = error.to_string(),
-            }
-            std::thread::sleep(LOOK);
-        }
-        self.nodes.keep();
-        bail!(
-            "after {} s still waiting until {what}. Last seen: {last} The nodes' logs are in {}",
-            PATIENCE.as_secs(),
-            self.nodes.folder().display()
-        );
+        let Show {
+            nodes, interrupted, ..
+        } = self;
+        nodes.wait(what, PATIENCE, |nodes| {
+            go_on(interrupted)?;
+            Ok(nodes.status_if(&wanted))
+        })
     }
 
     fn look_up(&self) -> anyhow::Result<()> {
-        if self.interrupted.load(Ordering::SeqCst) {
-            bail!("interrupted");
-        }
-        Ok(())
+        go_on(&self.interrupted)
+    }
+}
+
+/// Fails after a Ctrl-C.
+fn go_on(interrupted: &AtomicBool) -> anyhow::Result<()> {
+    match interrupted.load(Ordering::SeqCst) {
+        true => bail!("interrupted"),
+        false => Ok(()),
     }
 }
 
