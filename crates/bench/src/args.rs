@@ -65,7 +65,7 @@ impl fmt::Display for Protocol {
 
 #[derive(clap::Args, Debug)]
 pub struct CacheBench {
-    /// What to speak
+    /// The protocol
     #[arg(long, value_enum, default_value = "resp")]
     pub protocol: Protocol,
 
@@ -95,7 +95,7 @@ pub struct CacheBench {
     )]
     pub mix: Vec<Mix>,
 
-    /// How many keys ('bench:0000000000' and so on); all are set before a run that reads
+    /// Number of keys ('bench:0000000000' and so on); all are set before a run that reads
     #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=KEYS_MAX))]
     pub keys: u64,
 
@@ -103,7 +103,7 @@ pub struct CacheBench {
     #[arg(long)]
     pub keep: bool,
 
-    /// How keys are drawn: uniform, or the exponent of Zipf's law; a list
+    /// The drawing of keys: uniform, or the exponent of Zipf's law; a list
     #[arg(
         long,
         value_name = "EXPONENT|uniform",
@@ -128,11 +128,11 @@ pub struct CacheBench {
     #[arg(long, value_name = "REQUESTS", value_delimiter = ',', value_parser = value_parser!(u64).range(1..=100_000_000))]
     pub rate: Vec<u64>,
 
-    /// How long each run measures
+    /// The measured time of each run
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub duration: Millis,
 
-    /// How long each run goes on before it measures
+    /// The time of each run before it is measured
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub warm_up: Millis,
 
@@ -144,7 +144,7 @@ pub struct CacheBench {
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub server_pid: Vec<u32>,
 
-    /// What the drawing of keys begins with
+    /// The seed of the drawing of keys
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -13,7 +13,7 @@ use staves_cli_common::output::{self, bytes};
 
 #[derive(clap::Args, Debug)]
 pub struct ErasureBench {
-    /// How bytes are multiplied: portable, ssse3, avx2, gfni256 or gfni512; without it, the fastest that this machine runs
+    /// The multiplication of bytes: portable, ssse3, avx2, gfni256 or gfni512; without it, the fastest that this machine runs
     #[arg(long)]
     pub kernel: Option<Kernel>,
 
@@ -43,7 +43,7 @@ pub struct ErasureBench {
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
 
-    /// How long each operation goes on in each round
+    /// The time of each operation in each round
     #[arg(long, value_name = "TIME", default_value = "20ms")]
     pub round: Millis,
 }

@@ -59,6 +59,7 @@ use staves_cli_common::cluster::Cluster;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, count, number};
+use staves_cli_common::running::runtime;
 use staves_wire::ErrorCode;
 
 /// Most bytes that one connection has under way while keys are set for the first time.
@@ -81,10 +82,7 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
     let plans = cache.plans()?;
     let deadline = global.deadline.duration();
     let (target, cpu) = find_servers(global, cache)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let mut desk = Executor {
@@ -162,7 +160,7 @@ fn find_servers(global: &GlobalOptions, cache: &CacheBench) -> anyhow::Result<(T
 
 /// The RESP doors of the cluster's nodes.
 fn doors(global: &GlobalOptions) -> anyhow::Result<Vec<String>> {
-    let map = Cluster::connect(&global.cluster, global.deadline.duration())?.map()?;
+    let map = Cluster::open(global)?.map()?;
     let up = map
         .nodes
         .values()

@@ -11,13 +11,13 @@ use staves_client::{ClientError, Region};
 use staves_node::config::{Millis, Size};
 use staves_node::status::NodeFacts;
 use staves_wire::ErrorCode;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::histogram::Histogram;
 use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::failed;
 use staves_cli_common::options::{Format, GlobalOptions};
-use staves_cli_common::output::{self, bytes, number, or_dash, table};
-use staves_cli_common::session::{ClientSession, check_pool, failed};
+use staves_cli_common::output::{self, Column, bytes, columns, number, or_dash};
+use staves_cli_common::running::at_signal;
 
 /// Bytes of one write while the region is filled.
 const FILL_BYTES: u64 = 8 << 20;
@@ -57,11 +57,11 @@ pub struct MemoryBench {
     #[arg(long)]
     pub unaligned: bool,
 
-    /// How long each run is measured
+    /// The measured time of each run
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub duration: Millis,
 
-    /// How long each run goes before it is measured
+    /// The time of each run before it is measured
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub warm_up: Millis,
 }
@@ -135,8 +135,8 @@ pub fn run(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
 }
 
 fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
-    let session = ClientSession::open(global)?;
-    check_pool(&session, &bench.pool)?;
+    let session = Cluster::open(global)?;
+    session.check_regions(&bench.pool)?;
     let name = format!("bench-{:08x}", rand::random::<u32>());
     clean_up_on_ctrl_c(global, &name)?;
     let make = session
@@ -154,19 +154,12 @@ fn measure(global: &GlobalOptions, bench: &MemoryBench) -> anyhow::Result<()> {
 
 /// From now on Ctrl-C (and SIGTERM) deletes the region before it ends the program.
 fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> {
-    let session = ClientSession::open(global)?;
+    let session = Cluster::open(global)?;
     let name = name.to_owned();
-    let mut signals = session.runtime.block_on(async {
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok::<_, std::io::Error>((interrupt, signal(SignalKind::terminate())?))
-    })?;
-    std::thread::spawn(move || {
+    at_signal(move || {
         let deleted = session.runtime.block_on(async {
-            tokio::select! {
-                _ = signals.0.recv() => {}
-                _ = signals.1.recv() => {}
-            }
-            session.client.region(&name).await?.delete().await
+            let region = session.client.region(&name).await?;
+            region.delete().await
         });
         match deleted {
             Ok(()) => eprintln!("\nstopped: the bench's region is deleted"),
@@ -176,16 +169,13 @@ fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> 
                 "\nstopped: {error}; region '{name}' is left behind: 'staves memory delete {name}'"
             ),
         }
-        // As a shell tells of a program that an interrupt ended.
-        std::process::exit(130);
-    });
-    Ok(())
+    })
 }
 
 fn runs(
     global: &GlobalOptions,
     bench: &MemoryBench,
-    session: &ClientSession,
+    session: &Cluster,
     region: &Region,
 ) -> anyhow::Result<MemoryReport> {
     let stat = session.runtime.block_on(region.stat()).map_err(failed)?;
@@ -243,7 +233,7 @@ fn runs(
 
 /// A figure of all nodes that are up, together; `None` if one does not say.
 fn sum(global: &GlobalOptions, of: fn(&NodeFacts) -> u64) -> Option<u64> {
-    let cluster = Cluster::connect(&global.cluster, global.deadline.duration()).ok()?;
+    let cluster = Cluster::open(global).ok()?;
     let report = cluster.status().ok()?;
     let up = report.nodes.iter().filter(|node| node.up);
     up.map(|node| node.facts.as_ref().map(of)).sum()
@@ -331,7 +321,7 @@ fn callers(
     plan: MemoryPlan,
     count: u32,
 ) -> anyhow::Result<CallerResults> {
-    let session = ClientSession::open(global)?;
+    let session = Cluster::open(global)?;
     let region = session
         .runtime
         .block_on(session.client.region(region))
@@ -384,36 +374,31 @@ async fn call(region: Region, plan: MemoryPlan) -> CallerResults {
     }
 }
 
+const COLUMNS: &[Column<MemoryRun>] = &[
+    ("block ", |run| bytes(run.block_bytes)),
+    ("reads ", |run| format!("{} %", run.reads_percent)),
+    ("callers ", |run| run.callers.to_string()),
+    ("operations/s ", |run| {
+        number(run.operations_per_second.round() as u64)
+    }),
+    ("bytes/s ", |run| bytes(run.bytes_per_second as u64)),
+    ("sent/op ", |run| {
+        or_dash(run.sent_bytes_per_operation.map(|sent| bytes(sent as u64)))
+    }),
+    ("p50 ", |run| us(run.p50_us)),
+    ("p99 ", |run| us(run.p99_us)),
+    ("max ", |run| us(run.max_us)),
+    ("errors ", |run| run.errors.to_string()),
+];
+
+/// A time of so many microseconds.
+pub fn us(us: f64) -> String {
+    format!("{us:.0} us")
+}
+
 impl MemoryReport {
     fn table(&self) -> String {
-        let headings = [
-            "block ",
-            "reads ",
-            "callers ",
-            "operations/s ",
-            "bytes/s ",
-            "sent/op ",
-            "p50 ",
-            "p99 ",
-            "max ",
-            "errors ",
-        ];
-        let us = |us: f64| format!("{us:.0} us");
-        let row = |run: &MemoryRun| {
-            vec![
-                bytes(run.block_bytes),
-                format!("{} %", run.reads_percent),
-                run.callers.to_string(),
-                number(run.operations_per_second.round() as u64),
-                bytes(run.bytes_per_second as u64),
-                or_dash(run.sent_bytes_per_operation.map(|sent| bytes(sent as u64))),
-                us(run.p50_us),
-                us(run.p99_us),
-                us(run.max_us),
-                run.errors.to_string(),
-            ]
-        };
-        let rows = table(&headings, self.runs.iter().map(row));
+        let rows = columns(COLUMNS, &self.runs);
         let fill = bytes(self.fill_bytes_per_second as u64);
         let memory = match self.resident_bytes.zip(self.resident_share) {
             Some((all, share)) => {

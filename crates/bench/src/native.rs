@@ -31,18 +31,7 @@ pub async fn connect(
     };
     options.connection.connect_timeout = deadline;
     let client = Client::connect(addresses, options).await?;
-    let map = client.map();
-    if !map
-        .pool_named(pool)
-        .is_some_and(staves_model::Pool::is_cache)
-    {
-        let pools = map.pools.values().filter(|pool| pool.is_cache());
-        let have: Vec<&str> = pools.map(|pool| pool.name.as_str()).collect();
-        return Err(ClientError::NoSuchPool {
-            name: pool.to_owned(),
-            have: have.join(", "),
-        });
-    }
+    client.check_pool()?;
     Ok(client)
 }
 

@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
-use staves_client::{Client, ClientOptions, Region};
+use staves_client::Region;
 use staves_model::{
     CHUNK_BYTES, Change, ClusterMap, GroupId, Medium, NodeId, PAGE_BYTES, PoolKind, Scheme,
     stretch_unit,
 };
 use staves_node::config::Size;
 use staves_node::resident::{available_bytes, proportional_bytes, resident_bytes};
+use staves_node::status::StatusReport;
 use tokio::runtime::Runtime;
 
 use self::busy::CpuWatch;
 use self::reads::{Places, ReadFigures, Reads};
-use super::memory::fill;
+use super::memory::{fill, us};
 use staves_cli_common::nodes::Nodes;
 use staves_cli_common::options::GlobalOptions;
-use staves_cli_common::output::{self, bytes, count, number, table};
+use staves_cli_common::output::{self, Column, bytes, columns, count, number, or_dash};
+use staves_cli_common::running::connect;
 
 /// Longest wait for the cluster: to start, to notice a death, to rebuild.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The interval at which it is looked at meanwhile; the nodes themselves time what is measured.
-const LOOK: Duration = Duration::from_millis(50);
 const POOL: &str = "recovery";
 const REGION: &str = "recovery";
 /// Most memory of a process beside its pages, while much is written and rebuilt.
@@ -51,7 +51,7 @@ pub struct RecoveryBench {
     #[arg(long, value_name = "DATA+PARITY", default_value = "4+2")]
     pub scheme: Scheme,
 
-    /// How many nodes are killed at once; a list
+    /// Number of nodes that are killed at once; a list
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub lost: Vec<u8>,
 
@@ -280,7 +280,9 @@ impl RecoveryCluster {
         for at in 0..nodes.count() {
             nodes.spawn(at)?;
             if at == 0 {
-                until("the first node answers", || Ok(nodes.status().is_ok()))?;
+                nodes.wait("the first node answers", PATIENCE, |nodes| {
+                    Ok(nodes.status_if(|_| true))
+                })?;
             }
         }
         wait_until_all_are_up(&mut nodes)?;
@@ -299,7 +301,7 @@ impl RecoveryCluster {
             buckets: 0,
             may_start_empty: false,
         })?;
-        let (runtime, client) = connect(&nodes.native_doors())?;
+        let (runtime, client) = connect(&nodes.native_doors(), PATIENCE)?;
         let region = runtime.block_on(client.create_region(POOL, REGION, bench.size.0))?;
         let mut town = RecoveryCluster {
             nodes,
@@ -484,11 +486,13 @@ impl RecoveryCluster {
     }
 
     fn wait_for(&mut self, what: &str, wanted: impl Fn(&ClusterMap) -> bool) -> anyhow::Result<()> {
-        let nodes = &mut self.nodes;
-        until(what, || {
-            nodes.check_alive()?;
+        self.nodes.wait(what, PATIENCE, |nodes| {
             let map = nodes.cluster().and_then(|cluster| cluster.map());
-            Ok(map.is_ok_and(|map| wanted(&map)))
+            Ok(match map {
+                Ok(map) if wanted(&map) => Ok(()),
+                Ok(map) => Err(format!("the map of revision {}.", map.revision)),
+                Err(error) => Err(error.to_string()),
+            })
         })
     }
 }
@@ -500,11 +504,10 @@ fn threads_of(cores: usize, nodes: u32) -> u32 {
 
 fn wait_until_all_are_up(nodes: &mut Nodes) -> anyhow::Result<()> {
     let all = nodes.count();
-    until("all nodes are up", || {
-        let report = nodes.status();
-        let up = report.map(|report| report.nodes.iter().filter(|node| node.up).count());
-        Ok(up.is_ok_and(|up| up == all))
-    })
+    let up = |report: &StatusReport| report.nodes.iter().filter(|node| node.up).count();
+    let all_are_up = |nodes: &mut Nodes| Ok(nodes.status_if(|report| up(report) == all));
+    nodes.wait("all nodes are up", PATIENCE, all_are_up)?;
+    Ok(())
 }
 
 /// A bucket that was rebuilt.
@@ -531,64 +534,38 @@ fn covered(fills: &[Fill]) -> Duration {
     all
 }
 
-fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
-    let options = ClientOptions {
-        deadline: PATIENCE,
-        ..ClientOptions::default()
-    };
-    let client = runtime.block_on(Client::connect(doors, options));
-    Ok((runtime, client.context("cannot reach the cluster")?))
+const RECOVERIES: &[Column<Recovery>] = &[
+    ("lost ", |r| r.lost_nodes.to_string()),
+    ("reads ", |r| beside(r, |reads| number(reads.answered))),
+    ("rebuilt ", |r| bytes(r.pages * PAGE_BYTES as u64)),
+    ("seconds ", |r| format!("{:.3}", r.seconds)),
+    ("MB/s ", |r| format!("{:.0}", r.bytes_per_second / 1e6)),
+    ("cores busy ", |r| format!("{:.1}", r.processors_busy)),
+    ("out of turn ", |r| number(r.demanded_pages)),
+    ("p50 ", |r| beside(r, |reads| us(reads.p50_us))),
+    ("p99 ", |r| beside(r, |reads| us(reads.p99_us))),
+];
+
+/// A figure of the reads beside a recovery.
+fn beside(recovery: &Recovery, of: fn(&ReadFigures) -> String) -> String {
+    or_dash(recovery.reads.as_ref().map(of))
 }
 
-fn until(what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while !done()? {
-        let waited = PATIENCE.as_secs();
-        ensure!(
-            Instant::now() < end,
-            "after {waited} s still waiting until {what}"
-        );
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
-}
+const DEMANDS: &[Column<Demand>] = &[
+    ("pages", |d| {
+        if d.missing { "missing" } else { "there" }.to_owned()
+    }),
+    ("callers ", |d| d.callers.to_string()),
+    ("reads ", |d| number(d.reads.answered)),
+    ("reads/s ", |d| number(d.reads.per_second.round() as u64)),
+    ("p50 ", |d| us(d.reads.p50_us)),
+    ("p99 ", |d| us(d.reads.p99_us)),
+    ("max ", |d| us(d.reads.max_us)),
+    ("errors ", |d| number(d.reads.errors)),
+];
 
 impl RecoveryReport {
     fn table(&self) -> String {
-        let us = |us: f64| format!("{us:.0} us");
-        let headings = [
-            "lost ",
-            "reads ",
-            "rebuilt ",
-            "seconds ",
-            "MB/s ",
-            "cores busy ",
-            "out of turn ",
-            "p50 ",
-            "p99 ",
-        ];
-        let recoveries = self.recoveries.iter().map(|r| {
-            let read = |of: fn(&ReadFigures) -> f64| {
-                r.reads.as_ref().map_or("-".into(), |reads| us(of(reads)))
-            };
-            vec![
-                r.lost_nodes.to_string(),
-                r.reads
-                    .as_ref()
-                    .map_or("-".into(), |reads| number(reads.answered)),
-                bytes(r.pages * PAGE_BYTES as u64),
-                format!("{:.3}", r.seconds),
-                format!("{:.0}", r.bytes_per_second / 1e6),
-                format!("{:.1}", r.processors_busy),
-                number(r.demanded_pages),
-                read(|reads| reads.p50_us),
-                read(|reads| reads.p99_us),
-            ]
-        });
         let mut text = format!(
             "{} on {} nodes, {}; filled at {}/s; all nodes have {} resident, {:.2} times the region, and {:.2} with what they share \
              counted once\n{}",
@@ -599,26 +576,11 @@ impl RecoveryReport {
             bytes(self.resident_bytes),
             self.resident_share,
             self.proportional_share,
-            table(&headings, recoveries)
+            columns(RECOVERIES, &self.recoveries)
         );
         if !self.demands.is_empty() {
-            let headings = [
-                "pages", "callers ", "reads ", "reads/s ", "p50 ", "p99 ", "max ", "errors ",
-            ];
-            let demands = self.demands.iter().map(|d| {
-                vec![
-                    if d.missing { "missing" } else { "there" }.to_owned(),
-                    d.callers.to_string(),
-                    number(d.reads.answered),
-                    number(d.reads.per_second.round() as u64),
-                    us(d.reads.p50_us),
-                    us(d.reads.p99_us),
-                    us(d.reads.max_us),
-                    number(d.reads.errors),
-                ]
-            });
             text.push_str("\n\nNothing is rebuilt but what is asked for:\n");
-            text.push_str(&table(&headings, demands));
+            text.push_str(&columns(DEMANDS, &self.demands));
         }
         text
     }

@@ -9,7 +9,7 @@ use super::args::RunPlan;
 use super::draw::Draw;
 use super::histogram::Histogram;
 use super::tally::{Side, Tally};
-use staves_cli_common::output::{count, number, or_dash, table};
+use staves_cli_common::output::{Column, columns, count, number, or_dash};
 
 /// Everything: one entry of `runs` for each combination that was measured.
 #[derive(Serialize, Debug)]
@@ -160,10 +160,7 @@ impl CacheRun {
     }
 }
 
-/// A column: its heading (a blank at its end: to the right), and a run's cell.
-type Column = (&'static str, fn(&CacheRun) -> String);
-
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Column<CacheRun>] = &[
     ("value ", |r| Size(r.value_bytes).to_string()),
     ("r:w ", |r| {
         format!("{}:{}", r.reads_percent, r.writes_percent)
@@ -198,9 +195,7 @@ fn ms(us: f64) -> String {
 impl CacheReport {
     /// For people: a row a run, then what went wrong.
     pub fn table(&self) -> String {
-        let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
-        let row = |run: &CacheRun| COLUMNS.iter().map(|(_, cell)| cell(run)).collect();
-        let mut text = table(&headings, self.runs.iter().map(row));
+        let mut text = columns(COLUMNS, &self.runs);
         for (at, run) in self.runs.iter().enumerate() {
             for error in &run.errors_by_kind {
                 let (requests, example) = (count(error.requests, "request"), &error.example);

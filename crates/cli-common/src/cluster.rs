@@ -1,78 +1,101 @@
-//! Requests to a cluster over the native protocol.
+//! A command's session with a cluster, through the client library.
 //!
-//! One connection to the first node of `--cluster` that answers; that node serves what is asked or passes
-//! it on. Everything ends by the deadline, which counts from the command's start.
+//! The node of `--cluster` that answers first is asked; it serves a request or passes it on. A further node is asked by its
+//! address where a figure is its own. Every request ends by the deadline.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use bytes::Bytes;
-use staves_model::{
-    Change, ClientId, ClusterId, ClusterMap, GroupId, Node, NodeId, Outcome, Revision, ServiceId,
-};
-use staves_net::{Connection, Identity, NetError, Options};
+use staves_client::{Client, ClientError, ClientOptions, Region};
+use staves_model::{Change, ClusterMap, GroupId, Node, NodeId, Revision, ServiceId};
+use staves_net::{NetError, Options};
 use staves_node::config::Endpoint;
 use staves_node::group_state::GroupState;
 use staves_node::status::StatusReport;
 use staves_wire::admin::{GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer};
-use staves_wire::cache::{CacheStats, CacheStatsAnswer, OwnedOp};
-use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed};
-use staves_wire::service::{Answer, PoolRef, ServiceAnswers, ServiceRequest};
+use staves_wire::service::Answer;
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
 
 use crate::codes::Code;
-use crate::failure::{self, Failure, from_net};
+use crate::failure::{self, Failure, failed, from_net, not_reached};
+use crate::options::GlobalOptions;
+use crate::running::runtime;
 
-/// The number of hints to the leader that a proposal follows.
-const HOPS: usize = 4;
-/// Rest before something that cannot be had right now is asked for again.
-const REST: Duration = Duration::from_millis(50);
+/// The least time of a look into a failure.
+const LEAST: Duration = Duration::from_millis(50);
 /// Longest wait for each further node's facts.
 const FACTS: Duration = Duration::from_millis(1000);
 
-/// The remedy if no node answers.
-pub const HINT: &str = "is a node running there? See --cluster and STAVES_CLUSTER";
+/// The remedy if the directory has no majority.
+pub const MAJORITY_REMEDY: &str = "bring its voters back with their data folders";
 
-/// A cluster, through one of its nodes.
+/// A cluster, as one command sees it.
 pub struct Cluster {
-    runtime: Runtime,
-    connection: Connection,
-    deadline: Duration,
-    /// Connections to further nodes, by address.
-    opened: RefCell<BTreeMap<String, Connection>>,
+    /// The runtime that the client runs on.
+    pub runtime: Runtime,
+    /// The client.
+    pub client: Client,
+    /// The time that the command may take.
+    pub deadline: Duration,
+    /// The end of that time, for a command that keeps to it.
+    pub until: Instant,
 }
 
 impl Cluster {
+    /// Finds the cluster through any of the nodes of `--cluster`.
+    pub fn open(global: &GlobalOptions) -> anyhow::Result<Cluster> {
+        Cluster::connect(&global.cluster, global.deadline.duration())
+    }
+
     /// Connects to the first of these addresses that answers. One that does not leaves as much time to each of the others.
     pub fn connect(addresses: &[Endpoint], deadline: Duration) -> anyhow::Result<Cluster> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the program's runtime")?;
         let until = Instant::now() + deadline;
-        let mut misses = Vec::new();
-        for (at, address) in addresses.iter().enumerate() {
-            let address = address.to_string();
-            let left = until.saturating_duration_since(Instant::now());
-            let share = left / (addresses.len() - at) as u32;
-            match runtime.block_on(open(&address, Instant::now() + share)) {
-                Ok(connection) => {
-                    return Ok(Cluster {
-                        runtime,
-                        connection,
-                        deadline,
-                        opened: RefCell::default(),
-                    });
-                }
-                Err(error) => misses.push(error.to_string()),
-            }
-        }
-        let text = format!("{}; {HINT}", misses.join("; "));
-        Err(Failure::Wire(ErrorCode::Unreachable, text).into())
+        let runtime = runtime()?;
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        // The rest is for looking into what went wrong.
+        let looked = deadline * 4 / 5;
+        let options = ClientOptions {
+            deadline: looked,
+            map_try_max: looked / addresses.len().max(1) as u32,
+            admin: true,
+            connection: Options {
+                connect_timeout: looked,
+                ..Options::default()
+            },
+            ..ClientOptions::default()
+        };
+        let client = runtime.block_on(Client::connect(&addresses, options));
+        Ok(Cluster {
+            client: client.map_err(not_reached)?,
+            runtime,
+            deadline,
+            until,
+        })
+    }
+
+    /// Waits for a result of the client.
+    pub fn wait<T>(
+        &self,
+        future: impl Future<Output = Result<T, ClientError>>,
+    ) -> anyhow::Result<T> {
+        self.runtime.block_on(future).map_err(failed)
+    }
+
+    /// The rest of the command's time.
+    pub fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// The end of a request that begins now.
+    fn until(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// The same for a request whose failure is looked into: a fifth of the deadline is for that.
+    pub fn until_looked(&self) -> Instant {
+        Instant::now() + self.deadline * 4 / 5
     }
 
     /// The status of the cluster, with the facts of each node that answers in time.
@@ -80,121 +103,83 @@ impl Cluster {
         self.status_by(self.until())
     }
 
-    fn status_by(&self, until: Instant) -> anyhow::Result<StatusReport> {
-        self.runtime.block_on(async {
-            let mut report = ask_status(&self.connection, until).await?;
-            let until = until.min(Instant::now() + FACTS);
-            let mut others = JoinSet::new();
-            let mut asked = Vec::new();
-            for node in report.nodes.iter().filter(|n| n.up && n.facts.is_none()) {
-                asked.push(node.id);
-                let address = node.native.clone();
-                others.spawn(async move {
-                    let connection = open(&address, until).await.map_err(from_net)?;
-                    ask_status(&connection, until).await
-                });
-            }
-            while let Some(answer) = others.join_next().await {
-                // A node that does not answer is told without its figures.
-                if let Ok(Ok(other)) = answer {
-                    report.absorb(other);
-                }
-            }
-            report.silent(&asked);
-            Ok(report)
-        })
+    /// The same, within another time.
+    pub fn status_by(&self, until: Instant) -> anyhow::Result<StatusReport> {
+        let address = self.client.answered_at();
+        let mut report = read_status(self.ask_by(&address, &Message::Status, until)?)?;
+        let without = report.nodes.iter().filter(|n| n.up && n.facts.is_none());
+        let (asked, asks): (Vec<u64>, Vec<_>) = without
+            .map(|node| (node.id, (node.native.clone(), Message::Status)))
+            .unzip();
+        // A node that does not answer is shown without its figures.
+        let answers = self.ask_all_by(asks, until.min(Instant::now() + FACTS));
+        let others = answers.into_iter().flatten().map(read_status);
+        others.flatten().for_each(|other| report.absorb(other));
+        report.silent(&asked);
+        Ok(report)
     }
 
-    /// The node's newest map.
-    pub fn map(&self) -> anyhow::Result<ClusterMap> {
-        let question = Message::GetMap(GetMap {
-            known: Revision(0),
-            wait_ms: 0,
-        });
-        match self.ask(&question)? {
-            Message::MapAnswer(MapAnswer { map: Some(map), .. }) => postcard::from_bytes(&map)
-                .context("the node sent a map that this program cannot read"),
-            // Nothing is newer than revision 0: there is no cluster yet.
-            Message::MapAnswer(MapAnswer { map: None, .. }) => Ok(ClusterMap::default()),
-            other => Err(unexpected(&question, &other)),
+    /// The newest map of the node that is asked.
+    pub fn map(&self) -> anyhow::Result<Arc<ClusterMap>> {
+        self.wait(self.client.refresh())
+    }
+
+    /// The region of this name.
+    pub fn region(&self, name: &str) -> anyhow::Result<Region> {
+        self.wait(self.client.region(name))
+    }
+
+    /// Checks that the pool exists and holds regions.
+    pub fn check_regions(&self, name: &str) -> anyhow::Result<()> {
+        let kind = |map: &ClusterMap| map.pool_named(name).map(|pool| pool.kind.row());
+        let known = match kind(&self.client.map()) {
+            None => kind(&*self.map()?),
+            known => known,
+        };
+        match known {
+            Some(row) if row.service == Some(ServiceId::MEMORY) => Ok(()),
+            Some(row) => {
+                let holds = row.holds.split(';').next().unwrap_or_default();
+                let make = "'staves pool create NAME --kind memory' makes one that holds regions";
+                let text = format!("pool '{name}' holds {holds}, not regions; {make}");
+                Err(Failure::Wire(ErrorCode::Refused, text).into())
+            }
+            None => Err(Failure::NotFound(format!(
+                "there is no pool '{name}'; 'staves pool list' shows those there are, and 'staves pool create {name} --kind memory' makes it"
+            ))
+            .into()),
         }
     }
 
     /// Makes a change, wherever the directory's leader is.
-    pub fn propose(&self, change: &Change) -> anyhow::Result<Outcome> {
+    pub fn propose(&self, change: &Change) -> anyhow::Result<()> {
         self.propose_on(change, None)
     }
 
     /// The same, if the map has not moved on from this revision: refused if it has.
-    pub fn propose_on(
-        &self,
-        change: &Change,
-        expected: Option<Revision>,
-    ) -> anyhow::Result<Outcome> {
+    pub fn propose_on(&self, change: &Change, expected: Option<Revision>) -> anyhow::Result<()> {
         let until = self.until();
-        self.propose_by(change, expected, self.until_looked())
-            .map_err(|error| self.undecided(error, until))
-    }
-
-    fn propose_by(
-        &self,
-        change: &Change,
-        expected: Option<Revision>,
-        until: Instant,
-    ) -> anyhow::Result<Outcome> {
-        let change =
-            Bytes::from(postcard::to_allocvec(change).context("the change does not encode")?);
-        let proposal = Message::Propose(Propose { expected, change });
-        self.runtime.block_on(async {
-            let mut connection = self.connection.clone();
-            let mut hops = 0;
-            loop {
-                let answer = match connection.call(&proposal, until).await {
-                    // In the words for people: who was asked, and what, says nothing here.
-                    Err(NetError::Refused { packet, .. }) if packet.code == ErrorCode::NotFound => {
-                        return Err(Failure::NotFound(packet.text).into());
-                    }
-                    answer => answer.map_err(from_net)?,
-                };
-                let leader = match answer {
-                    Message::Proposed(Proposed::Applied { outcome, .. }) => {
-                        return postcard::from_bytes(&outcome)
-                            .context("the change was made; its outcome cannot be read");
-                    }
-                    Message::Proposed(Proposed::Refused { reason, .. }) => {
-                        return Err(Failure::Wire(ErrorCode::Refused, reason).into());
-                    }
-                    Message::Proposed(Proposed::NotLeader { leader }) => leader,
-                    other => return Err(unexpected(&proposal, &other)),
-                };
-                // A hint is followed at once, but not for ever: two nodes may name each other.
-                hops += 1;
-                if hops > HOPS || leader.is_none() {
-                    rest(until, "the directory has no leader").await?;
-                }
-                if let Some((_, address)) = leader
-                    && let Ok(next) = open(&address, until).await
-                {
-                    connection = next;
-                }
-            }
-        })
+        let made = self.wait(self.client.propose_on(expected, change));
+        let made = made.and_then(|made| {
+            made.map_err(|(_, reason)| Failure::Wire(ErrorCode::Refused, reason).into())
+        });
+        made.map_err(|error| self.undecided(error, until))
     }
 
     /// Drains a node, or resumes it.
     pub fn drain(&self, node: NodeId, on: bool) -> anyhow::Result<()> {
         let target = NodeTarget { node };
-        let message = if on {
-            Message::NodeDrain(target)
-        } else {
-            Message::NodeResume(target)
+        let message = match on {
+            true => Message::NodeDrain(target),
+            false => Message::NodeResume(target),
         };
-        let until = self.until();
-        self.done(&message, self.until_looked())
-            .map_err(|error| self.undecided(error, until))
+        let (until, address) = (self.until(), self.client.answered_at());
+        let answer = self.ask_by(&address, &message, self.until_looked());
+        let answer = answer.map_err(|error| self.undecided(error, until))?;
+        done(&message, &answer)
     }
 
-    /// Fails if the directory can decide nothing, and says whom it misses.
+    /// Fails if the directory can decide nothing, and names the voters that are missing.
     pub fn can_decide(&self) -> anyhow::Result<()> {
         match self.status()?.undecided() {
             None => Ok(()),
@@ -216,16 +201,23 @@ impl Cluster {
             }
             _ => return error,
         };
-        let report = self.status_by(until.max(Instant::now() + REST));
-        match report.ok().and_then(|report| report.undecided()) {
+        match self.missing_majority(until.max(Instant::now() + LEAST)) {
             Some(why) => no_majority(code, &why, then),
             None => error,
         }
     }
 
-    /// Returns whether this is the node that is asked.
+    /// The voters that the directory misses, if it can decide nothing.
+    pub fn missing_majority(&self, until: Instant) -> Option<String> {
+        self.status_by(until).ok()?.undecided()
+    }
+
+    /// Returns true if this is the node that is asked.
     pub fn asks(&self, node: &Node) -> bool {
-        self.connection.welcome().node == node.id
+        let address = self.client.answered_at();
+        let answer = self.ask_by(&address, &Message::Status, self.until());
+        let report = answer.and_then(read_status);
+        report.is_ok_and(|report| report.answered_by == node.id.0)
     }
 
     /// Asks a node to stop in good order: itself, not another on its behalf.
@@ -235,220 +227,76 @@ impl Cluster {
             true => Message::NodeStopForced(target),
             false => Message::NodeStop(target),
         };
-        match self.ask_at(&node.native, &message)? {
-            Message::Done => Ok(()),
-            other => Err(unexpected(&message, &other)),
-        }
+        done(&message, &self.ask_at(node, &message)?)
     }
 
-    /// Returns whether this very node answers at its address, with any of its lives. Looks once, and briefly.
+    /// Returns true if this very node answers at its address, with any of its lives. Looks once, and briefly.
     pub fn answers(&self, node: &Node) -> bool {
         let until = self.until().min(Instant::now() + FACTS);
-        let opened = self.runtime.block_on(open(&node.native, until));
-        opened.is_ok_and(|connection| connection.welcome().node == node.id)
-    }
-
-    /// Until when the command may take.
-    pub fn until(&self) -> Instant {
-        Instant::now() + self.deadline
-    }
-
-    /// Until when something may take whose failure is looked into: a fifth of the deadline is for that.
-    pub fn until_looked(&self) -> Instant {
-        Instant::now() + self.deadline * 4 / 5
+        let answer = self.ask_by(&node.native, &Message::Status, until);
+        let report = answer.and_then(read_status);
+        report.is_ok_and(|report| report.answered_by == node.id.0)
     }
 
     /// The range of keys that a node holds.
     pub fn key_range(&self, node: &Node) -> anyhow::Result<KeyRangeAnswer> {
         let message = Message::KeyRange(NodeTarget { node: node.id });
-        match self.ask_at(&node.native, &message)? {
+        match self.ask_at(node, &message)? {
             Message::KeyRangeAnswer(answer) => Ok(answer),
             other => Err(unexpected(&message, &other)),
         }
     }
 
-    /// Does operations, in order, each until it is answered or the deadline passes. What a node cannot
-    /// do at the moment is asked again under the same number, and so takes effect once.
-    pub fn execute(&self, pool: &str, ops: Vec<OwnedOp>) -> anyhow::Result<Vec<Answer>> {
-        let until = self.until();
-        let client = ClientId(rand::random());
-        let mut number = 0;
-        let ops = ops.into_iter().map(|op| {
-            let write = op.as_op().is_write();
-            number += u64::from(write);
-            op.numbered(if write { number } else { 0 })
-        });
-        let mut request = ServiceRequest {
-            revision: Revision(0),
-            service: ServiceId::CACHE,
-            pool: PoolRef::Name(pool.to_owned()),
-            client,
-            floor: 1,
-            retry: false,
-            forwarded: false,
-            ops: ops.collect(),
-        };
-        self.runtime.block_on(async {
-            loop {
-                let message = Message::Service(request.clone());
-                let answers = match self.connection.call(&message, until).await {
-                    Ok(Message::ServiceAnswers(ServiceAnswers { answers, .. })) => answers,
-                    Ok(other) => return Err(unexpected(&message, &other)),
-                    Err(error) => return Err(from_net(error)),
-                };
-                let again = answers.iter().find_map(|answer| match answer {
-                    Answer::Error(code, text) if code.worth_retrying() => Some(text),
-                    _ => None,
-                });
-                match again {
-                    None => return Ok(answers),
-                    Some(text) => rest(until, text).await?,
-                }
-                request.retry = true;
-            }
-        })
-    }
-
-    /// The figures of each of these nodes' part of a pool; `None` for those that do not answer.
-    pub fn cache_stats<'a>(
-        &self,
-        pool: &str,
-        nodes: impl Iterator<Item = &'a Node>,
-    ) -> Vec<(&'a Node, Option<CacheStatsAnswer>)> {
-        let until = self.until();
-        let question = Message::CacheStats(CacheStats {
-            pool: PoolRef::Name(pool.to_owned()),
-        });
-        self.runtime.block_on(async {
-            let mut asked = Vec::new();
-            for node in nodes {
-                let (address, question) = (node.native.clone(), question.clone());
-                let answer = tokio::spawn(async move {
-                    open(&address, until).await?.call(&question, until).await
-                });
-                asked.push((node, answer));
-            }
-            let mut answers = Vec::new();
-            for (node, answer) in asked {
-                let figures = match answer.await {
-                    Ok(Ok(Message::CacheStatsAnswer(figures))) => Some(figures),
-                    _ => None,
-                };
-                answers.push((node, figures));
-            }
-            answers
-        })
-    }
-
     /// The state of a node's member of a group.
     pub fn group_state(&self, node: &Node, group: GroupId) -> anyhow::Result<GroupState> {
         let message = Message::GroupState(GroupTarget { group });
-        match self.ask_at(&node.native, &message)? {
+        match self.ask_at(node, &message)? {
             Message::GroupStateAnswer(answer) => serde_json::from_slice(&answer.json)
                 .context("the node sent a state that this program cannot read"),
             other => Err(unexpected(&message, &other)),
         }
     }
 
-    /// Asks several nodes at once, each by its address; what each answers, in their order. Connections are kept for
-    /// the next time.
+    /// Asks several nodes at once, each by its address. The answers come in their order.
     pub fn ask_all(&self, asks: Vec<(String, Message)>) -> Vec<Result<Message, NetError>> {
-        let until = self.until();
-        let mut opened = self.opened.borrow_mut();
-        self.runtime.block_on(async {
-            let mut under_way = Vec::new();
-            for (address, question) in asks {
-                let known = opened.get(&address).cloned();
-                let to = address.clone();
-                let asked = tokio::spawn(async move {
-                    let connection = match known {
-                        Some(connection) => connection,
-                        None => open(&to, until).await?,
-                    };
-                    let answer = connection.call(&question, until).await?;
-                    Ok((connection, answer))
-                });
-                under_way.push((address, asked));
-            }
-            let mut answers = Vec::new();
-            for (address, asked) in under_way {
-                let answer = match asked.await {
-                    Ok(Ok((connection, answer))) => {
-                        opened.insert(address, connection);
-                        Ok(answer)
-                    }
-                    Ok(Err(error)) => {
-                        opened.remove(&address);
-                        Err(error)
-                    }
-                    Err(ended) => std::panic::resume_unwind(ended.into_panic()),
-                };
-                answers.push(answer);
-            }
-            answers
-        })
+        self.ask_all_by(asks, self.until())
     }
 
-    fn ask(&self, question: &Message) -> anyhow::Result<Message> {
-        self.runtime
-            .block_on(self.connection.call(question, self.until()))
-            .map_err(from_net)
+    fn ask_all_by(
+        &self,
+        asks: Vec<(String, Message)>,
+        until: Instant,
+    ) -> Vec<Result<Message, NetError>> {
+        self.runtime.block_on(self.client.ask_all(asks, until))
     }
 
-    fn ask_at(&self, address: &str, question: &Message) -> anyhow::Result<Message> {
-        let until = self.until();
-        let asked = async { open(address, until).await?.call(question, until).await };
+    fn ask_at(&self, node: &Node, question: &Message) -> anyhow::Result<Message> {
+        self.ask_by(&node.native, question, self.until())
+    }
+
+    fn ask_by(&self, address: &str, question: &Message, until: Instant) -> anyhow::Result<Message> {
+        let asked = self.client.ask_at(address, question, until);
         self.runtime.block_on(asked).map_err(from_net)
-    }
-
-    fn done(&self, question: &Message, until: Instant) -> anyhow::Result<()> {
-        let answer = self.runtime.block_on(self.connection.call(question, until));
-        match answer.map_err(from_net)? {
-            Message::Done => Ok(()),
-            other => Err(unexpected(question, &other)),
-        }
     }
 }
 
 fn no_majority(code: ErrorCode, why: &str, then: &str) -> anyhow::Error {
-    let remedy = "bring its voters back with their data folders";
-    Failure::Wire(code, format!("{why}; {then}; {remedy}")).into()
+    Failure::Wire(code, format!("{why}; {then}; {MAJORITY_REMEDY}")).into()
 }
 
-async fn open(address: &str, until: Instant) -> Result<Connection, NetError> {
-    let connect_timeout = until.saturating_duration_since(Instant::now());
-    let options = Options {
-        connect_timeout,
-        ..Options::default()
-    };
-    Connection::open(address, &Identity::admin(ClusterId(0)), &options).await
-}
-
-async fn ask_status(connection: &Connection, until: Instant) -> anyhow::Result<StatusReport> {
-    match connection
-        .call(&Message::Status, until)
-        .await
-        .map_err(from_net)?
-    {
-        Message::StatusAnswer(StatusAnswer { json }) => {
-            serde_json::from_slice(&json).with_context(|| {
-                format!(
-                    "{} sent a status that this program cannot read",
-                    connection.addr()
-                )
-            })
-        }
+fn read_status(answer: Message) -> anyhow::Result<StatusReport> {
+    match answer {
+        Message::StatusAnswer(StatusAnswer { json }) => serde_json::from_slice(&json)
+            .context("the node sent a status that this program cannot read"),
         other => Err(unexpected(&Message::Status, &other)),
     }
 }
 
-/// Waits a moment, or fails because the deadline is near.
-async fn rest(until: Instant, why: &str) -> Result<(), Failure> {
-    if until.saturating_duration_since(Instant::now()) <= REST {
-        return Err(Failure::late(format!("gave up at the deadline: {why}")));
+fn done(question: &Message, answer: &Message) -> anyhow::Result<()> {
+    match answer {
+        Message::Done => Ok(()),
+        other => Err(unexpected(question, other)),
     }
-    tokio::time::sleep(REST).await;
-    Ok(())
 }
 
 fn unexpected(question: &Message, answer: &Message) -> anyhow::Error {
@@ -501,38 +349,16 @@ pub fn check(answer: &Answer) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::{Incarnation, NodeState};
+    use staves_model::testing::cluster;
 
     #[test]
     fn a_node_is_found_by_its_name_before_its_id() {
-        let mut map = ClusterMap::default();
-        let mut join = |id: u64, name: &str| {
-            let node = Node {
-                id: NodeId(id),
-                incarnation: Incarnation(id),
-                name: name.to_owned(),
-                zone: None,
-                native: String::new(),
-                resp: String::new(),
-                admin: String::new(),
-                memory_bytes: 0,
-                durable: true,
-                state: NodeState::Up,
-                draining: false,
-            };
-            map.nodes.insert(node.id, node);
-        };
         // n3 was quicker to join than n2.
-        [
-            (1, "n1"),
-            (2, "n3"),
-            (3, "n2"),
-            (4, "5"),
-            (5, "twin"),
-            (6, "twin"),
-        ]
-        .into_iter()
-        .for_each(|(id, name)| join(id, name));
+        let names = ["n1", "n3", "n2", "5", "twin", "twin"];
+        let mut map = cluster(names.len() as u64);
+        for (node, name) in map.nodes.values_mut().zip(names) {
+            node.name = name.to_owned();
+        }
         let found = |wanted: &str| {
             find_node(&map, wanted)
                 .map(|node| node.id.0)

@@ -1,6 +1,7 @@
 //! Failures of commands, and their codes.
 
 use serde_json::json;
+use staves_client::{ClientError, SourceError};
 use staves_directory::{DirectoryError, StoreError};
 use staves_net::NetError;
 use staves_node::StartError;
@@ -8,6 +9,9 @@ use staves_node::config::{ConfigError, Origin};
 use staves_wire::ErrorCode;
 
 use crate::codes::{Code, Own, exit_code};
+
+/// The remedy if no node answers.
+pub const HINT: &str = "is a node running there? See --cluster and STAVES_CLUSTER";
 
 /// A failure with a code of its own. Any other error is `failed`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +66,41 @@ pub fn with_code(code: Code, text: String) -> anyhow::Error {
 /// An error of the network as a failure of the command.
 pub fn from_net(error: NetError) -> anyhow::Error {
     Failure::Wire(error.code(), error.to_string()).into()
+}
+
+/// A client's error as a failure of the command.
+pub fn failed(error: ClientError) -> anyhow::Error {
+    let code = error.code();
+    let text = match error {
+        ClientError::Operation { text, .. } => text,
+        error => error.to_string(),
+    };
+    with_code(Code::Wire(code), text)
+}
+
+/// The same, where no node was found yet.
+pub fn not_reached(error: ClientError) -> anyhow::Error {
+    let error = failed(error);
+    match code(&error) {
+        Code::Wire(ErrorCode::Unreachable | ErrorCode::Deadline) => {
+            with_text(&error, format!("{error:#}; {HINT}"))
+        }
+        _ => error,
+    }
+}
+
+/// A source's error as a failure of the command.
+pub fn no_source(error: SourceError) -> anyhow::Error {
+    let text = error.to_string();
+    match error {
+        SourceError::NotFound { .. } | SourceError::Absent { .. } => Failure::NotFound(text).into(),
+        SourceError::Denied { .. } | SourceError::Private { .. } => {
+            Failure::Wire(ErrorCode::Denied, text).into()
+        }
+        SourceError::Unreachable { .. } => Failure::Wire(ErrorCode::Unreachable, text).into(),
+        SourceError::Malformed { .. } => Failure::Own(Own::Usage, text).into(),
+        SourceError::Changed { .. } => Failure::Own(Own::Failed, text).into(),
+    }
 }
 
 /// The code of an error, wherever in its chain the reason stands.

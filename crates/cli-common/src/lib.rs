@@ -1,7 +1,7 @@
 //! The parts that the commands of the `staves` program share.
 //!
-//! **Layout.** `options`: the options of every command. `cluster`: questions to a cluster over the native protocol.
-//! `session`: a session with the client library. `output`: answers as tables or JSON. `codes`, `failure`: errors and
+//! **Layout.** `options`: the options of every command. `cluster`: a session with a cluster, through the
+//! client library. `output`: answers as tables or JSON. `running`: runtimes and signals. `codes`, `failure`: errors and
 //! exit codes. `nodes`: nodes of this machine, as processes. `served`: the last report of a mount.
 
 pub mod cluster;
@@ -10,5 +10,5 @@ pub mod failure;
 pub mod nodes;
 pub mod options;
 pub mod output;
+pub mod running;
 pub mod served;
-pub mod session;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use staves_model::Change;
@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 use crate::cluster::Cluster;
 
+/// The interval at which nodes that are waited for are looked at.
+const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for one status of the cluster.
 const STATUS: Duration = Duration::from_millis(1000);
 const HOST: &str = "127.0.0.1";
@@ -180,6 +182,43 @@ impl Nodes {
             }
         }
         Ok(())
+    }
+
+    /// Looks until what is wanted is there; an inner error is what was seen instead. Leaves the logs behind if it takes too long.
+    pub fn wait<T>(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut look: impl FnMut(&mut Nodes) -> anyhow::Result<Result<T, String>>,
+    ) -> anyhow::Result<T> {
+        let until = Instant::now() + patience;
+        let mut last = "no node answered".to_owned();
+        while Instant::now() < until {
+            self.check_alive()?;
+            match look(self)? {
+                Ok(found) => return Ok(found),
+                Err(seen) => last = seen,
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.keep();
+        bail!(
+            "after {} s still waiting until {what}. Last seen: {last} The nodes' logs are in {}",
+            patience.as_secs(),
+            self.path.display()
+        );
+    }
+
+    /// The status of the cluster once it is as wanted; an inner error is the sentence that it opened with instead.
+    pub fn status_if(
+        &mut self,
+        wanted: impl Fn(&StatusReport) -> bool,
+    ) -> Result<StatusReport, String> {
+        match self.status() {
+            Ok(report) if wanted(&report) => Ok(report),
+            Ok(report) => Err(report.sentence),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// The status of the cluster, through any node that runs.

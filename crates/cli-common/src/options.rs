@@ -8,7 +8,7 @@ use staves_node::config::{Endpoint, Millis};
 #[derive(clap::Args, Debug)]
 #[group(skip)]
 pub struct GlobalOptions {
-    /// How to answer; texts for files (man, completions, reference, config example) are the same in both
+    /// The form of the answer; texts for files (man, completions, reference, config example) are the same in both
     #[arg(
         short,
         long,
@@ -30,7 +30,7 @@ pub struct GlobalOptions {
     )]
     pub cluster: Vec<Endpoint>,
 
-    /// How long the cluster may take to answer
+    /// Longest time for the cluster to answer
     #[arg(
         long,
         global = true,

@@ -53,6 +53,40 @@ pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
     }
 }
 
+/// Answers a command that changed something: an object for programs, a line for people, and its warning if it has one.
+pub fn changed(
+    format: Format,
+    mut object: serde_json::Value,
+    line: String,
+    warning: Option<String>,
+) -> anyhow::Result<()> {
+    if let Some(warning) = warning {
+        warn(format, &mut object, warning);
+    }
+    answer(format, &object, |_| line)
+}
+
+/// Puts a value into an object. JSON has no bytes: those that are no text are written in hexadecimal.
+pub fn put_value(object: &mut serde_json::Value, value: &[u8]) {
+    match std::str::from_utf8(value) {
+        Ok(text) => object["value"] = text.into(),
+        Err(_) => {
+            let hex = value.iter().map(|byte| format!("{byte:02x}"));
+            object["value_hex"] = hex.collect::<String>().into();
+        }
+    }
+}
+
+/// A column of a table: its heading, and the cell of a row.
+pub type Column<T> = (&'static str, fn(&T) -> String);
+
+/// A table of these columns, a row for each item.
+pub fn columns<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>) -> String {
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let row = |item: &'a T| columns.iter().map(|(_, cell)| cell(item)).collect();
+    table(&headings, rows.into_iter().map(row))
+}
+
 /// A table without lines. Columns whose heading ends in a blank are numbers, and stand to the right.
 pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();

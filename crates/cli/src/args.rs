@@ -42,7 +42,7 @@ pub enum Command {
     Up(Up),
     /// Show it: start a cluster here, kill nodes under load, count what is lost
     Demo(Demo),
-    /// How the cluster is
+    /// The state of the cluster, its nodes and its pools
     Status {
         /// Exit with 5 if it is degraded, with 6 if it is critical
         #[arg(long)]
@@ -96,7 +96,7 @@ pub enum Command {
         #[command(subcommand)]
         command: Config,
     },
-    /// What an error code means, and what to do; without one, all of them
+    /// Explain an error code and its remedy; without one, all of them
     Explain {
         /// The word in brackets at an error's end, its number, or the first word of an error of Redis's protocol
         #[arg(allow_hyphen_values = true)]
@@ -104,7 +104,7 @@ pub enum Command {
     },
     /// Print a page of the reference, in Markdown
     Reference {
-        /// Which page
+        /// The page
         #[arg(value_enum)]
         page: Page,
     },

@@ -5,9 +5,9 @@ use std::io::{IsTerminal, Read, Write};
 use anyhow::Context;
 use bytes::Bytes;
 use serde_json::json;
-use staves_model::NodeState;
 use staves_wire::ErrorCode;
-use staves_wire::cache::{Answer, CacheStatsAnswer, Condition, OwnedOp, VALUE_BYTES_MAX};
+use staves_wire::cache::{CacheStatsAnswer, Condition, OwnedOp, VALUE_BYTES_MAX};
+use staves_wire::service::Answer;
 
 use clap::Subcommand;
 use staves_cli_common::cluster::{Cluster, check};
@@ -95,11 +95,8 @@ fn get(cluster: &Cluster, pool: &str, key: &str, out: Format) -> anyhow::Result<
     };
     match out {
         Format::Json => {
-            // JSON has no bytes: what is no text is told in hexadecimal.
-            let answer = match std::str::from_utf8(&value) {
-                Ok(text) => json!({ "key": key, "value": text }),
-                Err(_) => json!({ "key": key, "value_hex": hex(&value) }),
-            };
+            let mut answer = json!({ "key": key });
+            output::put_value(&mut answer, &value);
             output::line(answer)?;
         }
         Format::Table => {
@@ -146,7 +143,8 @@ fn delete(cluster: &Cluster, pool: &str, keys: &[String], out: Format) -> anyhow
     let del = |key: &String| OwnedOp::Del {
         key: Bytes::copy_from_slice(key.as_bytes()),
     };
-    let answers = cluster.execute(pool, keys.iter().map(del).collect())?;
+    let client = cluster.client.of_pool(pool);
+    let answers = cluster.wait(client.execute(keys.iter().map(del).collect()))?;
     answers.iter().try_for_each(check)?;
     let deleted = answers
         .iter()
@@ -162,88 +160,86 @@ fn delete(cluster: &Cluster, pool: &str, keys: &[String], out: Format) -> anyhow
 }
 
 fn stats(cluster: &Cluster, pool: &str, out: Format) -> anyhow::Result<()> {
-    let map = cluster.map()?;
-    let text = match map.pool_named(pool) {
-        Some(known) if known.is_cache() => None,
-        Some(_) => Some(format!(
-            "there is no key-value pool '{pool}': it holds regions; 'staves memory list' shows them"
-        )),
-        None => Some(format!(
-            "there is no pool '{pool}'; 'staves pool list' shows those there are"
-        )),
-    };
-    if let Some(text) = text {
-        return Err(Failure::NotFound(text).into());
+    let client = cluster.client.of_pool(pool);
+    let stats = cluster.wait(client.stats())?.into_iter();
+    let map = client.map();
+    let rows: Vec<_> = stats
+        .map(|(node, figures)| {
+            let name = map.nodes.get(&node).map_or("", |node| &node.name);
+            let values = figures
+                .ok()
+                .map(|figures| FIGURES.map(|one| (one.get)(&figures)));
+            (node, name, values)
+        })
+        .collect();
+    let mut total = FIGURES.map(|_| 0);
+    for values in rows.iter().filter_map(|(.., values)| values.as_ref()) {
+        total
+            .iter_mut()
+            .zip(values)
+            .for_each(|(sum, value)| *sum += value);
     }
-    let up = map
-        .nodes
-        .values()
-        .filter(|node| node.state == NodeState::Up);
-    let figures = cluster.cache_stats(pool, up);
-    let known = || figures.iter().filter_map(|(_, figures)| figures.as_ref());
-    let mut total = CacheStatsAnswer::default();
-    for part in known() {
-        total.buckets += part.buckets;
-        total.keys += part.keys;
-        total.live_bytes += part.live_bytes;
-        total.used_bytes += part.used_bytes;
-        total.budget_bytes += part.budget_bytes;
-        total.reads += part.reads;
-        total.hits += part.hits;
-        total.writes += part.writes;
-    }
-    let node_json = |(node, figures): &(&staves_model::Node, Option<CacheStatsAnswer>)| json!({ "node": node.id.0, "name": node.name, "stats": figures.as_ref().map(as_json) });
-    let nodes: Vec<_> = figures.iter().map(node_json).collect();
+    let nodes: Vec<_> = rows
+        .iter()
+        .map(|(node, name, values)| json!({ "node": node.0, "name": name, "stats": values.as_ref().map(as_json) }))
+        .collect();
     let answer = json!({ "pool": pool, "total": as_json(&total), "nodes": nodes });
     output::answer(out, &answer, |_| {
-        let headings = [
-            "node",
-            "primaries ",
-            "keys ",
-            "live ",
-            "used ",
-            "budget ",
-            "reads ",
-            "hits ",
-            "writes ",
-        ];
-        let rows = figures
+        let headings: Vec<&str> = std::iter::once("node")
+            .chain(FIGURES.iter().map(|figure| figure.heading))
+            .collect();
+        let rows = rows
             .iter()
-            .map(|(node, figures)| row(&node.name, figures.as_ref()));
+            .map(|(_, name, values)| row(name, values.as_ref()));
         table(&headings, rows.chain([row("total", Some(&total))]))
     })
 }
 
-fn row(name: &str, figures: Option<&CacheStatsAnswer>) -> Vec<String> {
-    let show = |text: &dyn Fn(&CacheStatsAnswer) -> String| or_dash(figures.map(text));
-    vec![
-        name.to_owned(),
-        show(&|f| f.buckets.to_string()),
-        show(&|f| number(f.keys)),
-        show(&|f| bytes(f.live_bytes)),
-        show(&|f| bytes(f.used_bytes)),
-        show(&|f| bytes(f.budget_bytes)),
-        show(&|f| number(f.reads)),
-        show(&|f| number(f.hits)),
-        show(&|f| number(f.writes)),
-    ]
+/// A figure of the nodes' parts of a pool.
+struct CacheFigure {
+    heading: &'static str,
+    /// Its name in JSON.
+    name: &'static str,
+    get: fn(&CacheStatsAnswer) -> u64,
+    show: fn(u64) -> String,
 }
 
-fn as_json(figures: &CacheStatsAnswer) -> serde_json::Value {
-    json!({
-        "buckets": figures.buckets,
-        "keys": figures.keys,
-        "live_bytes": figures.live_bytes,
-        "used_bytes": figures.used_bytes,
-        "budget_bytes": figures.budget_bytes,
-        "reads": figures.reads,
-        "hits": figures.hits,
-        "writes": figures.writes,
-    })
+macro_rules! figures {
+    ($($heading:literal, $field:ident, $show:expr;)*) => {
+        [$(CacheFigure {
+            heading: $heading,
+            name: stringify!($field),
+            get: |figures| u64::from(figures.$field),
+            show: $show,
+        },)*]
+    };
+}
+
+const FIGURES: [CacheFigure; 8] = figures! {
+    "primaries ", buckets, |n| n.to_string();
+    "keys ", keys, number;
+    "live ", live_bytes, bytes;
+    "used ", used_bytes, bytes;
+    "budget ", budget_bytes, bytes;
+    "reads ", reads, number;
+    "hits ", hits, number;
+    "writes ", writes, number;
+};
+
+fn row(name: &str, values: Option<&[u64; 8]>) -> Vec<String> {
+    let shown = FIGURES.iter().enumerate();
+    let shown = shown.map(|(at, one)| or_dash(values.map(|values| (one.show)(values[at]))));
+    std::iter::once(name.to_owned()).chain(shown).collect()
+}
+
+fn as_json(values: &[u64; 8]) -> serde_json::Value {
+    let pairs = FIGURES.iter().zip(values);
+    pairs.map(|(one, value)| (one.name, *value)).collect()
 }
 
 fn one(cluster: &Cluster, pool: &str, op: OwnedOp) -> anyhow::Result<Answer> {
-    let mut answers = cluster.execute(pool, vec![op])?;
+    let client = cluster.client.of_pool(pool);
+    let mut answers = cluster.wait(client.execute(vec![op]))?;
     let answer = answers.pop().context("the node answered nothing")?;
     check(&answer)?;
     Ok(answer)
@@ -265,8 +261,4 @@ fn read_value() -> anyhow::Result<Bytes> {
         .into());
     }
     Ok(value.into())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -22,10 +22,9 @@ use crate::confirm::confirmed;
 use crate::pool::{goes_on, in_use};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
-use staves_cli_common::failure::Failure;
-use staves_cli_common::options::{Format, GlobalOptions};
+use staves_cli_common::failure::{Failure, failed, no_source};
+use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, table};
-use staves_cli_common::session::{ClientSession, failed, no_source};
 
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
@@ -69,35 +68,24 @@ pub enum Files {
     },
 }
 
-pub fn run(global: &GlobalOptions, command: &Files) -> anyhow::Result<()> {
-    let out = global.output;
-    let session = ClientSession::open(global)?;
+pub fn run(session: &Cluster, command: &Files, out: Format) -> anyhow::Result<()> {
     match command {
-        Files::List => list(&session, out),
-        Files::Show { dataset } => show(global, &session, dataset, out),
+        Files::List => list(session, out),
+        Files::Show { dataset } => show(session, dataset, out),
         Files::Preload {
             dataset,
             paths,
             pin,
-        } => preload::run(&session, dataset, paths, *pin, out),
-        Files::Unpin { dataset, paths } => unpin(&session, dataset, paths, out),
-        Files::Drop { dataset, yes } => {
-            let cluster = Cluster::connect(&global.cluster, global.deadline.duration())?;
-            drop_dataset(&session, &cluster, dataset, *yes, out)
-        }
+        } => preload::run(session, dataset, paths, *pin, out),
+        Files::Unpin { dataset, paths } => unpin(session, dataset, paths, out),
+        Files::Drop { dataset, yes } => drop_dataset(session, dataset, *yes, out),
     }
 }
 
-fn drop_dataset(
-    session: &ClientSession,
-    cluster: &Cluster,
-    dataset: &str,
-    yes: bool,
-    out: Format,
-) -> anyhow::Result<()> {
-    let map = session.wait(session.client.refresh())?;
+fn drop_dataset(session: &Cluster, dataset: &str, yes: bool, out: Format) -> anyhow::Result<()> {
+    let map = session.map()?;
     known(&map, dataset)?;
-    let used = in_use(&cluster.status()?, |name| name == dataset);
+    let used = in_use(&session.status()?, |name| name == dataset);
     if !yes {
         let used = used.as_ref().map(|used| format!(" (it is {used})"));
         let would = format!(
@@ -109,20 +97,13 @@ fn drop_dataset(
     }
     let name = dataset.to_owned();
     session.wait(session.client.propose(&Change::DropDataset { name }))?;
-    let mut answer = json!({ "dataset": dataset, "result": "dropped" });
-    if let Some(used) = used {
-        output::warn(out, &mut answer, goes_on(used));
-    }
-    output::answer(out, &answer, |_| format!("dataset '{dataset}' is dropped"))
+    let answer = json!({ "dataset": dataset, "result": "dropped" });
+    let line = format!("dataset '{dataset}' is dropped");
+    output::changed(out, answer, line, used.map(goes_on))
 }
 
-fn unpin(
-    session: &ClientSession,
-    dataset: &str,
-    paths: &[String],
-    out: Format,
-) -> anyhow::Result<()> {
-    let map = session.wait(session.client.refresh())?;
+fn unpin(session: &Cluster, dataset: &str, paths: &[String], out: Format) -> anyhow::Result<()> {
+    let map = session.map()?;
     let pins = pins(known(&map, dataset)?, dataset);
     let source = map
         .dataset(dataset)
@@ -162,7 +143,7 @@ fn unpin(
 }
 
 /// Refuses what the dataset has not: a slip, most likely. Whoever cannot look there is not held up beyond the deadline.
-fn is_there(session: &ClientSession, dataset: &str, path: &[u8]) -> anyhow::Result<()> {
+fn is_there(session: &Cluster, dataset: &str, path: &[u8]) -> anyhow::Result<()> {
     let Ok(data) = open(session, dataset) else {
         return Ok(());
     };
@@ -216,7 +197,7 @@ fn within(path: &str) -> anyhow::Result<Vec<u8>> {
     Ok(words.collect::<Vec<_>>().join("/").into_bytes())
 }
 
-fn list(session: &ClientSession, out: Format) -> anyhow::Result<()> {
+fn list(session: &Cluster, out: Format) -> anyhow::Result<()> {
     let map = newest(session);
     let mut rows = Vec::new();
     for pool in map.pools.values() {
@@ -245,7 +226,7 @@ fn list(session: &ClientSession, out: Format) -> anyhow::Result<()> {
 }
 
 /// The newest map that can be had in half of the time that is left; else that with which the session began, a moment ago.
-fn newest(session: &ClientSession) -> Arc<ClusterMap> {
+fn newest(session: &Cluster) -> Arc<ClusterMap> {
     let until = Instant::now() + session.left() / 2;
     let newer = async { timeout_at(until.into(), session.client.refresh()).await };
     match session.runtime.block_on(newer) {
@@ -255,7 +236,7 @@ fn newest(session: &ClientSession) -> Arc<ClusterMap> {
 }
 
 /// A dataset by name, as the map has it. Its source is not waited for beyond the deadline.
-fn open(session: &ClientSession, name: &str) -> anyhow::Result<Dataset> {
+fn open(session: &Cluster, name: &str) -> anyhow::Result<Dataset> {
     let map = newest(session);
     let pool = known(&map, name)?;
     let (_, dataset) = map.dataset(name).expect("its pool is known");
@@ -268,7 +249,7 @@ fn open(session: &ClientSession, name: &str) -> anyhow::Result<Dataset> {
 }
 
 /// A source did not answer by the deadline.
-fn late(session: &ClientSession, source: &str) -> anyhow::Error {
+fn late(session: &Cluster, source: &str) -> anyhow::Error {
     Failure::late(format!(
         "{source} did not answer by the deadline, {} ms: see that it can be reached from here, or give it longer with --deadline",
         session.deadline.as_millis()
@@ -348,12 +329,7 @@ fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<FoundFile
     Ok(files)
 }
 
-fn show(
-    global: &GlobalOptions,
-    session: &ClientSession,
-    name: &str,
-    out: Format,
-) -> anyhow::Result<()> {
+fn show(session: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let (pool, map) = data.pool();
     let asked = data.clone();
@@ -400,8 +376,7 @@ fn show(
     };
     let lacking: BTreeSet<String> = rows.iter().filter_map(lacks).collect();
     if !lacking.is_empty() {
-        let status = Cluster::connect(&global.cluster, session.left());
-        let status = status.and_then(|cluster| cluster.status());
+        let status = session.status_by(session.until);
         warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
     }
     if !warnings.is_empty() {

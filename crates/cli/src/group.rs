@@ -9,7 +9,7 @@ use clap::Subcommand;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
-use staves_cli_common::output::{self, or_dash, properties, table};
+use staves_cli_common::output::{self, Column, or_dash, properties, table};
 
 #[derive(Subcommand, Debug)]
 pub enum Group {
@@ -67,15 +67,10 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
             if let Some(pool) = pool {
                 find_pool(&cluster.status()?, pool)?;
             }
-            let rows: Vec<GroupRow> = rows(&cluster.map()?)
+            let rows: Vec<GroupRow> = rows(&*cluster.map()?)
                 .filter(|row| pool.as_ref().is_none_or(|pool| row.pool == *pool))
                 .collect();
-            output::answer(out, &rows, |rows| {
-                let headings = [
-                    "group ", "pool", "bucket ", "epoch ", "state", "data", "parity",
-                ];
-                table(&headings, rows.iter().map(listed))
-            })
+            output::answer(out, &rows, |rows| output::columns(COLUMNS, rows))
         }
         Group::Show { group } => {
             let map = cluster.map()?;
@@ -151,23 +146,20 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = GroupRow> {
     })
 }
 
-fn listed(row: &GroupRow) -> Vec<String> {
-    let names = |holds: &[&str]| {
-        let members = row
-            .members
-            .iter()
-            .filter(|member| holds.contains(&member.holds));
-        members.map(marked).collect::<Vec<_>>().join(" ")
-    };
-    vec![
-        row.group.to_string(),
-        row.pool.clone(),
-        row.bucket.to_string(),
-        row.epoch.to_string(),
-        row.state.into(),
-        names(&["primary", "data"]),
-        names(&["copy", "parity", "twin"]),
-    ]
+const COLUMNS: &[Column<GroupRow>] = &[
+    ("group ", |row| row.group.to_string()),
+    ("pool", |row| row.pool.clone()),
+    ("bucket ", |row| row.bucket.to_string()),
+    ("epoch ", |row| row.epoch.to_string()),
+    ("state", |row| row.state.into()),
+    ("data", |row| names(row, &["primary", "data"])),
+    ("parity", |row| names(row, &["copy", "parity", "twin"])),
+];
+
+fn names(row: &GroupRow, holds: &[&str]) -> String {
+    let members = row.members.iter();
+    let members = members.filter(|member| holds.contains(&member.holds));
+    members.map(marked).collect::<Vec<_>>().join(" ")
 }
 
 /// A member's name, with a mark if it is not whole.

@@ -93,7 +93,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
 }
 
 fn run(args: &CommandLine) -> anyhow::Result<()> {
-    let connect = || Cluster::connect(&args.global.cluster, args.global.deadline.duration());
+    let connect = || Cluster::open(&args.global);
     let out = args.global.output;
     match &args.command {
         Command::Up(up) => up::run(up),
@@ -107,10 +107,10 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Node { command } => node::run(&connect()?, command, out),
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),
-        Command::Memory { command } => memory::run(&args.global, command),
+        Command::Memory { command } => memory::run(&connect()?, command, out),
         Command::Mount(mount) => mount::run(&args.global, mount, out),
         Command::Unmount(unmount) => mount::unmount(unmount, out),
-        Command::Files { command } => files::run(&args.global, command),
+        Command::Files { command } => files::run(&connect()?, command, out),
         Command::Scrub { pool, check } => scrub::run(&connect()?, pool.as_deref(), !check, out),
         Command::Group { command } => group::run(&connect()?, command, out),
         Command::Bench { command } => staves_bench::run(&args.global, command),

@@ -5,7 +5,7 @@ mod room;
 mod write;
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use staves_client::{Region, RegionStat};
@@ -15,26 +15,24 @@ use staves_wire::ErrorCode;
 
 pub use self::command::Memory;
 use crate::confirm::confirm;
-use staves_cli_common::cluster::Cluster;
+use staves_cli_common::cluster::{Cluster, MAJORITY_REMEDY};
 use staves_cli_common::codes::{Code, Own};
 use staves_cli_common::failure::{self, Failure};
-use staves_cli_common::options::{Format, GlobalOptions};
-use staves_cli_common::output::{self, bytes, count, properties, table};
-use staves_cli_common::session::{ClientSession, check_pool};
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, Column, bytes, count, properties};
 
 /// Bytes that are read or written at a time.
 const PART_BYTES: u64 = 8 << 20;
 /// Most bytes that are told as JSON.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 
-pub fn run(global: &GlobalOptions, command: &Memory) -> anyhow::Result<()> {
-    let session = ClientSession::open(global)?;
-    let done = obey(global, &session, command);
-    done.map_err(|error| undecided(global, command, error))
+pub fn run(cluster: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> {
+    let done = obey(cluster, command, out);
+    done.map_err(|error| undecided(cluster, command, error))
 }
 
 /// Adds the reason to an error of a command that was not done in time: most often, the directory has no majority.
-fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> anyhow::Error {
+fn undecided(cluster: &Cluster, command: &Memory, error: anyhow::Error) -> anyhow::Error {
     let Code::Wire(
         code @ (ErrorCode::Deadline
         | ErrorCode::Unreachable
@@ -45,30 +43,26 @@ fn undecided(global: &GlobalOptions, command: &Memory, error: anyhow::Error) -> 
     else {
         return error;
     };
-    let deadline = (global.deadline.duration() / 5).max(Duration::from_secs(1));
-    let cluster = Cluster::connect(&global.cluster, deadline);
-    let report = cluster.and_then(|cluster| cluster.status()).ok();
-    let Some(why) = report.and_then(|report| report.undecided()) else {
+    let until = Instant::now() + (cluster.deadline / 5).max(Duration::from_secs(1));
+    let Some(why) = cluster.missing_majority(until) else {
         return error;
     };
-    let remedy = "bring its voters back with their data folders";
     let text = match command {
         Memory::Read { .. } | Memory::Write { .. } => {
             format!(
-                "{error:#}; {why}, and what needs a repair does not answer before it has: {remedy}"
+                "{error:#}; {why}, and what needs a repair does not answer before it has: {MAJORITY_REMEDY}"
             )
         }
-        _ if code.nothing_done() => format!("{why}; nothing was changed; {remedy}"),
-        _ => format!("{why}; the change may still be made once it has; {remedy}"),
+        _ if code.nothing_done() => format!("{why}; nothing was changed; {MAJORITY_REMEDY}"),
+        _ => format!("{why}; the change may still be made once it has; {MAJORITY_REMEDY}"),
     };
     failure::with_text(&error, text)
 }
 
-fn obey(global: &GlobalOptions, session: &ClientSession, command: &Memory) -> anyhow::Result<()> {
-    let out = global.output;
+fn obey(session: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> {
     match command {
         Memory::Create { name, size, pool } => {
-            check_pool(session, pool)?;
+            session.check_regions(pool)?;
             let region = session.wait(session.client.create_region(pool, name, size.0))?;
             let stat = session.wait(region.stat())?;
             let scheme: Option<Scheme> = stat.scheme.parse().ok();
@@ -79,18 +73,7 @@ fn obey(global: &GlobalOptions, session: &ClientSession, command: &Memory) -> an
         Memory::List => {
             let stats = session.wait(session.client.regions())?;
             let rows: Vec<_> = stats.iter().map(as_json).collect();
-            output::answer(out, &rows, |_| {
-                let headings = [
-                    "region",
-                    "pool",
-                    "scheme",
-                    "size ",
-                    "room to grow ",
-                    "groups ",
-                    "state",
-                ];
-                table(&headings, stats.iter().map(listed))
-            })
+            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
         }
         Memory::Show { name } => {
             let stat = session.wait(session.region(name)?.stat())?;
@@ -120,19 +103,17 @@ fn obey(global: &GlobalOptions, session: &ClientSession, command: &Memory) -> an
             offset,
             length,
         } => read(session, name, offset.0, length.map(|length| length.0), out),
-        Memory::Write { name, offset, load } => {
-            write::write(global, session, name, offset.0, *load)
-        }
+        Memory::Write { name, offset, load } => write::write(session, name, offset.0, *load, out),
         Memory::Protect { name } => {
             let region = session.region(name)?;
-            write::protect(global, session, &region)?;
+            write::protect(session, &region)?;
             print_result(out, &session.wait(region.stat())?, "protected")
         }
     }
 }
 
 fn read(
-    session: &ClientSession,
+    session: &Cluster,
     name: &str,
     offset: u64,
     length: Option<u64>,
@@ -170,9 +151,9 @@ fn read(
     }
 }
 
-/// JSON has no bytes: what is no text is told in hexadecimal.
+/// Prints bytes as an object.
 fn read_as_json(
-    session: &ClientSession,
+    session: &Cluster,
     region: &Region,
     offset: u64,
     length: u64,
@@ -185,13 +166,7 @@ fn read_as_json(
     }
     let read = session.wait(region.read(offset, length))?;
     let mut answer = json!({ "region": region.name(), "offset": offset, "bytes": length });
-    match std::str::from_utf8(&read) {
-        Ok(text) => answer["value"] = text.into(),
-        Err(_) => {
-            let hex = read.iter().map(|byte| format!("{byte:02x}"));
-            answer["value_hex"] = hex.collect::<String>().into();
-        }
-    }
+    output::put_value(&mut answer, &read);
     output::line(answer)
 }
 
@@ -207,14 +182,10 @@ fn print_result_with(
 ) -> anyhow::Result<()> {
     let mut answer = as_json(stat);
     answer["result"] = what.into();
-    if let Some(warning) = warning {
-        output::warn(out, &mut answer, warning);
-    }
-    output::answer(out, &answer, |_| {
-        let (name, size) = (&stat.name, bytes(stat.size_bytes));
-        let groups = count(stat.groups.len(), "group");
-        format!("region '{name}': {what}; {size}, {}, {groups}", stat.scheme)
-    })
+    let (name, size) = (&stat.name, bytes(stat.size_bytes));
+    let groups = count(stat.groups.len(), "group");
+    let line = format!("region '{name}': {what}; {size}, {}, {groups}", stat.scheme);
+    output::changed(out, answer, line, warning)
 }
 
 fn as_json(stat: &RegionStat) -> serde_json::Value {
@@ -230,17 +201,17 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
     })
 }
 
-fn listed(stat: &RegionStat) -> Vec<String> {
-    vec![
-        stat.name.clone(),
-        stat.pool.clone(),
-        stat.scheme.clone(),
-        bytes(stat.size_bytes),
-        bytes(stat.capacity_bytes - stat.size_bytes),
-        stat.groups.len().to_string(),
-        state_in_short(stat),
-    ]
-}
+const COLUMNS: &[Column<RegionStat>] = &[
+    ("region", |stat| stat.name.clone()),
+    ("pool", |stat| stat.pool.clone()),
+    ("scheme", |stat| stat.scheme.clone()),
+    ("size ", |stat| bytes(stat.size_bytes)),
+    ("room to grow ", |stat| {
+        bytes(stat.capacity_bytes - stat.size_bytes)
+    }),
+    ("groups ", |stat| stat.groups.len().to_string()),
+    ("state", state_in_short),
+];
 
 fn state_in_short(stat: &RegionStat) -> String {
     match (stat.lost.len(), stat.loading) {
@@ -311,7 +282,8 @@ mod tests {
     fn a_region_with_a_lost_group_is_not_in_use() {
         let mut stat = stat();
         assert_eq!(state(&stat), "in use");
-        assert_eq!(listed(&stat).last().expect("a state"), "in use");
+        let in_list = |stat: &RegionStat| output::columns(COLUMNS, [stat]);
+        assert!(in_list(&stat).ends_with("in use"));
         stat.lost = vec![GroupId(4)];
         assert!(
             described(&stat).contains("group 4 is lost"),
@@ -319,7 +291,7 @@ mod tests {
             described(&stat)
         );
         assert_eq!(as_json(&stat)["lost_groups"], json!([4]));
-        assert_eq!(listed(&stat).last().expect("a state"), "1 of 2 lost");
+        assert!(in_list(&stat).ends_with("1 of 2 lost"));
         stat.lost = stat.groups.clone();
         let text = state(&stat);
         assert!(

@@ -26,19 +26,18 @@ use staves_node::config::Size;
 
 use self::tree::Tree;
 use staves_cli_common::codes::{Code, Own};
-use staves_cli_common::failure::{self, Failure};
+use staves_cli_common::failure::{self, Failure, failed, no_source, not_reached};
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output;
 use staves_cli_common::served::{SERVING, Served};
-use staves_cli_common::session::{failed, no_source, not_reached};
 
 #[derive(clap::Args, Debug)]
 pub struct Mount {
-    /// Where the files are: a folder, s3://BUCKET/PREFIX, http://HOST/PATH or https://HOST/PATH
+    /// The source of the files: a folder, s3://BUCKET/PREFIX, http://HOST/PATH or https://HOST/PATH
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub source: String,
 
-    /// Where they are to be seen: an empty folder
+    /// The folder to show them in, which must be empty
     #[arg(required_unless_present = "nfs")]
     pub dir: Option<PathBuf>,
 
@@ -59,7 +58,7 @@ pub struct Mount {
     #[arg(long)]
     pub foreground: bool,
 
-    /// How much is fetched ahead of a program that reads in order, 0B for nothing; for all files together at most eight times as much
+    /// Bytes that are fetched ahead of a program that reads in order, 0B for none; for all files together at most eight times as much
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     pub read_ahead: Size,
 
@@ -67,7 +66,7 @@ pub struct Mount {
     #[arg(long)]
     pub others: bool,
 
-    /// Where it is written what goes wrong: to stderr if it stays, nowhere if it does not and this is not given
+    /// The file for the log of failures: without it stderr if this process stays, else nowhere
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 
@@ -88,7 +87,7 @@ impl Mount {
 
 #[derive(clap::Args, Debug)]
 pub struct Unmount {
-    /// Where it is mounted
+    /// The folder that it is mounted at
     pub dir: PathBuf,
 
     /// Even if programs have files open

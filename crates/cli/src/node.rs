@@ -82,7 +82,7 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
             let map = cluster.map()?;
             let node = find_node(&map, node)?;
             cluster.drain(node.id, false)?;
-            print_result(out, node, "resumed", "it takes buckets again")
+            print_result(out, node, "resumed", "it takes buckets again", None)
         }
         Node::Stop { node, force } => {
             let map = cluster.map()?;
@@ -101,7 +101,7 @@ pub fn run(cluster: &Cluster, command: &Node, out: Format) -> anyhow::Result<()>
                 n => format!("{n} nodes are left"),
             };
             let then = format!("{was}; its id is not used again; {left}");
-            print_result(out, node, "forgotten", &then)
+            print_result(out, node, "forgotten", &then, None)
         }
     }
 }
@@ -148,14 +148,18 @@ fn drain(
             }
             wait_until_empty(cluster, node, wait, out)
         }
-        None if holds(&map, node) == 0 => {
-            print_result(out, node, "drained", "it holds nothing and can be stopped")
-        }
+        None if holds(&map, node) == 0 => print_result(
+            out,
+            node,
+            "drained",
+            "it holds nothing and can be stopped",
+            None,
+        ),
         None => {
-            let waits = drain_waits_for(&cluster.map()?, node.id);
+            let waits = drain_waits_for(&*cluster.map()?, node.id);
             let then = "its buckets move to others; see 'staves status'";
             let waits = waits.map(|waits| waits.to_string());
-            print_result_with(out, node, "draining", then, waits.or(warning))
+            print_result(out, node, "draining", then, waits.or(warning))
         }
     }
 }
@@ -187,7 +191,7 @@ fn stop(
                 true => "it hands over what it serves, then ends",
                 false => "nobody is left to hand over to; it ends",
             };
-            return print_result_with(out, node, "stopping", then, warning);
+            return print_result(out, node, "stopping", then, warning);
         }
         std::thread::sleep(LOOK);
     }
@@ -195,7 +199,7 @@ fn stop(
         true => "it has handed over what it served",
         false => "nobody was left to hand over to",
     };
-    print_result_with(out, node, "stopped", then, warning)
+    print_result(out, node, "stopped", then, warning)
 }
 
 /// The warning after a stop, if there is one.
@@ -230,23 +234,11 @@ fn print_result(
     node: &staves_model::Node,
     what: &str,
     then: &str,
-) -> anyhow::Result<()> {
-    print_result_with(out, node, what, then, None)
-}
-
-fn print_result_with(
-    out: Format,
-    node: &staves_model::Node,
-    what: &str,
-    then: &str,
     warning: Option<String>,
 ) -> anyhow::Result<()> {
-    let mut answer = json!({ "node": node.id.0, "name": node.name, "result": what });
-    if let Some(warning) = warning {
-        output::warn(out, &mut answer, warning);
-    }
-    let text = format!("node {} ({}): {what}; {then}", node.id, node.name);
-    output::answer(out, &answer, |_| text)
+    let answer = json!({ "node": node.id.0, "name": node.name, "result": what });
+    let line = format!("node {} ({}): {what}; {then}", node.id, node.name);
+    output::changed(out, answer, line, warning)
 }
 
 /// Counts the buckets that a node holds, or that others still fetch from it.
@@ -272,7 +264,13 @@ fn wait_until_empty(
         let map = cluster.map()?;
         let left = holds(&map, node);
         if left == 0 {
-            return print_result(out, node, "drained", "it holds nothing and can be stopped");
+            return print_result(
+                out,
+                node,
+                "drained",
+                "it holds nothing and can be stopped",
+                None,
+            );
         }
         // Programs have nothing to read on stderr but an error.
         if shown != Some(left) && out == Format::Table {

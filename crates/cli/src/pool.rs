@@ -24,7 +24,7 @@ pub enum Pool {
     Create {
         /// Its name
         name: String,
-        /// What it holds
+        /// Its contents
         #[arg(long, value_enum, default_value = "cache")]
         kind: KindName,
         /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
@@ -37,7 +37,7 @@ pub enum Pool {
         /// Buckets: a power of two; if not given 64, for files 1024 (those of memory come with its regions)
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         buckets: Option<u32>,
-        /// When a bucket is lost whole, wait for its members instead of starting empty
+        /// Let a bucket that is lost whole wait for its members instead of starting empty
         #[arg(long)]
         wait_when_lost: bool,
     },
@@ -111,7 +111,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
             let then = made(name, kind, scheme, buckets, *memory);
-            let warning = overcommitted(&cluster.map()?).map(|over| over.to_string());
+            let warning = overcommitted(&*cluster.map()?).map(|over| over.to_string());
             print_result(out, name, "created", &then, warning)
         }
         Pool::Set {
@@ -257,11 +257,9 @@ fn print_result(
     then: &str,
     warning: Option<String>,
 ) -> anyhow::Result<()> {
-    let mut answer = json!({ "pool": name, "result": what });
-    if let Some(warning) = warning {
-        output::warn(out, &mut answer, warning);
-    }
-    output::answer(out, &answer, |_| format!("pool '{name}': {what}; {then}"))
+    let answer = json!({ "pool": name, "result": what });
+    let line = format!("pool '{name}': {what}; {then}");
+    output::changed(out, answer, line, warning)
 }
 
 fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {

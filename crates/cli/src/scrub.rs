@@ -98,7 +98,7 @@ fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut ScrubTally) -> 
         map: &map,
         group,
         // Records have indices beside their pages; and a copy of a cache starts empty at worst.
-        mend: mend && !pool.is_cache(),
+        mend: mend && pool.kind.row().can_mend,
     };
     if parity && group.open && !scrub.run(tally) && whole {
         tally.changed();

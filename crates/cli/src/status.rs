@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use staves_node::status::{AgainFacts, NodeStatus, PoolStatus, State, StatusReport};
+use staves_node::status::{AgainFacts, NodeFacts, NodeStatus, PoolStatus, State, StatusReport};
 
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
-use staves_cli_common::output::{self, bytes, number, or_dash, table};
+use staves_cli_common::output::{self, Column, bytes, columns, number, or_dash};
 
 pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
     let report = cluster.status()?;
@@ -26,22 +26,7 @@ pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
 
 /// The nodes as a table.
 pub fn nodes(nodes: &[NodeStatus]) -> String {
-    let headings = [
-        "id ",
-        "name",
-        "state",
-        "zone",
-        "native",
-        "resp",
-        "memory ",
-        "used ",
-        "keys ",
-        "primaries ",
-        "copies ",
-        "filling ",
-        "directory",
-    ];
-    let mut text = table(&headings, nodes.iter().map(node_row));
+    let mut text = columns(NODE_COLUMNS, nodes);
     for node in nodes {
         if let Some(waits) = &node.waits_for {
             text += &format!("\n{} cannot be drained as things are: {waits}", node.name);
@@ -115,26 +100,26 @@ fn same_names(nodes: &[NodeStatus]) -> Vec<Vec<&NodeStatus>> {
     several.collect()
 }
 
-fn node_row(node: &NodeStatus) -> Vec<String> {
-    let facts = |text: &dyn Fn(&staves_node::status::NodeFacts) -> String| {
-        or_dash(node.facts.as_ref().map(text))
-    };
-    vec![
-        node.id.to_string(),
-        node.name.clone(),
-        node.state().into(),
-        or_dash(node.zone.clone()),
-        node.native.clone(),
-        node.resp.clone(),
-        bytes(node.memory_bytes),
-        facts(&|facts| bytes(facts.used_bytes + facts.files_bytes)),
-        facts(&|facts| number(facts.keys)),
-        node.primaries.to_string(),
-        node.copies.to_string(),
-        node.filling.to_string(),
-        role(node).into(),
-    ]
-}
+const NODE_COLUMNS: &[Column<NodeStatus>] = &[
+    ("id ", |node| node.id.to_string()),
+    ("name", |node| node.name.clone()),
+    ("state", |node| node.state().into()),
+    ("zone", |node| or_dash(node.zone.clone())),
+    ("native", |node| node.native.clone()),
+    ("resp", |node| node.resp.clone()),
+    ("memory ", |node| bytes(node.memory_bytes)),
+    ("used ", |node| {
+        let used = |facts: &NodeFacts| bytes(facts.used_bytes + facts.files_bytes);
+        or_dash(node.facts.as_ref().map(used))
+    }),
+    ("keys ", |node| {
+        or_dash(node.facts.as_ref().map(|facts| number(facts.keys)))
+    }),
+    ("primaries ", |node| node.primaries.to_string()),
+    ("copies ", |node| node.copies.to_string()),
+    ("filling ", |node| node.filling.to_string()),
+    ("directory", |node| role(node).into()),
+];
 
 /// A node's role in the directory, in one word.
 pub fn role(node: &NodeStatus) -> &'static str {
@@ -147,40 +132,22 @@ pub fn role(node: &NodeStatus) -> &'static str {
 
 /// The pools as a table.
 pub fn pools(pools: &[PoolStatus]) -> String {
-    let headings = [
-        "pool",
-        "kind",
-        "scheme",
-        "memory/node ",
-        "buckets ",
-        "whole ",
-        "short ",
-        "changing ",
-        "starting ",
-        "lost ",
-        "may lose ",
-    ];
-    let row = |pool: &PoolStatus| {
-        let counts = [
-            pool.buckets,
-            pool.whole,
-            pool.short,
-            pool.changing,
-            pool.starting,
-            pool.lost,
-        ];
-        let mut row = vec![
-            pool.name.clone(),
-            pool.kind.clone(),
-            pool.scheme.clone(),
-            bytes(pool.node_budget_bytes),
-        ];
-        row.extend(counts.map(|count| count.to_string()));
-        row.push(may_lose(pool));
-        row
-    };
-    table(&headings, pools.iter().map(row))
+    columns(POOL_COLUMNS, pools)
 }
+
+const POOL_COLUMNS: &[Column<PoolStatus>] = &[
+    ("pool", |pool| pool.name.clone()),
+    ("kind", |pool| pool.kind.clone()),
+    ("scheme", |pool| pool.scheme.clone()),
+    ("memory/node ", |pool| bytes(pool.node_budget_bytes)),
+    ("buckets ", |pool| pool.buckets.to_string()),
+    ("whole ", |pool| pool.whole.to_string()),
+    ("short ", |pool| pool.short.to_string()),
+    ("changing ", |pool| pool.changing.to_string()),
+    ("starting ", |pool| pool.starting.to_string()),
+    ("lost ", |pool| pool.lost.to_string()),
+    ("may lose ", may_lose),
+];
 
 /// The number of nodes that a pool may lose. Files are in their source, so any number.
 pub fn may_lose(pool: &PoolStatus) -> String {

@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Err(format!("{counted} is not between {acknowledged} and {uncertain} more").into())
 }
 
-/// What became of the writes.
+/// The outcomes of the writes.
 #[derive(Default)]
 struct Story {
     acknowledged: i64,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{ClientId, ClusterMap, NodeId, NodeState, ServiceId};
+use staves_net::NetError;
 use staves_wire::cache::{CacheStats, CacheStatsAnswer, Condition, OwnedOp};
 use staves_wire::service::{Answer, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use crate::error::ClientError;
 use crate::links::Links;
 use crate::options::ClientOptions;
+use crate::route::pool_of;
 use crate::router::{Router, Transport};
 use crate::turn::ServiceOp;
 
@@ -51,16 +53,15 @@ impl Client {
         deadline: Instant,
     ) -> Result<Arc<ClusterMap>, ClientError> {
         loop {
-            if let Some(map) = links.fetch(nothing, deadline).await? {
-                return Ok(map);
-            }
-            if Instant::now() >= deadline {
-                let text = "the node that answered is not part of a cluster yet";
-                let text = text.to_owned();
-                return Err(ClientError::Operation {
-                    code: ErrorCode::NoQuorum,
-                    text,
-                });
+            match links.fetch(nothing, deadline).await? {
+                Some(map) => return Ok(map),
+                // A person may look at a node that has not joined yet.
+                None if links.is_admin() => return Ok(Arc::default()),
+                None if Instant::now() >= deadline => {
+                    let text = "the node that answered is not part of a cluster yet";
+                    return Err(ClientError::of(ErrorCode::NoQuorum, text));
+                }
+                None => {}
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -186,29 +187,37 @@ impl Client {
         &self,
     ) -> Result<Vec<(NodeId, Result<CacheStatsAnswer, ClientError>)>, ClientError> {
         let map = self.refresh().await?;
-        let deadline = self.deadline();
+        self.check_pool()?;
+        let request = Message::CacheStats(CacheStats {
+            pool: self.pool.clone(),
+        });
+        let nodes = map.nodes.values();
+        let up = nodes.filter(|node| node.state == NodeState::Up);
+        let (ids, asks): (Vec<NodeId>, Vec<_>) = up
+            .map(|node| (node.id, (node.native.clone(), request.clone())))
+            .unzip();
+        let answers = self.ask_all(asks, self.deadline()).await.into_iter();
+        let figures = answers.map(|answer| match answer? {
+            Message::CacheStatsAnswer(answer) => Ok(answer),
+            other => Err(senseless("cache-stats", other.opcode().word())),
+        });
+        Ok(ids.into_iter().zip(figures).collect())
+    }
+
+    /// Asks several nodes at once, each by its address. The answers come in the order of the requests.
+    pub async fn ask_all(
+        &self,
+        asks: Vec<(String, Message)>,
+        deadline: Instant,
+    ) -> Vec<Result<Message, NetError>> {
         let mut tasks = JoinSet::new();
-        for node in map
-            .nodes
-            .values()
-            .filter(|node| node.state == NodeState::Up)
-        {
-            let (client, node) = (self.clone(), node.id);
-            tasks.spawn(async move {
-                let request = Message::CacheStats(CacheStats {
-                    pool: client.pool.clone(),
-                });
-                let answer = match client.ask(node, request, deadline).await {
-                    Ok(Message::CacheStatsAnswer(answer)) => Ok(answer),
-                    Ok(other) => Err(unexpected_message("cache-stats", &other)),
-                    Err(error) => Err(error),
-                };
-                (node, answer)
-            });
+        for (at, (address, request)) in asks.into_iter().enumerate() {
+            let client = self.clone();
+            tasks.spawn(async move { (at, client.ask_at(&address, &request, deadline).await) });
         }
-        let mut all = tasks.join_all().await;
-        all.sort_by_key(|(node, _)| *node);
-        Ok(all)
+        let mut answers = tasks.join_all().await;
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Asks one node of the map.
@@ -219,11 +228,42 @@ impl Client {
         deadline: Instant,
     ) -> Result<Message, ClientError> {
         let map = self.map();
-        let to = map.nodes.get(&node).ok_or_else(|| ClientError::Operation {
-            code: ErrorCode::NotFound,
-            text: format!("the cluster has no node {node}"),
+        let to = map.nodes.get(&node).ok_or_else(|| {
+            let text = format!("the cluster has no node {node}");
+            ClientError::of(ErrorCode::NotFound, text)
         })?;
         Ok(self.router.transport().call(to, request, deadline).await?)
+    }
+
+    /// Asks the node at an address.
+    pub async fn ask_at(
+        &self,
+        address: &str,
+        request: &Message,
+        deadline: Instant,
+    ) -> Result<Message, NetError> {
+        let links = self.router.transport();
+        links.call_addr(address, request, deadline).await
+    }
+
+    /// The address of the node that answered the last request for a map.
+    pub fn answered_at(&self) -> String {
+        let addresses = self.router.transport().addresses_in_turn(&self.map());
+        addresses.into_iter().next().unwrap_or_default()
+    }
+
+    /// The same client, for the keys of another pool.
+    pub fn of_pool(&self, pool: &str) -> Client {
+        let pool = PoolRef::Name(pool.to_owned());
+        Client {
+            pool,
+            ..self.clone()
+        }
+    }
+
+    /// Fails if the map at hand has no such pool of keys.
+    pub fn check_pool(&self) -> Result<(), ClientError> {
+        pool_of(&self.map(), ServiceId::CACHE, &self.pool).map(|_| ())
     }
 
     /// Asks nodes in turn until one answers. Only for requests that may be asked twice.
@@ -244,21 +284,13 @@ impl Client {
     }
 }
 
-fn unexpected(what: &str, got: &Answer) -> ClientError {
-    let text = format!("{what} was answered with {got:?}, which makes no sense");
-    ClientError::Operation {
-        code: ErrorCode::Internal,
-        text,
-    }
+/// An answer of a service that does not belong to its operation.
+pub(crate) fn unexpected(what: &str, got: &Answer) -> ClientError {
+    senseless(what, &format!("{got:?}"))
 }
 
-fn unexpected_message(what: &str, got: &Message) -> ClientError {
-    let text = format!(
-        "{what} was answered with {}, which makes no sense",
-        got.opcode().word()
-    );
-    ClientError::Operation {
-        code: ErrorCode::Internal,
-        text,
-    }
+/// An answer that does not belong to its request.
+pub(crate) fn senseless(what: &str, got: &str) -> ClientError {
+    let text = format!("{what} was answered with {got}, which makes no sense");
+    ClientError::of(ErrorCode::Internal, text)
 }

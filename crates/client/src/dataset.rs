@@ -166,10 +166,7 @@ fn no_source(error: SourceError) -> ClientError {
         SourceError::Unreachable { .. } => ErrorCode::Unreachable,
         _ => ErrorCode::NotFound,
     };
-    ClientError::Operation {
-        code,
-        text: error.to_string(),
-    }
+    ClientError::of(code, error.to_string())
 }
 
 fn files_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
@@ -183,10 +180,7 @@ fn files_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
             ),
             false => format!("there is no files pool '{name}'; there are: {}", have.join(", ")),
         };
-        ClientError::Operation {
-            code: ErrorCode::NotFound,
-            text,
-        }
+        ClientError::of(ErrorCode::NotFound, text)
     })
 }
 

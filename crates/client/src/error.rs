@@ -38,12 +38,14 @@ pub enum ClientError {
         late: bool,
     },
     /// The cluster has no such pool.
-    #[error("there is no key-value pool '{name}'; there are: {have}")]
+    #[error("there is no {service} pool '{name}'{instead}")]
     NoSuchPool {
+        /// The service.
+        service: &'static str,
         /// The name.
         name: String,
-        /// Those that there are, with commas.
-        have: String,
+        /// The contents of the pool of that name, or the pools that the service has.
+        instead: String,
     },
     /// The operation was refused, or its outcome is not known: see the code.
     #[error("{text} ({code})")]
@@ -59,6 +61,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// An operation that was refused, or whose outcome is not known.
+    pub(crate) fn of(code: ErrorCode, text: impl Into<String>) -> ClientError {
+        let text = text.into();
+        ClientError::Operation { code, text }
+    }
+
     /// Returns true if a write may or may not have been done. If not, it is certain that it was not. A read that
     /// failed may simply be asked again.
     pub fn is_uncertain(&self) -> bool {

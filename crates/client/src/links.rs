@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use staves_model::{ClusterMap, Incarnation, Node, NodeId, NodeState, Revision};
 use staves_net::{Connection, Dialer, Identity, NetError};
-use staves_wire::Message;
 use staves_wire::directory::{Evidence, GetMap, Report};
+use staves_wire::{ErrorCode, Message};
 
 use crate::error::ClientError;
 use crate::options::ClientOptions;
@@ -79,18 +79,34 @@ impl Links {
         }
     }
 
-    /// Addresses to ask, the nodes that are up first, then those that the user named.
+    /// True if it is a person's tool, not an application.
+    pub(crate) fn is_admin(&self) -> bool {
+        self.options.admin
+    }
+
+    /// Addresses to ask: the nodes that are up first, then those that the user named. A person's tool asks the named ones first.
     fn addresses(&self, map: &ClusterMap) -> Vec<String> {
-        let up = map
-            .nodes
-            .values()
-            .filter(|node| node.state == NodeState::Up);
-        let mut all: Vec<String> = up.map(|node| node.native.clone()).collect();
-        for seed in &self.seeds {
-            if !all.contains(seed) {
-                all.push(seed.clone());
+        let nodes = map.nodes.values();
+        let up = nodes.filter(|node| node.state == NodeState::Up);
+        let up = up.map(|node| node.native.clone());
+        let mut all = match self.options.admin {
+            true => self.seeds.clone(),
+            false => Vec::new(),
+        };
+        for address in up.chain(self.seeds.iter().cloned()) {
+            if !all.contains(&address) {
+                all.push(address);
             }
         }
+        all
+    }
+
+    /// The same addresses, from the one on that answered last.
+    pub(crate) fn addresses_in_turn(&self, map: &ClusterMap) -> Vec<String> {
+        let mut all = self.addresses(map);
+        let first = self.first.load(Ordering::Relaxed);
+        let first = first.checked_rem(all.len()).unwrap_or(0);
+        all.rotate_left(first);
         all
     }
 
@@ -121,10 +137,7 @@ impl Links {
                 let text = format!(
                     "the map does not decode: {error}: is the client older than the cluster?"
                 );
-                Err(ClientError::Operation {
-                    code: staves_wire::ErrorCode::Unsupported,
-                    text,
-                })
+                Err(ClientError::of(ErrorCode::Unsupported, text))
             }
         }
     }
@@ -153,8 +166,7 @@ impl Links {
                     return Ok(answer);
                 }
                 Err(NetError::Refused { packet, .. }) if !packet.code.worth_retrying() => {
-                    let (code, text) = (packet.code, packet.text);
-                    return Err(ClientError::Operation { code, text });
+                    return Err(ClientError::of(packet.code, packet.text));
                 }
                 Err(error) => last = error.to_string(),
             }

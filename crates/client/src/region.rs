@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    Change, ClusterMap, GroupId, NodeState, Pool, PoolId, Region as Entry, RegionId, Revision,
-    ServiceId, with_unit,
+    Change, ClusterMap, GroupId, Pool, PoolId, Region as Entry, RegionId, Revision, ServiceId,
+    with_unit,
 };
 use staves_net::NetError;
 use staves_wire::directory::{Propose, Proposed};
@@ -15,7 +15,7 @@ use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, PoolRef};
 use staves_wire::{ErrorCode, Message};
 
-use crate::client::Client;
+use crate::client::{Client, senseless, unexpected};
 use crate::error::ClientError;
 use crate::turn::ServiceOp;
 
@@ -132,62 +132,65 @@ impl Client {
 
     /// Makes a change of the cluster's map, through any node. The map of this client has it then.
     pub async fn propose(&self, change: &Change) -> Result<(), ClientError> {
-        match self.propose_on(None, change).await? {
-            Ok(()) => Ok(()),
-            Err((_, text)) => {
-                let code = ErrorCode::Refused;
-                Err(ClientError::Operation { code, text })
-            }
-        }
+        let made = self.propose_on(None, change).await?;
+        made.map_err(|(_, text)| ClientError::of(ErrorCode::Refused, text))
     }
 
     /// The same, if the map is still this one. `Err` within: refused by a map of that revision, and why.
-    async fn propose_on(
+    pub async fn propose_on(
         &self,
         expected: Option<Revision>,
         change: &Change,
     ) -> Result<Result<(), (Revision, String)>, ClientError> {
-        let change = postcard::to_allocvec(change).map_err(|error| ClientError::Operation {
-            code: ErrorCode::Internal,
-            text: format!("the change does not encode: {error}"),
+        let change = postcard::to_allocvec(change).map_err(|error| {
+            let text = format!("the change does not encode: {error}");
+            ClientError::of(ErrorCode::Internal, text)
         })?;
         let request = Message::Propose(Propose {
             expected,
             change: change.into(),
         });
         let deadline = self.deadline();
-        let map = self.map();
-        let mut last = None;
-        for node in map.nodes.values().filter(|n| n.state == NodeState::Up) {
-            match self.ask(node.id, request.clone(), deadline).await {
-                Ok(Message::Proposed(Proposed::Applied { revision, .. })) => {
-                    return self.follow(revision, deadline).await.map(Ok);
+        loop {
+            let mut first = None;
+            for address in self.router().transport().addresses_in_turn(&self.map()) {
+                match self.ask_at(&address, &request, deadline).await {
+                    Ok(Message::Proposed(Proposed::Applied { revision, .. })) => {
+                        return self.follow(revision, deadline).await.map(Ok);
+                    }
+                    Ok(Message::Proposed(Proposed::Refused { revision, reason })) => {
+                        return Ok(Err((revision, reason)));
+                    }
+                    Ok(Message::Proposed(Proposed::NotLeader { .. })) => {
+                        let text = "the node that was asked does not lead the directory";
+                        first.get_or_insert(ClientError::of(ErrorCode::NotLeader, text));
+                    }
+                    Ok(other) => return Err(senseless("propose", other.opcode().word())),
+                    // Somebody else was quicker: no other node knows better.
+                    Err(NetError::Refused { packet, .. }) if packet.code == ErrorCode::NotFound => {
+                        return Err(not_found(packet.text));
+                    }
+                    // Another node may do it, if this one certainly did not.
+                    Err(error) if error.nothing_done() => {
+                        first.get_or_insert(error.into());
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Ok(Message::Proposed(Proposed::Refused { revision, reason })) => {
-                    return Ok(Err((revision, reason)));
-                }
-                Ok(other) => last = Some(refused_otherwise(&other)),
-                // Somebody else was quicker: no other node knows better.
-                Err(ClientError::Net(NetError::Refused { packet, .. }))
-                    if packet.code == ErrorCode::NotFound =>
-                {
-                    return Err(not_found(packet.text));
-                }
-                // Another node may do it, if this one certainly did not.
-                Err(error) if !error.is_uncertain() => last = Some(error),
-                Err(error) => return Err(error),
             }
+            let why = first.unwrap_or(ClientError::NoAddress);
+            if why.code() != ErrorCode::NotLeader || Instant::now() + LOOK_AGAIN >= deadline {
+                return Err(why);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
-        Err(last.unwrap_or(ClientError::NoAddress))
     }
 
     /// Until the map at hand is at least this new.
     async fn follow(&self, revision: Revision, deadline: Instant) -> Result<(), ClientError> {
         while self.refresh().await?.revision < revision {
             if Instant::now() >= deadline {
-                let text = "the change was made; no node that has it was found in time".into();
-                let code = ErrorCode::Deadline;
-                return Err(ClientError::Operation { code, text });
+                let text = "the change was made; no node that has it was found in time";
+                return Err(ClientError::of(ErrorCode::Deadline, text));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -195,17 +198,8 @@ impl Client {
     }
 }
 
-fn refused_otherwise(answer: &Message) -> ClientError {
-    ClientError::Net(NetError::Unexpected {
-        addr: "a node".to_owned(),
-        what: "propose",
-        got: answer.opcode().word(),
-    })
-}
-
 fn not_found(text: String) -> ClientError {
-    let code = ErrorCode::NotFound;
-    ClientError::Operation { code, text }
+    ClientError::of(ErrorCode::NotFound, text)
 }
 
 fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
@@ -279,10 +273,7 @@ impl Region {
                 Err((newer, _)) if newer > map.revision && Instant::now() < deadline => {
                     tokio::time::sleep(CHANGE_AGAIN).await;
                 }
-                Err((_, text)) => {
-                    let code = ErrorCode::Refused;
-                    return Err(ClientError::Operation { code, text });
-                }
+                Err((_, text)) => return Err(ClientError::of(ErrorCode::Refused, text)),
             }
         }
     }
@@ -313,10 +304,8 @@ impl Region {
                         "its parity is still being made; 'staves group list' shows how far it is"
                     }
                 };
-                return Err(ClientError::Operation {
-                    code: ErrorCode::Deadline,
-                    text: format!("region '{}': {text}", self.name),
-                });
+                let text = format!("region '{}': {text}", self.name);
+                return Err(ClientError::of(ErrorCode::Deadline, text));
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
@@ -334,8 +323,7 @@ impl Region {
             "region '{name}' cannot be protected: group {group} is lost, because more of its nodes failed than its scheme \
              bears; if a node was only cut off, bring it back; else 'staves memory delete {name}', make it anew and fill it"
         );
-        let code = ErrorCode::Lost;
-        Err(ClientError::Operation { code, text })
+        Err(ClientError::of(ErrorCode::Lost, text))
     }
 
     /// Deletes it, with all that it holds. Whoever still uses it gets an error that says so.
@@ -396,7 +384,7 @@ impl Region {
         let answers = self.execute(&pieces, actions.into_iter()).await?;
         answers.iter().try_for_each(|answer| match answer {
             Answer::Ok => Ok(()),
-            other => Err(senseless("write", other)),
+            other => Err(unexpected("write", other)),
         })
     }
 
@@ -436,7 +424,7 @@ impl Region {
         let action = action(pieces[0].offset);
         match self.execute(&pieces, [action].into_iter()).await?.pop() {
             Some(Answer::Int(old)) => Ok(old as u64),
-            other => Err(senseless("a word", &other.unwrap_or(Answer::Nil))),
+            other => Err(unexpected("a word", &other.unwrap_or(Answer::Nil))),
         }
     }
 
@@ -463,8 +451,7 @@ impl Region {
         if total.is_none_or(|total| total > TRANSFER_BYTES_MAX) {
             let most = with_unit(TRANSFER_BYTES_MAX);
             let text = format!("one request takes at most {most}: make several");
-            let code = ErrorCode::TooLarge;
-            return Err(ClientError::Operation { code, text });
+            return Err(ClientError::of(ErrorCode::TooLarge, text));
         }
         let mut pieces = Vec::new();
         for (offset, len) in ranges {
@@ -571,7 +558,7 @@ impl Region {
                         with_unit(pieces[first].at)
                     ),
                 };
-                Err(ClientError::Operation { code, text })
+                Err(ClientError::of(code, text))
             }
         }
     }
@@ -592,7 +579,7 @@ fn join<'a>(
             Some((Answer::Value(part), piece)) if part.len() == piece.len => part,
             other => {
                 let answer = other.map_or(Answer::Nil, |(answer, _)| answer);
-                return Err(senseless("read", &answer));
+                return Err(unexpected("read", &answer));
             }
         };
         if part.len() as u64 == len {
@@ -612,7 +599,7 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     let sorted: BTreeSet<(u64, u64)> = ranges.iter().copied().collect();
     if sorted.len() < ranges.len() {
         return Err(wrong(
-            "two writes of one request are to the same bytes: make two requests".into(),
+            "two writes of one request are to the same bytes: make two requests",
         ));
     }
     let pairs = sorted.iter().zip(sorted.iter().skip(1));
@@ -627,13 +614,6 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     Ok(())
 }
 
-fn wrong(text: String) -> ClientError {
-    let code = ErrorCode::Malformed;
-    ClientError::Operation { code, text }
-}
-
-fn senseless(what: &str, got: &Answer) -> ClientError {
-    let text = format!("{what} was answered with {got:?}, which makes no sense");
-    let code = ErrorCode::Internal;
-    ClientError::Operation { code, text }
+fn wrong(text: impl Into<String>) -> ClientError {
+    ClientError::of(ErrorCode::Malformed, text)
 }

@@ -33,19 +33,24 @@ pub(crate) fn pool_of(
         PoolRef::Name(name) => map.pool_named(name),
     };
     let is_of = |pool: &&Pool| pool.kind.service() == Some(service);
-    let found = found.filter(is_of);
-    found.map(|pool| pool.id).ok_or_else(|| {
-        let name = match pool {
-            PoolRef::Id(id) => id.to_string(),
-            PoolRef::Name(name) => name.clone(),
-        };
-        let pools = map.pools.values().filter(is_of);
-        let have: Vec<&str> = pools.map(|pool| pool.name.as_str()).collect();
-        let have = match have.is_empty() {
-            true => "none yet".to_owned(),
-            false => have.join(", "),
-        };
-        ClientError::NoSuchPool { name, have }
+    if let Some(found) = found.filter(is_of) {
+        return Ok(found.id);
+    }
+    let name = match pool {
+        PoolRef::Id(id) => id.to_string(),
+        PoolRef::Name(name) => name.clone(),
+    };
+    let pools = map.pools.values().filter(is_of);
+    let have: Vec<&str> = pools.map(|pool| pool.name.as_str()).collect();
+    let instead = match found {
+        Some(other) => format!(": it holds {}", other.kind.row().holds),
+        None if have.is_empty() => "; there are: none yet".to_owned(),
+        None => format!("; there are: {}", have.join(", ")),
+    };
+    Err(ClientError::NoSuchPool {
+        service: service.word(),
+        name,
+        instead,
     })
 }
 
@@ -134,26 +139,12 @@ pub(crate) fn with_moved(map: &ClusterMap, moved: &[Arc<Group>]) -> Option<Arc<C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::Incarnation;
+    use staves_model::testing::cluster;
 
     /// With two nodes the detour is the asker itself, which would ask itself until it is over.
     #[test]
     fn nobody_takes_the_detour_over_himself() {
-        let node = |id| Node {
-            id: NodeId(id),
-            incarnation: Incarnation(id),
-            name: String::new(),
-            zone: None,
-            native: String::new(),
-            resp: String::new(),
-            admin: String::new(),
-            memory_bytes: 0,
-            durable: true,
-            state: NodeState::Up,
-            draining: false,
-        };
-        let mut map = ClusterMap::default();
-        map.nodes = [1, 2].map(|id| (NodeId(id), node(id))).into();
+        let mut map = cluster(2);
         let avoid = |me| Avoid {
             nodes: BTreeSet::from([NodeId(1)]),
             me,
@@ -161,7 +152,7 @@ mod tests {
         assert_eq!(next_up(&map, NodeId(1), &avoid(None)), Some(NodeId(2)));
         let by_two = avoid(Some(NodeId(2)));
         assert_eq!(next_up(&map, NodeId(1), &by_two), None);
-        map.nodes.insert(NodeId(3), node(3));
+        map = cluster(3);
         assert_eq!(next_up(&map, NodeId(1), &by_two), Some(NodeId(3)));
     }
 }

@@ -512,68 +512,18 @@ fn lost(to: Address) -> Answer {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use staves_model::{
-        Epoch, GroupId, HashSlot, Incarnation, LastOpen, Medium, Member, MemberId, MemberSlot,
-        Node, NodeState, Pool, PoolKind, Revision,
-    };
+    use staves_model::{GroupId, HashSlot, Revision, testing};
 
     const MILLI: Duration = Duration::from_millis(1);
     const SLOTS: [HashSlot; 2] = [HashSlot(0), HashSlot(16_383)];
 
     /// A cache of two buckets, of which node 1 answers for the first and node 2 for the second.
     fn map() -> ClusterMap {
-        let node = |id| Node {
-            id: NodeId(id),
-            incarnation: Incarnation(id),
-            name: String::new(),
-            zone: None,
-            native: String::new(),
-            resp: String::new(),
-            admin: String::new(),
-            memory_bytes: 0,
-            durable: true,
-            state: NodeState::Up,
-            draining: false,
-        };
-        let group = |bucket: u32| Group {
-            id: GroupId(bucket),
-            pool: PoolId(1),
-            bucket,
-            m: 1,
-            epoch: Epoch(1),
-            open: true,
-            leader: MemberSlot(0),
-            members: vec![Some(Member {
-                id: MemberId::new(
-                    NodeId(u64::from(bucket) + 1),
-                    Incarnation(u64::from(bucket) + 1),
-                ),
-                complete: true,
-            })],
-            kept: vec![None],
-            fresh: false,
-            last_open: LastOpen {
-                epoch: Epoch(1),
-                members: Vec::new(),
-            },
-            lost: false,
-            revision: Revision(1),
-        };
-        let pool = Pool {
-            id: PoolId(1),
-            name: "cache".into(),
-            kind: PoolKind::Cache,
-            scheme: "1+0".parse().expect("a scheme"),
-            medium: Medium::Ram,
-            node_budget_bytes: 0,
-            groups: vec![GroupId(0), GroupId(1)],
-            may_start_empty: true,
-        };
-        let mut map = ClusterMap::default();
-        map.revision = Revision(1);
-        map.nodes = [1, 2, 3].map(|id| (NodeId(id), node(id))).into();
-        map.groups = [0, 1].map(|id| (GroupId(id), group(id))).into();
-        map.pools.insert(PoolId(1), pool);
+        let mut map = testing::cluster(3);
+        let pool = testing::create_pool("cache", "1+0", 2, true);
+        map.apply(None, &pool).expect("a new pool");
+        testing::start_group(&mut map, 1, &[1]);
+        testing::start_group(&mut map, 2, &[2]);
         map
     }
 
@@ -647,7 +597,7 @@ mod tests {
         assert_eq!(shape.collect::<Vec<_>>(), [(1, 2), (2, 1)]);
         let numbers = batches[0].request.ops.iter().map(|op| op.number);
         assert_eq!(numbers.collect::<Vec<_>>(), [10, 0]);
-        assert!(!batches[0].request.retry && batches[0].windows == Windows::of(GroupId(0)));
+        assert!(!batches[0].request.retry && batches[0].windows == Windows::of(GroupId(1)));
         let next = turn.step(now, answer(2, &[Answer::Nil], 0));
         assert!(matches!(next, TurnStep::Await));
         // An answer of a node that was not asked changes nothing.
@@ -665,8 +615,8 @@ mod tests {
         let next = turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
         assert!(matches!(next, TurnStep::Look(known, _) if Arc::ptr_eq(&known, &old)));
         let mut newer = map();
-        let members = newer.groups[&GroupId(1)].members.clone();
-        newer.groups.get_mut(&GroupId(0)).expect("there").members = members;
+        let members = newer.groups[&GroupId(2)].members.clone();
+        newer.groups.get_mut(&GroupId(1)).expect("there").members = members;
         let batches = sent(turn.step(Time::ZERO + MILLI, go(&Arc::new(newer))));
         assert_eq!(batches[0].node, NodeId(2));
         let request = &batches[0].request;
@@ -746,7 +696,7 @@ mod tests {
         let TurnStep::Renumber(above, windows) = next else {
             panic!("{next:?}");
         };
-        assert_eq!((above, windows), (500, vec![Windows::of(GroupId(1))]));
+        assert_eq!((above, windows), (500, vec![Windows::of(GroupId(2))]));
         let next = turn.step(Time::ZERO, TurnEvent::Numbered(Some(501)));
         assert!(matches!(next, TurnStep::Rest(Duration::ZERO)));
         let batches = sent(turn.step(Time::ZERO, go(&map)));

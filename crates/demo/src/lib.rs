@@ -29,6 +29,7 @@ use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, number};
+use staves_cli_common::running::runtime;
 
 use load::KeyLoad;
 use staves_cli_common::nodes::Nodes;
@@ -38,7 +39,7 @@ use story::{FilesAct, MemoryAct, Round, Story};
 #[allow(missing_docs)]
 #[derive(clap::Args, Debug)]
 pub struct Demo {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=15))]
     pub nodes: u32,
 
@@ -122,10 +123,7 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
 fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let raised = interrupted.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
+    let runtime = runtime()?;
     std::thread::spawn(move || {
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {
@@ -394,10 +392,7 @@ impl Show {
             up >= all && report.pools.iter().all(|p| p.whole == p.buckets)
         })?;
         let interrupted = self.interrupted.clone();
-        let look_up = || match interrupted.load(Ordering::SeqCst) {
-            true => bail!("interrupted"),
-            false => Ok(()),
-        };
+        let look_up = || go_on(&interrupted);
         let (program, doors) = (self.nodes.program().to_owned(), self.nodes.native_doors());
         let (reader, why) = dataset::DatasetReader::open(&program, &doors, source, look_up)?;
         if let Some(why) = why {
@@ -488,31 +483,25 @@ impl Show {
         what: &str,
         wanted: impl Fn(&StatusReport) -> bool,
     ) -> anyhow::Result<StatusReport> {
-        let until = Instant::now() + PATIENCE;
-        let mut last = "no node answered".to_owned();
-        while Instant::now() < until {
-            self.look_up()?;
-            self.nodes.check_alive()?;
-            match self.nodes.status() {
-                Ok(report) if wanted(&report) => return Ok(report),
-                Ok(report) => last = report.sentence,
-                Err(error) => last = error.to_string(),
-            }
-            std::thread::sleep(LOOK);
-        }
-        self.nodes.keep();
-        bail!(
-            "after {} s still waiting until {what}. Last seen: {last} The nodes' logs are in {}",
-            PATIENCE.as_secs(),
-            self.nodes.folder().display()
-        );
+        let Show {
+            nodes, interrupted, ..
+        } = self;
+        nodes.wait(what, PATIENCE, |nodes| {
+            go_on(interrupted)?;
+            Ok(nodes.status_if(&wanted))
+        })
     }
 
     fn look_up(&self) -> anyhow::Result<()> {
-        if self.interrupted.load(Ordering::SeqCst) {
-            bail!("interrupted");
-        }
-        Ok(())
+        go_on(&self.interrupted)
+    }
+}
+
+/// Fails after a Ctrl-C.
+fn go_on(interrupted: &AtomicBool) -> anyhow::Result<()> {
+    match interrupted.load(Ordering::SeqCst) {
+        true => bail!("interrupted"),
+        false => Ok(()),
     }
 }
 

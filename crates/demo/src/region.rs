@@ -15,7 +15,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
-use staves_client::{Client, ClientOptions, Region};
+use staves_cli_common::running::connect;
+use staves_client::{Client, Region};
 use tokio::runtime::Runtime;
 
 /// The region's name.
@@ -28,6 +29,8 @@ pub const PAGE_BYTES: usize = 4096;
 const WORKERS: u32 = 2;
 /// Pages of one write while it is filled.
 const RUN: u32 = 32;
+/// The time that an operation may take.
+const DEADLINE: Duration = Duration::from_secs(5);
 /// Rest after a failure.
 const REST: Duration = Duration::from_millis(5);
 /// Wrong pages that are told one by one.
@@ -79,7 +82,7 @@ pub struct RegionLoad {
 impl RegionLoad {
     /// Makes the region in the pool, and starts workers that fill it and then read and write it.
     pub fn start(doors: Vec<String>, pool: &str) -> anyhow::Result<RegionLoad> {
-        let (runtime, client) = connect(&doors)?;
+        let (runtime, client) = connect(&doors, DEADLINE)?;
         let size = u64::from(PAGES) * PAGE_BYTES as u64;
         let region = runtime.block_on(client.create_region(pool, NAME, size));
         let region = region.context("cannot make the region")?;
@@ -155,15 +158,6 @@ impl RegionLoad {
     }
 }
 
-fn connect(doors: &[String]) -> anyhow::Result<(Runtime, Client)> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
-    let client = runtime.block_on(Client::connect(doors, ClientOptions::default()));
-    Ok((runtime, client.context("cannot reach the cluster")?))
-}
-
 /// The versions that a page may hold, from 1; 0 stands for a page that was never written.
 #[derive(Clone, Copy, Default)]
 struct Page {
@@ -183,7 +177,7 @@ struct Worker {
 
 impl Worker {
     fn new(number: u32, shared: Arc<RegionShared>) -> anyhow::Result<Worker> {
-        let (runtime, client) = connect(&shared.doors)?;
+        let (runtime, client) = connect(&shared.doors, DEADLINE)?;
         let region = runtime.block_on(client.region(NAME));
         let each = PAGES / WORKERS;
         Ok(Worker {

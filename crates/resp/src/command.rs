@@ -95,37 +95,13 @@ fn data<'a>(name: CommandName, args: Args<'a>) -> Result<Command<'a>, String> {
             },
             Join::Plain,
         ),
-        CommandName::Incr => (
-            Op::IncrBy {
-                key: args.at(1),
-                by: 1,
-            },
-            Join::Plain,
-        ),
-        CommandName::Decr => (
-            Op::IncrBy {
-                key: args.at(1),
-                by: -1,
-            },
-            Join::Plain,
-        ),
-        CommandName::IncrBy => (
-            Op::IncrBy {
-                key: args.at(1),
-                by: number(args.at(2))?,
-            },
-            Join::Plain,
-        ),
+        CommandName::Incr => (add(args, 1), Join::Plain),
+        CommandName::Decr => (add(args, -1), Join::Plain),
+        CommandName::IncrBy => (add(args, number(args.at(2))?), Join::Plain),
         CommandName::DecrBy => {
             let by = number(args.at(2))?.checked_neg();
             let by = by.ok_or("ERR decrement would overflow")?;
-            (
-                Op::IncrBy {
-                    key: args.at(1),
-                    by,
-                },
-                Join::Plain,
-            )
+            (add(args, by), Join::Plain)
         }
         CommandName::Del | CommandName::Unlink => {
             return Ok(each(args, Join::Deleted, |key| Op::Del { key }));
@@ -152,6 +128,13 @@ fn data<'a>(name: CommandName, args: Args<'a>) -> Result<Command<'a>, String> {
         ops: Ops::One(op),
         join,
     })
+}
+
+fn add(args: Args<'_>, by: i64) -> Op<'_> {
+    Op::IncrBy {
+        key: args.at(1),
+        by,
+    }
 }
 
 fn each<'a>(args: Args<'a>, join: Join, op: impl Fn(&'a [u8]) -> Op<'a>) -> Command<'a> {

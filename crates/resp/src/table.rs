@@ -2,45 +2,6 @@
 //! are made from this one table; a command that is not in it does not exist. A test compares what COMMAND
 //! answers for each with the answer of a Redis server.
 
-/// The name of a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the names are the commands'
-pub enum CommandName {
-    Append,
-    Asking,
-    Auth,
-    Client,
-    Cluster,
-    Command,
-    Config,
-    DbSize,
-    Decr,
-    DecrBy,
-    Del,
-    Echo,
-    Exists,
-    Get,
-    GetDel,
-    GetSet,
-    Hello,
-    Incr,
-    IncrBy,
-    Info,
-    MGet,
-    MSet,
-    Ping,
-    Quit,
-    ReadOnly,
-    ReadWrite,
-    Reset,
-    Select,
-    Set,
-    SetNx,
-    StrLen,
-    Time,
-    Unlink,
-}
-
 /// The group of a command in the documentation, and its first `@` category.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandGroup {
@@ -116,6 +77,13 @@ macro_rules! table {
     ($($text:literal $name:ident $arity:literal $keys:ident $(($does:literal))?, $part:ident $since:literal
        [$flags:literal] $({$tips:ident})? $summary:literal
        $([$($sub:literal $sub_arity:literal ($sub_flags:literal) $sub_summary:literal),* $(,)?])?;)*) => {
+        /// The name of a command.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(missing_docs)] // the names are the commands'
+        pub enum CommandName {
+            $($name,)*
+        }
+
         /// All commands, in the order of their names.
         pub const COMMANDS: &[CommandEntry] = &[$(CommandEntry {
             text: $text,
@@ -156,8 +124,8 @@ table! {
         "no-evict" 3 ("admin noscript loading stale") "Accepted and without effect: no connection is closed for its memory",
         "no-touch" 3 ("noscript loading stale") "Accepted and without effect: reading a key changes nothing about it",
         "reply" 3 ("noscript loading stale") "Only ON: every command is answered",
-        "setinfo" 4 ("noscript loading stale") "CommandName the client's library, or its version",
-        "setname" 3 ("noscript loading stale") "CommandName the connection",
+        "setinfo" 4 ("noscript loading stale") "Name the client's library, or its version",
+        "setname" 3 ("noscript loading stale") "Name the connection",
     ];
     "cluster" Cluster -2 NO_KEYS, Cluster "3.0.0" [""] "A container for cluster commands" [
         "countkeysinslot" 3 ("stale") "Not supported: keys are kept by bucket",

@@ -24,21 +24,21 @@ pub enum Condition {
     IfPresent,
 }
 
-/// One operation on one key, borrowed.
+/// One operation on one key: [`Op`] borrows key and value, [`OwnedOp`] has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op<'a> {
+pub enum Operation<B> {
     /// `Value` or `Nil`.
     Get {
         /// The key.
-        key: &'a [u8],
+        key: B,
     },
     /// `Ok`, or `Nil` if the condition did not hold. With `get_old`: the old value or `Nil`, whatever
     /// the condition said.
     Set {
         /// The key.
-        key: &'a [u8],
+        key: B,
         /// The new value.
-        value: &'a [u8],
+        value: B,
         /// The condition.
         condition: Condition,
         /// Answer the old value.
@@ -47,37 +47,82 @@ pub enum Op<'a> {
     /// `Int(1)` if there was a value, else `Int(0)`.
     Del {
         /// The key.
-        key: &'a [u8],
+        key: B,
     },
     /// `Int(1)` if there is a value, else `Int(0)`.
     Exists {
         /// The key.
-        key: &'a [u8],
+        key: B,
     },
     /// The new value as `Int`; a key without a value counts as 0.
     IncrBy {
         /// The key.
-        key: &'a [u8],
+        key: B,
         /// The summand.
         by: i64,
     },
     /// The new length as `Int`.
     Append {
         /// The key.
-        key: &'a [u8],
+        key: B,
         /// The bytes to append.
-        value: &'a [u8],
+        value: B,
     },
     /// The value's length as `Int`; 0 without a value.
     StrLen {
         /// The key.
-        key: &'a [u8],
+        key: B,
     },
     /// The old value or `Nil`; afterwards there is none.
     GetDel {
         /// The key.
-        key: &'a [u8],
+        key: B,
     },
+}
+
+/// An operation that borrows its key and value.
+pub type Op<'a> = Operation<&'a [u8]>;
+/// An operation with its own key and value: slices of the frame that it came in.
+pub type OwnedOp = Operation<Bytes>;
+
+impl<B> Operation<B> {
+    /// Returns true if it may change anything, and so needs a request number.
+    pub fn is_write(&self) -> bool {
+        !matches!(
+            self,
+            Operation::Get { .. } | Operation::Exists { .. } | Operation::StrLen { .. }
+        )
+    }
+
+    /// The same operation with key and value in another form.
+    fn map<'a, C>(&'a self, form: impl Fn(&'a B) -> C) -> Operation<C> {
+        match self {
+            Operation::Get { key } => Operation::Get { key: form(key) },
+            Operation::Set {
+                key,
+                value,
+                condition,
+                get_old,
+            } => Operation::Set {
+                key: form(key),
+                value: form(value),
+                condition: *condition,
+                get_old: *get_old,
+            },
+            Operation::Del { key } => Operation::Del { key: form(key) },
+            Operation::Exists { key } => Operation::Exists { key: form(key) },
+            Operation::IncrBy { key, by } => Operation::IncrBy {
+                key: form(key),
+                by: *by,
+            },
+            Operation::Append { key, value } => Operation::Append {
+                key: form(key),
+                value: form(value),
+            },
+            Operation::StrLen { key } => Operation::StrLen { key: form(key) },
+            Operation::GetDel { key } => Operation::GetDel { key: form(key) },
+        }
+    }
 }
 
 impl<'a> Op<'a> {
@@ -103,95 +148,21 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Returns true if it may change anything, and so needs a request number.
-    pub fn is_write(&self) -> bool {
-        !matches!(self, Op::Get { .. } | Op::Exists { .. } | Op::StrLen { .. })
-    }
-
     /// The hash slot of its key.
     pub fn slot(&self) -> HashSlot {
         hash_slot(self.key())
     }
 
-    /// The owned twin; copies key and value.
+    /// The owned form; copies key and value.
     pub fn to_owned(&self) -> OwnedOp {
-        let copy = Bytes::copy_from_slice;
-        match *self {
-            Op::Get { key } => OwnedOp::Get { key: copy(key) },
-            Op::Set {
-                key,
-                value,
-                condition,
-                get_old,
-            } => OwnedOp::Set {
-                key: copy(key),
-                value: copy(value),
-                condition,
-                get_old,
-            },
-            Op::Del { key } => OwnedOp::Del { key: copy(key) },
-            Op::Exists { key } => OwnedOp::Exists { key: copy(key) },
-            Op::IncrBy { key, by } => OwnedOp::IncrBy { key: copy(key), by },
-            Op::Append { key, value } => OwnedOp::Append {
-                key: copy(key),
-                value: copy(value),
-            },
-            Op::StrLen { key } => OwnedOp::StrLen { key: copy(key) },
-            Op::GetDel { key } => OwnedOp::GetDel { key: copy(key) },
-        }
+        self.map(|bytes| Bytes::copy_from_slice(bytes))
     }
 }
 
-/// [`Op`] with its own key and value: slices of the frame that it came in.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the fields are those of `Op`
-pub enum OwnedOp {
-    /// See [`Op::Get`].
-    Get { key: Bytes },
-    /// See [`Op::Set`].
-    Set {
-        key: Bytes,
-        value: Bytes,
-        condition: Condition,
-        get_old: bool,
-    },
-    /// See [`Op::Del`].
-    Del { key: Bytes },
-    /// See [`Op::Exists`].
-    Exists { key: Bytes },
-    /// See [`Op::IncrBy`].
-    IncrBy { key: Bytes, by: i64 },
-    /// See [`Op::Append`].
-    Append { key: Bytes, value: Bytes },
-    /// See [`Op::StrLen`].
-    StrLen { key: Bytes },
-    /// See [`Op::GetDel`].
-    GetDel { key: Bytes },
-}
-
 impl OwnedOp {
-    /// Borrowed.
+    /// The borrowed form.
     pub fn as_op(&self) -> Op<'_> {
-        match self {
-            OwnedOp::Get { key } => Op::Get { key },
-            OwnedOp::Set {
-                key,
-                value,
-                condition,
-                get_old,
-            } => Op::Set {
-                key,
-                value,
-                condition: *condition,
-                get_old: *get_old,
-            },
-            OwnedOp::Del { key } => Op::Del { key },
-            OwnedOp::Exists { key } => Op::Exists { key },
-            OwnedOp::IncrBy { key, by } => Op::IncrBy { key, by: *by },
-            OwnedOp::Append { key, value } => Op::Append { key, value },
-            OwnedOp::StrLen { key } => Op::StrLen { key },
-            OwnedOp::GetDel { key } => Op::GetDel { key },
-        }
+        self.map(|bytes| &bytes[..])
     }
 }
 

@@ -403,12 +403,13 @@ pub(crate) fn check_pool(pool: &Pool) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A struct: its fields in order. Fields in brackets travel in the frame's header instead.
+/// A struct: its fields in order. Fields in brackets travel in the frame's header instead. A field is decoded
+/// by the function behind it, if there is one; the function behind the struct checks the whole.
 macro_rules! wire_struct {
-    ($name:ident { $($field:ident),* $(,)? }) => {
-        wire_struct!($name [] { $($field),* });
+    ($name:ident { $($fields:tt)* } $($check:ident)?) => {
+        wire_struct!($name [] { $($fields)* } $($check)?);
     };
-    ($name:ident [$($header:ident),*] { $($field:ident),* $(,)? }) => {
+    ($name:ident [$($header:ident),*] { $($field:ident $(: $take:path)?),* $(,)? } $($check:ident)?) => {
         impl crate::codec::Wire for $name {
             fn put(&self, out: &mut bytes::BytesMut) {
                 $(crate::codec::Wire::put(&self.$field, out);)*
@@ -416,13 +417,17 @@ macro_rules! wire_struct {
             fn take(
                 from: &mut crate::codec::Reader,
             ) -> Result<$name, crate::codec::DecodeError> {
-                Ok($name {
+                let whole = $name {
                     $($header: Default::default(),)*
-                    $($field: crate::codec::Wire::take(from)?,)*
-                })
+                    $($field: wire_struct!(@take from $($take)?),)*
+                };
+                $($check(&whole)?;)?
+                Ok(whole)
             }
         }
     };
+    (@take $from:ident $take:path) => { $take($from)? };
+    (@take $from:ident) => { crate::codec::Wire::take($from)? };
 }
 
 /// An enum: a tag byte, then the variant's fields in order.

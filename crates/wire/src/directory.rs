@@ -12,7 +12,7 @@ use crate::codec::{DecodeError, Reader, Wire, check_group, check_pool, wire_enum
 /// Most bytes of a name, zone or address.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Which of Raft's requests.
+/// The kind of one of Raft's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RaftKind {
     /// AppendEntries.
@@ -26,7 +26,7 @@ pub enum RaftKind {
 /// A request of Raft between voters. Answered by [`RaftAnswer`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Raft {
-    /// Which.
+    /// Its kind.
     pub kind: RaftKind,
     /// Its bytes.
     pub body: Bytes,
@@ -48,21 +48,21 @@ pub struct Propose {
     pub change: Bytes,
 }
 
-/// What became of a proposal.
+/// The outcome of a proposal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Proposed {
     /// It took effect.
     Applied {
         /// The map's revision since then.
         revision: Revision,
-        /// What it yielded (ids handed out and the like), in the directory's bytes.
+        /// The change's own outcome (ids that were given and the like), in the directory's bytes.
         outcome: Bytes,
     },
     /// It was refused; nothing changed.
     Refused {
         /// The map's revision.
         revision: Revision,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The node asked does not lead; perhaps it knows who does.
@@ -128,14 +128,14 @@ impl MapAnswer {
     }
 }
 
-/// What a node (or a client) saw of others, for the directory's leader. Answered by `Done`.
+/// Signs of other nodes' life or death, for the directory's leader. Answered by `Done`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Who saw it; 0 for a client.
+    /// The node that saw them; 0 for a client.
     pub from: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
-    /// What it saw.
+    /// The signs.
     pub seen: Vec<Evidence>,
 }
 

@@ -161,7 +161,7 @@ messages! {
     52 GetMap(GetMap) "get-map" Request Frame since 1;
     /// The map.
     53 MapAnswer(MapAnswer) "map" Answer Frames since 1;
-    /// Who was seen, and who was not. Answered by `Done`.
+    /// Signs of nodes' life or death. Answered by `Done`.
     59 Report(Report) "report" Request Frames since 1;
 
     // Files.

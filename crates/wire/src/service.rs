@@ -213,44 +213,17 @@ fn take_list<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
     Wire::take(from)
 }
 
-impl Wire for ServiceRequest {
-    fn put(&self, out: &mut BytesMut) {
-        self.service.put(out);
-        self.pool.put(out);
-        self.client.put(out);
-        self.floor.put(out);
-        self.retry.put(out);
-        self.forwarded.put(out);
-        self.ops.put(out);
-    }
-
-    fn take(from: &mut Reader) -> Result<ServiceRequest, DecodeError> {
-        Ok(ServiceRequest {
-            revision: Revision(0), // in the header
-            service: Wire::take(from)?,
-            pool: Wire::take(from)?,
-            client: Wire::take(from)?,
-            floor: Wire::take(from)?,
-            retry: Wire::take(from)?,
-            forwarded: Wire::take(from)?,
-            ops: take_list(from)?,
-        })
-    }
-}
-
-impl Wire for ServiceAnswers {
-    fn put(&self, out: &mut BytesMut) {
-        self.answers.put(out);
-        self.moved.put(out);
-        self.draw_above.put(out);
-    }
-
-    fn take(from: &mut Reader) -> Result<ServiceAnswers, DecodeError> {
-        Ok(ServiceAnswers {
-            revision: Revision(0), // in the header
-            answers: take_list(from)?,
-            moved: take_list(from)?,
-            draw_above: Wire::take(from)?,
-        })
-    }
-}
+wire_struct!(ServiceRequest [revision] {
+    service,
+    pool,
+    client,
+    floor,
+    retry,
+    forwarded,
+    ops: take_list,
+});
+wire_struct!(ServiceAnswers [revision] {
+    answers: take_list,
+    moved: take_list,
+    draw_above,
+});

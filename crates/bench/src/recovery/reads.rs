@@ -11,12 +11,13 @@ use anyhow::anyhow;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
+use staves_cli_common::running::connect;
 use staves_client::Region;
 use staves_model::{CHUNK_BYTES, GroupId, MemberSlot, PAGE_BYTES, Region as Entry};
 use tokio::task::LocalSet;
 
 use super::super::histogram::Histogram;
-use super::{REGION, connect};
+use super::{PATIENCE, REGION};
 
 /// Bytes of one read, as in the paper.
 const READ_BYTES: u64 = 512;
@@ -113,7 +114,7 @@ impl Reads {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let (runtime, client) = connect(&doors)?;
+            let (runtime, client) = connect(&doors, PATIENCE)?;
             let region = runtime.block_on(client.region(REGION))?;
             let pause = Duration::from_secs_f64(f64::from(CALLERS) / f64::from(per_second));
             let shared = Rc::new(RefCell::new((places, ReadSamples::new())));
@@ -159,7 +160,7 @@ impl Reads {
         callers: u32,
         count: u32,
     ) -> anyhow::Result<(ReadFigures, Places)> {
-        let (runtime, client) = connect(&doors)?;
+        let (runtime, client) = connect(&doors, PATIENCE)?;
         let region = runtime.block_on(client.region(REGION))?;
         let shared = Rc::new(RefCell::new((places, ReadSamples::new())));
         let left = Rc::new(RefCell::new(count));

@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 
 use super::held::{ResidentBlocks, held, percent};
 use super::{FoundFile, files_below, open, source_of};
+use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
-use staves_cli_common::failure::Failure;
+use staves_cli_common::failure::{Failure, failed};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count};
-use staves_cli_common::session::{ClientSession, failed};
 
 /// Stretches that are fetched at a time.
 const AT_ONCE: usize = 8;
@@ -39,7 +39,7 @@ const STAYS: &str = "what was loaded stays, and the same command goes on from th
 const ASKED_MAX: usize = 32;
 
 pub fn run(
-    session: &ClientSession,
+    session: &Cluster,
     name: &str,
     paths: &[String],
     pinned: bool,
@@ -118,7 +118,7 @@ pub fn run(
 
 /// Has all of the files brought into memory, as far as that can be. What is there in the end.
 async fn bring(
-    session: &ClientSession,
+    session: &Cluster,
     data: &Dataset,
     files: &[FoundFile],
     teller: &mut Teller,
@@ -144,7 +144,7 @@ async fn bring(
 
 /// Asks for the blocks in memory after an interrupt. A second interrupt ends the question.
 fn there_now(
-    session: &ClientSession,
+    session: &Cluster,
     data: &Dataset,
     files: &[FoundFile],
     interrupt: &mut Signal,
@@ -180,7 +180,7 @@ async fn all_may_be_kept(data: &Dataset, files: &[FoundFile]) -> anyhow::Result<
 }
 
 /// Pins files, before they are loaded: whoever has not the room for them learns it at once.
-fn pin(session: &ClientSession, files: &[FoundFile]) -> anyhow::Result<()> {
+fn pin(session: &Cluster, files: &[FoundFile]) -> anyhow::Result<()> {
     let pins = files.iter().map(|found| {
         let version = found.file.version();
         Pin {
@@ -202,7 +202,7 @@ fn holders_since(map: &ClusterMap, pool: PoolId) -> Option<Revision> {
 
 /// Waits until all buckets of a pool have homes, for a while: nobody keeps what is loaded before. Since when they are what they are.
 async fn wait_for_homes(
-    session: &ClientSession,
+    session: &Cluster,
     pool: PoolId,
     teller: &mut Teller,
 ) -> anyhow::Result<Option<Revision>> {

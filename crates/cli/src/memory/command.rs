@@ -9,7 +9,7 @@ pub enum Memory {
     Create {
         /// Its name
         name: String,
-        /// Where it ends
+        /// Its length
         #[arg(long, value_name = "SIZE")]
         size: Size,
         /// The pool
@@ -27,7 +27,7 @@ pub enum Memory {
     Grow {
         /// Its name
         name: String,
-        /// Where it ends then
+        /// Its new length
         #[arg(long, value_name = "SIZE")]
         size: Size,
     },
@@ -46,7 +46,7 @@ pub enum Memory {
         /// The first byte
         #[arg(long, value_name = "SIZE", default_value = "0B")]
         offset: Size,
-        /// How many; without it, up to the region's end
+        /// Bytes to read; without it, up to the region's end
         #[arg(long, value_name = "SIZE")]
         length: Option<Size>,
     },
@@ -54,7 +54,7 @@ pub enum Memory {
     Write {
         /// Its name
         name: String,
-        /// Where the first byte goes
+        /// The offset of the first byte
         #[arg(long, value_name = "SIZE", default_value = "0B")]
         offset: Size,
         /// Without parity until all is written, which is faster: then parity is made in one pass. What a node

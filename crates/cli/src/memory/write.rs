@@ -17,19 +17,19 @@ use super::room::region_usage;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Code;
 use staves_cli_common::failure::{self, Failure};
-use staves_cli_common::options::GlobalOptions;
+use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, count};
-use staves_cli_common::session::ClientSession;
+use staves_cli_common::running::at_signal;
 
 /// Bytes of standard input that are read before any is written.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 pub fn write(
-    global: &GlobalOptions,
-    session: &ClientSession,
+    session: &Cluster,
     name: &str,
     offset: u64,
     load: bool,
+    out: Format,
 ) -> anyhow::Result<()> {
     let region = session.region(name)?;
     let mut stdin = std::io::stdin().lock();
@@ -49,7 +49,7 @@ pub fn write(
     check_end(&stat, offset, known)?;
     let loads = load && known > 0;
     if loads {
-        check_room(global, &stat, offset, known)?;
+        check_room(session, &stat, offset, known)?;
     }
     let warning = (stat.loading && !load).then(|| no_parity(name));
     let acknowledged = tell_at_ctrl_c(name, offset, loads)?;
@@ -61,32 +61,23 @@ pub fn write(
     // Only now: what is refused before must not cost the region its parity.
     let written = match loads {
         false => put()?,
-        true => load_with(global, session, &region, put)?,
+        true => load_with(session, &region, put)?,
     };
-    let mut answer =
-        json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
-    if let Some(warning) = warning {
-        output::warn(global.output, &mut answer, warning);
-    }
-    output::answer(global.output, &answer, |_| {
-        format!(
-            "region '{name}': {} written at offset {}",
-            count(written, "byte"),
-            with_unit(offset)
-        )
-    })
+    let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
+    let (written, offset) = (count(written, "byte"), with_unit(offset));
+    let line = format!("region '{name}': {written} written at offset {offset}");
+    output::changed(out, answer, line, warning)
 }
 
 /// Writes without parity, which is made in any case afterwards.
 fn load_with(
-    global: &GlobalOptions,
-    session: &ClientSession,
+    session: &Cluster,
     region: &Region,
     put: impl FnOnce() -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
     session.wait(region.load(true))?;
     let written = put();
-    match (written, protect(global, session, region)) {
+    match (written, protect(session, region)) {
         (written, Ok(())) => written,
         (Ok(written), Err(error)) => {
             let text = format!("{} written; then: {error:#}", with_unit(written));
@@ -107,17 +98,13 @@ fn no_parity(name: &str) -> String {
 }
 
 /// Ends a load, and says what is in the way where parity is not made in time.
-pub fn protect(
-    global: &GlobalOptions,
-    session: &ClientSession,
-    region: &Region,
-) -> anyhow::Result<()> {
+pub fn protect(session: &Cluster, region: &Region) -> anyhow::Result<()> {
     let Err(error) = session.wait(region.load(false)) else {
         return Ok(());
     };
     let name = region.name();
     let why = match failure::code(&error) {
-        Code::Wire(ErrorCode::Deadline) => what_is_missing(global, name).ok().flatten(),
+        Code::Wire(ErrorCode::Deadline) => what_is_missing(session, name).ok().flatten(),
         _ => None,
     };
     let text = match why {
@@ -130,32 +117,25 @@ pub fn protect(
 }
 
 /// `None` if the load has not ended, as far as the map says.
-fn what_is_missing(global: &GlobalOptions, name: &str) -> anyhow::Result<Option<String>> {
-    let cluster = Cluster::connect(&global.cluster, global.deadline.duration())?;
+fn what_is_missing(cluster: &Cluster, name: &str) -> anyhow::Result<Option<String>> {
     let (map, report) = (cluster.map()?, cluster.status()?);
     let known = map.region_named(name).filter(|(_, region)| !region.loading);
     let Some((pool, _)) = known else {
         return Ok(None);
     };
     let free = FreeMemory::of(&map, &report.usage(), pool);
-    let region = region_usage(&cluster, &map, name);
+    let region = region_usage(cluster, &map, name);
     Ok(region.map(|region| region.missing_parity(free).to_string()))
 }
 
-fn check_room(
-    global: &GlobalOptions,
-    stat: &RegionStat,
-    offset: u64,
-    count: u64,
-) -> anyhow::Result<()> {
-    let cluster = Cluster::connect(&global.cluster, global.deadline.duration())?;
+fn check_room(cluster: &Cluster, stat: &RegionStat, offset: u64, count: u64) -> anyhow::Result<()> {
     let (map, report) = (cluster.map()?, cluster.status()?);
     // A node that does not know the region yet knows nothing of its memory either.
     let Some((pool, _)) = map.region_named(&stat.name) else {
         return Ok(());
     };
     let free = FreeMemory::of(&map, &report.usage(), pool);
-    let Some(region) = region_usage(&cluster, &map, &stat.name) else {
+    let Some(region) = region_usage(cluster, &map, &stat.name) else {
         return Ok(());
     };
     let refusal = region.may_load(free, offset, count);
@@ -194,31 +174,12 @@ fn told(count: u64) -> String {
 /// From now on Ctrl-C (and SIGTERM) says how much is safe before it ends the program. What is set to the number of
 /// bytes that were acknowledged so far is what it says.
 fn tell_at_ctrl_c(name: &str, offset: u64, loads: bool) -> anyhow::Result<Arc<AtomicU64>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the program's runtime")?;
-    let mut signals = runtime.block_on(async {
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok::<_, std::io::Error>((interrupt, signal(SignalKind::terminate())?))
-    })?;
     let acknowledged = Arc::new(AtomicU64::new(0));
     let (name, told) = (name.to_owned(), acknowledged.clone());
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = signals.0.recv() => {}
-                _ = signals.1.recv() => {}
-            }
-        });
-        eprintln!(
-            "{}",
-            stopped(&name, offset, told.load(Ordering::SeqCst), loads)
-        );
-        // As a shell tells of a program that an interrupt ended.
-        std::process::exit(130);
-    });
+    at_signal(move || {
+        let written = told.load(Ordering::SeqCst);
+        eprintln!("{}", stopped(&name, offset, written, loads));
+    })?;
     Ok(acknowledged)
 }
 
@@ -238,7 +199,7 @@ fn stopped(name: &str, offset: u64, written: u64, loads: bool) -> String {
 
 /// Writes what is at hand and what comes; how much it was.
 fn put(
-    session: &ClientSession,
+    session: &Cluster,
     region: &Region,
     offset: u64,
     acknowledged: &AtomicU64,

@@ -14,7 +14,7 @@ use crate::{Ran, staves};
 /// Bytes of a SET with a value of 8 bytes and a key of the bench.
 const SET_BYTES: usize = 50;
 
-/// What the server does with the request of this number (from 0, over all connections).
+/// The server's behaviour at the request of this number (from 0, over all connections).
 type Behaviour = fn(u64) -> Act;
 
 enum Act {

@@ -1,4 +1,4 @@
-//! What the documents tell people to type is what the program takes.
+//! The commands in the documents are commands of the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -39,7 +39,7 @@ pub struct Node {
     pub resp: u16,
     admin: u16,
     data: PathBuf,
-    /// Where its process is, if not where the test is.
+    /// The working folder of its process, if not that of the test.
     home: Option<PathBuf>,
     child: Option<Child>,
 }
@@ -263,7 +263,7 @@ fn a_node_leaves_on_sigterm_and_comes_back() {
     });
 }
 
-/// Who stops a node and starts it again has not to wait for its ports.
+/// A node that is stopped and started again does not wait for its ports.
 #[test]
 fn a_node_that_was_told_to_stop_starts_again_at_once() {
     let mut cluster = Cluster::start(3);
@@ -327,7 +327,7 @@ impl Cluster {
         (at, row, child.id())
     }
 
-    /// What a start of the program comes to, on free ports, that is expected to end.
+    /// The outcome of a start of the program, on free ports, that is expected to end.
     fn up_and_end(&self, data: &std::path::Path) -> Ran {
         let data = data.to_str().expect("text");
         let free = "127.0.0.1:0";
@@ -476,7 +476,7 @@ fn the_demo_tells_its_story_once_in_one_place() {
     }
 }
 
-/// What a page in a browser could send to a port of its own machine is not taken for commands.
+/// Bytes that a page in a browser could send to a port of its own machine are not taken for commands.
 #[test]
 fn an_http_request_to_the_resp_door_ends_its_connection() {
     use std::io::{Read, Write};

@@ -20,7 +20,7 @@ use staves_wire::service::{Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 
-/// What the node answers from, and how it misbehaves.
+/// The state that the node answers from, and its faults.
 #[derive(Default)]
 pub struct State {
     pub map: ClusterMap,
@@ -31,13 +31,13 @@ pub struct State {
     pub not_leader: u32,
     /// Pages that the first node says it uses.
     pub used_bytes: u64,
-    /// What the first node says that it has others fetch again.
+    /// Blocks that the first node reports as being fetched again.
     pub fetching_again: Option<AgainFacts>,
     /// Pinned files that the first node says it has not all of.
     pub lacking: Vec<LackFacts>,
     /// Nobody leads the directory, and nothing can be changed.
     pub no_leader: bool,
-    /// What a change names is gone when it comes.
+    /// The target of a change is gone when the change comes.
     pub gone_at_propose: bool,
     /// No write finds room.
     pub full: bool,
@@ -318,5 +318,5 @@ fn cache(state: &mut State, request: ServiceRequest) -> Message {
     })
 }
 
-/// How long a test may wait for a program that should end soon.
+/// The time within which a program that should end soon has ended.
 pub const SOON: Duration = Duration::from_secs(4);

@@ -11,7 +11,7 @@ use staves_wire::files::{FileId, FileKey};
 use crate::fake::Fake;
 use crate::{Ran, staves_with};
 
-/// What ends by a deadline of 5 s has ended by then, however busy the machine is; what waits for a source's own bounds has not.
+/// The bound for a command whose deadline is 5 s, however busy the machine is; a wait for a source's own bounds takes longer.
 const WELL_BEFORE: Duration = Duration::from_secs(18);
 const PATIENCE: Duration = Duration::from_secs(60);
 const PART_BYTES: u64 = staves_store::blocks::PART_BYTES as u64;
@@ -118,7 +118,7 @@ fn interrupted(fake: &Fake, format: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// Whether SIGINT, the second signal, has a handler.
+/// True if SIGINT, the second signal, has a handler.
 fn catches_interrupts(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
     let status = status.expect("it runs");

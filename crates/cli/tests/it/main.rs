@@ -11,7 +11,7 @@ mod files;
 
 use std::process::{Command, Output, Stdio};
 
-/// What a run of the program came to.
+/// The outcome of a run of the program.
 struct Ran {
     code: Option<i32>,
     stdout: String,

@@ -9,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_client::{Client, ClientOptions};
 use staves_model::{
-    ClientId, ClusterId, ClusterMap, Epoch, Group, GroupId, HashSlot, Incarnation, LastOpen,
-    Medium, Member, MemberId, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, PoolKind,
-    Revision, Scheme,
+    ClientId, ClusterId, ClusterMap, GroupId, HashSlot, Incarnation, Member, MemberId, MemberSlot,
+    NodeId, PoolId, testing,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 pub use staves_testkit::{block_on, wait_until_async};
@@ -24,10 +23,10 @@ use staves_wire::{ErrorCode, Message};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-pub const CLUSTER: ClusterId = ClusterId(0xCAFE);
+pub const CLUSTER: ClusterId = ClusterId(7);
 pub const GROUPS: u32 = 8;
 
-/// What a node does with the next cache requests.
+/// A node's behaviour at the next cache requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mood {
     /// Answers.
@@ -38,7 +37,8 @@ pub enum Mood {
     Busy,
 }
 
-/// What the test looks at, and what all nodes share.
+/// The state that the test looks at, and that all nodes share.
+#[derive(Default)]
 pub struct World {
     pub map: Arc<ClusterMap>,
     pub values: BTreeMap<Bytes, Bytes>,
@@ -50,14 +50,14 @@ pub struct World {
     pub astray: usize,
     pub evidence: Vec<Evidence>,
     pub moods: BTreeMap<NodeId, Mood>,
-    /// Whether nodes pass on what is not theirs.
+    /// Nodes pass on what is not theirs.
     pub forwarding: bool,
     pub floors: Vec<(u64, u64)>,
     /// Nodes do no more operations of a batch than this.
     pub answers_max: Option<usize>,
     /// Slots whose bucket has forgotten clients with numbers up to this.
     pub marks: BTreeMap<HashSlot, u64>,
-    /// What nodes say who are asked for bytes of files, and how often they were.
+    /// The bytes of files that nodes answer with, and the number of such requests.
     pub files: Option<Bytes>,
     pub files_asked: usize,
     /// Bytes of files that nodes were given, and those that wait for an answer, if none is given.
@@ -65,7 +65,7 @@ pub struct World {
     pub puts_held: Option<Vec<Reply>>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Shared(Arc<Mutex<World>>);
 
 pub struct Cluster {
@@ -100,11 +100,14 @@ impl World {
         });
     }
 
+    /// The group of a key's bucket.
+    pub fn group_of(&self, key: &[u8]) -> GroupId {
+        let slot = staves_model::hash_slot(key);
+        self.map.group_of(PoolId(1), slot).expect("a group").id
+    }
+
     pub fn owner(&self, key: &[u8]) -> NodeId {
-        let group = self
-            .map
-            .group_of(PoolId(1), staves_model::hash_slot(key))
-            .expect("a group");
+        let group = &self.map.groups[&self.group_of(key)];
         group.member(MemberSlot(0)).expect("an owner").id.node
     }
 }
@@ -117,67 +120,22 @@ fn member(node: u64) -> Member {
 }
 
 impl Cluster {
-    /// Nodes 1 to n; group g belongs to node g mod n + 1.
+    /// Nodes 1 to n; group 1 belongs to node 1, group 2 to node 2, and so on, round and round.
     pub async fn start(n: u64) -> Cluster {
-        let world = Shared(Arc::new(Mutex::new(World {
-            map: Arc::new(ClusterMap::default()),
-            values: BTreeMap::new(),
-            done: BTreeMap::new(),
-            asked: Vec::new(),
-            astray: 0,
-            evidence: Vec::new(),
-            moods: BTreeMap::new(),
-            forwarding: false,
-            floors: Vec::new(),
-            answers_max: None,
-            marks: BTreeMap::new(),
-            files: None,
-            files_asked: 0,
-            files_put: 0,
-            puts_held: None,
-        })));
         let mut cluster = Cluster {
-            world,
+            world: Shared::default(),
             servers: BTreeMap::new(),
         };
-        let mut nodes = BTreeMap::new();
-        for id in 1..=n {
-            let addr = cluster.serve(id, "127.0.0.1:0").await;
-            nodes.insert(NodeId(id), node(id, &addr));
+        let mut map = testing::cluster(n);
+        for node in map.nodes.values_mut() {
+            node.native = cluster.serve(node.id.0, "127.0.0.1:0").await;
         }
-        let group = |g: u32| Group {
-            id: GroupId(g),
-            pool: PoolId(1),
-            bucket: g,
-            m: 1,
-            epoch: Epoch(1),
-            open: true,
-            leader: MemberSlot(0),
-            members: vec![Some(member(u64::from(g) % n + 1))],
-            kept: vec![None],
-            fresh: false,
-            last_open: LastOpen::default(),
-            lost: false,
-            revision: Revision(1),
-        };
-        let pool = Pool {
-            id: PoolId(1),
-            name: "cache".to_owned(),
-            kind: PoolKind::Cache,
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 30,
-            groups: (0..GROUPS).map(GroupId).collect(),
-            may_start_empty: true,
-        };
-        cluster.world.lock().map = Arc::new(ClusterMap {
-            cluster: CLUSTER,
-            revision: Revision(1),
-            nodes,
-            pools: BTreeMap::from([(PoolId(1), pool)]),
-            groups: (0..GROUPS).map(|g| (GroupId(g), group(g))).collect(),
-            ..ClusterMap::default()
-        });
+        let pool = testing::create_pool("cache", "1+0", GROUPS, true);
+        map.apply(None, &pool).expect("a new pool");
+        for group in 1..=GROUPS {
+            testing::start_group(&mut map, group, &[u64::from(group - 1) % n + 1]);
+        }
+        cluster.world.lock().map = Arc::new(map);
         cluster
     }
 
@@ -259,22 +217,6 @@ impl Relay {
 
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
-    }
-}
-
-fn node(id: u64, addr: &str) -> Node {
-    Node {
-        id: NodeId(id),
-        incarnation: Incarnation(id),
-        name: format!("node-{id}"),
-        zone: None,
-        native: addr.to_owned(),
-        resp: String::new(),
-        admin: String::new(),
-        memory_bytes: 1 << 30,
-        durable: true,
-        state: NodeState::Up,
-        draining: false,
     }
 }
 
@@ -445,5 +387,12 @@ pub fn set(key: &str, value: &str) -> OwnedOp {
 pub fn get(key: &str) -> OwnedOp {
     OwnedOp::Get {
         key: Bytes::copy_from_slice(key.as_bytes()),
+    }
+}
+
+pub fn incr(key: &str) -> OwnedOp {
+    OwnedOp::IncrBy {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        by: 1,
     }
 }

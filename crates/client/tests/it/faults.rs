@@ -2,48 +2,40 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use staves_client::{ClientError, ClientOptions};
 use staves_model::{NodeId, NodeState, PoolId, PoolKind, Region, RegionId, hash_slot};
 use staves_wire::ErrorCode;
-use staves_wire::cache::{Answer, OwnedOp};
+use staves_wire::cache::Answer;
 use staves_wire::directory::Sign;
+use tokio::task::JoinHandle;
 
 use crate::cluster::*;
 
-fn incr(key: &str) -> OwnedOp {
-    OwnedOp::IncrBy {
-        key: Bytes::copy_from_slice(key.as_bytes()),
-        by: 1,
-    }
+/// Adds 1 to `n` at a node that does it and says nothing: the node, and the call that waits.
+async fn unanswered(cluster: &Cluster) -> (NodeId, JoinHandle<Result<Vec<Answer>, ClientError>>) {
+    let client = cluster.client().await;
+    client.put("warm", "up").await.expect("put");
+    let owner = cluster.world.lock().owner(b"n");
+    cluster.world.lock().moods.insert(owner, Mood::Mute);
+    let asking = tokio::spawn(async move { client.execute(vec![incr("n")]).await });
+    wait_until_async("the write is done", || {
+        cluster.world.lock().values.contains_key(&b"n"[..])
+    })
+    .await;
+    (owner, asking)
 }
 
 #[test]
 fn a_write_whose_answer_was_lost_takes_effect_once() {
     block_on(async {
         let mut cluster = Cluster::start(3).await;
-        let client = cluster.client().await;
-        client.put("warm", "up").await.expect("put");
-        let owner = cluster.world.lock().owner(b"n");
-        cluster.world.lock().moods.insert(owner, Mood::Mute);
-        let asking = {
-            let client = client.clone();
-            tokio::spawn(async move { client.execute(vec![incr("n")]).await })
-        };
         // It is done, nobody says so, and the node dies.
-        wait_until_async("the write is done", || {
-            cluster.world.lock().values.contains_key(&b"n"[..])
-        })
-        .await;
+        let (owner, asking) = unanswered(&cluster).await;
         cluster.kill(owner.0);
         tokio::time::sleep(Duration::from_millis(300)).await;
         {
             let mut world = cluster.world.lock();
-            let id = world
-                .map
-                .group_of(PoolId(1), hash_slot(b"n"))
-                .expect("one")
-                .id;
+            let id = world.group_of(b"n");
             world.change(|map| {
                 map.nodes.get_mut(&owner).expect("it").state = NodeState::Down;
             });
@@ -187,7 +179,7 @@ fn d1_a_slow_write_does_not_stop_those_of_other_buckets() {
     });
 }
 
-/// What is left for want of room for its answer is asked for at once, until all is there.
+/// Operations that are left for want of room for their answers are asked for at once, until all are there.
 #[test]
 fn what_does_not_go_at_once_is_asked_for_again() {
     block_on(async {
@@ -324,13 +316,7 @@ fn one_nodes_trouble_is_not_the_others() {
 fn a_bucket_that_is_lost_is_said_to_be_lost_at_once() {
     block_on(async {
         let cluster = Cluster::start(2).await;
-        let id = cluster
-            .world
-            .lock()
-            .map
-            .group_of(PoolId(1), hash_slot(b"k"))
-            .expect("one")
-            .id;
+        let id = cluster.world.lock().group_of(b"k");
         cluster
             .world
             .lock()
@@ -352,11 +338,7 @@ fn a_bucket_that_was_lost_and_is_back_answers_again() {
         client.put("k", "v").await.expect("put");
         let lost = |lost: bool| {
             let mut world = cluster.world.lock();
-            let id = world
-                .map
-                .group_of(PoolId(1), hash_slot(b"k"))
-                .expect("one")
-                .id;
+            let id = world.group_of(b"k");
             world.change(|map| map.groups.get_mut(&id).expect("it").lost = lost);
         };
         lost(true);
@@ -375,22 +357,10 @@ fn a_bucket_that_was_lost_and_is_back_answers_again() {
 fn a_write_that_was_sent_before_its_bucket_was_lost_may_have_been_done() {
     block_on(async {
         let mut cluster = Cluster::start(2).await;
-        let client = cluster.client().await;
-        client.put("warm", "up").await.expect("put");
-        let owner = cluster.world.lock().owner(b"n");
-        cluster.world.lock().moods.insert(owner, Mood::Mute);
-        let asking = {
-            let client = client.clone();
-            tokio::spawn(async move { client.execute(vec![incr("n")]).await })
-        };
-        wait_until_async("the write is done", || {
-            cluster.world.lock().values.contains_key(&b"n"[..])
-        })
-        .await;
+        let (owner, asking) = unanswered(&cluster).await;
         {
             let mut world = cluster.world.lock();
-            let group = world.map.group_of(PoolId(1), hash_slot(b"n"));
-            let id = group.expect("one").id;
+            let id = world.group_of(b"n");
             world.change(|map| map.groups.get_mut(&id).expect("it").lost = true);
         }
         cluster.kill(owner.0);
@@ -465,18 +435,7 @@ fn a_first_try_below_a_bucket_s_mark_is_asked_again_just_above_it() {
 fn a_retry_that_is_forgotten_is_not_numbered_anew() {
     block_on(async {
         let cluster = Cluster::start(3).await;
-        let client = cluster.client().await;
-        client.put("warm", "up").await.expect("put");
-        let owner = cluster.world.lock().owner(b"n");
-        cluster.world.lock().moods.insert(owner, Mood::Mute);
-        let asking = {
-            let client = client.clone();
-            tokio::spawn(async move { client.execute(vec![incr("n")]).await })
-        };
-        wait_until_async("the write is done", || {
-            cluster.world.lock().values.contains_key(&b"n"[..])
-        })
-        .await;
+        let (_, asking) = unanswered(&cluster).await;
         {
             let mut world = cluster.world.lock();
             world.done.clear();

@@ -35,7 +35,7 @@ fn serve() -> u16 {
     port
 }
 
-/// What a driver does, in its simplest form.
+/// A driver's work, in its simplest form.
 fn converse(mut stream: TcpStream, id: u64, table: &Table) {
     let mut parser = Parser::new(Limits::default());
     let mut session = Session::new(id, String::new(), String::new(), Duration::ZERO);
@@ -324,7 +324,7 @@ fn name(entry: &Reply) -> String {
     }
 }
 
-/// What COMMAND INFO says that clients act on: arity, flags, places of keys, categories.
+/// The parts of COMMAND INFO that clients act on: arity, flags, places of keys, categories.
 fn shape(entry: &Reply) -> (Vec<Reply>, Vec<String>, Vec<String>) {
     let entry = items(entry);
     let numbers = [1, 3, 4, 5].map(|at| entry[at].clone());

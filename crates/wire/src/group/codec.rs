@@ -55,72 +55,34 @@ wire_enum!(GroupMessage {
     7 => Parts { slot, parts },
 });
 
-impl Wire for Run {
-    fn put(&self, out: &mut BytesMut) {
-        self.offset.put(out);
-        self.len.put(out);
-        self.kind.put(out);
-    }
+wire_struct!(Run { offset, len, kind } check_run);
+wire_struct!(Delta { label, request, answer: take_kept, runs, bytes } check_delta);
+wire_struct!(DoneRequest {
+    request,
+    seq,
+    answer: take_kept
+});
 
-    fn take(from: &mut Reader) -> Result<Run, DecodeError> {
-        let run = Run {
-            offset: Wire::take(from)?,
-            len: Wire::take(from)?,
-            kind: Wire::take(from)?,
-        };
-        match run.offset.checked_add(u64::from(run.len)) {
-            Some(_) => Ok(run),
-            None => Err(DecodeError::Invalid {
-                what: "a run",
-                reason: "it ends beyond 2^64",
-            }),
-        }
+fn check_run(run: &Run) -> Result<(), DecodeError> {
+    match run.offset.checked_add(u64::from(run.len)) {
+        Some(_) => Ok(()),
+        None => Err(DecodeError::Invalid {
+            what: "a run",
+            reason: "it ends beyond 2^64",
+        }),
     }
 }
 
-impl Wire for Delta {
-    fn put(&self, out: &mut BytesMut) {
-        self.label.put(out);
-        self.request.put(out);
-        self.answer.put(out);
-        self.runs.put(out);
-        self.bytes.put(out);
+fn check_delta(delta: &Delta) -> Result<(), DecodeError> {
+    let runs = delta.runs.iter().filter(|run| run.kind == RunKind::Bytes);
+    let named: u64 = runs.map(|run| u64::from(run.len)).sum();
+    if named == delta.bytes.len() as u64 {
+        return Ok(());
     }
-
-    fn take(from: &mut Reader) -> Result<Delta, DecodeError> {
-        let delta = Delta {
-            label: Wire::take(from)?,
-            request: Wire::take(from)?,
-            answer: take_kept(from)?,
-            runs: Wire::take(from)?,
-            bytes: Wire::take(from)?,
-        };
-        let runs = delta.runs.iter().filter(|run| run.kind == RunKind::Bytes);
-        let named: u64 = runs.map(|run| u64::from(run.len)).sum();
-        if named == delta.bytes.len() as u64 {
-            return Ok(delta);
-        }
-        Err(DecodeError::Invalid {
-            what: "a delta",
-            reason: "its runs do not name as many bytes as it carries",
-        })
-    }
-}
-
-impl Wire for DoneRequest {
-    fn put(&self, out: &mut BytesMut) {
-        self.request.put(out);
-        self.seq.put(out);
-        self.answer.put(out);
-    }
-
-    fn take(from: &mut Reader) -> Result<DoneRequest, DecodeError> {
-        Ok(DoneRequest {
-            request: Wire::take(from)?,
-            seq: Wire::take(from)?,
-            answer: take_kept(from)?,
-        })
-    }
+    Err(DecodeError::Invalid {
+        what: "a delta",
+        reason: "its runs do not name as many bytes as it carries",
+    })
 }
 
 wire_struct!(PagePart {

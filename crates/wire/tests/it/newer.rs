@@ -1,4 +1,4 @@
-//! What a node of this version makes of a newer one. `newer.txt` holds bytes as the rules of
+//! The messages of a newer node at one of this version. `newer.txt` holds bytes as the rules of
 //! `docs/PROTOCOL.md` ("Compatibility") let a newer version write them: recorded, not made by this program,
 //! so that they stay what they are. A line is never changed; a rule that is added brings lines.
 

@@ -126,7 +126,7 @@ impl Rng {
 const CACHE_OPS: u64 = 8;
 const MEMORY_OPS: u64 = 4;
 
-/// How many kinds of a message `message` can make; each has golden bytes.
+/// The number of kinds of a message that `message` makes; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
     match opcode {
         Opcode::Hello | Opcode::Raft | Opcode::Proposed => 3,

@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// The pool's memory, and the file's size.
 const POOL_BYTES: u64 = 64 * MIB;
 const FILE_BYTES: u64 = 256 * MIB;
-/// What requests may take beside blocks on a node of 128 MiB: 14 MiB by their own bounds, the rest for buffers of connections and what the
+/// Bytes that requests may take beside blocks on a node of 128 MiB: 14 MiB by their own bounds, the rest for buffers of connections and what the
 /// allocator keeps.
 const REQUESTS_BYTES: u64 = 56 * MIB;
 /// Connections, and what each asks for at a time.
@@ -223,7 +223,7 @@ fn people_are_told_what_they_take_away() {
     assert!(said.contains("lab7:/mnt/data"), "{said}");
 }
 
-/// What preload says is in memory is there, and a script learns whether that is all.
+/// The bytes that preload reports are in memory, and a script learns if that is all.
 #[test]
 fn preload_says_what_is_in_memory_and_why_that_is_not_all() {
     let cluster = Cluster::start(1);
@@ -283,7 +283,7 @@ fn preload_says_what_is_in_memory_and_why_that_is_not_all() {
     assert!(changed);
 }
 
-/// Where the processes of nodes find the dataset, if they are in the right folder.
+/// The folder in which the processes of nodes find the dataset, if they are in the right one.
 const WHERE: &str = "/proc/self/cwd/data";
 
 /// A pinned file whose buckets' homes do not reach its source is in memory all the same, by those that do; where nobody does,

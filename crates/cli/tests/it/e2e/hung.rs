@@ -13,7 +13,7 @@ use staves_testkit::tools::can_mount;
 use super::Cluster;
 use super::mount::{Point, bytes};
 
-/// What is meant to be given up after some seconds, on a machine that is busy.
+/// The bound for a wait of some seconds, on a machine that is busy.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Shut, it holds who comes.

@@ -54,7 +54,7 @@ fn version(page: u64, version: u64) -> Vec<u8> {
     words.collect()
 }
 
-/// Who reads and writes one region, each its own pages, until told to stop.
+/// Readers and writers of one region, each of its own pages, until they are stopped.
 struct Workers {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -103,7 +103,7 @@ fn offset(worker: u64, page: u64) -> u64 {
     page * CHUNK_BYTES + worker * PAGE_BYTES
 }
 
-/// What is answered, by a deadline that is long. A loaded machine may take a node for dead that is not; until that
+/// The answer, by a deadline that is long. A loaded machine may take a node for dead that is not; until that
 /// one is heard again, its group may be told to be lost.
 fn answered<T, F>(runtime: &Runtime, ask: impl Fn() -> F) -> T
 where
@@ -206,7 +206,7 @@ fn is_whole(map: &ClusterMap, group: &Group) -> bool {
     group.open && group.members.iter().all(|x| x.as_ref().is_some_and(whole))
 }
 
-/// Whether its scheme bears that all of these die now: enough others have all their pages.
+/// True if its scheme bears that all of these die now: enough others have all their pages.
 fn bears(map: &ClusterMap, group: &Group, victims: &[String]) -> bool {
     let stays = |x: &staves_model::Member| {
         let address = &map.node_of(x).expect("a member is a node").native;

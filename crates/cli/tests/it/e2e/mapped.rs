@@ -1,4 +1,4 @@
-//! What may befall files while programs have them open or mapped: nodes die, memory rots, sources change.
+//! Files that programs have open or mapped while nodes die, memory rots and sources change.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -208,7 +208,7 @@ fn shared_memory(node: u32) -> File {
     opened.expect("its memory can be opened")
 }
 
-/// Where pages of a file lie in memory, which keeps them at multiples of 4 KiB: page and place.
+/// The places of a file's pages in memory, which keeps them at multiples of 4 KiB: page and place.
 fn places(memory: &File, whole: &[u8], pages: &[u64]) -> Vec<(u64, u64)> {
     let head = |page: u64| &whole[page as usize..page as usize + 32];
     let wanted: std::collections::HashMap<_, _> = pages.iter().map(|p| (head(*p), *p)).collect();

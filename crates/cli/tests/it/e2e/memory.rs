@@ -406,7 +406,7 @@ fn h11_a_load_without_room_for_its_parity_is_refused_with_numbers() {
     assert!(c.read(&["memory", "read", "r", "--length", "8MiB"]) == bytes);
 }
 
-/// What is said of a region whose load was broken off: by the status, by a write, and by what ends it.
+/// A region whose load was broken off is reported: by the status, by a write, and by the command that ends it.
 #[test]
 fn h11_a_load_that_was_broken_off_is_told_of_until_it_is_ended() {
     let cluster = Cluster::start(3);

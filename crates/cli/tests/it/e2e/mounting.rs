@@ -1,4 +1,4 @@
-//! What people get wrong when they mount, and what they are told.
+//! Mistakes in mounting, and their errors.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What is asked of a mount, which must answer.
+/// A request to a mount, which must answer.
 fn answered<T: Send + 'static>(what: &str, ask: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(ask()));

@@ -31,7 +31,7 @@ impl Cluster {
         options.expect("ours to look at")
     }
 
-    /// Where this page lies in a node's memory.
+    /// The place of this page in a node's memory.
     fn place_of(&self, node: usize, wanted: &[u8]) -> Option<u64> {
         let arena = self.arena(node);
         let mut bytes = vec![0; 1 << 20];
@@ -68,7 +68,7 @@ impl Cluster {
         self.nodes.iter().position(named).expect("one of ours")
     }
 
-    /// What a scrub says, and its exit code, once the groups are whole.
+    /// The report of a scrub, and its exit code, once the groups are whole.
     fn scrub(&self, more: &[&str]) -> (Option<i32>, serde_json::Value, String) {
         let all = [&["scrub", "--pool", "memory", "-o", "json"], more].concat();
         let until = Instant::now() + PATIENCE;
