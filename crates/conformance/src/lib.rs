@@ -3,9 +3,10 @@
 //!
 //! [`TestCluster`] joins the buckets by a queue of messages, which can lose, double and reorder them, and
 //! stands in for the directory. [`conforms`] runs a [`Workload`] over it and judges what the clients saw
-//! against a plain model. Everything in it follows from the calls made and from one seed.
+//! against a plain model; [`counter`] is the smallest service that it runs. Everything in it follows from the calls made and from one seed.
 
 mod cluster;
+pub mod counter;
 mod suite;
 
 pub use cluster::{Reply, TestCluster, bytes};

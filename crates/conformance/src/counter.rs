@@ -1,0 +1,266 @@
+//! The smallest service on groups: counters, with four operations. A bucket holds 512 of them, eight bytes
+//! each, in its first page; so its state lies in the pages alone. `cargo run -p staves-service --example
+//! counter` uses it in a group, and the suite, the simulator and the node's tests use its [`Load`].
+
+use bytes::{BufMut, Bytes, BytesMut};
+use staves_group::{Member, Unread};
+use staves_history::Operation;
+use staves_model::Time;
+use staves_service::{Ask, Bucket, BucketEffects, Growth, Limits, Outcome, Service, Shell, Tag};
+use staves_wire::group::{Run, RunKind};
+use staves_wire::service::{Address, Answer, Body};
+use staves_wire::{DecodeError, ErrorCode};
+
+use crate::Workload;
+
+/// Counter of one bucket.
+const COUNTERS: u32 = 512;
+
+/// An operation on one counter. Each is answered with the number that was there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Count {
+    /// The counter's number.
+    pub counter: u32,
+    /// The change to it.
+    pub change: Change,
+}
+
+/// A change of a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// None.
+    Get,
+    /// Adds to it, past 64 bits around.
+    Add(u64),
+    /// Raises it to this, if it is less.
+    Raise(u64),
+    /// Begins again from this.
+    Reset(u64),
+}
+
+impl Change {
+    /// The number after it.
+    pub fn of(self, number: u64) -> u64 {
+        match self {
+            Change::Get => number,
+            Change::Add(by) => number.wrapping_add(by),
+            Change::Raise(to) => number.max(to),
+            Change::Reset(to) => to,
+        }
+    }
+}
+
+impl Count {
+    /// Its body: a tag, the counter and a number.
+    pub fn to_body(self) -> Body {
+        let (tag, number) = match self.change {
+            Change::Get => (0, 0),
+            Change::Add(by) => (1, by),
+            Change::Raise(to) => (2, to),
+            Change::Reset(to) => (3, to),
+        };
+        let mut head = BytesMut::with_capacity(13);
+        head.put_u8(tag);
+        head.put_u32_le(self.counter);
+        head.put_u64_le(number);
+        let (head, payload) = (head.freeze(), Bytes::new());
+        Body { head, payload }
+    }
+
+    /// The operation of a body.
+    ///
+    /// # Errors
+    /// The body is none of the service's.
+    pub fn from_body(body: &Body) -> Result<Count, DecodeError> {
+        let wrong = DecodeError::Tag {
+            what: "an operation on a counter",
+            tag: body.head.first().map_or(0, |tag| u64::from(*tag)),
+        };
+        let Ok([tag, c0, c1, c2, c3, number @ ..]) = <[u8; 13]>::try_from(&body.head[..]) else {
+            return Err(wrong);
+        };
+        let number = u64::from_le_bytes(number);
+        let change = match tag {
+            0 => Change::Get,
+            1 => Change::Add(number),
+            2 => Change::Raise(number),
+            3 => Change::Reset(number),
+            _ => return Err(wrong),
+        };
+        let counter = u32::from_le_bytes([c0, c1, c2, c3]);
+        Ok(Count { counter, change })
+    }
+}
+
+/// The service.
+#[derive(Default)]
+pub struct Counter {
+    operations: u64,
+}
+
+/// A bucket of counters around a member of a group.
+pub fn bucket(member: Member) -> Bucket<Counter> {
+    Bucket::new(Counter::default(), Limits::default(), member)
+}
+
+impl Service for Counter {
+    type Op<'a> = Count;
+    type OwnedOp = Count;
+    const FORGOTTEN: &'static str = "outcome unknown: the retry came too late; read the counter";
+    const MENDABLE: bool = true;
+    const EXISTS_EMPTY: bool = false;
+
+    fn with_body<R>(body: &Body, take: impl FnOnce(Count) -> R) -> Result<R, DecodeError> {
+        Ok(take(Count::from_body(body)?))
+    }
+
+    fn check_address(_op: Count, _to: Address) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn to_owned(op: Count) -> Count {
+        op
+    }
+
+    fn as_op(op: &Count) -> Count {
+        *op
+    }
+
+    fn is_write(op: Count) -> bool {
+        op.change != Change::Get
+    }
+
+    fn op_bytes(_op: Count) -> usize {
+        size_of::<Count>()
+    }
+
+    fn malformed(&self, op: Count) -> Option<Answer> {
+        let text = format!("there is no counter {}", op.counter);
+        (op.counter >= COUNTERS).then(|| Answer::error(ErrorCode::Malformed, text))
+    }
+
+    fn execute(
+        &mut self,
+        shell: &mut Shell,
+        now: Time,
+        ask: &Ask,
+        _tag: Option<Tag>,
+        op: Count,
+        out: &mut BucketEffects,
+    ) -> Outcome {
+        if Counter::is_write(op)
+            && let Some(again) = shell.recall(ask)
+        {
+            return again;
+        }
+        let run = Run {
+            offset: u64::from(op.counter) * 8,
+            len: 8,
+            kind: RunKind::Bytes,
+        };
+        // A page that is being rebuilt is requested, and the operation waits for it.
+        if shell.lacks(now, run, &mut out.effects) {
+            return Outcome::Blocked { starved: false };
+        }
+        self.operations += 1;
+        if op.change == Change::Get {
+            let mut bytes = Vec::new();
+            return match shell.member().read(now, run.offset, run.len, &mut bytes) {
+                Ok(seq) => Outcome::read(seq, Answer::Int(number(&bytes))),
+                Err(Unread::Lost) => Outcome::at_once(Answer::error(ErrorCode::Lost, "lost")),
+                Err(_) => Outcome::Blocked { starved: false },
+            };
+        }
+        match shell.grow(now, 1, 1, 1) {
+            Growth::Granted => {}
+            Growth::Pending => return Outcome::Blocked { starved: true },
+            Growth::Refused => return Outcome::at_once(full()),
+        }
+        let pages = shell.member().pages();
+        let old = pages.map_or(0, |pages| number(pages.slice(run.offset, 8)));
+        let new = op.change.of(old as u64).to_le_bytes();
+        let answer = Answer::Int(old);
+        match shell.make(ask, &answer, vec![run], Bytes::copy_from_slice(&new)) {
+            Ok(seq) => Outcome::write(seq, answer),
+            Err(stop) => stop.outcome(full),
+        }
+    }
+
+    fn count(&self, _member: &Member, _serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
+        add("counter_operations", self.operations);
+    }
+
+    fn check(&self, _member: &Member, _serving: bool) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn full() -> Answer {
+    Answer::error(
+        ErrorCode::OutOfMemory,
+        "there is no memory for the counters",
+    )
+}
+
+fn number(bytes: &[u8]) -> i64 {
+    let bytes = bytes.try_into().unwrap_or_default();
+    i64::from_le_bytes(bytes)
+}
+
+/// A change of a number, as the plain model has it: the number before is the answer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Plain(Change);
+
+impl Operation for Plain {
+    type State = u64;
+    type Seen = u64;
+
+    fn apply(&self, before: &u64) -> (u64, u64) {
+        (self.0.of(*before), *before)
+    }
+
+    fn is_read(&self) -> bool {
+        self.0 == Change::Get
+    }
+}
+
+/// The load on counters.
+pub struct Load;
+
+impl Workload for Load {
+    type Service = Counter;
+    type Operation = Plain;
+    const OBJECTS: u64 = 5;
+    const SCHEMES: &'static [(u8, u8)] = &[(1, 0), (1, 2), (2, 1), (2, 2)];
+
+    fn bucket(member: Member) -> Bucket<Counter> {
+        bucket(member)
+    }
+
+    fn draw(_object: u64, number: u64, random: &mut dyn FnMut(u64) -> u64) -> Plain {
+        Plain(match random(4) {
+            0 => Change::Get,
+            1 => Change::Add(number),
+            2 => Change::Raise(number * 1000),
+            _ => Change::Reset(number),
+        })
+    }
+
+    fn read(_object: u64) -> Plain {
+        Plain(Change::Get)
+    }
+
+    fn encode(object: u64, operation: &Plain) -> Count {
+        Count {
+            counter: object as u32,
+            change: operation.0,
+        }
+    }
+
+    fn seen(_operation: &Plain, answer: &Answer) -> Option<u64> {
+        match answer {
+            Answer::Int(number) => Some(*number as u64),
+            _ => None,
+        }
+    }
+}
