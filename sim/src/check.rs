@@ -351,9 +351,9 @@ impl World {
     }
 
     /// What is wrong with a page of a member, by the deltas that its labels name. (The deltas of a
-    /// key-value service are its own affair; there, pages and index are compared.)
+    /// service are its own; its state is checked against the pages instead.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
-        if self.kv.is_some() || self.memory.is_some() {
+        if self.load.is_some() {
             return None;
         }
         let slot = bucket_slot(self.m as u8, member.slot()?).index();

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use staves_model::{Group, MemberSlot};
+use staves_model::{CHUNK_BYTES, Group, MemberSlot};
 use staves_wire::group::RequestId;
+use staves_wire::service::{Address, Answer};
 
-use crate::event::{ClientRequest, Happening, Packet, client_id};
+use crate::event::{ClientRequest, Happening, OpRequest, Packet, Place, client_id};
 use crate::history::Operation;
-use crate::kv::Service;
 use crate::node::REGISTERS;
+use crate::region::chunks_of;
 use crate::world::{MS, World};
 
 /// A client gives a request up after so many attempts; the operation then stays open for ever.
@@ -27,6 +28,17 @@ pub struct SimClient {
     pub(crate) target: (usize, usize),
 }
 
+impl SimClient {
+    /// A client whose first operation is under way.
+    pub fn with(operation: usize) -> SimClient {
+        SimClient {
+            number: 1,
+            under_way: Some(operation),
+            ..SimClient::default()
+        }
+    }
+}
+
 impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
@@ -40,10 +52,9 @@ impl World {
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
             return self.look_later(c);
         }
-        match self.service() {
-            Service::Keys => self.ask_kv(c),
-            Service::Memory => self.ask_memory(c),
-            Service::Registers => self.ask(c),
+        match self.load {
+            Some(_) => self.ask_service(c),
+            None => self.ask(c),
         }
         self.complain(c);
         let pause = if self.healing {
@@ -54,7 +65,7 @@ impl World {
         self.queue.push(self.now + pause * MS, Happening::Client(c));
     }
 
-    // Who asks again and again in vain says so to some node.
+    // A client that asks again and again in vain reports it to some node.
     fn complain(&mut self, c: usize) {
         let client = &self.clients[c];
         let asked = client
@@ -72,7 +83,7 @@ impl World {
     }
 
     // The map comes from a leader that this client reaches; it may be the deposed one's.
-    fn look_at_map(&mut self, c: usize) {
+    pub(crate) fn look_at_map(&mut self, c: usize) {
         let (place, leader) = (self.first_client() + c, self.directory_place());
         let hidden = self.cut.contains(&(leader, place));
         if let Some(former) = self.former_leader().filter(|_| hidden) {
@@ -89,10 +100,8 @@ impl World {
         if self.now > self.clients_stop_at {
             return false;
         }
-        match self.service() {
-            Service::Keys => return self.begin_kv(c),
-            Service::Memory => return self.begin_memory(c),
-            Service::Registers => {}
+        if self.load.is_some() {
+            return self.begin_operation(c);
         }
         let reads_mostly = self.profile.think <= 10;
         let write = self.rng.chance(if reads_mostly { 60 } else { 550 });
@@ -118,7 +127,7 @@ impl World {
 
     // A region that has just been made serves nobody yet.
     fn look_later(&mut self, c: usize) {
-        if self.memory.is_some() && self.now <= self.clients_stop_at {
+        if self.has_regions && self.now <= self.clients_stop_at {
             self.queue.push(self.now + 30 * MS, Happening::Client(c));
         }
     }
@@ -158,20 +167,18 @@ impl World {
 
     /// An answer arrives at a client.
     pub fn deliver_client(&mut self, c: usize, packet: Packet) {
-        if let Packet::KvAnswer {
+        if let Packet::OpAnswer {
             number,
             life,
             attempt,
             answer,
         } = packet
         {
-            if attempt + 1 != self.clients[c].attempts {
-                return;
+            let client = &self.clients[c];
+            if (number, attempt + 1) == (client.number, client.attempts) {
+                self.take_answer(c, life, &answer);
             }
-            return match self.memory {
-                Some(_) => self.deliver_memory_answer(c, number, &answer),
-                None => self.deliver_kv_answer(c, number, life, &answer),
-            };
+            return;
         }
         let Packet::Answer {
             number,
@@ -190,6 +197,130 @@ impl World {
             if let Some(value) = value {
                 self.history[i].value = value;
             }
+        }
+    }
+
+    /// Operations that clients began.
+    pub fn operations(&self) -> usize {
+        let served = self.load.as_ref().map_or(0, |load| load.operations());
+        self.history.len() + served
+    }
+
+    /// True if an operation of the service's history changes nothing.
+    pub(crate) fn is_read(&self, operation: usize) -> bool {
+        self.load
+            .as_ref()
+            .is_some_and(|load| load.is_read(operation))
+    }
+
+    // A client whose map names a newer region than it works on gives up its operation on the old one.
+    fn leave_region(&mut self, c: usize) {
+        let client = &self.clients[c];
+        let (Some(map), Some(operation), Some(load)) = (&client.map, client.under_way, &self.load)
+        else {
+            return;
+        };
+        if self.has_regions && self.region_of(map.id) != Some(load.object(operation).0) {
+            self.clients[c].under_way = None;
+            self.cover.count("memory: region gone under a client");
+        }
+    }
+
+    fn begin_operation(&mut self, c: usize) -> bool {
+        let map = self.clients[c].map.as_ref();
+        let region = match self.has_regions {
+            true => match map.and_then(|group| self.region_of(group.id)) {
+                Some(region) => Some(region),
+                None => return false,
+            },
+            false => None,
+        };
+        let chunks = region.map(|region| chunks_of(&self.regions[region]));
+        let reads = if self.profile.think <= 10 { 800 } else { 300 };
+        let (now, rng) = (self.now, &mut self.rng);
+        let Some(load) = &mut self.load else {
+            return false;
+        };
+        let random = &mut |n| rng.below(n);
+        let object = (region.unwrap_or(0), load.pick(chunks, random));
+        let client = &mut self.clients[c];
+        client.number += 1;
+        client.attempts = 0;
+        let number = (c as u64 + 1) << 40 | client.number;
+        client.under_way = Some(load.begin(object, (number, reads), now, random));
+        true
+    }
+
+    /// Sends a client's operation to the node that it takes for the data bucket's.
+    pub(crate) fn ask_service(&mut self, c: usize) {
+        let place = self.first_client() + c;
+        let client = &mut self.clients[c];
+        client.attempts += 1;
+        let attempt = client.attempts - 1;
+        let (Some(operation), Some(map)) = (client.under_way, client.map.clone()) else {
+            return;
+        };
+        let Some(request) = self.request_of((place, attempt), operation, &map) else {
+            return;
+        };
+        let data = map.last_open.members.get(request.to.slot().index());
+        if let Some(node) = data.copied().flatten().and_then(|x| self.entry_of(x.id)) {
+            self.send(place, node, Packet::OpRequest(request));
+        }
+    }
+
+    /// The request for an operation of the service's history.
+    pub(crate) fn request_of(
+        &self,
+        (client, attempt): (Place, u32),
+        operation: usize,
+        map: &Group,
+    ) -> Option<OpRequest> {
+        let load = self.load.as_ref()?;
+        let (region, object) = load.object(operation);
+        let (slot, at) = match self.has_regions {
+            true => {
+                let place = self.regions[region].place(object * CHUNK_BYTES, self.m as u8)?;
+                (place.slot, place.offset / CHUNK_BYTES)
+            }
+            false => (MemberSlot((object % self.m as u64) as u8), object),
+        };
+        let (hash_slot, body) = load.encode(operation, at);
+        let number = self.clients[client - self.first_client()].number;
+        Some(OpRequest {
+            client,
+            group: map.id,
+            to: hash_slot.map_or(Address::Bucket(map.id, slot), Address::Slot),
+            body,
+            id: RequestId {
+                client: client_id(client),
+                number,
+                floor: number,
+            },
+            attempt,
+            operation,
+        })
+    }
+
+    fn take_answer(&mut self, c: usize, life: usize, answer: &Answer) {
+        let Some(operation) = self.clients[c].under_way.take() else {
+            return;
+        };
+        let Some(load) = &mut self.load else { return };
+        match load.answered(operation, (self.now, life), answer) {
+            Ok(outcome) => self.cover.count(outcome),
+            Err(why) => self.violation(why),
+        }
+    }
+
+    /// One order of each object's operations explains what all clients saw (I8, I9).
+    pub(crate) fn check_service_history(&mut self) {
+        let spans = self.spans();
+        let Some(load) = &self.load else { return };
+        let (bad, undecided) = load.judge(&spans);
+        self.undecided = undecided;
+        for what in bad {
+            self.violation(what);
         }
     }
 }

@@ -140,7 +140,7 @@ impl World {
             .map
             .apply(None, &bootstrap)
             .expect("an empty map takes a bootstrap");
-        let memory = self.memory.is_some();
+        let memory = self.has_regions;
         let create = Change::CreatePool {
             name: "cache".into(),
             kind: match memory {

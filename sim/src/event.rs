@@ -9,6 +9,7 @@ use staves_model::{
     ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, StopReply, Time,
 };
 use staves_wire::group::{GroupEnvelope, RequestId};
+use staves_wire::service::{Address, Answer, Body};
 
 use crate::leaders::Confirmation;
 
@@ -31,20 +32,18 @@ pub enum Packet {
         /// What was read.
         value: Option<u64>,
     },
-    /// A client's request to a key-value service.
-    KvRequest(KvRequest),
-    /// A client's request to a memory service.
-    MemoryRequest(MemoryRequest),
+    /// A client's request to a service.
+    OpRequest(OpRequest),
     /// The service's answer to the request of that number.
-    KvAnswer {
+    OpAnswer {
         /// The number of the request.
         number: u64,
         /// The life of the group that answers; for the judges alone.
         life: usize,
         /// Which time it was sent: a client that asks again no longer listens to older answers.
         attempt: u32,
-        /// What it says.
-        answer: staves_wire::cache::Answer,
+        /// The answer.
+        answer: Answer,
     },
     /// A node's call to the directory.
     Call(DirectoryCall),
@@ -154,31 +153,22 @@ pub struct ClientRequest {
     pub write: Option<u64>,
 }
 
-/// What a client asks of a key-value service.
+/// A client's request to a service.
 #[derive(Clone, Debug)]
-pub struct KvRequest {
-    /// Where to answer.
-    pub client: Place,
-    /// The request's name; the number is also that of a read.
-    pub id: RequestId,
-    /// How often it was sent before.
-    pub attempt: u32,
-    /// Which operation of the history it is.
-    pub operation: usize,
-}
-
-/// What a client asks of a memory service.
-#[derive(Clone, Debug)]
-pub struct MemoryRequest {
-    /// Where to answer.
+pub struct OpRequest {
+    /// The place that the answer goes to.
     pub client: Place,
     /// The group, by the client's map.
     pub group: GroupId,
+    /// The data bucket.
+    pub to: Address,
+    /// The operation in the service's encoding.
+    pub body: Body,
     /// The request's name; the number is also that of a read.
     pub id: RequestId,
-    /// How often it was sent before.
+    /// The number of times that it was sent before.
     pub attempt: u32,
-    /// Which operation of the history it is.
+    /// Its index in the history; for the judges alone.
     pub operation: usize,
 }
 
@@ -287,15 +277,12 @@ impl EventHash {
             }
             Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
             Packet::Answer { number, value, .. } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
-            Packet::KvRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
-            Packet::KvAnswer { number, answer, .. } => {
+            Packet::OpRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
+            Packet::OpAnswer { number, answer, .. } => {
                 self.add(18 ^ number << 8);
                 for byte in answer.to_bytes().iter().take(16) {
                     self.add(u64::from(*byte));
                 }
-            }
-            Packet::MemoryRequest(r) => {
-                self.add(19 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50);
             }
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),

@@ -113,8 +113,7 @@ impl World {
             Packet::Request(request) => {
                 self.request(self.answering(node, request.stream), request);
             }
-            Packet::KvRequest(request) => self.request_kv(node, &request),
-            Packet::MemoryRequest(request) => self.request_memory(node, &request),
+            Packet::OpRequest(request) => self.request_service(node, request),
             Packet::Map(group) => {
                 for seat in self.seats_of(node) {
                     self.take_seat(seat, group.id);
@@ -164,7 +163,7 @@ impl World {
             Packet::Report(_)
             | Packet::Back(_)
             | Packet::Answer { .. }
-            | Packet::KvAnswer { .. }
+            | Packet::OpAnswer { .. }
             | Packet::Call(_)
             | Packet::StopRequest { .. }
             | Packet::StopReply { .. }

@@ -13,9 +13,8 @@ use crate::cover::Coverage;
 use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Queue};
 use crate::history::{Operation, violations};
-use crate::kv::KvWorld;
+use crate::load::service_of;
 use crate::loss::{Loss, in_life};
-use crate::memory::MemoryWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::room::Room;
@@ -64,8 +63,10 @@ pub struct Report {
     pub steps: u64,
     /// Client operations.
     pub operations: usize,
-    /// Keys whose history was too tangled to be decided.
+    /// Objects whose history was too tangled to be decided.
     pub undecided: usize,
+    /// Objects of the service that operations were done on.
+    pub objects: usize,
     /// Faults and steps met.
     pub cover: Coverage,
 }
@@ -88,28 +89,6 @@ pub fn wide_shape_of(seed: u64) -> (usize, usize) {
         10..14 => (4, 2),
         14..15 => (8, 3),
         _ => (2 + rng.below(5) as usize, 1 + rng.below(4) as usize),
-    }
-}
-
-/// Whether a run serves keys and values: every second seed of each shape with m = 1, each run with a
-/// planted bug of the service, and none with another that needs raw registers to be seen soon.
-pub fn serves_keys(s: &Scenario) -> bool {
-    match s.mutant {
-        Some(m) if Mutant::SERVICE.contains(&m) => s.m == 1,
-        None | Some(Mutant::ReadUnstable | Mutant::RetryAnsweredBeforeStable) => {
-            s.m == 1 && s.seed / 5 % 2 == 1
-        }
-        Some(_) => false,
-    }
-}
-
-/// Whether a run serves memory: every third seed with m > 1 and some others, and each run with a planted bug
-/// of that service.
-pub fn serves_memory(s: &Scenario) -> bool {
-    match s.mutant {
-        Some(m) => Mutant::MEMORY.contains(&m),
-        None if s.m > 1 => s.seed % 3 == 1,
-        None => s.seed / 5 % 8 == 4,
     }
 }
 
@@ -149,7 +128,7 @@ fn loss_of(s: &Scenario) -> Loss {
         _ if of_rule_13(s) => Loss::StartsEmpty,
         _ if s.mutant == Some(Mutant::LostReadWaits) => Loss::Waits,
         // Memory never starts empty.
-        (3, 0) if serves_memory(s) => Loss::Waits,
+        (3, 0) if service_of(s).is_some_and(|service| service.has_regions) => Loss::Waits,
         (3, 0) => Loss::StartsEmpty,
         (3, 1) => Loss::Waits,
         _ => Loss::Bounded,
@@ -232,8 +211,12 @@ pub(crate) fn world(s: &Scenario) -> World {
         clients: (0..3).map(|_| SimClient::default()).collect(),
         cut: BTreeSet::new(),
         history: Vec::new(),
-        kv: None,
-        memory: None,
+        load: None,
+        has_regions: false,
+        regions: Vec::new(),
+        open: Default::default(),
+        tokens: 0,
+        undecided: 0,
         violations: Vec::new(),
         keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded || of_directory(s),
         loss: loss_of(s),
@@ -259,8 +242,9 @@ pub(crate) fn world(s: &Scenario) -> World {
 pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
-    w.kv = serves_keys(scenario).then(KvWorld::default);
-    w.memory = serves_memory(scenario).then(MemoryWorld::default);
+    if let Some(service) = service_of(scenario) {
+        (w.load, w.has_regions) = (Some((service.load)()), service.has_regions);
+    }
     w.room = Room::of(scenario);
     w.make_tight(scenario.seed);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
@@ -276,8 +260,8 @@ pub fn run(scenario: &Scenario) -> Report {
         hash: w.hash.get(),
         steps: w.steps,
         operations,
-        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided)
-            + w.memory.as_ref().map_or(0, |memory| memory.undecided),
+        undecided: w.undecided,
+        objects: w.load.as_ref().map_or(0, |load| load.objects().len()),
         cover: w.cover,
     }
 }
@@ -309,8 +293,7 @@ fn go(w: &mut World) {
     for what in w.bad_history() {
         w.violation(what);
     }
-    w.check_kv_history();
-    w.check_memory_history();
+    w.check_service_history();
 }
 
 // No more faults: everything that is listed must come to rest whole (I11).
@@ -393,11 +376,8 @@ fn at_rest(w: &mut World) {
     if w.doomed() {
         return w.cover.count("at rest, and lost");
     }
-    if w.kv.is_some() {
-        return w.kv_at_rest();
-    }
-    if w.memory.is_some() {
-        return;
+    if w.load.is_some() {
+        return w.service_at_rest();
     }
     let now = w.now;
     for stream in 0..w.m {

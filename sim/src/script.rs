@@ -5,6 +5,7 @@
 //! simulator go on as ever. Nothing in a script waits for ever: [`Script::until`] gives up by saying
 //! what never came.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
@@ -14,10 +15,10 @@ use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::client::SimClient;
-use crate::event::{ClientRequest, Happening, KvRequest, Packet, Place, client_id};
+use crate::event::{ClientRequest, Happening, Packet, Place, client_id};
 use crate::history::Operation;
-use crate::kv::{KvOperation, KvWorld};
-use crate::kv_history::Act;
+use crate::keys::{Keys, OnKey};
+use crate::load::{Load, Served};
 use crate::node::{PAGES, REGISTERS};
 use crate::run::{Scenario, world};
 use crate::world::{MS, World};
@@ -117,10 +118,10 @@ impl Script {
 
     /// The same with the key-value service, and nothing written.
     pub fn with_keys(k: usize) -> Script {
-        Script::open(1, k, Some(KvWorld::default()))
+        Script::open(1, k, Some(Box::new(Served::<Keys>::default())))
     }
 
-    fn open(m: usize, k: usize, kv: Option<KvWorld>) -> Script {
+    fn open(m: usize, k: usize, load: Option<Box<dyn Load>>) -> Script {
         let mut world = world(&Scenario {
             seed: 1,
             m,
@@ -129,7 +130,7 @@ impl Script {
             hunting: false,
             trace: std::env::var_os("STAVES_SIM_TRACE").is_some(),
         });
-        world.kv = kv;
+        world.load = load;
         world.calm_until = u64::MAX;
         world.keeping = false;
         let nodes = world.hosts();
@@ -384,17 +385,14 @@ impl Script {
         self.world.history[asked.operation].value
     }
 
-    /// A client asks for something of a key, in a key-value world; one attempt is sent.
-    pub fn ask_key(&mut self, node: usize, key: usize, act: Act) -> AskedKey {
+    /// A client begins an operation on a key, in a key-value world; one attempt is sent.
+    pub fn ask_key(&mut self, node: usize, key: u64, act: OnKey) -> AskedKey {
         self.run_ms(1);
-        let c = self.world.clients.len();
-        let now = self.world.now;
-        let kv = self.world.kv.as_mut().expect("a key-value world");
-        let operation = kv.history.len();
-        kv.history.push(KvOperation::new(key, act, now));
-        let mut client = SimClient::default();
-        (client.number, client.under_way) = (1, Some(operation));
-        self.world.clients.push(client);
+        let (c, now) = (self.world.clients.len(), self.world.now);
+        let load: &mut dyn Any = self.world.load.as_deref_mut().expect("a key-value world");
+        let load = load.downcast_mut::<Served<Keys>>();
+        let operation = load.expect("a key-value world").push((0, key), act, now);
+        self.world.clients.push(SimClient::with(operation));
         let asked = AskedKey {
             client: c,
             operation,
@@ -403,32 +401,26 @@ impl Script {
         asked
     }
 
-    /// The client asks again, wherever.
+    /// The client asks again, at any node.
     pub fn ask_key_again(&mut self, node: usize, asked: &AskedKey) {
         let place = self.world.first_client() + asked.client;
         let client = &mut self.world.clients[asked.client];
         client.attempts += 1;
-        let request = KvRequest {
-            client: place,
-            id: RequestId {
-                client: client_id(place),
-                number: 1,
-                floor: 1,
-            },
-            attempt: client.attempts - 1,
-            operation: asked.operation,
-        };
-        self.world.send(place, node, Packet::KvRequest(request));
+        let from = (place, client.attempts - 1);
+        let group = self.world.committed();
+        let request = self.world.request_of(from, asked.operation, group);
+        let request = request.expect("a key has a place");
+        self.world.send(place, node, Packet::OpRequest(request));
     }
 
     /// Whether a client of a key has its answer.
     pub fn answered_key(&self, asked: &AskedKey) -> bool {
-        let kv = self.world.kv.as_ref().expect("a key-value world");
-        kv.history[asked.operation].returned.is_some()
+        let load = self.world.load.as_ref();
+        load.is_some_and(|load| load.is_answered(asked.operation))
     }
 
     /// Asks until it is answered.
-    pub fn on_key(&mut self, node: usize, key: usize, act: Act) {
+    pub fn on_key(&mut self, node: usize, key: u64, act: OnKey) {
         let asked = self.ask_key(node, key, act);
         for _ in 0..50 {
             self.run_ms(50);
@@ -440,7 +432,6 @@ impl Script {
         panic!("node {node} does not answer {act:?}");
     }
 
-    /// The last seq made by
     /// The last seq made by a node's data bucket.
     pub fn last(&self, node: usize) -> u64 {
         let member = self.world.nodes[node].member.as_ref();
@@ -479,7 +470,7 @@ impl Script {
             }
         }
         bad.extend(self.world.bad_history());
-        self.world.check_kv_history();
+        self.world.check_service_history();
         for what in bad {
             self.world.violation(what);
         }

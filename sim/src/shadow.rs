@@ -10,7 +10,7 @@ use staves_model::mutant::{Mutant, planted};
 use staves_wire::group::GroupEnvelope;
 
 use crate::event::Place;
-use crate::kv::Seat;
+use crate::load::Seat;
 use crate::node::Waiting;
 use crate::pinger::Watch;
 use crate::world::{SimNode, World};

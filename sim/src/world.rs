@@ -1,13 +1,15 @@
 //! The simulated cluster: nodes with their clocks and memory, the network between them, and the loop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use staves_erasure::Code;
 use staves_group::{Applied, Effects, Member, Options};
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, StopReply, Time};
+use staves_model::{
+    DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, Region, StopReply, Time,
+};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 
 use crate::check::{Done, Ghost};
@@ -16,13 +18,13 @@ use crate::cover::Coverage;
 use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Packet, Place, Queue};
 use crate::history::Operation;
-use crate::kv::{KvWorld, Seat, Service};
+use crate::load::{Load, Seat};
 use crate::loss::{Loss, QUIET};
-use crate::memory::MemoryWorld;
 use crate::node::Waiting;
 use crate::pinger::Watch;
 use crate::rng::Rng;
 use crate::room::Room;
+use crate::served::Open;
 use crate::stops::{NodeStop, Stops};
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
@@ -123,10 +125,17 @@ pub struct World {
     pub cut: BTreeSet<(Place, Place)>,
     /// What clients saw.
     pub history: Vec<Operation>,
-    /// The key-value service, in worlds that run it.
-    pub kv: Option<KvWorld>,
-    /// The memory service, in worlds that run it.
-    pub memory: Option<MemoryWorld>,
+    /// The load of the service that the world runs; with none, clients use the members' registers.
+    pub load: Option<Box<dyn Load>>,
+    /// The service's objects are chunks of regions.
+    pub has_regions: bool,
+    /// The regions that there were, the present one last, each with its last known size.
+    pub regions: Vec<Region>,
+    /// Requests at buckets that have no answer yet, by node and token.
+    pub(crate) open: BTreeMap<(usize, u64), Open>,
+    pub(crate) tokens: u64,
+    /// Objects whose history was too tangled to be decided.
+    pub undecided: usize,
     /// What must not be.
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
@@ -255,51 +264,39 @@ impl World {
 
     /// Bytes that a stream's log may hold in this world.
     pub fn log_bytes_max(&self) -> usize {
-        if self.kv.is_some() {
-            crate::kv::LOG_BYTES_MAX
-        } else if self.memory.is_some() {
-            crate::memory::LOG_BYTES_MAX
-        } else {
-            LOG_BYTES_MAX
-        }
+        self.member_options().log_bytes_max
     }
 
     /// More than the heaviest delta weighs that this world's clients cause, where one alone can fill a log.
     pub(crate) fn delta_max(&self) -> usize {
-        match self.memory {
-            Some(_) => staves_model::CHUNK_BYTES as usize + 1024,
-            None => 0,
-        }
+        self.load.as_ref().map_or(0, |load| load.delta_bytes_max())
     }
 
-    /// What this world's clients use.
-    pub fn service(&self) -> Service {
-        match (&self.kv, &self.memory) {
-            (Some(_), _) => Service::Keys,
-            (_, Some(_)) => Service::Memory,
-            _ => Service::Registers,
+    /// A seat around a member.
+    pub(crate) fn seat_of(&self, member: Member) -> Seat {
+        match &self.load {
+            None => Seat::Raw(Box::new(member)),
+            Some(load) => Seat::Served(load.bucket(member)),
         }
     }
 
     /// A node that runs has a seat for the group.
     pub(crate) fn make_seat(&mut self, node: usize, group: GroupId) {
-        let (options, service) = (self.member_options(), self.service());
-        let n = &mut self.nodes[node];
-        let id = n.member_id();
+        let (options, n) = (self.member_options(), &self.nodes[node]);
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
-        let member = Member::new(options, group, id, arena, budget);
-        n.member = Some(Seat::new(member, service));
+        let member = Member::new(options, group, n.member_id(), arena, budget);
+        self.nodes[node].member = Some(self.seat_of(member));
     }
 
     /// A member's options in this world.
     pub fn member_options(&self) -> Options {
-        let log_bytes_max = self.log_bytes_max();
-        Options {
-            log_bytes_max,
-            message_bytes_max: log_bytes_max / 5,
-            fetch_pages: if self.memory.is_some() { 12 } else { 4 },
+        let base = Options {
             quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
+        };
+        match &self.load {
+            Some(load) => load.options(base),
+            None => base,
         }
     }
 
@@ -346,7 +343,7 @@ impl World {
         }
     }
 
-    /// Steps a node's member (but a key-value world's with [`World::step_member`]) and does what it
+    /// Steps a node's member (but a service's with [`World::step_member`]) and does what it
     /// wants done.
     pub fn with_member(
         &mut self,

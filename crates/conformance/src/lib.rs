@@ -8,6 +8,8 @@
 mod cluster;
 pub mod counter;
 mod suite;
+mod workload;
 
 pub use cluster::{Reply, TestCluster, bytes};
-pub use suite::{Workload, conforms};
+pub use suite::conforms;
+pub use workload::{Draw, Workload};
