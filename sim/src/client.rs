@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use staves_model::{CHUNK_BYTES, Group, MemberSlot};
+use staves_model::{Group, MemberSlot};
 use staves_wire::group::RequestId;
-use staves_wire::service::{Address, Answer};
+use staves_wire::service::{Answer, NumberedOp};
 
-use crate::event::{ClientRequest, Happening, OpRequest, Packet, Place, client_id};
+use crate::event::{ClientRequest, Happening, OpAnswer, OpRequest, Packet, Place, client_id};
 use crate::history::Operation;
 use crate::node::REGISTERS;
-use crate::region::chunks_of;
+use crate::router::{Router, request};
 use crate::world::{MS, World};
 
 /// A client gives a request up after so many attempts; the operation then stays open for ever.
@@ -26,6 +26,10 @@ pub struct SimClient {
     pub(crate) attempts: u32,
     pub(crate) map: Option<Arc<Group>>,
     pub(crate) target: (usize, usize),
+    /// Of a service's client.
+    pub router: Router,
+    /// The life of the group that the last answer came from; for the judges alone.
+    pub(crate) life: usize,
 }
 
 impl SimClient {
@@ -42,20 +46,19 @@ impl SimClient {
 impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
+        if self.load.is_some() {
+            return self.act_router(c);
+        }
         self.burst();
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
         if looks || self.clients[c].map.is_none() {
             self.look_at_map(c);
         }
         let gives_up = !self.healing && self.clients[c].attempts > ATTEMPTS_MAX;
-        self.leave_region(c);
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
-            return self.look_later(c);
+            return;
         }
-        match self.load {
-            Some(_) => self.ask_service(c),
-            None => self.ask(c),
-        }
+        self.ask(c);
         self.complain(c);
         let pause = if self.healing {
             10
@@ -83,9 +86,8 @@ impl World {
     }
 
     // The map comes from a leader that this client reaches; it may be the deposed one's.
-    pub(crate) fn look_at_map(&mut self, c: usize) {
-        let (place, leader) = (self.first_client() + c, self.directory_place());
-        let hidden = self.cut.contains(&(leader, place));
+    fn look_at_map(&mut self, c: usize) {
+        let hidden = self.is_leader_hidden(c);
         if let Some(former) = self.former_leader().filter(|_| hidden) {
             self.clients[c].map = former.opened.clone();
             return self.cover.count("deposed leader: showed a client its map");
@@ -95,13 +97,16 @@ impl World {
         }
     }
 
+    /// True if the directory's newest leader does not reach a client.
+    pub(crate) fn is_leader_hidden(&self, c: usize) -> bool {
+        let (place, leader) = (self.first_client() + c, self.directory_place());
+        self.cut.contains(&(leader, place))
+    }
+
     // A new operation; false when it is time to stop.
     fn begin(&mut self, c: usize) -> bool {
         if self.now > self.clients_stop_at {
             return false;
-        }
-        if self.load.is_some() {
-            return self.begin_operation(c);
         }
         let reads_mostly = self.profile.think <= 10;
         let write = self.rng.chance(if reads_mostly { 60 } else { 550 });
@@ -123,13 +128,6 @@ impl World {
             life: 0,
         });
         true
-    }
-
-    // A region that has just been made serves nobody yet.
-    fn look_later(&mut self, c: usize) {
-        if self.has_regions && self.now <= self.clients_stop_at {
-            self.queue.push(self.now + 30 * MS, Happening::Client(c));
-        }
     }
 
     fn ask(&mut self, c: usize) {
@@ -166,17 +164,32 @@ impl World {
     }
 
     /// An answer arrives at a client.
-    pub fn deliver_client(&mut self, c: usize, packet: Packet) {
-        if let Packet::OpAnswer {
-            number,
-            life,
-            attempt,
-            answer,
-        } = packet
-        {
-            let client = &self.clients[c];
-            if (number, attempt + 1) == (client.number, client.attempts) {
-                self.take_answer(c, life, &answer);
+    pub fn deliver_client(&mut self, from: Place, c: usize, packet: Packet) {
+        if let Packet::OpRefused { attempt } = packet {
+            return self.deliver_refusal(c, self.nodes[from].id, attempt);
+        }
+        if let Packet::OpAnswer(answer) = packet {
+            let client = &mut self.clients[c];
+            let by_hand = client
+                .under_way
+                .filter(|_| answer.attempt == client.attempts);
+            let OpAnswer {
+                attempt,
+                life,
+                answers,
+                ..
+            } = answer;
+            match (by_hand, answers.answers.first()) {
+                (None, _) => {
+                    let from = self.nodes[from].id;
+                    self.deliver_answers(c, from, (attempt, life), answers);
+                }
+                (Some(_), Some(Answer::Error(code, _))) if code.worth_retrying() => {}
+                (Some(operation), Some(answer)) => {
+                    self.clients[c].under_way = None;
+                    self.take_answer(operation, life, answer);
+                }
+                (Some(_), None) => {}
             }
             return;
         }
@@ -206,111 +219,27 @@ impl World {
         self.history.len() + served
     }
 
-    /// True if an operation of the service's history changes nothing.
-    pub(crate) fn is_read(&self, operation: usize) -> bool {
-        self.load
-            .as_ref()
-            .is_some_and(|load| load.is_read(operation))
-    }
-
-    // A client whose map names a newer region than it works on gives up its operation on the old one.
-    fn leave_region(&mut self, c: usize) {
-        let client = &self.clients[c];
-        let (Some(map), Some(operation), Some(load)) = (&client.map, client.under_way, &self.load)
-        else {
-            return;
-        };
-        if self.has_regions && self.region_of(map.id) != Some(load.object(operation).0) {
-            self.clients[c].under_way = None;
-            self.cover.count("memory: region gone under a client");
-        }
-    }
-
-    fn begin_operation(&mut self, c: usize) -> bool {
-        let map = self.clients[c].map.as_ref();
-        let region = match self.has_regions {
-            true => match map.and_then(|group| self.region_of(group.id)) {
-                Some(region) => Some(region),
-                None => return false,
-            },
-            false => None,
-        };
-        let chunks = region.map(|region| chunks_of(&self.regions[region]));
-        let reads = if self.profile.think <= 10 { 800 } else { 300 };
-        let (now, rng) = (self.now, &mut self.rng);
-        let Some(load) = &mut self.load else {
-            return false;
-        };
-        let random = &mut |n| rng.below(n);
-        let object = (region.unwrap_or(0), load.pick(chunks, random));
-        let client = &mut self.clients[c];
-        client.number += 1;
-        client.attempts = 0;
-        let number = (c as u64 + 1) << 40 | client.number;
-        client.under_way = Some(load.begin(object, (number, reads), now, random));
-        true
-    }
-
-    /// Sends a client's operation to the node that it takes for the data bucket's.
-    pub(crate) fn ask_service(&mut self, c: usize) {
+    /// Sends an operation of a service by hand to a node. The client that begins it has no turn.
+    pub(crate) fn ask_service(&mut self, c: usize, node: usize) {
         let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
-        let attempt = client.attempts - 1;
-        let (Some(operation), Some(map)) = (client.under_way, client.map.clone()) else {
+        let (attempt, number) = (client.attempts, client.number);
+        let Some((operation, op)) = client.under_way.and_then(|i| Some((i, self.op_of(i)?))) else {
             return;
         };
-        let Some(request) = self.request_of((place, attempt), operation, &map) else {
-            return;
+        let op = NumberedOp {
+            number: if op.is_write { number } else { 0 },
+            to: op.to,
+            body: op.body,
         };
-        let data = map.last_open.members.get(request.to.slot().index());
-        if let Some(node) = data.copied().flatten().and_then(|x| self.entry_of(x.id)) {
-            self.send(place, node, Packet::OpRequest(request));
-        }
-    }
-
-    /// The request for an operation of the service's history.
-    pub(crate) fn request_of(
-        &self,
-        (client, attempt): (Place, u32),
-        operation: usize,
-        map: &Group,
-    ) -> Option<OpRequest> {
-        let load = self.load.as_ref()?;
-        let (region, object) = load.object(operation);
-        let (slot, at) = match self.has_regions {
-            true => {
-                let place = self.regions[region].place(object * CHUNK_BYTES, self.m as u8)?;
-                (place.slot, place.offset / CHUNK_BYTES)
-            }
-            false => (MemberSlot((object % self.m as u64) as u8), object),
-        };
-        let (hash_slot, body) = load.encode(operation, at);
-        let number = self.clients[client - self.first_client()].number;
-        Some(OpRequest {
-            client,
-            group: map.id,
-            to: hash_slot.map_or(Address::Bucket(map.id, slot), Address::Slot),
-            body,
-            id: RequestId {
-                client: client_id(client),
-                number,
-                floor: number,
-            },
+        let request = OpRequest {
+            route: vec![place],
+            request: request((self.service_id(), self.pool), place, op),
             attempt,
             operation,
-        })
-    }
-
-    fn take_answer(&mut self, c: usize, life: usize, answer: &Answer) {
-        let Some(operation) = self.clients[c].under_way.take() else {
-            return;
         };
-        let Some(load) = &mut self.load else { return };
-        match load.answered(operation, (self.now, life), answer) {
-            Ok(outcome) => self.cover.count(outcome),
-            Err(why) => self.violation(why),
-        }
+        self.send(place, node, Packet::OpRequest(request));
     }
 
     /// One order of each object's operations explains what all clients saw (I8, I9).

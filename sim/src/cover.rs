@@ -12,9 +12,16 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
 /// What a batch must have met besides.
-const MET: [&str; 46] = [
+const MET: &[&str] = &[
     "burst at a page that somebody lacks",
     "burst at a page",
+    "client: a request passed on",
+    "client: a silent node given up",
+    "client: gave up, nothing done",
+    "client: gave up, outcome unknown",
+    "client: learnt of a newer entry by an answer",
+    "client: refused by a machine",
+    "client: the region is gone",
     "crash for good, and no node to spare",
     "deposed leader: called in vain",
     "deposed leader: granted what was confirmed before",

@@ -111,6 +111,11 @@ impl Directory {
         self.opened.clone()
     }
 
+    /// The map as it is shown around.
+    pub(crate) fn shown(&self) -> Arc<ClusterMap> {
+        self.shown.clone()
+    }
+
     /// The group is deleted: what was known and reported of it is void. Who sees the map late sees the old
     /// entry still.
     pub(crate) fn forget_group(&mut self) {
@@ -157,6 +162,8 @@ impl World {
             may_start_empty: self.loss == Loss::StartsEmpty,
         };
         self.directory.map.apply(None, &create).expect("a pool");
+        let pools = &self.directory.map.pools;
+        self.pool = *pools.keys().next().expect("the pool was created");
         self.create_region();
         let mut groups = self.directory.map.groups.keys();
         self.group = *groups.next().expect("the pool has a group");
@@ -197,6 +204,7 @@ impl World {
         n.incarnation = incarnation;
         n.up = true;
         n.watch = Watch::default();
+        n.known = None;
         n.stop = NodeStop::default();
         self.mirror(node);
         for seat in self.seats_of(node) {

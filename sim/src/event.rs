@@ -9,7 +9,7 @@ use staves_model::{
     ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, StopReply, Time,
 };
 use staves_wire::group::{GroupEnvelope, RequestId};
-use staves_wire::service::{Address, Answer, Body};
+use staves_wire::service::{ServiceAnswers, ServiceRequest};
 
 use crate::leaders::Confirmation;
 
@@ -34,16 +34,12 @@ pub enum Packet {
     },
     /// A client's request to a service.
     OpRequest(OpRequest),
-    /// The service's answer to the request of that number.
-    OpAnswer {
-        /// The number of the request.
-        number: u64,
-        /// The life of the group that answers; for the judges alone.
-        life: usize,
-        /// Which time it was sent: a client that asks again no longer listens to older answers.
+    /// A node's answers to it.
+    OpAnswer(OpAnswer),
+    /// No process listens where a client's request was sent.
+    OpRefused {
+        /// The attempt that the request was.
         attempt: u32,
-        /// The answer.
-        answer: Answer,
     },
     /// A node's call to the directory.
     Call(DirectoryCall),
@@ -156,20 +152,27 @@ pub struct ClientRequest {
 /// A client's request to a service.
 #[derive(Clone, Debug)]
 pub struct OpRequest {
-    /// The place that the answer goes to.
-    pub client: Place,
-    /// The group, by the client's map.
-    pub group: GroupId,
-    /// The data bucket.
-    pub to: Address,
-    /// The operation in the service's encoding.
-    pub body: Body,
-    /// The request's name; the number is also that of a read.
-    pub id: RequestId,
-    /// The number of times that it was sent before.
+    /// The places that the answer goes back through: the client, and the node that passed the request on.
+    pub route: Vec<Place>,
+    /// The request, of one operation.
+    pub request: ServiceRequest,
+    /// The client's count of requests: one that asks again no longer listens to older answers.
     pub attempt: u32,
-    /// Its index in the history; for the judges alone.
+    /// The operation's index in the history; for the judges alone.
     pub operation: usize,
+}
+
+/// The answer to it.
+#[derive(Clone, Debug)]
+pub struct OpAnswer {
+    /// The places that it still goes to.
+    pub route: Vec<Place>,
+    /// The attempt that it answers.
+    pub attempt: u32,
+    /// The life of the group that answers; for the judges alone.
+    pub life: usize,
+    /// The answers.
+    pub answers: ServiceAnswers,
 }
 
 /// An event.
@@ -277,13 +280,18 @@ impl EventHash {
             }
             Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
             Packet::Answer { number, value, .. } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
-            Packet::OpRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
-            Packet::OpAnswer { number, answer, .. } => {
-                self.add(18 ^ number << 8);
-                for byte in answer.to_bytes().iter().take(16) {
-                    self.add(u64::from(*byte));
+            Packet::OpRequest(r) => {
+                self.add(17 ^ r.request.floor << 8 ^ u64::from(r.attempt) << 40);
+            }
+            Packet::OpAnswer(r) => {
+                self.add(18 ^ u64::from(r.attempt) << 8);
+                for answer in &r.answers.answers {
+                    for byte in answer.to_bytes().iter().take(16) {
+                        self.add(u64::from(*byte));
+                    }
                 }
             }
+            Packet::OpRefused { attempt } => self.add(19 ^ u64::from(*attempt) << 8),
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),
             Packet::Lease {

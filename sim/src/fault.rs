@@ -365,7 +365,10 @@ impl World {
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole
             && self.detected_all()
-            && self.clients.iter().all(|c| c.under_way.is_none())
+            && self
+                .clients
+                .iter()
+                .all(|c| c.under_way.is_none() && !c.router.is_busy())
             && self.nodes.iter().all(|n| {
                 n.member
                     .as_deref()

@@ -115,6 +115,13 @@ impl Directory {
     }
 }
 
+impl Directory {
+    /// The map of the leader that was deposed last.
+    pub(crate) fn former_map(&self) -> Option<&ClusterMap> {
+        self.former.as_ref().map(|former| &former.map)
+    }
+}
+
 impl World {
     /// The first client's place on the network: nodes come first, then two leaders of the directory.
     pub fn first_client(&self) -> Place {

@@ -9,7 +9,8 @@
 //!
 //! **Path of the data.** [`world`] pops an event from the [`event`] queue; a packet goes to a [`node`]
 //! (the real machine of `staves-group` with a small service on it), to the [`directory`] (the real
-//! `ClusterMap` and lease book) or to a [`client`]. [`fault`] breaks things. After each step [`check`]
+//! `ClusterMap` and lease book) or to a [`client`], which for a service drives the real client's turn
+//! ([`router`]). [`fault`] breaks things. After each step [`check`]
 //! looks at the invariants; clients' operations go to the [`history`].
 //!
 //! **Worlds.** By seed, clients use registers of the members themselves or a service of the table
@@ -38,6 +39,7 @@ pub mod pinger;
 pub mod region;
 pub mod rng;
 pub mod room;
+pub mod router;
 pub mod run;
 pub mod script;
 pub mod served;

@@ -66,11 +66,11 @@ pub fn service_of(s: &Scenario) -> Option<&'static ServiceEntry> {
     SERVICES.iter().find(|service| (service.serves)(s))
 }
 
-// Every second seed of each shape with m = 1, each run with a planted bug of the service, and none with another
+// Every second seed of each shape with m = 1, each run with a planted bug of the service or of its clients, and none with another
 // that needs raw registers to be seen soon.
 fn serves_keys(s: &Scenario) -> bool {
     match s.mutant {
-        Some(m) if Mutant::SERVICE.contains(&m) => s.m == 1,
+        Some(m) if Mutant::SERVICE.contains(&m) || Mutant::TURN.contains(&m) => s.m == 1,
         None | Some(Mutant::ReadUnstable | Mutant::RetryAnsweredBeforeStable) => {
             s.m == 1 && s.seed / 5 % 2 == 1
         }
@@ -397,6 +397,15 @@ impl<W: Workload> Load for Served<W> {
             Answer::Error(ErrorCode::AnswerGone, _) => "service: answer gone",
             Answer::Error(ErrorCode::Lost, _) if is_read => "service: a read of a lost group",
             Answer::Error(ErrorCode::Lost, _) => "service: a write to a lost group",
+            Answer::Error(ErrorCode::NotFound, _) => "client: the region is gone",
+            // The client's own word, at its deadline.
+            Answer::Error(ErrorCode::Deadline | ErrorCode::Unreachable, _) => {
+                "client: gave up, outcome unknown"
+            }
+            Answer::Error(code, _) if code.worth_retrying() => {
+                record.refused = true;
+                "client: gave up, nothing done"
+            }
             answer => {
                 let Some(seen) = W::seen(&record.operation, answer) else {
                     let text: String = format!("{answer:?}").chars().take(200).collect();

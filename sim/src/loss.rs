@@ -92,7 +92,7 @@ impl World {
         }
         self.fault_at("group lost");
         let late = self.rng.chance(500);
-        let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(150);
+        let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(300);
         let mut spared = self.m - 1;
         let mut nodes = self.group_nodes();
         nodes.retain(|n| self.nodes[*n].up);

@@ -59,6 +59,7 @@ fn arguments() -> Result<Arguments, String> {
                     .chain(&Mutant::MEMORY)
                     .chain(&Mutant::CODED)
                     .chain(&Mutant::DIRECTORY)
+                    .chain(&Mutant::TURN)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }

@@ -114,7 +114,12 @@ impl World {
                 self.request(self.answering(node, request.stream), request);
             }
             Packet::OpRequest(request) => self.request_service(node, request),
+            Packet::OpAnswer(answer) => self.pass_back(node, answer),
             Packet::Map(group) => {
+                let known = &mut self.nodes[node].known;
+                if known.as_ref().is_none_or(|k| k.revision < group.revision) {
+                    *known = Some(group.clone());
+                }
                 for seat in self.seats_of(node) {
                     self.take_seat(seat, group.id);
                     self.step_member(seat, Event::Map(group.clone()));
@@ -163,7 +168,7 @@ impl World {
             Packet::Report(_)
             | Packet::Back(_)
             | Packet::Answer { .. }
-            | Packet::OpAnswer { .. }
+            | Packet::OpRefused { .. }
             | Packet::Call(_)
             | Packet::StopRequest { .. }
             | Packet::StopReply { .. }

@@ -41,12 +41,6 @@ impl World {
         region.expect("a memory world always has a region").clone()
     }
 
-    /// The index of the region that has this group.
-    pub(crate) fn region_of(&self, group: GroupId) -> Option<usize> {
-        let has = |r: &Region| r.groups().any(|g| g == group);
-        self.regions.iter().position(has)
-    }
-
     /// An operator lets the region grow, or deletes it and makes another.
     pub(crate) fn tend_region(&mut self) {
         if !self.has_regions || self.healing {

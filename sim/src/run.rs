@@ -203,6 +203,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         m: s.m,
         k: s.k,
         code: Code::new(s.m, PARITY_MAX).expect("a group's members are fewer than 256"),
+        pool: Default::default(),
         group: GroupId(0),
         purged: vec![vec![Default::default(); s.m]; nodes.len()],
         done: vec![Done::default(); nodes.len()],
@@ -326,7 +327,11 @@ fn heal(w: &mut World) {
         }
     }
     if w.violations.is_empty() {
-        let open: Vec<bool> = w.clients.iter().map(|c| c.under_way.is_some()).collect();
+        let open: Vec<bool> = w
+            .clients
+            .iter()
+            .map(|c| c.under_way.is_some() || c.router.is_busy())
+            .collect();
         let (group, members) = (w.committed().clone(), w.describe());
         w.violation(format!(
             "I11 no rest: {group:?}; clients wait: {open:?}; {members}"

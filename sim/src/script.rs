@@ -403,14 +403,7 @@ impl Script {
 
     /// The client asks again, at any node.
     pub fn ask_key_again(&mut self, node: usize, asked: &AskedKey) {
-        let place = self.world.first_client() + asked.client;
-        let client = &mut self.world.clients[asked.client];
-        client.attempts += 1;
-        let from = (place, client.attempts - 1);
-        let group = self.world.committed();
-        let request = self.world.request_of(from, asked.operation, group);
-        let request = request.expect("a key has a place");
-        self.world.send(place, node, Packet::OpRequest(request));
+        self.world.ask_service(asked.client, node);
     }
 
     /// Whether a client of a key has its answer.

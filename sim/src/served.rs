@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use staves_group::Event;
-use staves_model::Time;
+use staves_model::{GroupId, MemberSlot, Revision, Time};
 use staves_service::{Ask, BucketEffects, Refused};
-use staves_wire::service::Answer;
+use staves_wire::ErrorCode;
+use staves_wire::group::RequestId;
+use staves_wire::service::{Answer, ServiceAnswers};
 
 use crate::client::SimClient;
-use crate::event::{OpRequest, Packet, Place};
-use crate::load::{ObjectId, Seat, SimBucket, WAITING_MAX};
+use crate::event::{OpAnswer, OpRequest, Packet, Place};
+use crate::load::{Load, ObjectId, Seat, SimBucket, WAITING_MAX};
 use crate::world::{MS, World};
 
 /// A check of one bucket scans its pages, so it is made once in so many steps.
@@ -19,9 +21,10 @@ const TRIES_AT_REST: u64 = 40;
 
 /// A request at a bucket that has no answer yet.
 pub(crate) struct Open {
-    client: Place,
-    number: u64,
+    route: Vec<Place>,
     attempt: u32,
+    /// Of the map that it was sent by.
+    revision: Revision,
     operation: usize,
     /// On the node's clock.
     deadline: Time,
@@ -62,27 +65,101 @@ impl World {
         self.check_bucket(node);
     }
 
+    /// A request reaches a node, which executes it, passes it on once, or says where it belongs.
     pub(crate) fn request_service(&mut self, node: usize, r: OpRequest) {
-        let node = self.answering(node, r.to.slot().index());
-        let Some(bucket) = self.nodes[node].member.as_ref().and_then(Seat::bucket) else {
+        let Some(op) = r.request.ops.first() else {
             return;
         };
-        // Of a region that is no more, or that this node does not know yet.
-        if bucket.member().id() != r.group {
-            return self.cover.count("memory: another group asked for");
+        let (group, slot) = (self.group_of(op.to), op.to.slot());
+        let seats = self.seats_of(node).into_iter();
+        let answers_for = |seat: &usize| {
+            let bucket = self.nodes[*seat].member.as_ref().and_then(Seat::bucket);
+            bucket.is_some_and(|b| b.member().id() == group && b.answers_for(slot))
+        };
+        match seats.into_iter().find(answers_for) {
+            Some(seat) => self.submit(seat, r),
+            None => self.pass_on(node, (group, slot), r),
         }
+    }
+
+    // By the newest entry of the group that this node has seen.
+    fn pass_on(&mut self, node: usize, (group, slot): (GroupId, MemberSlot), mut r: OpRequest) {
+        let known = self.nodes[node].known.as_ref().filter(|g| g.id == group);
+        let member = known.filter(|g| g.open).and_then(|g| g.member(slot));
+        let owner = member.and_then(|x| self.node_of(x.id.node));
+        match owner.filter(|owner| *owner != node && !r.request.forwarded) {
+            Some(owner) => {
+                self.cover.count("client: a request passed on");
+                r.request.forwarded = true;
+                r.route.push(node);
+                self.send(node, owner, Packet::OpRequest(r));
+            }
+            None => {
+                if known.is_none() {
+                    self.cover.count("memory: another group asked for");
+                }
+                let answer = refusal(Refused::NotServing);
+                self.reply(node, r.route, (r.attempt, r.request.revision), answer);
+            }
+        }
+    }
+
+    // Answers come with this node's entry of the group, if it is newer than the map that the request was sent by.
+    fn reply(
+        &mut self,
+        node: usize,
+        mut route: Vec<Place>,
+        (attempt, revision): (u32, Revision),
+        answer: Answer,
+    ) {
+        let known = self.nodes[self.host_of(node)].known.clone();
+        let newer = known.filter(|g| g.revision > revision);
+        let wrong = matches!(answer, Answer::Error(ErrorCode::NotServing, _));
+        let answers = ServiceAnswers {
+            revision,
+            answers: vec![answer],
+            moved: newer.filter(|_| wrong).into_iter().collect(),
+            draw_above: 0,
+        };
+        let Some(to) = route.pop() else { return };
+        let life = self.life();
+        let answer = OpAnswer {
+            route,
+            attempt,
+            life,
+            answers,
+        };
+        self.send(node, to, Packet::OpAnswer(answer));
+    }
+
+    /// An answer to a request that this node passed on.
+    pub(crate) fn pass_back(&mut self, node: usize, mut answer: OpAnswer) {
+        if let Some(to) = answer.route.pop() {
+            self.send(node, to, Packet::OpAnswer(answer));
+        }
+    }
+
+    fn submit(&mut self, node: usize, r: OpRequest) {
+        let Some(op) = r.request.ops.into_iter().next() else {
+            return;
+        };
         self.tokens += 1;
         let now = self.nodes[node].clock(self.now);
+        let id = RequestId {
+            client: r.request.client,
+            number: op.number,
+            floor: r.request.floor,
+        };
         let ask = Ask {
             token: self.tokens,
-            slot: r.to.slot(),
-            request: (!self.is_read(r.operation)).then_some(r.id),
+            slot: op.to.slot(),
+            request: (op.number > 0).then_some(id),
             deadline: now + Duration::from_millis(40 + self.rng.below(400)),
         };
         let open = Open {
-            client: r.client,
-            number: r.id.number,
+            route: r.route,
             attempt: r.attempt,
+            revision: r.request.revision,
             operation: r.operation,
             deadline: ask.deadline,
         };
@@ -90,7 +167,7 @@ impl World {
         // Mostly; else what was made goes with the next step.
         let flush = self.rng.chance(900);
         self.with_bucket(node, |bucket, now, out| {
-            let (answer, _) = bucket.submit_body(now, ask, r.to, &r.body, out);
+            let (answer, _) = bucket.submit_body(now, ask, op.to, &op.body, out);
             if flush {
                 bucket.flush(now, out);
             }
@@ -128,28 +205,23 @@ impl World {
         };
         let answer = match answer {
             Ok(answer) => answer,
-            // The client asks again.
             Err(why) => {
-                return self.cover.count(match why {
+                self.cover.count(match why {
                     Refused::NotServing => "service: not serving",
                     Refused::Interrupted => "service: interrupted",
                     Refused::Busy => "service: busy",
                     Refused::Deadline => "service: deadline",
                 });
+                let at = (open.attempt, open.revision);
+                return self.reply(node, open.route, at, refusal(why));
             }
         };
-        if self.is_read(open.operation) && !matches!(answer, Answer::Error(..)) {
+        let is_read = |load: &dyn Load| load.is_read(open.operation);
+        if self.load.as_deref().is_some_and(is_read) && !matches!(answer, Answer::Error(..)) {
             self.check_read(node);
         }
         self.check_life(node);
-        let life = self.life();
-        let answer = Packet::OpAnswer {
-            number: open.number,
-            life,
-            attempt: open.attempt,
-            answer,
-        };
-        self.send(node, open.client, answer);
+        self.reply(node, open.route, (open.attempt, open.revision), answer);
     }
 
     // Each request is answered or refused by its deadline, at the latest with the next tick.
@@ -225,9 +297,14 @@ impl World {
         let operation = load.begin_read(object, self.now);
         let c = self.clients.len();
         self.clients.push(SimClient::with(operation));
-        self.look_at_map(c);
+        let Some(to) = self.op_of(operation).map(|op| op.to) else {
+            return;
+        };
         for _ in 0..TRIES_AT_REST {
-            self.ask_service(c);
+            let data = self.committed().member(to.slot());
+            if let Some(node) = data.and_then(|x| self.node_of(x.id.node)) {
+                self.ask_service(c, node);
+            }
             let end = self.now + 50 * MS;
             while self.now < end && self.step() {
                 if self.clients[c].under_way.is_none() {
@@ -237,4 +314,8 @@ impl World {
         }
         self.violation(format!("I11 a read of {object:?} has no answer at rest"));
     }
+}
+
+fn refusal(why: Refused) -> Answer {
+    Answer::error(why.code(), why.to_string())
 }

@@ -25,6 +25,7 @@ impl SimNode {
             member: None,
             waiting: Waiting::default(),
             watch: Watch::default(),
+            known: None,
             taken: 0,
             ..*self
         }

@@ -8,7 +8,7 @@ use staves_erasure::Code;
 use staves_group::{Applied, Effects, Member, Options};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, Region, StopReply, Time,
+    DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, PoolId, Region, StopReply, Time,
 };
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 
@@ -16,7 +16,7 @@ use crate::check::{Done, Ghost};
 use crate::client::SimClient;
 use crate::cover::Coverage;
 use crate::directory::Directory;
-use crate::event::{EventHash, Happening, Packet, Place, Queue};
+use crate::event::{EventHash, Happening, OpRequest, Packet, Place, Queue};
 use crate::history::Operation;
 use crate::load::{Load, Seat};
 use crate::loss::{Loss, QUIET};
@@ -85,6 +85,8 @@ pub struct SimNode {
     pub member: Option<Seat>,
     /// Who waits there for an answer.
     pub waiting: Waiting,
+    /// The newest entry of the group that its process has seen.
+    pub known: Option<Arc<Group>>,
     /// The term of the directory's leader, as far as it knows.
     pub follows: u64,
     /// Its part in the failure detector.
@@ -113,6 +115,8 @@ pub struct World {
     pub k: usize,
     /// The code of its m, with all parity that it may have; for the judges alone.
     pub code: Code,
+    /// The pool.
+    pub pool: PoolId,
     /// The group.
     pub group: GroupId,
     /// The nodes; with m > 1 those for their second members behind them.
@@ -195,6 +199,7 @@ impl SimNode {
             taken: 0,
             member: None,
             waiting: Waiting::default(),
+            known: None,
             follows: 1,
             watch: Watch::default(),
             stop: NodeStop::default(),
@@ -328,7 +333,13 @@ impl World {
         if cut || lost {
             return;
         }
-        let copies = if !sound && self.rng.chance(50) { 2 } else { 1 };
+        // A client's connection never doubles a request.
+        let single = matches!(packet, Packet::OpRequest(_));
+        let copies = if !sound && self.rng.chance(50) && !single {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
             let ms = if sound {
                 1 + self.rng.below(3)
@@ -412,7 +423,7 @@ impl World {
     fn deliver(&mut self, from: Place, to: Place, packet: Packet) {
         let first_client = self.first_client();
         if to >= first_client {
-            return self.deliver_client(to - first_client, packet);
+            return self.deliver_client(from, to - first_client, packet);
         }
         if self.is_directory(to) {
             return self.deliver_directory(from, to, packet);
@@ -430,7 +441,17 @@ impl World {
 
     // No process listens: the machine says so, if it runs.
     fn refuse(&mut self, from: Place, to: Place, packet: Packet) {
-        if self.nodes[to].off || !self.detecting() {
+        if self.nodes[to].off {
+            return;
+        }
+        if let Packet::OpRequest(OpRequest { route, attempt, .. }) = &packet {
+            let (attempt, by_client) = (*attempt, route.len() == 1);
+            if by_client {
+                self.send(to, from, Packet::OpRefused { attempt });
+            }
+            return;
+        }
+        if !self.detecting() {
             return;
         }
         match packet {
