@@ -60,6 +60,7 @@ fn arguments() -> Result<Arguments, String> {
                     .chain(&Mutant::CODED)
                     .chain(&Mutant::DIRECTORY)
                     .chain(&Mutant::TURN)
+                    .chain(&Mutant::DURABLE)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }

@@ -19,7 +19,7 @@ use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::room::Room;
 use crate::stops::Stops;
-use crate::world::{MS, Profile, SimNode, World};
+use crate::world::{LateSyncs, MS, Profile, SimNode, World};
 
 /// Every run does at least so many client operations before it heals, but where the group is lost.
 pub const OPERATIONS_MIN: usize = 60;
@@ -220,6 +220,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         undecided: 0,
         violations: Vec::new(),
         keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded || of_directory(s),
+        late: None,
         loss: loss_of(s),
         lives: vec![0],
         clients_stop_at: u64::MAX,
@@ -246,6 +247,7 @@ pub fn run(scenario: &Scenario) -> Report {
     if let Some(service) = service_of(scenario) {
         (w.load, w.has_regions) = (Some((service.load)()), service.has_regions);
     }
+    w.late = LateSyncs::of(scenario).filter(|_| w.load.is_none());
     w.room = Room::of(scenario);
     w.make_tight(scenario.seed);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_erasure::Code;
-use staves_group::{Applied, Effects, Member, Options};
+use staves_group::{Applied, Durability, Effects, Member, Options};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
     DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, PoolId, Region, StopReply, Time,
 };
-use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_store::{Arena, Budget, EXTENT_BYTES, Journal};
 
 use crate::check::{Done, Ghost};
 use crate::client::SimClient;
@@ -24,6 +24,7 @@ use crate::node::Waiting;
 use crate::pinger::Watch;
 use crate::rng::Rng;
 use crate::room::Room;
+use crate::run::Scenario;
 use crate::served::Open;
 use crate::stops::{NodeStop, Stops};
 
@@ -57,6 +58,31 @@ pub struct Profile {
     pub aimed: u64,
     /// Faults that are islands: the data bucket cut off while clients still reach it.
     pub islands: u64,
+}
+
+/// Members whose storage syncs late.
+#[derive(Clone, Copy, Debug)]
+pub struct LateSyncs {
+    /// The mark that releases answers.
+    pub durability: Durability,
+    /// Steps of a member until a sync ends.
+    pub steps: usize,
+}
+
+impl LateSyncs {
+    /// By the scenario's seed, in some worlds whose clients use registers. Its chances are its own.
+    pub fn of(s: &Scenario) -> Option<LateSyncs> {
+        let mut rng = Rng::new(s.seed ^ 0x4C41_5445);
+        let hunted = s.mutant.is_some_and(|m| Mutant::DURABLE.contains(&m));
+        let late = hunted || (s.mutant.is_none() && rng.chance(250));
+        late.then(|| LateSyncs {
+            durability: match hunted || rng.chance(700) {
+                true => Durability::Durable,
+                false => Durability::Writeback,
+            },
+            steps: 1 + rng.below(6) as usize,
+        })
+    }
 }
 
 /// One simulated node.
@@ -144,6 +170,8 @@ pub struct World {
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
     pub keeping: bool,
+    /// Members sync late, if they do.
+    pub late: Option<LateSyncs>,
     /// What befalls a group that loses more than its scheme bears.
     pub loss: Loss,
     /// When each life of the group began.
@@ -295,7 +323,11 @@ impl World {
 
     /// A member's options in this world.
     pub fn member_options(&self) -> Options {
+        let late = |late: LateSyncs| (late.durability, Journal::late(late.steps));
+        let (durability, journal) = self.late.map_or_else(Default::default, late);
         let base = Options {
+            durability,
+            journal,
             quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
         };

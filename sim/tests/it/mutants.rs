@@ -147,6 +147,15 @@ hunts! {
     a_permit_of_a_deposed_leader_is_found: PermitUnconfirmed, 1 + 1, mixed, 1500, "may all stop";
 }
 
+// Bugs of the marks of what is synced, in worlds whose members sync late.
+hunts! {
+    DURABLE_HUNTED:
+    an_answer_at_what_is_held_is_found: AnsweredAtHeld, 1 + 2, mixed, 5, "S1 node";
+    a_log_that_lets_go_of_what_is_held_is_found: PurgedAtHeld, 1 + 2, mixed, 5, "S2 node";
+    what_is_synced_beyond_a_gap_is_found: SyncedBeyondGap, 1 + 2, mixed, 40, "S3 node";
+    a_cut_confirmed_unsynced_is_found: ConfirmedUnsynced, 1 + 2, mixed, 20, "S4";
+}
+
 // Bugs of the clients' turn, in worlds with a service.
 hunts! {
     TURN_HUNTED:
@@ -204,6 +213,9 @@ fn no_planted_bug_is_left_out() {
     for mutant in Mutant::DIRECTORY {
         let known = DIRECTORY_HUNTED.contains(&mutant) || ELECTIONS.contains(&mutant);
         assert!(known, "{mutant:?} has no test");
+    }
+    for mutant in Mutant::DURABLE {
+        assert!(DURABLE_HUNTED.contains(&mutant), "{mutant:?} has no test");
     }
     for mutant in Mutant::TURN {
         assert!(TURN_HUNTED.contains(&mutant), "{mutant:?} has no test");
