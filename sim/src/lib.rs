@@ -18,6 +18,9 @@
 //! counters. Some worlds with m > 1 are short of memory, and their data buckets change their minds about how
 //! much they want ([`room`]).
 //!
+//! Beside the clusters stand two small worlds of their own: voters under load ([`elections`]), and the placement of a files
+//! pool ([`placement`]).
+//!
 //! **Layout.** Start with `run`, then `world`; `check` and `history` say what correct means.
 
 pub mod check;
@@ -36,6 +39,7 @@ pub mod load;
 pub mod loss;
 pub mod node;
 pub mod pinger;
+pub mod placement;
 pub mod region;
 pub mod rng;
 pub mod room;
