@@ -21,7 +21,7 @@ pub struct Ghost {
     life: Epoch,
 }
 
-/// What a member had of the registers' pages when it was last looked at.
+/// The registers' pages of a member, as they were at the last check.
 #[derive(Clone, Default)]
 pub struct Done {
     life: Option<(Incarnation, MemberSlot)>,
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// What is wrong with a page of a member, by the deltas that its labels name. (The deltas of a
+    /// The fault of a member's page, by the deltas that its labels name. (The deltas of a
     /// service are its own; its state is checked against the pages instead.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
         if self.load.is_some() {
@@ -598,7 +598,7 @@ impl World {
         }
     }
 
-    /// What the map says of losses is so: as many nodes as it says may go, whichever they are, and one node stops only
+    /// The map is right about losses: as many nodes as it says may go, any of them, and one node stops only
     /// where enough stay.
     pub(crate) fn check_tolerance(&mut self) {
         let (map, group) = (&self.directory.map, self.committed());

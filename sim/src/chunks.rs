@@ -17,7 +17,7 @@ use staves_wire::service::{Answer, Body};
 
 /// Bytes that a stream's log may hold: a few writes that cross pages. A longer one goes alone.
 const LOG_BYTES_MAX: usize = 40_000;
-/// Where in a chunk the words lie: in a page, on both sides of a page's end, and in the last page.
+/// The places of the words in a chunk: in a page, on both sides of a page's end, and in the last page.
 pub const WORDS: [u64; 5] = [16, 4088, 4096, 12_296, 65_528];
 /// Words, and what lies between them.
 pub const CELLS: usize = 2 * WORDS.len() - 1;

@@ -1,4 +1,4 @@
-//! What a run, or a batch of runs, has met: a fault that never struck at some step of the protocol is a
+//! The events that a run, or a batch of runs, has met: a fault that never struck at some step of the protocol is a
 //! blind spot, and a blind spot is a bug of the simulator.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 /// Faults that strike only where an epoch is open.
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
-/// What a batch must have met besides.
+/// Other events that a batch must have met.
 const MET: &[&str] = &[
     "burst at a page that somebody lacks",
     "burst at a page",
@@ -86,12 +86,12 @@ impl Coverage {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// How many faults struck in all.
+    /// The number of faults that struck.
     pub fn faults(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    /// How often something was counted.
+    /// The count of an event.
     pub fn of(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or(0)
     }

@@ -42,7 +42,7 @@ pub struct Directory {
     pub former: Option<Former>,
     /// It answers nobody before.
     pub stalled_until: u64,
-    /// When the group's entry last changed.
+    /// The time at which the group's entry last changed.
     pub since: u64,
     /// The group's entry, newest last.
     entries: Vec<Arc<Group>>,
@@ -96,7 +96,7 @@ pub fn new_keeper() -> Keeper {
 }
 
 impl Directory {
-    /// Whether it answers at all.
+    /// True if it answers at all.
     pub fn answers(&self, now: u64) -> bool {
         now >= self.stalled_until
     }
@@ -398,7 +398,7 @@ impl World {
         }
     }
 
-    /// Whether a member's life is over.
+    /// True if a member's life is over.
     pub fn is_dead(&self, x: &Member) -> bool {
         self.entry_of(x.id)
             .is_none_or(|n| !self.nodes[n].lives(x.id.incarnation))

@@ -1,4 +1,4 @@
-//! What can happen in the simulated cluster, and the queue that orders it.
+//! The events of the simulated cluster, and the queue that orders them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub enum Packet {
         number: u64,
         /// The life of the group that answers; for the judges alone.
         life: usize,
-        /// What was read.
+        /// The value that was read.
         value: Option<u64>,
     },
     /// A client's request to a service.
@@ -49,7 +49,7 @@ pub enum Packet {
         incarnation: Incarnation,
         /// Its clock.
         clock: Time,
-        /// What it asks for.
+        /// The leases that it asks for.
         wanted: Vec<(GroupId, Epoch)>,
     },
     /// The directory grants.
@@ -58,7 +58,7 @@ pub enum Packet {
         incarnation: Incarnation,
         /// The clock of the request.
         clock: Time,
-        /// What it grants.
+        /// The leases that it grants.
         granted: Vec<(GroupId, Epoch)>,
         /// From which epoch on the answer counts as having heard the directory (rule 13).
         heard: Option<Epoch>,
@@ -69,18 +69,18 @@ pub enum Packet {
     Cluster(Arc<ClusterMap>),
     /// Is this life of you there?
     Ping {
-        /// Which life is meant.
+        /// The life that is meant.
         incarnation: Incarnation,
-        /// When.
+        /// The time of the ping.
         sent: u64,
     },
     /// It is; or no such process listens.
     Pong {
-        /// Which life was meant.
+        /// The life that was meant.
         incarnation: Incarnation,
-        /// When the ping was sent.
+        /// The time at which the ping was sent.
         sent: u64,
-        /// Whether it is there.
+        /// True if it is there.
         alive: bool,
     },
     /// A connection to this sender's machine broke.
@@ -91,9 +91,9 @@ pub enum Packet {
     Report(Report),
     /// The directory wants to know how a node is.
     Probe {
-        /// Which.
+        /// The suspect.
         suspect: NodeId,
-        /// Which life of it.
+        /// Its life.
         incarnation: Incarnation,
     },
     /// A node that was declared dead says that this life goes on.
@@ -102,7 +102,7 @@ pub enum Packet {
     StopRequest {
         /// Its life.
         incarnation: Incarnation,
-        /// Which time it asks.
+        /// The count of its requests.
         attempt: u32,
     },
     /// A leader asks a node for its stop state.
@@ -125,17 +125,17 @@ pub enum Packet {
         incarnation: Incarnation,
         /// To which request.
         attempt: u32,
-        /// Whether it may stop.
+        /// True if it may stop.
         permitted: bool,
     },
 }
 
-/// What a client asks for.
+/// A client's request for a register.
 #[derive(Clone, Debug)]
 pub struct ClientRequest {
-    /// Where to answer.
+    /// The place that the answer goes to.
     pub client: Place,
-    /// Which group.
+    /// The group.
     pub group: GroupId,
     /// The data bucket's member slot.
     pub stream: usize,
@@ -145,7 +145,7 @@ pub struct ClientRequest {
     pub id: RequestId,
     /// It was sent before.
     pub retry: bool,
-    /// What to write, or nothing: a read.
+    /// The value to write, or nothing: a read.
     pub write: Option<u64>,
 }
 

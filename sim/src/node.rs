@@ -52,7 +52,7 @@ pub struct WaitingRead {
     seen: Option<(u64, u64)>,
 }
 
-/// Who waits at a node.
+/// The requests that wait at a node.
 #[derive(Default)]
 pub struct Waiting {
     /// Writes.

@@ -21,7 +21,7 @@ const BURSTS: ClientId = ClientId(1 << 40);
 /// With memory as short as it was, everything listed must be open and whole within so long.
 const SHORT_MS_MAX: u64 = 15_000;
 
-/// How a world with m > 1 treats memory. Chances are per mille.
+/// The treatment of memory in a world with m > 1. Chances are per mille.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Room {
     /// A data bucket changes its wish, each time its timer comes.

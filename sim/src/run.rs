@@ -36,7 +36,7 @@ const PARITY_MAX: usize = 2 * K_MAX as usize;
 /// It must have converged by then.
 const HEALING_MS_MAX: u64 = 20_000;
 
-/// What to run.
+/// The input of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// The seed.
@@ -53,9 +53,9 @@ pub struct Scenario {
     pub trace: bool,
 }
 
-/// What came of it.
+/// The result of a run.
 pub struct Report {
-    /// What must not be, and was.
+    /// Broken invariants.
     pub violations: Vec<String>,
     /// A hash over all events.
     pub hash: u64,
@@ -121,7 +121,7 @@ fn elects(s: &Scenario) -> u64 {
     }
 }
 
-/// What befalls the group of a seed beyond what its scheme bears. Only the program's own planner knows
+/// The losses of a seed's group beyond its scheme. Only the program's own planner knows
 /// what to do then.
 fn loss_of(s: &Scenario) -> Loss {
     match (s.seed % 4, s.seed / 4 % 3) {
@@ -405,7 +405,7 @@ fn at_rest(w: &mut World) {
 }
 
 impl World {
-    /// What no order of each life's operations explains.
+    /// The answers that no order of each life's operations explains.
     pub(crate) fn bad_history(&self) -> Vec<String> {
         let spans = self.spans();
         let seen = |span| {

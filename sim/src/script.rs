@@ -23,10 +23,10 @@ use crate::node::{PAGES, REGISTERS};
 use crate::run::{Scenario, world};
 use crate::world::{MS, World};
 
-/// What a script waits for comes within so many milliseconds of simulated time, or never.
+/// An event that a script waits for comes within so many milliseconds of simulated time, or never.
 const PATIENCE_MS: u64 = 5000;
 
-/// Which packets: by sender, receiver and content.
+/// A choice of packets: by sender, receiver and content.
 pub type Filter = Box<dyn Fn(Place, Place, &Packet) -> bool>;
 
 /// A cluster and what is to befall it.
@@ -60,13 +60,13 @@ pub fn group_message(packet: &Packet) -> Option<(&GroupEnvelope, &GroupMessage)>
     }
 }
 
-/// Whether a packet brings the delta of this seq.
+/// True if a packet brings the delta of this seq.
 pub fn brings(packet: &Packet, seq: u64) -> bool {
     matches!(group_message(packet), Some((_, GroupMessage::Deltas { deltas, .. }))
         if deltas.iter().any(|d| d.label.seq == seq))
 }
 
-/// Whether a packet is a parity bucket's acknowledgement.
+/// True if a packet is a parity bucket's acknowledgement.
 pub fn is_ack(packet: &Packet) -> bool {
     matches!(group_message(packet), Some((_, GroupMessage::Ack { .. })))
 }
@@ -166,7 +166,7 @@ impl Script {
         self.stopped.push(Box::new(which));
     }
 
-    /// How many packets are held back.
+    /// The number of packets that are held back.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -177,7 +177,7 @@ impl Script {
         self.stopped.clear();
     }
 
-    /// What was held back arrives now.
+    /// Packets that were held back arrive now.
     pub fn let_go(&mut self) {
         self.stopped.clear();
         for (from, to, packet) in std::mem::take(&mut self.held) {
@@ -332,7 +332,7 @@ impl Script {
         self.run_ms(5);
     }
 
-    /// Whether an operation was answered.
+    /// True if an operation was answered.
     pub fn answered(&self, asked: &Asked) -> bool {
         self.world.history[asked.operation].returned.is_some()
     }
@@ -406,7 +406,7 @@ impl Script {
         self.world.ask_service(asked.client, node);
     }
 
-    /// Whether a client of a key has its answer.
+    /// True if a client of a key has its answer.
     pub fn answered_key(&self, asked: &AskedKey) -> bool {
         let load = self.world.load.as_ref();
         load.is_some_and(|load| load.is_answered(asked.operation))
@@ -439,7 +439,7 @@ impl Script {
             .map_or(0, |s| s.prefix)
     }
 
-    /// Whether a node is a member of the group, as far as it knows.
+    /// True if a node is a member of the group, as far as it knows.
     pub fn is_member(&self, node: usize) -> bool {
         let member = self.world.nodes[node].member.as_ref();
         member.is_some_and(|m| m.slot().is_some())
@@ -470,7 +470,7 @@ impl Script {
     }
 }
 
-/// Whether a packet asks the directory to open an epoch.
+/// True if a packet asks the directory to open an epoch.
 pub fn is_open_call(packet: &Packet) -> bool {
     matches!(packet, Packet::Call(DirectoryCall::Open { .. }))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use staves_erasure::Code;
 use staves_group::{Applied, Durability, Effects, Member, Options};
-use staves_model::mutant::{Mutant, planted};
+use staves_model::mutant::Mutant;
 use staves_model::{
     DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, PoolId, Region, StopReply, Time,
 };
@@ -37,7 +37,7 @@ pub const NODE_EXTENTS: u64 = 8;
 /// Bytes that a stream's log may hold in the simulator: some twenty small deltas.
 pub const LOG_BYTES_MAX: usize = 3000;
 
-/// How rough a run is. Chances are per mille.
+/// The roughness of a run. Chances are per mille.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Messages lost.
@@ -93,7 +93,7 @@ pub struct SimNode {
     pub disk: DiskId,
     /// Its present life.
     pub incarnation: Incarnation,
-    /// Whether its process runs.
+    /// True if its process runs.
     pub up: bool,
     /// It does nothing before.
     pub paused_until: u64,
@@ -109,7 +109,7 @@ pub struct SimNode {
     pub taken: u32,
     /// Its part in the group.
     pub member: Option<Seat>,
-    /// Who waits there for an answer.
+    /// The requests that wait there for an answer.
     pub waiting: Waiting,
     /// The newest entry of the group that its process has seen.
     pub known: Option<Arc<Group>>,
@@ -131,7 +131,7 @@ pub struct World {
     pub now: u64,
     /// Chance.
     pub rng: Rng,
-    /// What is to come.
+    /// Events to come.
     pub queue: Queue,
     /// All that happened.
     pub hash: EventHash,
@@ -153,7 +153,7 @@ pub struct World {
     pub clients: Vec<SimClient>,
     /// One-way cuts of the network.
     pub cut: BTreeSet<(Place, Place)>,
-    /// What clients saw.
+    /// The history of the registers' clients.
     pub history: Vec<Operation>,
     /// The load of the service that the world runs; with none, clients use the members' registers.
     pub load: Option<Box<dyn Load>>,
@@ -166,29 +166,29 @@ pub struct World {
     pub(crate) tokens: u64,
     /// Objects whose history was too tangled to be decided.
     pub undecided: usize,
-    /// What must not be.
+    /// Broken invariants.
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
     pub keeping: bool,
     /// Members sync late, if they do.
     pub late: Option<LateSyncs>,
-    /// What befalls a group that loses more than its scheme bears.
+    /// The fate of a group that loses more than its scheme bears.
     pub loss: Loss,
-    /// When each life of the group began.
+    /// The beginning of each life of the group.
     pub lives: Vec<u64>,
     /// No client begins anything after this.
     pub clients_stop_at: u64,
     /// The rough part is over: no more faults, and it must converge.
     pub healing: bool,
-    /// How rough.
+    /// The roughness.
     pub profile: Profile,
-    /// How memory is treated, with m > 1.
+    /// The treatment of memory, with m > 1.
     pub room: Room,
     /// Updates that bursts have made.
     pub made: u64,
     /// Faults at each protocol step.
     pub cover: Coverage,
-    /// What every page must hold, by its labels.
+    /// The right content of every page, by its labels.
     pub ghost: Ghost,
     /// An aimed fault: this node crashes before the next event, and its deltas on the way are lost.
     pub aim: Option<usize>,
@@ -198,7 +198,7 @@ pub struct World {
     pub island: Option<usize>,
     /// Until then the network is sound and the directory suspects nobody: a takeover is being timed.
     pub calm_until: u64,
-    /// How far each node has purged each stream: the epoch of its cut, and the seq.
+    /// The end of what each node has purged of each stream: the epoch of its cut, and the seq.
     pub purged: Vec<Vec<(Epoch, u64)>>,
     /// By node: which life in which slot, and the labels of the registers' pages that were there.
     pub done: Vec<Done>,
@@ -255,7 +255,7 @@ impl SimNode {
         }
     }
 
-    /// Whether this life of it runs.
+    /// True if this life of it runs.
     pub fn lives(&self, incarnation: Incarnation) -> bool {
         self.up && self.incarnation == incarnation
     }
@@ -283,7 +283,7 @@ impl World {
         self.violations.push(what);
     }
 
-    /// Whether messages arrive, once and soon.
+    /// True if messages arrive, once and soon.
     pub fn is_sound(&self) -> bool {
         self.healing || self.now < self.calm_until
     }
@@ -503,10 +503,5 @@ impl World {
             Packet::Group(_) => self.send(to, from, Packet::Broken),
             _ => {}
         }
-    }
-
-    /// Whether a planted bug of the whole run is this one; for the stand-ins, which are not the machines.
-    pub fn planted(&self, mutant: Mutant) -> bool {
-        planted(mutant)
     }
 }

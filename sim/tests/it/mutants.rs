@@ -11,7 +11,7 @@
 use staves_model::mutant::Mutant;
 use staves_sim::run::{Report, Scenario, run};
 
-/// How a bug is hunted.
+/// The hunt for one planted bug.
 struct Hunt {
     mutant: Mutant,
     shape: (usize, usize),

@@ -1,4 +1,4 @@
-//! What chance meets once in a thousand seeds, put together by hand: planted bugs that need several
+//! Cases that chance meets once in a thousand seeds, put together by hand: planted bugs that need several
 //! things at once, and what earlier versions of the protocol broke on. Each runs clean as it is; with
 //! its bug planted it must show.
 
@@ -221,7 +221,7 @@ fn hold_acks_until_deposed(s: &mut Script, ask: fn(&mut Script)) {
     s.run_ms(60);
 }
 
-/// What a read saw becomes stable, but a successor may have answered meanwhile (rule 3, promises and
+/// The value that a read saw becomes stable, but a successor may have answered meanwhile (rule 3, promises and
 /// leases): the lease must hold when the read is answered too.
 #[test]
 fn a_held_read_needs_the_lease_when_it_is_answered() {
