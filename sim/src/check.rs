@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use staves_erasure::field;
-use staves_group::Member;
+use staves_group::{Durability, Member};
 use staves_model::{Epoch, Group, Incarnation, Label, MemberSlot, PAGE_BYTES, bucket_slot};
 use staves_wire::group::{RequestId, Run, RunKind};
 
@@ -21,7 +21,7 @@ pub struct Ghost {
     life: Epoch,
 }
 
-/// What a member had of the registers' pages when it was last looked at.
+/// The registers' pages of a member, as they were at the last check.
 #[derive(Clone, Default)]
 pub struct Done {
     life: Option<(Incarnation, MemberSlot)>,
@@ -203,6 +203,12 @@ impl World {
                     s.stable, s.prefix
                 ));
             }
+            if s.synced > s.prefix {
+                bad.push(format!(
+                    "S3 node {node} counts {} of stream {stream} as synced, received is {}",
+                    s.synced, s.prefix
+                ));
+            }
             let purged = s.log.first().map_or(s.prefix, |f| f - 1);
             let (epoch, before) = self.purged[node][stream];
             if epoch == member.synced() && purged > before {
@@ -328,10 +334,15 @@ impl World {
             else {
                 continue;
             };
-            let prefix = peer.stream(stream).map_or(0, |s| s.prefix);
+            let (prefix, synced) = peer.stream(stream).map_or((0, 0), |s| (s.prefix, s.synced));
             if peer.synced() == peer.epoch() && prefix < purged {
                 return Some(format!(
                     "I3 node {node} purged to {purged}, node {other} has {prefix}"
+                ));
+            }
+            if peer.synced() == peer.epoch() && synced < purged {
+                return Some(format!(
+                    "S2 node {node} purged to {purged}, node {other} has synced {synced}"
                 ));
             }
         }
@@ -350,10 +361,10 @@ impl World {
         }
     }
 
-    /// What is wrong with a page of a member, by the deltas that its labels name. (The deltas of a
-    /// key-value service are its own affair; there, pages and index are compared.)
+    /// The fault of a member's page, by the deltas that its labels name. (The deltas of a
+    /// service are its own; its state is checked against the pages instead.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
-        if self.kv.is_some() || self.memory.is_some() {
+        if self.load.is_some() {
             return None;
         }
         let slot = bucket_slot(self.m as u8, member.slot()?).index();
@@ -476,7 +487,36 @@ impl World {
         } else {
             let acked = self.ghost.acked.entry(stream).or_default();
             *acked = (*acked).max(seq);
+            if let Some(what) = self.bad_sync(node, stream, seq) {
+                self.violation(what);
+            }
         }
+    }
+
+    // S1: where answers are durable, every listed member has synced what is acknowledged.
+    fn bad_sync(&self, node: usize, stream: usize, seq: u64) -> Option<String> {
+        if self
+            .late
+            .is_none_or(|late| late.durability != Durability::Durable)
+        {
+            return None;
+        }
+        let member = self.nodes[node].member.as_deref()?;
+        let group = member.view()?;
+        for slot in group.protectors(stream).chain([MemberSlot(stream as u8)]) {
+            let other = group.member(slot).and_then(|x| self.entry_of(x.id));
+            let peer = other.and_then(|n| self.nodes[n].member.as_deref());
+            let Some(peer) = peer.filter(|p| p.synced() == member.epoch()) else {
+                continue;
+            };
+            let synced = peer.stream(stream).map_or(0, |s| s.synced);
+            if synced < seq {
+                return Some(format!(
+                    "S1 node {node} acknowledges {seq}, slot {slot} has synced {synced}"
+                ));
+            }
+        }
+        None
     }
 
     /// The directory has just opened an epoch: what was acknowledged must be within its cut (I1).
@@ -484,7 +524,7 @@ impl World {
         let group = self.committed().clone();
         let mut cuts = BTreeMap::new();
         for stream in 0..self.m {
-            let holders: Vec<u64> = group
+            let holders: Vec<(u64, u64)> = group
                 .listed()
                 .filter(|(slot, _)| {
                     let of = group.bucket_slot(*slot).index();
@@ -496,12 +536,19 @@ impl World {
                 })
                 .filter_map(|n| self.nodes[n].member.as_deref())
                 .filter(|m| m.synced() == group.epoch && self.is_of_group(m))
-                .filter_map(|m| m.stream(stream).map(|s| s.prefix))
+                .filter_map(|m| m.stream(stream).map(|s| (s.prefix, s.synced)))
                 .collect();
-            let Some(cut) = holders.iter().copied().min() else {
+            let synced = holders.iter().map(|holder| holder.1).min();
+            let Some(cut) = holders.iter().map(|holder| holder.0).min() else {
                 continue;
             };
             let acked = self.ghost.acked.get(&stream).copied().unwrap_or(0);
+            if let Some(synced) = synced.filter(|synced| *synced < cut) {
+                self.violation(format!(
+                    "S4 {:?} opens with stream {stream} cut at {cut}, of which a member has synced {synced}",
+                    group.epoch
+                ));
+            }
             if acked > cut {
                 self.violation(format!(
                     "I1 {:?} opens with stream {stream} cut at {cut}, acknowledged was {acked}",
@@ -551,7 +598,7 @@ impl World {
         }
     }
 
-    /// What the map says of losses is so: as many nodes as it says may go, whichever they are, and one node stops only
+    /// The map is right about losses: as many nodes as it says may go, any of them, and one node stops only
     /// where enough stay.
     pub(crate) fn check_tolerance(&mut self) {
         let (map, group) = (&self.directory.map, self.committed());

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use staves_model::{Group, MemberSlot};
 use staves_wire::group::RequestId;
+use staves_wire::service::{Answer, NumberedOp};
 
-use crate::event::{ClientRequest, Happening, Packet, client_id};
+use crate::event::{ClientRequest, Happening, OpAnswer, OpRequest, Packet, Place, client_id};
 use crate::history::Operation;
-use crate::kv::Service;
 use crate::node::REGISTERS;
+use crate::router::{Router, request};
 use crate::world::{MS, World};
 
 /// A client gives a request up after so many attempts; the operation then stays open for ever.
@@ -25,26 +26,39 @@ pub struct SimClient {
     pub(crate) attempts: u32,
     pub(crate) map: Option<Arc<Group>>,
     pub(crate) target: (usize, usize),
+    /// Of a service's client.
+    pub router: Router,
+    /// The life of the group that the last answer came from; for the judges alone.
+    pub(crate) life: usize,
+}
+
+impl SimClient {
+    /// A client whose first operation is under way.
+    pub fn with(operation: usize) -> SimClient {
+        SimClient {
+            number: 1,
+            under_way: Some(operation),
+            ..SimClient::default()
+        }
+    }
 }
 
 impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
+        if self.load.is_some() {
+            return self.act_router(c);
+        }
         self.burst();
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
         if looks || self.clients[c].map.is_none() {
             self.look_at_map(c);
         }
         let gives_up = !self.healing && self.clients[c].attempts > ATTEMPTS_MAX;
-        self.leave_region(c);
         if (self.clients[c].under_way.is_none() || gives_up) && !self.begin(c) {
-            return self.look_later(c);
+            return;
         }
-        match self.service() {
-            Service::Keys => self.ask_kv(c),
-            Service::Memory => self.ask_memory(c),
-            Service::Registers => self.ask(c),
-        }
+        self.ask(c);
         self.complain(c);
         let pause = if self.healing {
             10
@@ -54,7 +68,7 @@ impl World {
         self.queue.push(self.now + pause * MS, Happening::Client(c));
     }
 
-    // Who asks again and again in vain says so to some node.
+    // A client that asks again and again in vain reports it to some node.
     fn complain(&mut self, c: usize) {
         let client = &self.clients[c];
         let asked = client
@@ -73,8 +87,7 @@ impl World {
 
     // The map comes from a leader that this client reaches; it may be the deposed one's.
     fn look_at_map(&mut self, c: usize) {
-        let (place, leader) = (self.first_client() + c, self.directory_place());
-        let hidden = self.cut.contains(&(leader, place));
+        let hidden = self.is_leader_hidden(c);
         if let Some(former) = self.former_leader().filter(|_| hidden) {
             self.clients[c].map = former.opened.clone();
             return self.cover.count("deposed leader: showed a client its map");
@@ -84,15 +97,16 @@ impl World {
         }
     }
 
+    /// True if the directory's newest leader does not reach a client.
+    pub(crate) fn is_leader_hidden(&self, c: usize) -> bool {
+        let (place, leader) = (self.first_client() + c, self.directory_place());
+        self.cut.contains(&(leader, place))
+    }
+
     // A new operation; false when it is time to stop.
     fn begin(&mut self, c: usize) -> bool {
         if self.now > self.clients_stop_at {
             return false;
-        }
-        match self.service() {
-            Service::Keys => return self.begin_kv(c),
-            Service::Memory => return self.begin_memory(c),
-            Service::Registers => {}
         }
         let reads_mostly = self.profile.think <= 10;
         let write = self.rng.chance(if reads_mostly { 60 } else { 550 });
@@ -114,13 +128,6 @@ impl World {
             life: 0,
         });
         true
-    }
-
-    // A region that has just been made serves nobody yet.
-    fn look_later(&mut self, c: usize) {
-        if self.memory.is_some() && self.now <= self.clients_stop_at {
-            self.queue.push(self.now + 30 * MS, Happening::Client(c));
-        }
     }
 
     fn ask(&mut self, c: usize) {
@@ -157,21 +164,34 @@ impl World {
     }
 
     /// An answer arrives at a client.
-    pub fn deliver_client(&mut self, c: usize, packet: Packet) {
-        if let Packet::KvAnswer {
-            number,
-            life,
-            attempt,
-            answer,
-        } = packet
-        {
-            if attempt + 1 != self.clients[c].attempts {
-                return;
+    pub fn deliver_client(&mut self, from: Place, c: usize, packet: Packet) {
+        if let Packet::OpRefused { attempt } = packet {
+            return self.deliver_refusal(c, self.nodes[from].id, attempt);
+        }
+        if let Packet::OpAnswer(answer) = packet {
+            let client = &mut self.clients[c];
+            let by_hand = client
+                .under_way
+                .filter(|_| answer.attempt == client.attempts);
+            let OpAnswer {
+                attempt,
+                life,
+                answers,
+                ..
+            } = answer;
+            match (by_hand, answers.answers.first()) {
+                (None, _) => {
+                    let from = self.nodes[from].id;
+                    self.deliver_answers(c, from, (attempt, life), answers);
+                }
+                (Some(_), Some(Answer::Error(code, _))) if code.worth_retrying() => {}
+                (Some(operation), Some(answer)) => {
+                    self.clients[c].under_way = None;
+                    self.take_answer(operation, life, answer);
+                }
+                (Some(_), None) => {}
             }
-            return match self.memory {
-                Some(_) => self.deliver_memory_answer(c, number, &answer),
-                None => self.deliver_kv_answer(c, number, life, &answer),
-            };
+            return;
         }
         let Packet::Answer {
             number,
@@ -190,6 +210,46 @@ impl World {
             if let Some(value) = value {
                 self.history[i].value = value;
             }
+        }
+    }
+
+    /// Operations that clients began.
+    pub fn operations(&self) -> usize {
+        let served = self.load.as_ref().map_or(0, |load| load.operations());
+        self.history.len() + served
+    }
+
+    /// Sends an operation of a service by hand to a node. The client that begins it has no turn.
+    pub(crate) fn ask_service(&mut self, c: usize, node: usize) {
+        let place = self.first_client() + c;
+        let client = &mut self.clients[c];
+        client.attempts += 1;
+        let (attempt, number) = (client.attempts, client.number);
+        let Some((operation, op)) = client.under_way.and_then(|i| Some((i, self.op_of(i)?))) else {
+            return;
+        };
+        let op = NumberedOp {
+            number: if op.is_write { number } else { 0 },
+            to: op.to,
+            body: op.body,
+        };
+        let request = OpRequest {
+            route: vec![place],
+            request: request((self.service_id(), self.pool), place, op),
+            attempt,
+            operation,
+        };
+        self.send(place, node, Packet::OpRequest(request));
+    }
+
+    /// One order of each object's operations explains what all clients saw (I8, I9).
+    pub(crate) fn check_service_history(&mut self) {
+        let spans = self.spans();
+        let Some(load) = &self.load else { return };
+        let (bad, undecided) = load.judge(&spans);
+        self.undecided = undecided;
+        for what in bad {
+            self.violation(what);
         }
     }
 }

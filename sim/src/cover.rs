@@ -1,4 +1,4 @@
-//! What a run, or a batch of runs, has met: a fault that never struck at some step of the protocol is a
+//! The events that a run, or a batch of runs, has met: a fault that never struck at some step of the protocol is a
 //! blind spot, and a blind spot is a bug of the simulator.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,17 @@ pub const STEPS: [&str; 4] = ["steady", "filling", "sealing", "syncing"];
 /// Faults that strike only where an epoch is open.
 const ONLY_OPEN: [&str; 1] = ["takeover"];
 
-/// What a batch must have met besides.
-const MET: [&str; 46] = [
+/// Other events that a batch must have met.
+const MET: &[&str] = &[
     "burst at a page that somebody lacks",
     "burst at a page",
+    "client: a request passed on",
+    "client: a silent node given up",
+    "client: gave up, nothing done",
+    "client: gave up, outcome unknown",
+    "client: learnt of a newer entry by an answer",
+    "client: refused by a machine",
+    "client: the region is gone",
     "crash for good, and no node to spare",
     "deposed leader: called in vain",
     "deposed leader: granted what was confirmed before",
@@ -30,14 +37,11 @@ const MET: [&str; 46] = [
     "k crashed for good, and no node to spare",
     "lost for good",
     "memory of a small node raised",
-    "memory: a lost group's data bucket, whole",
-    "memory: a lost group's data bucket, with pages missing",
     "memory: added",
     "memory: another group asked for",
     "memory: not swapped",
     "memory: pages read",
     "memory: pages written",
-    "memory: refused for lack of memory",
     "memory: region deleted amid a recovery",
     "memory: region deleted",
     "memory: region grown",
@@ -48,6 +52,9 @@ const MET: [&str; 46] = [
     "one more lost than the scheme bears",
     "others take what memory there is",
     "rule 13: a member is quiet",
+    "service: a lost group's data bucket, whole",
+    "service: a lost group's data bucket, with pages missing",
+    "service: refused for lack of memory",
     "stop: deposed leader",
     "stop: permitted by a young leader",
     "stop: permitted",
@@ -79,12 +86,12 @@ impl Coverage {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// How many faults struck in all.
+    /// The number of faults that struck.
     pub fn faults(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    /// How often something was counted.
+    /// The count of an event.
     pub fn of(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or(0)
     }

@@ -42,7 +42,7 @@ pub struct Directory {
     pub former: Option<Former>,
     /// It answers nobody before.
     pub stalled_until: u64,
-    /// When the group's entry last changed.
+    /// The time at which the group's entry last changed.
     pub since: u64,
     /// The group's entry, newest last.
     entries: Vec<Arc<Group>>,
@@ -96,7 +96,7 @@ pub fn new_keeper() -> Keeper {
 }
 
 impl Directory {
-    /// Whether it answers at all.
+    /// True if it answers at all.
     pub fn answers(&self, now: u64) -> bool {
         now >= self.stalled_until
     }
@@ -109,6 +109,11 @@ impl Directory {
     /// The newest entry that was open.
     pub fn last_open_entry(&self) -> Option<Arc<Group>> {
         self.opened.clone()
+    }
+
+    /// The map as it is shown around.
+    pub(crate) fn shown(&self) -> Arc<ClusterMap> {
+        self.shown.clone()
     }
 
     /// The group is deleted: what was known and reported of it is void. Who sees the map late sees the old
@@ -140,7 +145,7 @@ impl World {
             .map
             .apply(None, &bootstrap)
             .expect("an empty map takes a bootstrap");
-        let memory = self.memory.is_some();
+        let memory = self.has_regions;
         let create = Change::CreatePool {
             name: "cache".into(),
             kind: match memory {
@@ -157,6 +162,8 @@ impl World {
             may_start_empty: self.loss == Loss::StartsEmpty,
         };
         self.directory.map.apply(None, &create).expect("a pool");
+        let pools = &self.directory.map.pools;
+        self.pool = *pools.keys().next().expect("the pool was created");
         self.create_region();
         let mut groups = self.directory.map.groups.keys();
         self.group = *groups.next().expect("the pool has a group");
@@ -197,6 +204,7 @@ impl World {
         n.incarnation = incarnation;
         n.up = true;
         n.watch = Watch::default();
+        n.known = None;
         n.stop = NodeStop::default();
         self.mirror(node);
         for seat in self.seats_of(node) {
@@ -390,7 +398,7 @@ impl World {
         }
     }
 
-    /// Whether a member's life is over.
+    /// True if a member's life is over.
     pub fn is_dead(&self, x: &Member) -> bool {
         self.entry_of(x.id)
             .is_none_or(|n| !self.nodes[n].lives(x.id.incarnation))

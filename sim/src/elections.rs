@@ -14,7 +14,7 @@ const STEP: u64 = 10;
 const HEARTBEAT: u64 = 100;
 /// Least and most silence of the leader after which a voter stands, but for its back-off.
 const TIMEOUT: (u64, u64) = (450, 600);
-/// How long the load lasts; in its second half new terms must be rare.
+/// The length of the load; in its second half new terms must be rare.
 const LOAD: u64 = 120_000;
 /// The calm that takes every back-off away.
 const CALM: u64 = 70_000;
@@ -27,7 +27,7 @@ const CALM_GAP_MAX: u64 = 1300;
 
 struct Voter {
     term: u64,
-    /// When a leader was last heard, or this voter last stood.
+    /// The time at which a leader's heartbeat last arrived, or this voter last stood.
     heard: u64,
     timeout: u64,
     held_until: u64,
@@ -39,7 +39,7 @@ struct Voters {
     now: u64,
     rng: Rng,
     voters: Vec<Voter>,
-    /// When a leader last reached a majority.
+    /// The time at which a leader last reached a majority.
     led: u64,
     elections: u64,
 }

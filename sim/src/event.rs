@@ -1,4 +1,4 @@
-//! What can happen in the simulated cluster, and the queue that orders it.
+//! The events of the simulated cluster, and the queue that orders them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use staves_model::{
     ClientId, ClusterMap, Epoch, Group, GroupId, Incarnation, NodeId, Revision, StopReply, Time,
 };
 use staves_wire::group::{GroupEnvelope, RequestId};
+use staves_wire::service::{ServiceAnswers, ServiceRequest};
 
 use crate::leaders::Confirmation;
 
@@ -28,23 +29,17 @@ pub enum Packet {
         number: u64,
         /// The life of the group that answers; for the judges alone.
         life: usize,
-        /// What was read.
+        /// The value that was read.
         value: Option<u64>,
     },
-    /// A client's request to a key-value service.
-    KvRequest(KvRequest),
-    /// A client's request to a memory service.
-    MemoryRequest(MemoryRequest),
-    /// The service's answer to the request of that number.
-    KvAnswer {
-        /// The number of the request.
-        number: u64,
-        /// The life of the group that answers; for the judges alone.
-        life: usize,
-        /// Which time it was sent: a client that asks again no longer listens to older answers.
+    /// A client's request to a service.
+    OpRequest(OpRequest),
+    /// A node's answers to it.
+    OpAnswer(OpAnswer),
+    /// No process listens where a client's request was sent.
+    OpRefused {
+        /// The attempt that the request was.
         attempt: u32,
-        /// What it says.
-        answer: staves_wire::cache::Answer,
     },
     /// A node's call to the directory.
     Call(DirectoryCall),
@@ -54,7 +49,7 @@ pub enum Packet {
         incarnation: Incarnation,
         /// Its clock.
         clock: Time,
-        /// What it asks for.
+        /// The leases that it asks for.
         wanted: Vec<(GroupId, Epoch)>,
     },
     /// The directory grants.
@@ -63,7 +58,7 @@ pub enum Packet {
         incarnation: Incarnation,
         /// The clock of the request.
         clock: Time,
-        /// What it grants.
+        /// The leases that it grants.
         granted: Vec<(GroupId, Epoch)>,
         /// From which epoch on the answer counts as having heard the directory (rule 13).
         heard: Option<Epoch>,
@@ -74,18 +69,18 @@ pub enum Packet {
     Cluster(Arc<ClusterMap>),
     /// Is this life of you there?
     Ping {
-        /// Which life is meant.
+        /// The life that is meant.
         incarnation: Incarnation,
-        /// When.
+        /// The time of the ping.
         sent: u64,
     },
     /// It is; or no such process listens.
     Pong {
-        /// Which life was meant.
+        /// The life that was meant.
         incarnation: Incarnation,
-        /// When the ping was sent.
+        /// The time at which the ping was sent.
         sent: u64,
-        /// Whether it is there.
+        /// True if it is there.
         alive: bool,
     },
     /// A connection to this sender's machine broke.
@@ -96,9 +91,9 @@ pub enum Packet {
     Report(Report),
     /// The directory wants to know how a node is.
     Probe {
-        /// Which.
+        /// The suspect.
         suspect: NodeId,
-        /// Which life of it.
+        /// Its life.
         incarnation: Incarnation,
     },
     /// A node that was declared dead says that this life goes on.
@@ -107,7 +102,7 @@ pub enum Packet {
     StopRequest {
         /// Its life.
         incarnation: Incarnation,
-        /// Which time it asks.
+        /// The count of its requests.
         attempt: u32,
     },
     /// A leader asks a node for its stop state.
@@ -130,17 +125,17 @@ pub enum Packet {
         incarnation: Incarnation,
         /// To which request.
         attempt: u32,
-        /// Whether it may stop.
+        /// True if it may stop.
         permitted: bool,
     },
 }
 
-/// What a client asks for.
+/// A client's request for a register.
 #[derive(Clone, Debug)]
 pub struct ClientRequest {
-    /// Where to answer.
+    /// The place that the answer goes to.
     pub client: Place,
-    /// Which group.
+    /// The group.
     pub group: GroupId,
     /// The data bucket's member slot.
     pub stream: usize,
@@ -150,36 +145,34 @@ pub struct ClientRequest {
     pub id: RequestId,
     /// It was sent before.
     pub retry: bool,
-    /// What to write, or nothing: a read.
+    /// The value to write, or nothing: a read.
     pub write: Option<u64>,
 }
 
-/// What a client asks of a key-value service.
+/// A client's request to a service.
 #[derive(Clone, Debug)]
-pub struct KvRequest {
-    /// Where to answer.
-    pub client: Place,
-    /// The request's name; the number is also that of a read.
-    pub id: RequestId,
-    /// How often it was sent before.
+pub struct OpRequest {
+    /// The places that the answer goes back through: the client, and the node that passed the request on.
+    pub route: Vec<Place>,
+    /// The request, of one operation.
+    pub request: ServiceRequest,
+    /// The client's count of requests: one that asks again no longer listens to older answers.
     pub attempt: u32,
-    /// Which operation of the history it is.
+    /// The operation's index in the history; for the judges alone.
     pub operation: usize,
 }
 
-/// What a client asks of a memory service.
+/// The answer to it.
 #[derive(Clone, Debug)]
-pub struct MemoryRequest {
-    /// Where to answer.
-    pub client: Place,
-    /// The group, by the client's map.
-    pub group: GroupId,
-    /// The request's name; the number is also that of a read.
-    pub id: RequestId,
-    /// How often it was sent before.
+pub struct OpAnswer {
+    /// The places that it still goes to.
+    pub route: Vec<Place>,
+    /// The attempt that it answers.
     pub attempt: u32,
-    /// Which operation of the history it is.
-    pub operation: usize,
+    /// The life of the group that answers; for the judges alone.
+    pub life: usize,
+    /// The answers.
+    pub answers: ServiceAnswers,
 }
 
 /// An event.
@@ -287,16 +280,18 @@ impl EventHash {
             }
             Packet::Request(r) => self.add(11 ^ r.id.number << 8 ^ r.write.unwrap_or(0)),
             Packet::Answer { number, value, .. } => self.add(12 ^ number << 8 ^ value.unwrap_or(0)),
-            Packet::KvRequest(r) => self.add(17 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50),
-            Packet::KvAnswer { number, answer, .. } => {
-                self.add(18 ^ number << 8);
-                for byte in answer.to_bytes().iter().take(16) {
-                    self.add(u64::from(*byte));
+            Packet::OpRequest(r) => {
+                self.add(17 ^ r.request.floor << 8 ^ u64::from(r.attempt) << 40);
+            }
+            Packet::OpAnswer(r) => {
+                self.add(18 ^ u64::from(r.attempt) << 8);
+                for answer in &r.answers.answers {
+                    for byte in answer.to_bytes().iter().take(16) {
+                        self.add(u64::from(*byte));
+                    }
                 }
             }
-            Packet::MemoryRequest(r) => {
-                self.add(19 ^ r.id.number << 8 ^ u64::from(r.attempt) << 50);
-            }
+            Packet::OpRefused { attempt } => self.add(19 ^ u64::from(*attempt) << 8),
             Packet::Call(_) => self.add(13),
             Packet::LeaseRequest { clock, .. } => self.add(14 ^ clock.0 << 8),
             Packet::Lease {

@@ -95,7 +95,7 @@ impl World {
         self.note(|| format!("FAULT {fault} while {step}"));
     }
 
-    /// Where the group's protocol stands.
+    /// The step at which the group's protocol is.
     pub fn protocol_step(&self) -> &'static str {
         let group = self.committed();
         if group.open {
@@ -115,7 +115,7 @@ impl World {
         self.committed().last_open.epoch.0 > 0 && self.alive_without(node) >= self.m
     }
 
-    /// How many of the group's buckets live if this node does not.
+    /// The number of the group's buckets that live if this node does not.
     fn alive_without(&self, node: usize) -> usize {
         let group = self.committed();
         let alive = |members: &[Option<staves_model::Member>]| {
@@ -351,7 +351,7 @@ impl World {
         self.crash(node);
     }
 
-    /// Whether the group is as it should be: open, everybody wanted listed, alive and complete.
+    /// True if the group is as it should be: open, all wanted members listed, alive and complete.
     pub fn converged(&self) -> bool {
         let group = self.committed();
         if self.doomed() {
@@ -365,7 +365,10 @@ impl World {
             && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
         whole
             && self.detected_all()
-            && self.clients.iter().all(|c| c.under_way.is_none())
+            && self
+                .clients
+                .iter()
+                .all(|c| c.under_way.is_none() && !c.router.is_busy())
             && self.nodes.iter().all(|n| {
                 n.member
                     .as_deref()

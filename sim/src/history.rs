@@ -1,4 +1,4 @@
-//! What clients saw, and whether one order of it explains all (I8).
+//! The history of the clients of registers, and the search for one order that explains it (I8).
 //!
 //! Every write of a run has a value of its own, so the test of Gibbons and Korach for registers
 //! decides in one pass over pairs of zones: a value's zone spans from the first end to the last
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 /// An operation on one register. Times are the simulator's own, which all clients share.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Which register.
+    /// The register.
     pub register: u32,
     /// The value written, or the value read. 0 is what a register holds at first.
     pub value: u64,
     /// A write, or a read.
     pub write: bool,
-    /// When it was called.
+    /// The time of the call.
     pub called: u64,
-    /// When it returned; `None` if it never did (it may still take effect).
+    /// The time of the answer; `None` if it never did (it may still take effect).
     pub returned: Option<u64>,
     /// The life of the group that answered it; 0 but in worlds where groups start empty.
     pub life: usize,

@@ -37,7 +37,7 @@ impl Default for LeaderClock {
 }
 
 impl LeaderClock {
-    /// What it shows at true time `now`.
+    /// The time that it shows at true time `now`.
     pub fn at(&self, now: u64) -> Time {
         Time(self.offset + now / 1000 * self.rate_ppm / 1000)
     }
@@ -98,9 +98,9 @@ struct Asker {
 #[derive(Clone, Copy, Debug)]
 pub struct Confirmation {
     term: u64,
-    /// When it was asked.
+    /// The time of the question.
     pub begun: u64,
-    /// When the quorum gives its word, if it follows this leader then.
+    /// The time at which the quorum answers, if it follows this leader then.
     given: u64,
 }
 
@@ -112,6 +112,13 @@ impl Directory {
         }
         let former = self.former.as_mut().filter(|f| f.leader.term == term)?;
         Some((&mut former.leader, &former.map))
+    }
+}
+
+impl Directory {
+    /// The map of the leader that was deposed last.
+    pub(crate) fn former_map(&self) -> Option<&ClusterMap> {
+        self.former.as_ref().map(|former| &former.map)
     }
 }
 
@@ -136,7 +143,7 @@ impl World {
         self.directory.leader.term - u64::from(!newest)
     }
 
-    /// Whether a place is a leader's of the directory.
+    /// True if a place is a leader's of the directory.
     pub fn is_directory(&self, place: Place) -> bool {
         (self.nodes.len()..self.first_client()).contains(&place)
     }
@@ -202,7 +209,7 @@ impl World {
         }
     }
 
-    /// How many places there are on the network.
+    /// The number of places on the network.
     pub fn places(&self) -> usize {
         self.first_client() + self.clients.len()
     }

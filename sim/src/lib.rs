@@ -9,16 +9,22 @@
 //!
 //! **Path of the data.** [`world`] pops an event from the [`event`] queue; a packet goes to a [`node`]
 //! (the real machine of `staves-group` with a small service on it), to the [`directory`] (the real
-//! `ClusterMap` and lease book) or to a [`client`]. [`fault`] breaks things. After each step [`check`]
+//! `ClusterMap` and lease book) or to a [`client`], which for a service drives the real client's turn
+//! ([`router`]). [`fault`] breaks things. After each step [`check`]
 //! looks at the invariants; clients' operations go to the [`history`].
 //!
-//! **Worlds.** By seed, clients use registers of the members themselves, keys and values (`kv`, m = 1), or
-//! a region of memory (`memory`: it grows, is deleted and made anew). Some worlds with m > 1 are short of
-//! memory, and their data buckets change their minds about how much they want ([`room`]).
+//! **Worlds.** By seed, clients use registers of the members themselves or a service of the table
+//! [`load::SERVICES`]: keys and values (m = 1), a region of memory (it grows, is deleted and made anew), or
+//! counters. Some worlds with m > 1 are short of memory, and their data buckets change their minds about how
+//! much they want ([`room`]).
+//!
+//! Beside the clusters stand two small worlds of their own: voters under load ([`elections`]), and the placement of a files
+//! pool ([`placement`]).
 //!
 //! **Layout.** Start with `run`, then `world`; `check` and `history` say what correct means.
 
 pub mod check;
+pub mod chunks;
 pub mod client;
 pub mod cover;
 pub mod directory;
@@ -27,22 +33,20 @@ pub mod event;
 pub mod fault;
 pub mod history;
 pub mod keep;
-pub mod kv;
-pub mod kv_client;
-pub mod kv_history;
-pub mod kv_node;
+pub mod keys;
 pub mod leaders;
+pub mod load;
 pub mod loss;
-pub mod memory;
-pub mod memory_client;
-pub mod memory_history;
-pub mod memory_node;
 pub mod node;
 pub mod pinger;
+pub mod placement;
+pub mod region;
 pub mod rng;
 pub mod room;
+pub mod router;
 pub mod run;
 pub mod script;
+pub mod served;
 mod shadow;
 pub mod stops;
 pub mod world;

@@ -22,7 +22,7 @@ const FATAL_FROM: u64 = 3000 * MS;
 /// A copy of a message may be under way for so long.
 const LATE_MAX: u64 = 1500 * MS;
 
-/// What befalls a group that has lost more than its scheme bears.
+/// The fate of a group that has lost more than its scheme bears.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// It never does.
@@ -50,7 +50,7 @@ pub(crate) fn in_life(
 }
 
 impl World {
-    /// Which life of the group this is.
+    /// The number of the group's present life.
     pub fn life(&self) -> usize {
         self.lives.len() - 1
     }
@@ -92,7 +92,7 @@ impl World {
         }
         self.fault_at("group lost");
         let late = self.rng.chance(500);
-        let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(150);
+        let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(300);
         let mut spared = self.m - 1;
         let mut nodes = self.group_nodes();
         nodes.retain(|n| self.nodes[*n].up);
@@ -177,7 +177,7 @@ impl World {
         self.begin_again(node);
     }
 
-    /// Whether the pool waits for members that can never come back with what they held.
+    /// True if the pool waits for members that can never come back with what they held.
     pub fn doomed(&self) -> bool {
         let keeps = |x: &staves_model::Member| {
             let node = self.entry_of(x.id).map(|n| &self.nodes[n]);

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
-use staves_sim::kv::KEYS;
-use staves_sim::run::{Scenario, run, serves_keys, serves_memory, shape_of, wide_shape_of};
+use staves_sim::run::{Scenario, run, shape_of, wide_shape_of};
 
 struct Arguments {
     seed: u64,
@@ -60,6 +59,8 @@ fn arguments() -> Result<Arguments, String> {
                     .chain(&Mutant::MEMORY)
                     .chain(&Mutant::CODED)
                     .chain(&Mutant::DIRECTORY)
+                    .chain(&Mutant::TURN)
+                    .chain(&Mutant::DURABLE)
                     .find(|m| format!("{m:?}").eq_ignore_ascii_case(&name));
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }
@@ -85,7 +86,7 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| {}));
     }
     let (begun, mut cover, mut bad) = (Instant::now(), Coverage::default(), 0);
-    let (mut undecided, mut keys) = (0, 0);
+    let (mut undecided, mut objects) = (0, 0);
     let (mut runs, mut steps, mut operations, mut hash) = (0, 0, 0, 0u64);
     let in_time = |runs: u64| match a.seconds {
         Some(s) => begun.elapsed() < Duration::from_secs(s),
@@ -112,8 +113,7 @@ fn main() -> ExitCode {
         };
         let report = run(&scenario);
         undecided += report.undecided;
-        let units = usize::from(serves_keys(&scenario)) * KEYS;
-        keys += units + usize::from(serves_memory(&scenario)) * 2 * m;
+        objects += report.objects;
         if let Some(what) = report.violations.first() {
             bad += 1;
             println!("seed {seed} ({m}+{k}): {what}");
@@ -132,8 +132,8 @@ fn main() -> ExitCode {
         println!("blind spots: {blind:?}");
         bad += 1;
     }
-    if undecided * 100 > keys {
-        println!("{undecided} of {keys} keys and chunks have histories too tangled to be decided");
+    if undecided * 100 > objects {
+        println!("{undecided} of {objects} objects have histories too tangled to be decided");
         bad += 1;
     }
     println!(

@@ -52,7 +52,7 @@ pub struct WaitingRead {
     seen: Option<(u64, u64)>,
 }
 
-/// Who waits at a node.
+/// The requests that wait at a node.
 #[derive(Default)]
 pub struct Waiting {
     /// Writes.
@@ -113,9 +113,13 @@ impl World {
             Packet::Request(request) => {
                 self.request(self.answering(node, request.stream), request);
             }
-            Packet::KvRequest(request) => self.request_kv(node, &request),
-            Packet::MemoryRequest(request) => self.request_memory(node, &request),
+            Packet::OpRequest(request) => self.request_service(node, request),
+            Packet::OpAnswer(answer) => self.pass_back(node, answer),
             Packet::Map(group) => {
+                let known = &mut self.nodes[node].known;
+                if known.as_ref().is_none_or(|k| k.revision < group.revision) {
+                    *known = Some(group.clone());
+                }
                 for seat in self.seats_of(node) {
                     self.take_seat(seat, group.id);
                     self.step_member(seat, Event::Map(group.clone()));
@@ -164,7 +168,7 @@ impl World {
             Packet::Report(_)
             | Packet::Back(_)
             | Packet::Answer { .. }
-            | Packet::KvAnswer { .. }
+            | Packet::OpRefused { .. }
             | Packet::Call(_)
             | Packet::StopRequest { .. }
             | Packet::StopReply { .. }

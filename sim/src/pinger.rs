@@ -14,13 +14,13 @@ use staves_model::{
 use crate::event::{Packet, Place};
 use crate::world::{MS, World};
 
-/// How often a node pings; like all times here, the program's in the proportion of the leases.
+/// Time between two pings of a node; like all times here, the program's in the proportion of the leases.
 const PING_EVERY: u64 = 40 * MS;
 /// Silence that is reported, and how long a ping may take.
 const SUSPICION: u64 = 140 * MS;
 /// Least time between two reports of one node.
 const REPORT_AGAIN: Duration = Duration::from_millis(40);
-/// How long a second node looks at a suspect.
+/// The time for which a second node looks at a suspect.
 const PROBE: u64 = 100 * MS;
 /// First and longest pause between two assurances that a node lives.
 const ASSURE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(3000));
@@ -86,7 +86,7 @@ impl Default for Watch {
 }
 
 impl World {
-    /// Whether the detector is at work: it is a part of the program's own planner's worlds.
+    /// True if the detector is at work: it is a part of the program's own planner's worlds.
     pub fn detecting(&self) -> bool {
         (self.keeping || self.healing) && self.now >= self.calm_until
     }
@@ -379,7 +379,7 @@ impl World {
         }
     }
 
-    /// Whether the map has each node as it is.
+    /// True if the map has each node as it is.
     pub(crate) fn detected_all(&self) -> bool {
         self.nodes[..self.hosts()].iter().all(|n| {
             let known = self.directory.map.nodes.get(&n.id);

@@ -7,7 +7,6 @@ use staves_model::{ClientId, Label, PAGE_BYTES};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
-use crate::kv::Service;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::run::Scenario;
@@ -22,7 +21,7 @@ const BURSTS: ClientId = ClientId(1 << 40);
 /// With memory as short as it was, everything listed must be open and whole within so long.
 const SHORT_MS_MAX: u64 = 15_000;
 
-/// How a world with m > 1 treats memory. Chances are per mille.
+/// The treatment of memory in a world with m > 1. Chances are per mille.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Room {
     /// A data bucket changes its wish, each time its timer comes.
@@ -75,10 +74,7 @@ impl World {
     /// Makes nodes small in a tight world: most of them, so that no choice of members avoids them.
     pub(crate) fn make_tight(&mut self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0x5449_4748);
-        let least = match self.service() {
-            Service::Memory => 3,
-            _ => 2,
-        };
+        let least = if self.has_regions { 3 } else { 2 };
         for n in &self.nodes[..self.hosts()] {
             if self.room.tight && rng.chance(700) {
                 let few = least + rng.below(FEW_EXTENTS + 1 - least);
@@ -100,7 +96,7 @@ impl World {
     /// A data bucket of registers wishes for more than it has, or less, and uses it; and others on the node
     /// take what memory there is, or give it back.
     pub(crate) fn change_wish(&mut self, node: usize) {
-        let calm = self.is_sound() || self.service() != Service::Registers;
+        let calm = self.is_sound() || self.load.is_some();
         if calm || self.room.wishes == 0 {
             return;
         }
@@ -185,7 +181,7 @@ impl World {
     /// Every data bucket that serves makes some updates to one page, mostly one that somebody lacks and now
     /// asks for. In half of the bursts one data bucket ends with the label with which the next begins.
     pub(crate) fn burst(&mut self) {
-        let calm = self.healing || self.service() != Service::Registers;
+        let calm = self.healing || self.load.is_some();
         if calm || self.room.bursts == 0 || !self.rng.chance(self.room.bursts) {
             return;
         }

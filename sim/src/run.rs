@@ -13,14 +13,13 @@ use crate::cover::Coverage;
 use crate::directory::Directory;
 use crate::event::{EventHash, Happening, Queue};
 use crate::history::{Operation, violations};
-use crate::kv::KvWorld;
+use crate::load::service_of;
 use crate::loss::{Loss, in_life};
-use crate::memory::MemoryWorld;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::room::Room;
 use crate::stops::Stops;
-use crate::world::{MS, Profile, SimNode, World};
+use crate::world::{LateSyncs, MS, Profile, SimNode, World};
 
 /// Every run does at least so many client operations before it heals, but where the group is lost.
 pub const OPERATIONS_MIN: usize = 60;
@@ -37,7 +36,7 @@ const PARITY_MAX: usize = 2 * K_MAX as usize;
 /// It must have converged by then.
 const HEALING_MS_MAX: u64 = 20_000;
 
-/// What to run.
+/// The input of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// The seed.
@@ -54,9 +53,9 @@ pub struct Scenario {
     pub trace: bool,
 }
 
-/// What came of it.
+/// The result of a run.
 pub struct Report {
-    /// What must not be, and was.
+    /// Broken invariants.
     pub violations: Vec<String>,
     /// A hash over all events.
     pub hash: u64,
@@ -64,8 +63,10 @@ pub struct Report {
     pub steps: u64,
     /// Client operations.
     pub operations: usize,
-    /// Keys whose history was too tangled to be decided.
+    /// Objects whose history was too tangled to be decided.
     pub undecided: usize,
+    /// Objects of the service that operations were done on.
+    pub objects: usize,
     /// Faults and steps met.
     pub cover: Coverage,
 }
@@ -88,28 +89,6 @@ pub fn wide_shape_of(seed: u64) -> (usize, usize) {
         10..14 => (4, 2),
         14..15 => (8, 3),
         _ => (2 + rng.below(5) as usize, 1 + rng.below(4) as usize),
-    }
-}
-
-/// Whether a run serves keys and values: every second seed of each shape with m = 1, each run with a
-/// planted bug of the service, and none with another that needs raw registers to be seen soon.
-pub fn serves_keys(s: &Scenario) -> bool {
-    match s.mutant {
-        Some(m) if Mutant::SERVICE.contains(&m) => s.m == 1,
-        None | Some(Mutant::ReadUnstable | Mutant::RetryAnsweredBeforeStable) => {
-            s.m == 1 && s.seed / 5 % 2 == 1
-        }
-        Some(_) => false,
-    }
-}
-
-/// Whether a run serves memory: every third seed with m > 1 and some others, and each run with a planted bug
-/// of that service.
-pub fn serves_memory(s: &Scenario) -> bool {
-    match s.mutant {
-        Some(m) => Mutant::MEMORY.contains(&m),
-        None if s.m > 1 => s.seed % 3 == 1,
-        None => s.seed / 5 % 8 == 4,
     }
 }
 
@@ -142,14 +121,14 @@ fn elects(s: &Scenario) -> u64 {
     }
 }
 
-/// What befalls the group of a seed beyond what its scheme bears. Only the program's own planner knows
+/// The losses of a seed's group beyond its scheme. Only the program's own planner knows
 /// what to do then.
 fn loss_of(s: &Scenario) -> Loss {
     match (s.seed % 4, s.seed / 4 % 3) {
         _ if of_rule_13(s) => Loss::StartsEmpty,
         _ if s.mutant == Some(Mutant::LostReadWaits) => Loss::Waits,
         // Memory never starts empty.
-        (3, 0) if serves_memory(s) => Loss::Waits,
+        (3, 0) if service_of(s).is_some_and(|service| service.has_regions) => Loss::Waits,
         (3, 0) => Loss::StartsEmpty,
         (3, 1) => Loss::Waits,
         _ => Loss::Bounded,
@@ -224,6 +203,7 @@ pub(crate) fn world(s: &Scenario) -> World {
         m: s.m,
         k: s.k,
         code: Code::new(s.m, PARITY_MAX).expect("a group's members are fewer than 256"),
+        pool: Default::default(),
         group: GroupId(0),
         purged: vec![vec![Default::default(); s.m]; nodes.len()],
         done: vec![Done::default(); nodes.len()],
@@ -232,10 +212,15 @@ pub(crate) fn world(s: &Scenario) -> World {
         clients: (0..3).map(|_| SimClient::default()).collect(),
         cut: BTreeSet::new(),
         history: Vec::new(),
-        kv: None,
-        memory: None,
+        load: None,
+        has_regions: false,
+        regions: Vec::new(),
+        open: Default::default(),
+        tokens: 0,
+        undecided: 0,
         violations: Vec::new(),
         keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded || of_directory(s),
+        late: None,
         loss: loss_of(s),
         lives: vec![0],
         clients_stop_at: u64::MAX,
@@ -259,8 +244,10 @@ pub(crate) fn world(s: &Scenario) -> World {
 pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
-    w.kv = serves_keys(scenario).then(KvWorld::default);
-    w.memory = serves_memory(scenario).then(MemoryWorld::default);
+    if let Some(service) = service_of(scenario) {
+        (w.load, w.has_regions) = (Some((service.load)()), service.has_regions);
+    }
+    w.late = LateSyncs::of(scenario).filter(|_| w.load.is_none());
     w.room = Room::of(scenario);
     w.make_tight(scenario.seed);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
@@ -276,8 +263,8 @@ pub fn run(scenario: &Scenario) -> Report {
         hash: w.hash.get(),
         steps: w.steps,
         operations,
-        undecided: w.kv.as_ref().map_or(0, |kv| kv.undecided)
-            + w.memory.as_ref().map_or(0, |memory| memory.undecided),
+        undecided: w.undecided,
+        objects: w.load.as_ref().map_or(0, |load| load.objects().len()),
         cover: w.cover,
     }
 }
@@ -309,8 +296,7 @@ fn go(w: &mut World) {
     for what in w.bad_history() {
         w.violation(what);
     }
-    w.check_kv_history();
-    w.check_memory_history();
+    w.check_service_history();
 }
 
 // No more faults: everything that is listed must come to rest whole (I11).
@@ -343,7 +329,11 @@ fn heal(w: &mut World) {
         }
     }
     if w.violations.is_empty() {
-        let open: Vec<bool> = w.clients.iter().map(|c| c.under_way.is_some()).collect();
+        let open: Vec<bool> = w
+            .clients
+            .iter()
+            .map(|c| c.under_way.is_some() || c.router.is_busy())
+            .collect();
         let (group, members) = (w.committed().clone(), w.describe());
         w.violation(format!(
             "I11 no rest: {group:?}; clients wait: {open:?}; {members}"
@@ -393,11 +383,8 @@ fn at_rest(w: &mut World) {
     if w.doomed() {
         return w.cover.count("at rest, and lost");
     }
-    if w.kv.is_some() {
-        return w.kv_at_rest();
-    }
-    if w.memory.is_some() {
-        return;
+    if w.load.is_some() {
+        return w.service_at_rest();
     }
     let now = w.now;
     for stream in 0..w.m {
@@ -418,7 +405,7 @@ fn at_rest(w: &mut World) {
 }
 
 impl World {
-    /// What no order of each life's operations explains.
+    /// The answers that no order of each life's operations explains.
     pub(crate) fn bad_history(&self) -> Vec<String> {
         let spans = self.spans();
         let seen = |span| {

@@ -5,6 +5,7 @@
 //! simulator go on as ever. Nothing in a script waits for ever: [`Script::until`] gives up by saying
 //! what never came.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
@@ -14,18 +15,18 @@ use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::client::SimClient;
-use crate::event::{ClientRequest, Happening, KvRequest, Packet, Place, client_id};
+use crate::event::{ClientRequest, Happening, Packet, Place, client_id};
 use crate::history::Operation;
-use crate::kv::{KvOperation, KvWorld};
-use crate::kv_history::Act;
+use crate::keys::{Keys, OnKey};
+use crate::load::{Load, Served};
 use crate::node::{PAGES, REGISTERS};
 use crate::run::{Scenario, world};
 use crate::world::{MS, World};
 
-/// What a script waits for comes within so many milliseconds of simulated time, or never.
+/// An event that a script waits for comes within so many milliseconds of simulated time, or never.
 const PATIENCE_MS: u64 = 5000;
 
-/// Which packets: by sender, receiver and content.
+/// A choice of packets: by sender, receiver and content.
 pub type Filter = Box<dyn Fn(Place, Place, &Packet) -> bool>;
 
 /// A cluster and what is to befall it.
@@ -59,13 +60,13 @@ pub fn group_message(packet: &Packet) -> Option<(&GroupEnvelope, &GroupMessage)>
     }
 }
 
-/// Whether a packet brings the delta of this seq.
+/// True if a packet brings the delta of this seq.
 pub fn brings(packet: &Packet, seq: u64) -> bool {
     matches!(group_message(packet), Some((_, GroupMessage::Deltas { deltas, .. }))
         if deltas.iter().any(|d| d.label.seq == seq))
 }
 
-/// Whether a packet is a parity bucket's acknowledgement.
+/// True if a packet is a parity bucket's acknowledgement.
 pub fn is_ack(packet: &Packet) -> bool {
     matches!(group_message(packet), Some((_, GroupMessage::Ack { .. })))
 }
@@ -117,10 +118,10 @@ impl Script {
 
     /// The same with the key-value service, and nothing written.
     pub fn with_keys(k: usize) -> Script {
-        Script::open(1, k, Some(KvWorld::default()))
+        Script::open(1, k, Some(Box::new(Served::<Keys>::default())))
     }
 
-    fn open(m: usize, k: usize, kv: Option<KvWorld>) -> Script {
+    fn open(m: usize, k: usize, load: Option<Box<dyn Load>>) -> Script {
         let mut world = world(&Scenario {
             seed: 1,
             m,
@@ -129,7 +130,7 @@ impl Script {
             hunting: false,
             trace: std::env::var_os("STAVES_SIM_TRACE").is_some(),
         });
-        world.kv = kv;
+        world.load = load;
         world.calm_until = u64::MAX;
         world.keeping = false;
         let nodes = world.hosts();
@@ -165,7 +166,7 @@ impl Script {
         self.stopped.push(Box::new(which));
     }
 
-    /// How many packets are held back.
+    /// The number of packets that are held back.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -176,7 +177,7 @@ impl Script {
         self.stopped.clear();
     }
 
-    /// What was held back arrives now.
+    /// Packets that were held back arrive now.
     pub fn let_go(&mut self) {
         self.stopped.clear();
         for (from, to, packet) in std::mem::take(&mut self.held) {
@@ -331,7 +332,7 @@ impl Script {
         self.run_ms(5);
     }
 
-    /// Whether an operation was answered.
+    /// True if an operation was answered.
     pub fn answered(&self, asked: &Asked) -> bool {
         self.world.history[asked.operation].returned.is_some()
     }
@@ -384,17 +385,14 @@ impl Script {
         self.world.history[asked.operation].value
     }
 
-    /// A client asks for something of a key, in a key-value world; one attempt is sent.
-    pub fn ask_key(&mut self, node: usize, key: usize, act: Act) -> AskedKey {
+    /// A client begins an operation on a key, in a key-value world; one attempt is sent.
+    pub fn ask_key(&mut self, node: usize, key: u64, act: OnKey) -> AskedKey {
         self.run_ms(1);
-        let c = self.world.clients.len();
-        let now = self.world.now;
-        let kv = self.world.kv.as_mut().expect("a key-value world");
-        let operation = kv.history.len();
-        kv.history.push(KvOperation::new(key, act, now));
-        let mut client = SimClient::default();
-        (client.number, client.under_way) = (1, Some(operation));
-        self.world.clients.push(client);
+        let (c, now) = (self.world.clients.len(), self.world.now);
+        let load: &mut dyn Any = self.world.load.as_deref_mut().expect("a key-value world");
+        let load = load.downcast_mut::<Served<Keys>>();
+        let operation = load.expect("a key-value world").push((0, key), act, now);
+        self.world.clients.push(SimClient::with(operation));
         let asked = AskedKey {
             client: c,
             operation,
@@ -403,32 +401,19 @@ impl Script {
         asked
     }
 
-    /// The client asks again, wherever.
+    /// The client asks again, at any node.
     pub fn ask_key_again(&mut self, node: usize, asked: &AskedKey) {
-        let place = self.world.first_client() + asked.client;
-        let client = &mut self.world.clients[asked.client];
-        client.attempts += 1;
-        let request = KvRequest {
-            client: place,
-            id: RequestId {
-                client: client_id(place),
-                number: 1,
-                floor: 1,
-            },
-            attempt: client.attempts - 1,
-            operation: asked.operation,
-        };
-        self.world.send(place, node, Packet::KvRequest(request));
+        self.world.ask_service(asked.client, node);
     }
 
-    /// Whether a client of a key has its answer.
+    /// True if a client of a key has its answer.
     pub fn answered_key(&self, asked: &AskedKey) -> bool {
-        let kv = self.world.kv.as_ref().expect("a key-value world");
-        kv.history[asked.operation].returned.is_some()
+        let load = self.world.load.as_ref();
+        load.is_some_and(|load| load.is_answered(asked.operation))
     }
 
     /// Asks until it is answered.
-    pub fn on_key(&mut self, node: usize, key: usize, act: Act) {
+    pub fn on_key(&mut self, node: usize, key: u64, act: OnKey) {
         let asked = self.ask_key(node, key, act);
         for _ in 0..50 {
             self.run_ms(50);
@@ -440,7 +425,6 @@ impl Script {
         panic!("node {node} does not answer {act:?}");
     }
 
-    /// The last seq made by
     /// The last seq made by a node's data bucket.
     pub fn last(&self, node: usize) -> u64 {
         let member = self.world.nodes[node].member.as_ref();
@@ -455,7 +439,7 @@ impl Script {
             .map_or(0, |s| s.prefix)
     }
 
-    /// Whether a node is a member of the group, as far as it knows.
+    /// True if a node is a member of the group, as far as it knows.
     pub fn is_member(&self, node: usize) -> bool {
         let member = self.world.nodes[node].member.as_ref();
         member.is_some_and(|m| m.slot().is_some())
@@ -479,14 +463,14 @@ impl Script {
             }
         }
         bad.extend(self.world.bad_history());
-        self.world.check_kv_history();
+        self.world.check_service_history();
         for what in bad {
             self.world.violation(what);
         }
     }
 }
 
-/// Whether a packet asks the directory to open an epoch.
+/// True if a packet asks the directory to open an epoch.
 pub fn is_open_call(packet: &Packet) -> bool {
     matches!(packet, Packet::Call(DirectoryCall::Open { .. }))
 }

@@ -10,7 +10,7 @@ use staves_model::mutant::{Mutant, planted};
 use staves_wire::group::GroupEnvelope;
 
 use crate::event::Place;
-use crate::kv::Seat;
+use crate::load::Seat;
 use crate::node::Waiting;
 use crate::pinger::Watch;
 use crate::world::{SimNode, World};
@@ -25,6 +25,7 @@ impl SimNode {
             member: None,
             waiting: Waiting::default(),
             watch: Watch::default(),
+            known: None,
             taken: 0,
             ..*self
         }
@@ -32,7 +33,7 @@ impl SimNode {
 }
 
 impl World {
-    /// How many nodes there are; the entries behind are those of their shadows.
+    /// The number of nodes; the entries behind theirs are those of their shadows.
     pub fn hosts(&self) -> usize {
         match self.m {
             1 => self.nodes.len(),
@@ -79,7 +80,7 @@ impl World {
         }
     }
 
-    /// Which of a node's entries a message is for.
+    /// The entry of a node that a message is for.
     pub(crate) fn addressee(&mut self, node: usize, envelope: &GroupEnvelope) -> usize {
         let second = envelope.to == DiskId::SECOND;
         if second {
@@ -91,7 +92,7 @@ impl World {
         }
     }
 
-    /// Which of a node's entries answers for a data bucket: its own, if neither does.
+    /// The entry of a node that answers for a data bucket: its own, if neither does.
     pub(crate) fn answering(&self, node: usize, stream: usize) -> usize {
         let answers = |seat: &usize| {
             let member = self.nodes[*seat].member.as_deref();
@@ -104,7 +105,7 @@ impl World {
             .unwrap_or(node)
     }
 
-    /// What a process held is gone with it.
+    /// A process takes with it all that it held.
     pub(crate) fn empty_seats(&mut self, node: usize) {
         for seat in self.seats_of(node) {
             self.nodes[seat].member = None::<Seat>;
@@ -114,7 +115,7 @@ impl World {
         self.mirror(node);
     }
 
-    /// Whether the group stands as well as so many nodes let it: with as many as members, each has its own. With
+    /// True if the group stands as well as so many nodes let it: with as many as members, each has its own. With
     /// fewer, some hold two, and the loss of as many nodes is borne as can be.
     pub(crate) fn is_well_placed(&self, nodes: usize) -> bool {
         let (group, width) = (self.committed(), self.m + self.k);

@@ -17,11 +17,11 @@ const TIMES: StopTimes = StopTimes {
     permit: Duration::from_secs(12),
     young: Duration::from_secs(2),
 };
-/// How long one attempt waits for its answer.
+/// The time for which one attempt waits for its answer.
 const ATTEMPT: u64 = 300 * MS;
-/// How long a node asks.
+/// The time for which a node asks.
 const DEADLINE: u64 = 900 * MS;
-/// How long a leader waits for the states of nodes.
+/// The time for which a leader waits for the states of nodes.
 const PATIENCE: u64 = 120 * MS;
 /// Most permits that the judge remembers.
 const PERMITS_MAX: usize = 20;
@@ -95,7 +95,7 @@ impl Stops {
 }
 
 impl World {
-    /// Whether the next fault is a stop.
+    /// True if the next fault is a stop.
     pub(crate) fn is_stop_due(&mut self) -> bool {
         self.keeping && self.stops.rng.chance(self.stops.often)
     }

@@ -1,28 +1,31 @@
 //! The simulated cluster: nodes with their clocks and memory, the network between them, and the loop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use staves_erasure::Code;
-use staves_group::{Applied, Effects, Member, Options};
-use staves_model::mutant::{Mutant, planted};
-use staves_model::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId, StopReply, Time};
-use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_group::{Applied, Durability, Effects, Member, Options};
+use staves_model::mutant::Mutant;
+use staves_model::{
+    DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, PoolId, Region, StopReply, Time,
+};
+use staves_store::{Arena, Budget, EXTENT_BYTES, Journal};
 
 use crate::check::{Done, Ghost};
 use crate::client::SimClient;
 use crate::cover::Coverage;
 use crate::directory::Directory;
-use crate::event::{EventHash, Happening, Packet, Place, Queue};
+use crate::event::{EventHash, Happening, OpRequest, Packet, Place, Queue};
 use crate::history::Operation;
-use crate::kv::{KvWorld, Seat, Service};
+use crate::load::{Load, Seat};
 use crate::loss::{Loss, QUIET};
-use crate::memory::MemoryWorld;
 use crate::node::Waiting;
 use crate::pinger::Watch;
 use crate::rng::Rng;
 use crate::room::Room;
+use crate::run::Scenario;
+use crate::served::Open;
 use crate::stops::{NodeStop, Stops};
 
 /// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
@@ -34,7 +37,7 @@ pub const NODE_EXTENTS: u64 = 8;
 /// Bytes that a stream's log may hold in the simulator: some twenty small deltas.
 pub const LOG_BYTES_MAX: usize = 3000;
 
-/// How rough a run is. Chances are per mille.
+/// The roughness of a run. Chances are per mille.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Messages lost.
@@ -57,6 +60,31 @@ pub struct Profile {
     pub islands: u64,
 }
 
+/// Members whose storage syncs late.
+#[derive(Clone, Copy, Debug)]
+pub struct LateSyncs {
+    /// The mark that releases answers.
+    pub durability: Durability,
+    /// Steps of a member until a sync ends.
+    pub steps: usize,
+}
+
+impl LateSyncs {
+    /// By the scenario's seed, in some worlds whose clients use registers. Its chances are its own.
+    pub fn of(s: &Scenario) -> Option<LateSyncs> {
+        let mut rng = Rng::new(s.seed ^ 0x4C41_5445);
+        let hunted = s.mutant.is_some_and(|m| Mutant::DURABLE.contains(&m));
+        let late = hunted || (s.mutant.is_none() && rng.chance(250));
+        late.then(|| LateSyncs {
+            durability: match hunted || rng.chance(700) {
+                true => Durability::Durable,
+                false => Durability::Writeback,
+            },
+            steps: 1 + rng.below(6) as usize,
+        })
+    }
+}
+
 /// One simulated node.
 pub struct SimNode {
     /// Its id in the directory; set when its process first starts.
@@ -65,7 +93,7 @@ pub struct SimNode {
     pub disk: DiskId,
     /// Its present life.
     pub incarnation: Incarnation,
-    /// Whether its process runs.
+    /// True if its process runs.
     pub up: bool,
     /// It does nothing before.
     pub paused_until: u64,
@@ -81,8 +109,10 @@ pub struct SimNode {
     pub taken: u32,
     /// Its part in the group.
     pub member: Option<Seat>,
-    /// Who waits there for an answer.
+    /// The requests that wait there for an answer.
     pub waiting: Waiting,
+    /// The newest entry of the group that its process has seen.
+    pub known: Option<Arc<Group>>,
     /// The term of the directory's leader, as far as it knows.
     pub follows: u64,
     /// Its part in the failure detector.
@@ -101,7 +131,7 @@ pub struct World {
     pub now: u64,
     /// Chance.
     pub rng: Rng,
-    /// What is to come.
+    /// Events to come.
     pub queue: Queue,
     /// All that happened.
     pub hash: EventHash,
@@ -111,6 +141,8 @@ pub struct World {
     pub k: usize,
     /// The code of its m, with all parity that it may have; for the judges alone.
     pub code: Code,
+    /// The pool.
+    pub pool: PoolId,
     /// The group.
     pub group: GroupId,
     /// The nodes; with m > 1 those for their second members behind them.
@@ -121,33 +153,42 @@ pub struct World {
     pub clients: Vec<SimClient>,
     /// One-way cuts of the network.
     pub cut: BTreeSet<(Place, Place)>,
-    /// What clients saw.
+    /// The history of the registers' clients.
     pub history: Vec<Operation>,
-    /// The key-value service, in worlds that run it.
-    pub kv: Option<KvWorld>,
-    /// The memory service, in worlds that run it.
-    pub memory: Option<MemoryWorld>,
-    /// What must not be.
+    /// The load of the service that the world runs; with none, clients use the members' registers.
+    pub load: Option<Box<dyn Load>>,
+    /// The service's objects are chunks of regions.
+    pub has_regions: bool,
+    /// The regions that there were, the present one last, each with its last known size.
+    pub regions: Vec<Region>,
+    /// Requests at buckets that have no answer yet, by node and token.
+    pub(crate) open: BTreeMap<(usize, u64), Open>,
+    pub(crate) tokens: u64,
+    /// Objects whose history was too tangled to be decided.
+    pub undecided: usize,
+    /// Broken invariants.
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
     pub keeping: bool,
-    /// What befalls a group that loses more than its scheme bears.
+    /// Members sync late, if they do.
+    pub late: Option<LateSyncs>,
+    /// The fate of a group that loses more than its scheme bears.
     pub loss: Loss,
-    /// When each life of the group began.
+    /// The beginning of each life of the group.
     pub lives: Vec<u64>,
     /// No client begins anything after this.
     pub clients_stop_at: u64,
     /// The rough part is over: no more faults, and it must converge.
     pub healing: bool,
-    /// How rough.
+    /// The roughness.
     pub profile: Profile,
-    /// How memory is treated, with m > 1.
+    /// The treatment of memory, with m > 1.
     pub room: Room,
     /// Updates that bursts have made.
     pub made: u64,
     /// Faults at each protocol step.
     pub cover: Coverage,
-    /// What every page must hold, by its labels.
+    /// The right content of every page, by its labels.
     pub ghost: Ghost,
     /// An aimed fault: this node crashes before the next event, and its deltas on the way are lost.
     pub aim: Option<usize>,
@@ -157,7 +198,7 @@ pub struct World {
     pub island: Option<usize>,
     /// Until then the network is sound and the directory suspects nobody: a takeover is being timed.
     pub calm_until: u64,
-    /// How far each node has purged each stream: the epoch of its cut, and the seq.
+    /// The end of what each node has purged of each stream: the epoch of its cut, and the seq.
     pub purged: Vec<Vec<(Epoch, u64)>>,
     /// By node: which life in which slot, and the labels of the registers' pages that were there.
     pub done: Vec<Done>,
@@ -186,6 +227,7 @@ impl SimNode {
             taken: 0,
             member: None,
             waiting: Waiting::default(),
+            known: None,
             follows: 1,
             watch: Watch::default(),
             stop: NodeStop::default(),
@@ -213,7 +255,7 @@ impl SimNode {
         }
     }
 
-    /// Whether this life of it runs.
+    /// True if this life of it runs.
     pub fn lives(&self, incarnation: Incarnation) -> bool {
         self.up && self.incarnation == incarnation
     }
@@ -241,7 +283,7 @@ impl World {
         self.violations.push(what);
     }
 
-    /// Whether messages arrive, once and soon.
+    /// True if messages arrive, once and soon.
     pub fn is_sound(&self) -> bool {
         self.healing || self.now < self.calm_until
     }
@@ -255,51 +297,43 @@ impl World {
 
     /// Bytes that a stream's log may hold in this world.
     pub fn log_bytes_max(&self) -> usize {
-        if self.kv.is_some() {
-            crate::kv::LOG_BYTES_MAX
-        } else if self.memory.is_some() {
-            crate::memory::LOG_BYTES_MAX
-        } else {
-            LOG_BYTES_MAX
-        }
+        self.member_options().log_bytes_max
     }
 
     /// More than the heaviest delta weighs that this world's clients cause, where one alone can fill a log.
     pub(crate) fn delta_max(&self) -> usize {
-        match self.memory {
-            Some(_) => staves_model::CHUNK_BYTES as usize + 1024,
-            None => 0,
-        }
+        self.load.as_ref().map_or(0, |load| load.delta_bytes_max())
     }
 
-    /// What this world's clients use.
-    pub fn service(&self) -> Service {
-        match (&self.kv, &self.memory) {
-            (Some(_), _) => Service::Keys,
-            (_, Some(_)) => Service::Memory,
-            _ => Service::Registers,
+    /// A seat around a member.
+    pub(crate) fn seat_of(&self, member: Member) -> Seat {
+        match &self.load {
+            None => Seat::Raw(Box::new(member)),
+            Some(load) => Seat::Served(load.bucket(member)),
         }
     }
 
     /// A node that runs has a seat for the group.
     pub(crate) fn make_seat(&mut self, node: usize, group: GroupId) {
-        let (options, service) = (self.member_options(), self.service());
-        let n = &mut self.nodes[node];
-        let id = n.member_id();
+        let (options, n) = (self.member_options(), &self.nodes[node]);
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
-        let member = Member::new(options, group, id, arena, budget);
-        n.member = Some(Seat::new(member, service));
+        let member = Member::new(options, group, n.member_id(), arena, budget);
+        self.nodes[node].member = Some(self.seat_of(member));
     }
 
     /// A member's options in this world.
     pub fn member_options(&self) -> Options {
-        let log_bytes_max = self.log_bytes_max();
-        Options {
-            log_bytes_max,
-            message_bytes_max: log_bytes_max / 5,
-            fetch_pages: if self.memory.is_some() { 12 } else { 4 },
+        let late = |late: LateSyncs| (late.durability, Journal::late(late.steps));
+        let (durability, journal) = self.late.map_or_else(Default::default, late);
+        let base = Options {
+            durability,
+            journal,
             quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
+        };
+        match &self.load {
+            Some(load) => load.options(base),
+            None => base,
         }
     }
 
@@ -331,7 +365,13 @@ impl World {
         if cut || lost {
             return;
         }
-        let copies = if !sound && self.rng.chance(50) { 2 } else { 1 };
+        // A client's connection never doubles a request.
+        let single = matches!(packet, Packet::OpRequest(_));
+        let copies = if !sound && self.rng.chance(50) && !single {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
             let ms = if sound {
                 1 + self.rng.below(3)
@@ -346,7 +386,7 @@ impl World {
         }
     }
 
-    /// Steps a node's member (but a key-value world's with [`World::step_member`]) and does what it
+    /// Steps a node's member (but a service's with [`World::step_member`]) and does what it
     /// wants done.
     pub fn with_member(
         &mut self,
@@ -415,7 +455,7 @@ impl World {
     fn deliver(&mut self, from: Place, to: Place, packet: Packet) {
         let first_client = self.first_client();
         if to >= first_client {
-            return self.deliver_client(to - first_client, packet);
+            return self.deliver_client(from, to - first_client, packet);
         }
         if self.is_directory(to) {
             return self.deliver_directory(from, to, packet);
@@ -433,7 +473,17 @@ impl World {
 
     // No process listens: the machine says so, if it runs.
     fn refuse(&mut self, from: Place, to: Place, packet: Packet) {
-        if self.nodes[to].off || !self.detecting() {
+        if self.nodes[to].off {
+            return;
+        }
+        if let Packet::OpRequest(OpRequest { route, attempt, .. }) = &packet {
+            let (attempt, by_client) = (*attempt, route.len() == 1);
+            if by_client {
+                self.send(to, from, Packet::OpRefused { attempt });
+            }
+            return;
+        }
+        if !self.detecting() {
             return;
         }
         match packet {
@@ -453,10 +503,5 @@ impl World {
             Packet::Group(_) => self.send(to, from, Packet::Broken),
             _ => {}
         }
-    }
-
-    /// Whether a planted bug of the whole run is this one; for the stand-ins, which are not the machines.
-    pub fn planted(&self, mutant: Mutant) -> bool {
-        planted(mutant)
     }
 }

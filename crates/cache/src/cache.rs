@@ -104,10 +104,6 @@ impl Service for Cache {
     const MENDABLE: bool = false;
     const EXISTS_EMPTY: bool = false;
 
-    fn body(op: Op<'_>) -> Body {
-        op.to_body()
-    }
-
     fn with_body<R>(body: &Body, take: impl FnOnce(Op<'_>) -> R) -> Result<R, DecodeError> {
         Ok(take(Op::from_body(body)?))
     }

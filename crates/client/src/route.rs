@@ -99,7 +99,7 @@ fn next_up(map: &ClusterMap, after: NodeId, avoid: &Avoid) -> Option<NodeId> {
 }
 
 /// The newest of two maps, with the newest entry of each group that either has.
-pub(crate) fn newest(old: &Arc<ClusterMap>, heard: Arc<ClusterMap>) -> Arc<ClusterMap> {
+pub fn newest(old: &Arc<ClusterMap>, heard: Arc<ClusterMap>) -> Arc<ClusterMap> {
     if heard.revision <= old.revision {
         return old.clone();
     }
@@ -117,7 +117,7 @@ pub(crate) fn newest(old: &Arc<ClusterMap>, heard: Arc<ClusterMap>) -> Arc<Clust
 
 /// The map with newer entries of single groups, which came with answers; `None` if there is nothing
 /// new in them.
-pub(crate) fn with_moved(map: &ClusterMap, moved: &[Arc<Group>]) -> Option<Arc<ClusterMap>> {
+pub fn with_moved(map: &ClusterMap, moved: &[Arc<Group>]) -> Option<Arc<ClusterMap>> {
     let newer = |group: &&Arc<Group>| {
         map.groups
             .get(&group.id)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, ClusterMap, Group, NodeId, PoolId, ServiceId, Time};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Address, Answer, Body, NumberedOp, PoolRef};
@@ -38,7 +39,7 @@ impl ServiceOp {
     }
 
     /// The windows that its number counts in: none if it is no write, all where the bucket is not known.
-    pub(crate) fn windows(&self, map: &ClusterMap, pool: Option<PoolId>) -> Windows {
+    pub fn windows(&self, map: &ClusterMap, pool: Option<PoolId>) -> Windows {
         if !self.is_write {
             return Windows::NONE;
         }
@@ -262,7 +263,7 @@ impl RouterTurn {
             self.wait = self.options.backoff_min;
         }
         // Only after a first round, which is made however little time there is.
-        if self.before > 0 && now + self.options.backoff_min >= self.deadline {
+        if self.before > 0 && self.is_over(now, self.options.backoff_min) {
             return self.end();
         }
         self.before = self.todo.len();
@@ -353,6 +354,9 @@ impl RouterTurn {
         match answer {
             Answer::Error(code, text) if code.worth_retrying() || code == ErrorCode::Deadline => {
                 todo.tried |= !code.nothing_done();
+                if planted(Mutant::RetriedUnderNewNumber) && todo.is_uncertain() {
+                    todo.op.number += 1;
+                }
                 todo.trouble = Some((code, text));
                 self.todo.push(todo);
             }
@@ -368,7 +372,7 @@ impl RouterTurn {
     fn end_round(&mut self, now: Time) -> TurnStep {
         // A try that begins with next to no time left would only make it uncertain whether
         // anything was done.
-        if self.todo.is_empty() || now + self.wait >= self.deadline {
+        if self.todo.is_empty() || self.is_over(now, self.wait) {
             return self.end();
         }
         self.todo.sort_by_key(|todo| todo.index);
@@ -379,6 +383,11 @@ impl RouterTurn {
         }
         (self.looking, self.looked) = (true, true);
         TurnStep::Look(self.map.clone(), self.deadline)
+    }
+
+    /// True if a try that begins after this time would be one too many.
+    fn is_over(&self, now: Time, wait: Duration) -> bool {
+        now + wait >= self.deadline && !planted(Mutant::TurnWithoutEnd)
     }
 
     fn rest(&mut self) -> TurnStep {

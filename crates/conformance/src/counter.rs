@@ -11,7 +11,7 @@ use staves_wire::group::{Run, RunKind};
 use staves_wire::service::{Address, Answer, Body};
 use staves_wire::{DecodeError, ErrorCode};
 
-use crate::Workload;
+use crate::{Draw, Workload};
 
 /// Counter of one bucket.
 const COUNTERS: u32 = 512;
@@ -100,7 +100,7 @@ pub struct Counter {
 
 /// A bucket of counters around a member of a group.
 pub fn bucket(member: Member) -> Bucket<Counter> {
-    Bucket::new(Counter::default(), Limits::default(), member)
+    Load::bucket(Limits::default(), member)
 }
 
 impl Service for Counter {
@@ -110,10 +110,6 @@ impl Service for Counter {
     const FORGOTTEN: &'static str = "outcome unknown: the retry came too late; read the counter";
     const MENDABLE: bool = true;
     const EXISTS_EMPTY: bool = false;
-
-    fn body(op: Count) -> Body {
-        op.to_body()
-    }
 
     fn with_body<R>(body: &Body, take: impl FnOnce(Count) -> R) -> Result<R, DecodeError> {
         Ok(take(Count::from_body(body)?))
@@ -163,23 +159,32 @@ impl Service for Counter {
             len: 8,
             kind: RunKind::Bytes,
         };
+        // Pages that a lost group lacks may never come, and what it holds is only read.
+        let is_lost = shell.member().is_lost();
+        if Counter::is_write(op) && is_lost {
+            return Outcome::at_once(lost());
+        }
         // A page that is being rebuilt is requested, and the operation waits for it.
         if shell.lacks(now, run, &mut out.effects) {
-            return Outcome::Blocked { starved: false };
+            return match is_lost {
+                true => Outcome::at_once(lost()),
+                false => Outcome::Blocked { starved: false },
+            };
         }
         self.operations += 1;
         if op.change == Change::Get {
             let mut bytes = Vec::new();
             return match shell.member().read(now, run.offset, run.len, &mut bytes) {
                 Ok(seq) => Outcome::read(seq, Answer::Int(number(&bytes))),
-                Err(Unread::Lost) => Outcome::at_once(Answer::error(ErrorCode::Lost, "lost")),
+                Err(Unread::Lost) => Outcome::at_once(lost()),
                 Err(_) => Outcome::Blocked { starved: false },
             };
         }
         match shell.grow(now, 1, 1, 1) {
             Growth::Granted => {}
             Growth::Pending => return Outcome::Blocked { starved: true },
-            Growth::Refused => return Outcome::at_once(full()),
+            // It is kept, so that a late copy of the request does not take effect after all.
+            Growth::Refused => return shell.keep(ask, full(), shell.member().last()),
         }
         let pages = shell.member().pages();
         let old = pages.map_or(0, |pages| number(pages.slice(run.offset, 8)));
@@ -198,6 +203,10 @@ impl Service for Counter {
     fn check(&self, _member: &Member, _serving: bool) -> Result<(), String> {
         Ok(())
     }
+}
+
+fn lost() -> Answer {
+    Answer::error(ErrorCode::Lost, "the counters are lost")
 }
 
 fn full() -> Answer {
@@ -238,15 +247,16 @@ impl Workload for Load {
     const OBJECTS: u64 = 5;
     const SCHEMES: &'static [(u8, u8)] = &[(1, 0), (1, 2), (2, 1), (2, 2)];
 
-    fn bucket(member: Member) -> Bucket<Counter> {
-        bucket(member)
+    fn bucket(limits: Limits, member: Member) -> Bucket<Counter> {
+        Bucket::new(Counter::default(), limits, member)
     }
 
-    fn draw(_object: u64, number: u64, random: &mut dyn FnMut(u64) -> u64) -> Plain {
-        Plain(match random(4) {
-            0 => Change::Get,
-            1 => Change::Add(number),
-            2 => Change::Raise(number * 1000),
+    fn draw(draw: &mut Draw<'_, Plain>) -> Plain {
+        let number = draw.number;
+        Plain(match draw.below(3) {
+            _ if draw.is_read() => Change::Get,
+            0 => Change::Add(number),
+            1 => Change::Raise(number.wrapping_mul(1000)),
             _ => Change::Reset(number),
         })
     }
@@ -255,11 +265,9 @@ impl Workload for Load {
         Plain(Change::Get)
     }
 
-    fn encode(object: u64, operation: &Plain) -> Count {
-        Count {
-            counter: object as u32,
-            change: operation.0,
-        }
+    fn body(object: u64, operation: &Plain) -> Body {
+        let (counter, change) = (object as u32, operation.0);
+        Count { counter, change }.to_body()
     }
 
     fn seen(_operation: &Plain, answer: &Answer) -> Option<u64> {

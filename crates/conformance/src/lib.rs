@@ -8,6 +8,8 @@
 mod cluster;
 pub mod counter;
 mod suite;
+mod workload;
 
 pub use cluster::{Reply, TestCluster, bytes};
-pub use suite::{Begun, Clients, Workload, conforms};
+pub use suite::{Begun, Clients, conforms};
+pub use workload::{Draw, Workload};

@@ -1,16 +1,12 @@
 //! The suite that every service passes: operations of several clients under lost, doubled and reordered
 //! messages and changes of members, judged as histories.
 
-use std::fmt::Debug;
-
-use staves_group::Member;
 use staves_history::{Call, Operation, Verdict, check};
-use staves_model::{MemberSlot, Pool, hash_slot};
-use staves_service::{Bucket, Refused, Service};
+use staves_service::{Bucket, Limits, Refused, Service};
 use staves_wire::error::ErrorCode;
-use staves_wire::service::{Address, Answer};
+use staves_wire::service::Answer;
 
-use crate::TestCluster;
+use crate::{Draw, TestCluster, Workload};
 
 /// Operations under way at once.
 const UNDER_WAY_MAX: usize = 12;
@@ -22,41 +18,8 @@ const SEARCH_MAX: usize = 500_000;
 /// Extents of a node.
 const EXTENTS: u32 = 64;
 
-/// Load for a service, and a plain model of it. Its data are objects that have nothing to do with each
-/// other; the data slot of object `n` is `n % m`.
-pub trait Workload {
-    /// The service.
-    type Service: Service;
-    /// An operation on one object, as the plain model has it.
-    type Operation: Operation + Debug;
-    /// The number of objects.
-    const OBJECTS: u64;
-    /// The schemes (m, k) that the service is for.
-    const SCHEMES: &'static [(u8, u8)];
-
-    /// A bucket around a member of a group.
-    fn bucket(member: Member) -> Bucket<Self::Service>;
-    /// Draws an operation. `random(n)` is below n; no other operation has this number.
-    fn draw(object: u64, number: u64, random: &mut dyn FnMut(u64) -> u64) -> Self::Operation;
-    /// The operation that reads the whole object.
-    fn read(object: u64) -> Self::Operation;
-    /// The service's own form of an operation.
-    fn encode(object: u64, operation: &Self::Operation) -> <Self::Service as Service>::OwnedOp;
-    /// The address of an object in a pool of the service.
-    fn address(pool: &Pool, object: u64) -> Address {
-        if pool.kind.row().has_slots {
-            return Address::Slot(hash_slot(&object.to_le_bytes()));
-        }
-        let group = object as usize % pool.groups.len();
-        let slot = object % u64::from(pool.scheme.m);
-        Address::Bucket(pool.groups[group], MemberSlot(slot as u8))
-    }
-    /// The model's form of an answer; none if the operation never has such an answer.
-    fn seen(
-        operation: &Self::Operation,
-        answer: &Answer,
-    ) -> Option<<Self::Operation as Operation>::Seen>;
-}
+/// Of a thousand operations, so many read.
+const READS: u64 = 250;
 
 /// One operation of a client.
 #[derive(Debug)]
@@ -98,7 +61,13 @@ impl<W: Workload> Clients<W> {
     pub fn draw(&mut self, random: &mut dyn FnMut(u64) -> u64) -> Begun<W::Operation> {
         let object = random(W::OBJECTS);
         self.clock += 1;
-        let operation = W::draw(object, self.clock, random);
+        let operation = W::draw(&mut Draw {
+            object,
+            number: self.clock,
+            reads: READS,
+            recent: &[],
+            random,
+        });
         self.begun(object, operation)
     }
 
@@ -173,7 +142,9 @@ pub fn conforms<W: Workload>(seeds: u64) {
                 fetch_window: 2,
                 ..staves_group::Options::default()
             };
-            let cluster = TestCluster::new((*m, *k), nodes, EXTENTS, options, W::bucket);
+            let cluster = TestCluster::new((*m, *k), nodes, EXTENTS, options, |member| {
+                W::bucket(Limits::default(), member)
+            });
             let mut run = Run::<W> {
                 cluster,
                 clients: Clients::default(),
@@ -220,9 +191,10 @@ impl<W: Workload> Run<W> {
     fn submit(&mut self, begun: &Begun<W::Operation>) -> u64 {
         let slot = (begun.object % u64::from(self.cluster.group.m)) as u8;
         let request = (!begun.operation.is_read()).then_some(begun.number);
-        let op = W::encode(begun.object, &begun.operation);
-        let op = <W::Service as Service>::as_op(&op);
-        self.cluster.submit_to(slot, request, op)
+        let body = W::body(begun.object, &begun.operation);
+        let submit =
+            |op: <W::Service as Service>::Op<'_>| self.cluster.submit_to(slot, request, op);
+        W::Service::with_body(&body, submit).expect("the service knows its own bodies")
     }
 
     fn collect(&mut self, what: &str) {
@@ -331,7 +303,15 @@ impl<W: Workload> Run<W> {
         self.cluster.cut_off = others.collect();
         let number = self.clients.read(0).number;
         let write = (0..1000)
-            .map(|n| W::draw(0, number, &mut |below| n % below.max(1)))
+            .map(|n| {
+                W::draw(&mut Draw {
+                    object: 0,
+                    number,
+                    reads: 0,
+                    recent: &[],
+                    random: &mut |below| n % below.max(1),
+                })
+            })
             .find(|operation| !operation.is_read());
         let Some(write) = write else {
             panic!("{what}: no write is ever drawn")

@@ -1,6 +1,5 @@
 //! Memory as a service on groups.
 
-use bytes::BytesMut;
 use staves_group::Member;
 use staves_model::{ServiceId, Time};
 use staves_service::{Ask, BucketEffects, Limits, Outcome, Service, Shell, Tag};
@@ -51,10 +50,6 @@ impl Service for Memory {
     const FORGOTTEN: &'static str = "outcome unknown: the retry came too late to tell whether the first try took effect; read the bytes";
     const MENDABLE: bool = true;
     const EXISTS_EMPTY: bool = true;
-
-    fn body(op: &Action) -> Body {
-        op.clone().into_body(&mut BytesMut::new())
-    }
 
     fn with_body<R>(body: &Body, take: impl FnOnce(&Action) -> R) -> Result<R, DecodeError> {
         Ok(take(&Action::from_body(body)?))

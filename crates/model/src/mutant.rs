@@ -84,6 +84,9 @@ pub enum Mutant {
     LeaseUnconfirmed = 202,
     QuietMemberGoesOn = 203,
     HeardWhileGone = 204,
+    // Of the client's turn (`staves-client`); not in GROUP.md.
+    TurnWithoutEnd = 801,
+    RetriedUnderNewNumber = 802,
     // Of the directory's machines; not in GROUP.md.
     MissedPingReported = 701,
     PauseBlamedOnOthers = 702,
@@ -197,6 +200,9 @@ impl Mutant {
         Mutant::QuietMemberGoesOn,
         Mutant::HeardWhileGone,
     ];
+
+    /// Those of the client's turn.
+    pub const TURN: [Mutant; 2] = [Mutant::TurnWithoutEnd, Mutant::RetriedUnderNewNumber];
 
     /// Those of the directory's machines.
     pub const DIRECTORY: [Mutant; 10] = [

@@ -166,8 +166,6 @@ pub trait Service: Sized + Send + 'static {
     /// # Errors
     /// The body is none of the service's.
     fn with_body<R>(body: &Body, take: impl FnOnce(Self::Op<'_>) -> R) -> Result<R, DecodeError>;
-    /// Encodes an operation, as [`Service::with_body`] decodes it.
-    fn body(op: Self::Op<'_>) -> Body;
     /// Checks that an operation is sent to the right address.
     ///
     /// # Errors

@@ -80,14 +80,13 @@ impl<W: Workload> Load<W> {
     }
 
     async fn ask(&self, begun: &Begun<W::Operation>) -> Answer {
-        let op = W::encode(begun.object, &begun.operation);
         let map = self.client.map();
         let Some(pool) = map.pools.get(&self.pool) else {
             panic!("the client's map has no pool {}", self.pool)
         };
         let op = ServiceOp {
             to: W::address(pool, begun.object),
-            body: W::Service::body(W::Service::as_op(&op)),
+            body: W::body(begun.object, &begun.operation),
             is_write: !begun.operation.is_read(),
             answer_bytes: 0,
         };

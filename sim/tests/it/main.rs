@@ -3,6 +3,7 @@
 
 mod elections;
 mod mutants;
+mod placement;
 mod regressions;
 mod scripts;
 mod seeds;

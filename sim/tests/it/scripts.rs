@@ -1,11 +1,11 @@
-//! What chance meets once in a thousand seeds, put together by hand: planted bugs that need several
+//! Cases that chance meets once in a thousand seeds, put together by hand: planted bugs that need several
 //! things at once, and what earlier versions of the protocol broke on. Each runs clean as it is; with
 //! its bug planted it must show.
 
 use bytes::Bytes;
 use staves_model::mutant::Mutant;
 use staves_sim::event::Packet;
-use staves_sim::kv_history::{Act, Text};
+use staves_sim::keys::{OnKey, Text};
 use staves_sim::script::{Script, brings, group_message, is_ack, is_open_call, play, play_keys};
 use staves_sim::world::MS;
 use staves_store::EXTENT_BYTES;
@@ -37,8 +37,8 @@ fn caught_with_keys(mutant: Mutant, k: usize, shows: &str, act: fn(&mut Script))
     );
 }
 
-fn set(id: u64) -> Act {
-    Act::Set(Text { id, len: 20 })
+fn set(id: u64) -> OnKey {
+    OnKey::set(Text { id, len: 20 })
 }
 
 /// Two writes of one page have one seq and two epochs: the former data bucket comes back with the
@@ -198,12 +198,12 @@ fn a_read_of_a_key_waits_until_what_it_saw_is_stable() {
         s.lose(move |_, _, p| brings(p, next));
         s.ask_key(0, 0, set(2));
         s.until("the write is made", move |s| s.last(0) == next);
-        s.ask_key(0, 0, Act::Get);
+        s.ask_key(0, 0, OnKey::GET);
         s.run_ms(100);
         s.kill(0);
         s.commit(&[Some(1)]);
         s.until_open();
-        s.on_key(1, 0, Act::Get);
+        s.on_key(1, 0, OnKey::GET);
     });
 }
 
@@ -221,7 +221,7 @@ fn hold_acks_until_deposed(s: &mut Script, ask: fn(&mut Script)) {
     s.run_ms(60);
 }
 
-/// What a read saw becomes stable, but a successor may have answered meanwhile (rule 3, promises and
+/// The value that a read saw becomes stable, but a successor may have answered meanwhile (rule 3, promises and
 /// leases): the lease must hold when the read is answered too.
 #[test]
 fn a_held_read_needs_the_lease_when_it_is_answered() {
@@ -245,7 +245,7 @@ fn a_held_read_of_a_key_needs_the_lease_when_it_is_answered() {
             s.until("the write is made", move |s| s.last(0) > before);
             // Several: some of their deadlines come too soon.
             for _ in 0..6 {
-                s.ask_key(0, 0, Act::Get);
+                s.ask_key(0, 0, OnKey::GET);
             }
         });
     });

@@ -1,12 +1,12 @@
 //! The cache passes the suite of all services.
 
 use staves_cache::{Bucket, Cache};
-use staves_conformance::{Workload, bytes, conforms};
+use staves_conformance::{Draw, Workload, bytes, conforms};
 use staves_group::Member;
 use staves_history::{Content, Seen, Step};
-use staves_service::Service;
-use staves_wire::cache::{Condition, Op, OwnedOp};
-use staves_wire::service::Answer;
+use staves_service::Limits;
+use staves_wire::cache::{Condition, Op};
+use staves_wire::service::{Answer, Body};
 
 use crate::cluster::small_options;
 
@@ -38,27 +38,28 @@ impl Workload for Load {
     const OBJECTS: u64 = 6;
     const SCHEMES: &'static [(u8, u8)] = &[(1, 0), (1, 1), (1, 2)];
 
-    fn bucket(member: Member) -> Bucket {
+    // Its own limits, with a shorter wait for memory.
+    fn bucket(_limits: Limits, member: Member) -> Bucket {
         Cache::bucket(small_options(), member)
     }
 
     // Objects 0 to 3 hold text, now and then in pieces; 4 and 5 count.
-    fn draw(object: u64, number: u64, random: &mut dyn FnMut(u64) -> u64) -> OnKey {
-        let len = match random(6) {
-            0 => 20 + random(40_000),
-            _ => 20 + random(500),
+    fn draw(draw: &mut Draw<'_, OnKey>) -> OnKey {
+        let len = match draw.below(6) {
+            0 => 20 + draw.below(40_000),
+            _ => 20 + draw.below(500),
         };
-        let value = bytes(number, len as usize);
+        let value = bytes(draw.number, len as usize);
         let content = Content::of(&value);
-        let counts = object >= 4;
-        let step = match random(7) {
-            0 | 1 => Step::Get,
-            2 => Step::Del,
-            3 => Step::GetDel,
-            4 if !counts => Step::SetIfAbsent(content),
-            5 if !counts => Step::Append(content),
+        let counts = draw.object >= 4;
+        let step = match draw.below(5) {
+            _ if draw.is_read() => Step::Get,
+            0 => Step::Del,
+            1 => Step::GetDel,
+            2 if !counts => Step::SetIfAbsent(content),
+            3 if !counts => Step::Append(content),
             _ if !counts => Step::Set(content),
-            _ => Step::Incr(1 + (number % 3) as i64),
+            _ => Step::Incr(1 + (draw.number % 3) as i64),
         };
         OnKey { step, value }
     }
@@ -68,7 +69,7 @@ impl Workload for Load {
         OnKey { step, value }
     }
 
-    fn encode(object: u64, operation: &OnKey) -> OwnedOp {
+    fn body(object: u64, operation: &OnKey) -> Body {
         let key = format!("key-{object}").into_bytes();
         let (key, value) = (&key[..], &operation.value[..]);
         let set = |condition| Op::Set {
@@ -77,7 +78,7 @@ impl Workload for Load {
             condition,
             get_old: false,
         };
-        Cache::to_owned(match operation.step {
+        let op = match operation.step {
             Step::Get => Op::Get { key },
             Step::Set(_) => set(Condition::Always),
             Step::SetIfAbsent(_) => set(Condition::IfAbsent),
@@ -85,7 +86,8 @@ impl Workload for Load {
             Step::Incr(by) => Op::IncrBy { key, by },
             Step::Append(_) => Op::Append { key, value },
             Step::GetDel => Op::GetDel { key },
-        })
+        };
+        op.to_body()
     }
 
     fn seen(_operation: &OnKey, answer: &Answer) -> Option<Seen> {

@@ -1,14 +1,14 @@
 //! Memory passes the suite of all services.
 
-use bytes::Bytes;
-use staves_conformance::{Workload, conforms};
+use bytes::{Bytes, BytesMut};
+use staves_conformance::{Draw, Workload, conforms};
 use staves_group::Member as GroupMember;
 use staves_history::Operation;
 use staves_memory::{Bucket, Memory};
 use staves_model::CHUNK_BYTES;
 use staves_service::Limits;
 use staves_wire::memory::Action;
-use staves_wire::service::Answer;
+use staves_wire::service::{Answer, Body};
 
 /// Two words of a chunk, on both sides of a page's end.
 type Words = [u64; 2];
@@ -56,16 +56,16 @@ impl Workload for Load {
     const OBJECTS: u64 = 6;
     const SCHEMES: &'static [(u8, u8)] = &[(1, 0), (1, 1), (2, 1), (2, 2)];
 
-    fn bucket(member: GroupMember) -> Bucket {
-        Memory::bucket(Limits::default(), member)
+    fn bucket(limits: Limits, member: GroupMember) -> Bucket {
+        Memory::bucket(limits, member)
     }
 
-    fn draw(_object: u64, number: u64, random: &mut dyn FnMut(u64) -> u64) -> OnChunk {
-        match random(6) {
-            0 | 1 => OnChunk::Read,
-            2 => OnChunk::Swap(random(3), 1 + random(3)),
-            3 => OnChunk::Add(number),
-            _ => OnChunk::Write([random(3), number]),
+    fn draw(draw: &mut Draw<'_, OnChunk>) -> OnChunk {
+        match draw.below(4) {
+            _ if draw.is_read() => OnChunk::Read,
+            0 => OnChunk::Swap(draw.below(3), 1 + draw.below(3)),
+            1 => OnChunk::Add(draw.number),
+            _ => OnChunk::Write([draw.below(3), draw.number]),
         }
     }
 
@@ -73,9 +73,9 @@ impl Workload for Load {
         OnChunk::Read
     }
 
-    fn encode(object: u64, operation: &OnChunk) -> Action {
+    fn body(object: u64, operation: &OnChunk) -> Body {
         let offset = object * 3 * CHUNK_BYTES + 4088;
-        match *operation {
+        let action = match *operation {
             OnChunk::Read => Action::Read { offset, len: 16 },
             OnChunk::Write(words) => {
                 let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -91,7 +91,8 @@ impl Workload for Load {
                 offset: offset + 8,
                 by,
             },
-        }
+        };
+        action.into_body(&mut BytesMut::new())
     }
 
     fn seen(_operation: &OnChunk, answer: &Answer) -> Option<Seen> {

@@ -1,0 +1,219 @@
+//! The load of the key-value service. Keys 0 to 2 hold text: key 0 is mostly set, key 1 mostly set if absent and
+//! deleted, key 2 mostly appended to. Keys 3 and 4 count; key 4 is never deleted, so its numbers never
+//! repeat. Memory is so little, and the log so short, that writes are refused, large values go in pieces and segments are
+//! compacted within a few seconds.
+
+use staves_cache::{Bucket, Cache, Options};
+use staves_conformance::{Draw, Workload};
+use staves_group::Member;
+use staves_history::{Content, Operation, Seen, Step};
+use staves_model::{HashSlot, hash_slot};
+use staves_service::Limits;
+use staves_wire::cache::{Condition, Op};
+use staves_wire::service::{Answer, Body};
+
+/// Keys of a world.
+const KEYS: u64 = 5;
+/// Bytes that a stream's log may hold: two bulky values, or a few chunks.
+const LOG_BYTES_MAX: usize = 90_000;
+/// A longer record goes in chunks.
+const INLINE_BYTES_MAX: usize = 40_000;
+/// Bytes of a chunk, each of which takes one of a node's few extents.
+const CHUNK_BYTES: usize = 20_000;
+
+/// A text to be written: its bytes follow from its id, and no two ids give the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Text {
+    /// The number of the operation that writes it.
+    pub id: u64,
+    /// Its length; at least 18 are written.
+    pub len: usize,
+}
+
+impl Text {
+    /// The bytes; never a number.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("v{:016x}.", self.id).into_bytes();
+        let mut x = self.id | 1;
+        while bytes.len() < self.len {
+            x = x
+                .wrapping_mul(0x5851_F42D_4C95_7F2D)
+                .wrapping_add(0x1405_7B7E_F767_814F);
+            bytes.extend_from_slice(&x.to_le_bytes());
+        }
+        bytes.truncate(self.len.max(18));
+        bytes
+    }
+}
+
+/// An operation on a key, with the text that it writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OnKey {
+    step: Step,
+    text: Option<Text>,
+}
+
+impl OnKey {
+    /// A read.
+    pub const GET: OnKey = OnKey::bare(Step::Get);
+
+    const fn bare(step: Step) -> OnKey {
+        OnKey { step, text: None }
+    }
+
+    fn with(step: fn(Content) -> Step, text: Text) -> OnKey {
+        OnKey {
+            step: step(Content::of(&text.bytes())),
+            text: Some(text),
+        }
+    }
+
+    /// A write of a whole value.
+    pub fn set(text: Text) -> OnKey {
+        OnKey::with(Step::Set, text)
+    }
+}
+
+impl Operation for OnKey {
+    type State = Option<Content>;
+    type Seen = Seen;
+
+    fn apply(&self, before: &Option<Content>) -> (Option<Content>, Seen) {
+        self.step.apply(before)
+    }
+
+    fn is_read(&self) -> bool {
+        self.step.is_read()
+    }
+}
+
+fn is_large(content: &Content) -> bool {
+    content.len() > INLINE_BYTES_MAX as u64
+}
+
+/// The load.
+pub struct Keys;
+
+impl Workload for Keys {
+    type Service = Cache;
+    type Operation = OnKey;
+    const OBJECTS: u64 = KEYS;
+    const SCHEMES: &'static [(u8, u8)] = &[(1, 1), (1, 2), (1, 3)];
+    // By the map the client's router knows; the bucket lets requests wait until their deadlines.
+    const REPORTS_LOSS: bool = false;
+
+    fn bucket(limits: Limits, member: Member) -> Bucket {
+        let options = Options {
+            value_bytes_max: 1 << 18,
+            inline_bytes_max: INLINE_BYTES_MAX,
+            chunk_bytes: CHUNK_BYTES,
+            chunks_per_step: 2,
+            compaction_bytes_max: LOG_BYTES_MAX - 1000,
+            waste_percent_max: 30,
+            limits,
+        };
+        Cache::bucket(options, member)
+    }
+
+    fn options(base: staves_group::Options) -> staves_group::Options {
+        staves_group::Options {
+            log_bytes_max: LOG_BYTES_MAX,
+            message_bytes_max: LOG_BYTES_MAX / 5,
+            ..base
+        }
+    }
+
+    fn draw(draw: &mut Draw<'_, OnKey>) -> OnKey {
+        if draw.is_read() {
+            return OnKey::GET;
+        }
+        let len = match draw.below(100) {
+            0..40 => 20 + draw.below(40),
+            40..75 => 15_000 + draw.below(20_000),
+            _ => 41_000 + draw.below(60_000),
+        };
+        let (id, len) = (draw.number, len as usize);
+        let (text, short) = (Text { id, len }, Text { id, len: 20 });
+        match (draw.object, draw.below(100)) {
+            (0, 0..90) | (1, 0..20) | (2, 0..15) => OnKey::set(text),
+            (0, 90..95) | (1, 20..60) => OnKey::with(Step::SetIfAbsent, text),
+            (1, 80..) | (2, 80..90) | (3, 80..90) => OnKey::bare(Step::GetDel),
+            (2, 15..80) => OnKey::with(Step::Append, short),
+            (3, 0..80) => OnKey::bare(Step::Incr(1 + (id % 3) as i64)),
+            (0..4, _) => OnKey::bare(Step::Del),
+            _ => OnKey::bare(Step::Incr(1)),
+        }
+    }
+
+    fn read(_object: u64) -> OnKey {
+        OnKey::GET
+    }
+
+    fn body(object: u64, operation: &OnKey) -> Body {
+        let (key, value) = (name(object), operation.text.map(|text| text.bytes()));
+        let (key, value) = (&key[..], &value.unwrap_or_default()[..]);
+        let set = |condition| Op::Set {
+            key,
+            value,
+            condition,
+            get_old: false,
+        };
+        let op = match operation.step {
+            Step::Get => Op::Get { key },
+            Step::Set(_) => set(Condition::Always),
+            Step::SetIfAbsent(_) => set(Condition::IfAbsent),
+            Step::Del => Op::Del { key },
+            Step::Incr(by) => Op::IncrBy { key, by },
+            Step::Append(_) => Op::Append { key, value },
+            Step::GetDel => Op::GetDel { key },
+        };
+        op.to_body()
+    }
+
+    fn hash_slot(object: u64) -> Option<HashSlot> {
+        Some(hash_slot(&name(object)))
+    }
+
+    fn seen(_operation: &OnKey, answer: &Answer) -> Option<Seen> {
+        match answer {
+            Answer::Nil => Some(Seen::Nil),
+            Answer::Ok => Some(Seen::Ok),
+            Answer::Int(n) => Some(Seen::Int(*n)),
+            Answer::Value(bytes) => Some(Seen::Value(Content::of(bytes))),
+            Answer::Error(..) => None,
+        }
+    }
+
+    fn outcome(operation: &OnKey, seen: &Seen) -> &'static str {
+        match (operation.step, seen) {
+            (Step::Set(c) | Step::SetIfAbsent(c), Seen::Ok) if is_large(&c) => {
+                "key-value: large value written"
+            }
+            (Step::Get | Step::GetDel, Seen::Value(c)) if is_large(c) => {
+                "key-value: large value read"
+            }
+            (Step::SetIfAbsent(_), Seen::Nil) => "key-value: condition did not hold",
+            (Step::Incr(_), _) => "key-value: counted",
+            (Step::Append(_), _) => "key-value: appended",
+            _ => "key-value: answered",
+        }
+    }
+
+    // A number that was given twice shows in whatever order the operations were done.
+    fn judge(object: u64, answered: &[(OnKey, Seen)]) -> Result<(), String> {
+        let counts = |(operation, _): &&(OnKey, Seen)| matches!(operation.step, Step::Incr(_));
+        let counted = answered.iter().filter(counts).map(|(_, seen)| *seen);
+        let mut numbers: Vec<Seen> = counted.filter(|_| object == KEYS - 1).collect();
+        let answers = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        match numbers.len() < answers {
+            true => Err("a number was given twice".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}

@@ -1,0 +1,108 @@
+//! The region of a memory world. The world has one region at a time, of one group. It grows while it is used,
+//! and now and then it is deleted and another begins, with a group of its own: nodes and clients learn of that
+//! late, and those that still have the old one go on with it.
+
+use staves_model::{CHUNK_BYTES, Change, GroupId, Region};
+
+use crate::check::{Done, Ghost};
+use crate::event::Happening;
+use crate::world::World;
+
+/// Most chunks of one data bucket that are used: three extents of a node's eight.
+const ROWS_MAX: u64 = 10;
+
+/// The number of a region's chunks.
+pub(crate) fn chunks_of(region: &Region) -> u64 {
+    region.size_bytes / CHUNK_BYTES
+}
+
+impl World {
+    /// The pool's first region, or the next after one that was deleted.
+    pub(crate) fn create_region(&mut self) {
+        if !self.has_regions {
+            return;
+        }
+        let create = Change::CreateRegion {
+            pool: "cache".into(),
+            name: format!("region-{}", self.regions.len()),
+            size_bytes: 2 * self.m as u64 * CHUNK_BYTES,
+        };
+        let made = self.directory.map.apply(None, &create);
+        made.expect("a memory pool takes a region");
+        let region = self.newest_region();
+        self.group = GroupId(region.id.0);
+        self.regions.push(region);
+    }
+
+    // As the map has it.
+    fn newest_region(&self) -> Region {
+        let pool = self.directory.map.pool_named("cache");
+        let region = pool.and_then(|p| p.regions().last());
+        region.expect("a memory world always has a region").clone()
+    }
+
+    /// An operator lets the region grow, or deletes it and makes another.
+    pub(crate) fn tend_region(&mut self) {
+        if !self.has_regions || self.healing {
+            return;
+        }
+        match self.rng.below(1000) {
+            0..15 => self.grow_region(),
+            15..18 if self.committed().last_open.epoch.0 > 0 => self.replace_region(),
+            _ => {}
+        }
+    }
+
+    fn grow_region(&mut self) {
+        let m = self.m as u64;
+        let Some(region) = self.regions.last() else {
+            return;
+        };
+        let size_bytes = region.size_bytes + self.rng.below(2 * m + 1) * CHUNK_BYTES;
+        let grow = Change::GrowRegion {
+            name: region.name.clone(),
+            size_bytes: size_bytes.min(ROWS_MAX * m * CHUNK_BYTES),
+        };
+        if self.directory.map.apply(None, &grow).is_ok() {
+            self.cover.count("memory: region grown");
+            self.regions.pop();
+            self.regions.push(self.newest_region());
+        }
+    }
+
+    // Judging of the group begins anew; a node that holds the old one lets go of it when it learns of that.
+    fn replace_region(&mut self) {
+        let name = self.newest_region().name;
+        self.note(|| format!("DELETE {name}"));
+        self.cover.count(match self.protocol_step() {
+            "steady" => "memory: region deleted",
+            _ => "memory: region deleted amid a recovery",
+        });
+        let delete = Change::DeleteRegion { name };
+        let deleted = self.directory.map.apply(None, &delete);
+        deleted.expect("the region is there");
+        self.create_region();
+        self.ghost = Ghost::default();
+        self.purged = vec![vec![Default::default(); self.m]; self.nodes.len()];
+        self.done = vec![Done::default(); self.nodes.len()];
+        self.island = None;
+        self.queue
+            .remove(|h| matches!(h, Happening::TakeoverDue(_)));
+        self.directory.forget_group();
+        self.entry_changed();
+        self.propose(&Default::default(), false);
+    }
+
+    /// A node learns of a group that is newer than the one of its bucket: it lets go of that.
+    pub(crate) fn take_seat(&mut self, node: usize, group: GroupId) {
+        let seat = self.nodes[node].member.as_deref();
+        if !self.has_regions || seat.is_none_or(|member| member.id() >= group) {
+            return;
+        }
+        self.nodes[node].member = None;
+        self.forget_tokens(node);
+        self.cover
+            .count("memory: a node lets go of a deleted region");
+        self.make_seat(node, group);
+    }
+}
