@@ -44,7 +44,7 @@ pub enum Packet {
         /// Which time it was sent: a client that asks again no longer listens to older answers.
         attempt: u32,
         /// What it says.
-        answer: staves_wire::cache::Answer,
+        answer: staves_wire::service::Answer,
     },
     /// A node's call to the directory.
     Call(DirectoryCall),

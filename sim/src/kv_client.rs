@@ -2,9 +2,9 @@
 //! set if absent and deleted, key 2 mostly appended to. Keys 3 and 4 count; key 4 is never deleted, so
 //! its numbers never repeat.
 
-use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
 use crate::event::{KvRequest, Packet, client_id};
 use crate::kv::{KEYS, KvOperation};

@@ -3,7 +3,7 @@
 pub use staves_history::{Call, Content, Seen, Verdict, check};
 
 use staves_history::Step;
-use staves_wire::cache::Answer;
+use staves_wire::service::Answer;
 
 use crate::kv::{INLINE_BYTES_MAX, KvOperation};
 

@@ -3,7 +3,8 @@
 use staves_group::Event;
 use staves_model::{MemberSlot, PAGE_BYTES};
 use staves_service::{Ask, BucketEffects, Refused};
-use staves_wire::cache::{Answer, Condition, Op};
+use staves_wire::cache::{Condition, Op};
+use staves_wire::service::Answer;
 
 use crate::event::{KvRequest, Packet};
 use crate::kv::{KEYS, Open, Seat, WAITING_MAX};

@@ -2,8 +2,8 @@
 
 use staves_model::CHUNK_BYTES;
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
 use crate::event::{MemoryRequest, Packet, client_id};
 use crate::memory::{MemoryOperation, chunks_of};

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use staves_group::Event;
 use staves_model::{CHUNK_BYTES, GroupId};
 use staves_service::{Ask, BucketEffects, Refused};
-use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
+use staves_wire::service::Answer;
 
 use crate::event::{MemoryRequest, Packet};
 use crate::kv::{Open, Seat};

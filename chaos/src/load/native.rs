@@ -10,7 +10,8 @@ use rand::rngs::SmallRng;
 use staves_client::{Client, ClientOptions};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
-use staves_wire::cache::{Answer, Condition, OwnedOp};
+use staves_wire::cache::{Condition, OwnedOp};
+use staves_wire::service::Answer;
 
 use super::{Keys, PATIENCE, PAUSE, REST, Shared};
 
