@@ -10,7 +10,8 @@ use rand::rngs::SmallRng;
 use staves_client::{Client, ClientError, ClientOptions, ErrorCode};
 use staves_history::Record;
 use staves_history::record::{Answered, Asked};
-use staves_wire::cache::{Answer, Condition, OwnedOp};
+use staves_wire::cache::{Condition, OwnedOp};
+use staves_wire::service::Answer;
 
 use super::{PATIENCE, PAUSE, REST, Shared};
 

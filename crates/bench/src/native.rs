@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_client::{Client, ClientError, ClientOptions};
-use staves_wire::cache::{Answer, Condition, OwnedOp};
+use staves_wire::cache::{Condition, OwnedOp};
+use staves_wire::service::Answer;
 
 use super::dialect::key_name;
 use super::pace::Alarm;

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use staves_wire::cache::{Answer, Condition, KEY_BYTES_MAX, Op};
+use staves_wire::cache::{Condition, KEY_BYTES_MAX, Op};
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 use crate::kv::Value;
 

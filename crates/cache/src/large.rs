@@ -8,7 +8,7 @@ use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
 use staves_service::{Ask, BucketEffects, Outcome, Refused, Shell, Stop, Tag};
-use staves_wire::cache::Answer;
+use staves_wire::service::Answer;
 
 use crate::Options;
 use crate::cache::Cache;

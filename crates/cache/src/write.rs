@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_service::{Ask, BucketEffects, Growth, Outcome, Shell, Stop, Tag};
-use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 
 use crate::cache::Cache;
 use crate::compact::{self, Aim};

@@ -11,8 +11,8 @@ use staves_model::{
 };
 use staves_service::{Ask, Bucket, BucketEffects, Refused, Service};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
-use staves_wire::cache::Answer;
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId};
+use staves_wire::service::Answer;
 
 const GROUP: GroupId = GroupId(1);
 const LIFE: Incarnation = Incarnation(1);

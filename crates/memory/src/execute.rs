@@ -6,9 +6,9 @@ use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
 use staves_service::{Ask, Growth, Outcome, Refused, Shell};
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
+use staves_wire::service::Answer;
 
 use crate::chunks;
 use crate::memory::Memory;

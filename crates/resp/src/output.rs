@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use staves_wire::cache::Answer;
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 /// The version of RESP that a connection uses (`HELLO`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use staves_model::Time;
-use staves_wire::cache::{Answer, OwnedOp};
+use staves_wire::cache::OwnedOp;
+use staves_wire::service::Answer;
 
 use crate::output::{Join, Output, Protocol};
 

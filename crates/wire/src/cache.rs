@@ -4,8 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use staves_model::{HashSlot, hash_slot};
 
 use crate::codec::{DecodeError, wire_struct};
-use crate::service::{Address, Body, NumberedOp};
-pub use crate::service::{Answer, OPS_MAX, PoolRef};
+use crate::service::{Address, Body, NumberedOp, PoolRef};
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 64 << 10;

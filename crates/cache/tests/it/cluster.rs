@@ -7,7 +7,8 @@ use staves_cache::{Cache, Options};
 use staves_conformance::TestCluster;
 pub use staves_conformance::{Reply, bytes};
 use staves_service::Limits;
-use staves_wire::cache::{Answer, Op};
+use staves_wire::cache::Op;
+use staves_wire::service::Answer;
 
 pub struct Cluster(TestCluster<Cache>);
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use staves_service::Refused;
-use staves_wire::cache::{Answer, Condition, Op};
+use staves_wire::cache::{Condition, Op};
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, set, small_options};
 

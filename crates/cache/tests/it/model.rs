@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use staves_cache::{Kv, Options};
 use staves_service::Refused;
-use staves_wire::cache::{Answer, Condition, Op};
+use staves_wire::cache::{Condition, Op};
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, small_options};
 

@@ -2,8 +2,9 @@
 
 use staves_cache::Options;
 use staves_store::EXTENT_BYTES;
-use staves_wire::cache::{Answer, Op};
+use staves_wire::cache::Op;
 use staves_wire::error::ErrorCode;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, set, small_options};
 

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use staves_wire::cache::{Answer, Op};
+use staves_wire::cache::Op;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, set, small_options};
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_client::{ClientError, ClientOptions};
 use staves_model::{NodeId, NodeState, PoolId, PoolKind, Region, RegionId, hash_slot};
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::directory::Sign;
+use staves_wire::service::Answer;
 use tokio::task::JoinHandle;
 
 use crate::cluster::*;

@@ -9,8 +9,8 @@ pub use staves_conformance::bytes;
 use staves_memory::Memory;
 use staves_service::Limits;
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
+use staves_wire::service::Answer;
 
 pub struct Cluster(TestCluster<Memory>);
 

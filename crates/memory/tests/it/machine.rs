@@ -7,8 +7,8 @@ use staves_memory::Memory;
 use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES};
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, code, write};
 

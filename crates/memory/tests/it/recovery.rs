@@ -2,8 +2,8 @@
 
 use staves_model::CHUNK_BYTES;
 use staves_wire::ErrorCode;
-use staves_wire::cache::Answer;
 use staves_wire::memory::Action;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, code, write};
 

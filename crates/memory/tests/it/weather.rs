@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use staves_model::CHUNK_BYTES;
-use staves_wire::cache::Answer;
+use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, code, write};
 

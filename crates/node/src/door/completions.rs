@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use staves_service::Refused;
-use staves_wire::cache::Answer;
 use staves_wire::group::RequestId;
+use staves_wire::service::Answer;
 use tokio::sync::Notify;
 
 use super::detour::Detoured;

@@ -8,7 +8,8 @@ use staves_client::{Client as Native, ClientOptions};
 use staves_model::{Change, MemberSlot};
 use staves_wire::Message;
 use staves_wire::admin::NodeTarget;
-use staves_wire::cache::{Answer, OwnedOp};
+use staves_wire::cache::OwnedOp;
+use staves_wire::service::Answer;
 
 use staves_testkit::cluster::{TestCluster, TestNode, config};
 use staves_testkit::resp::{Reply, RespClient};

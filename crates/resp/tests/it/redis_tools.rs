@@ -15,7 +15,8 @@ use staves_resp::{
 };
 use staves_testkit::free_port;
 use staves_testkit::tools::{runs, skip};
-use staves_wire::cache::{Answer, Condition, Op};
+use staves_wire::cache::{Condition, Op};
+use staves_wire::service::Answer;
 
 use staves_testkit::resp::{Reply, RespClient};
 
