@@ -18,16 +18,16 @@ use crate::message::{Answer, Body, Letter, Question, Reply, encode, letter};
 use crate::transport::TransportError;
 use crate::waiting::Waiting;
 
-/// How often a question may be passed on by nodes that do not lead.
+/// The number of times that nodes which do not lead may forward a request.
 const HOPS: u8 = 1;
-/// How long one node is given to answer before another is asked, if asking twice does no harm.
+/// The time that one node has to answer a repeatable request before another one is asked.
 const TRY: Duration = Duration::from_millis(500);
-/// Rest between two tries: an election is under way, most often.
+/// The pause between two tries: an election is under way, most often.
 const REST: Duration = Duration::from_millis(20);
 /// Time that a node has to answer a ping on another's behalf.
 pub(crate) const PROBED: Duration = Duration::from_millis(200);
 
-/// Why whoever was taken for the leader gave no answer.
+/// The reason for which the presumed leader gave no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unanswered {
     /// It does not lead (any more), and has done nothing.
@@ -36,22 +36,22 @@ pub(crate) enum Unanswered {
     CutOff,
 }
 
-/// What is said of a question that was cut off.
+/// The error text of a request whose outcome is unknown.
 const CUT_OFF: &str = "its Raft ended before it said what became of the question";
 
-/// What one try came to, where it did not come to an answer.
+/// The failure of one try.
 enum Miss {
-    /// Somebody else may lead.
+    /// Another node may lead.
     Elsewhere {
         leader: Option<(NodeId, String)>,
         why: String,
     },
-    /// It may have been heard.
+    /// The request may have been received.
     Lost(String),
 }
 
 impl Inner {
-    /// Asks the leader, whoever that is, until it answers or the deadline passes.
+    /// Sends a request to the leader until it answers or the deadline passes.
     pub async fn ask(
         self: &Arc<Self>,
         question: Question,

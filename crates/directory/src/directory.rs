@@ -1,4 +1,4 @@
-//! The handle that a node holds: questions to the leader, answers to other nodes, and the window on the map.
+//! The handle that a node holds: requests to the leader, answers to other nodes, and a view of the map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -47,34 +47,34 @@ pub(crate) struct Inner {
     pub core: OnceLock<Core>,
     /// This life; 0 until the cluster gave one.
     pub incarnation: AtomicU64,
-    /// What the leader keeps in mind; `None` while this node does not lead.
+    /// The leader's volatile state; `None` while this node does not lead.
     pub duties: Mutex<Option<Duties>>,
     pub lease_queue: mpsc::Sender<Asked>,
     pub lease_requests: Mutex<Option<mpsc::Receiver<Asked>>>,
     pub seen_at: SeenAt,
-    /// Nodes that do not answer this node's pings: questions go round by others.
+    /// Nodes that do not answer this node's pings: requests go through others.
     pub unheard: Mutex<BTreeSet<NodeId>>,
-    /// Nodes whose answers to pings stay away, and when each was last heard.
+    /// Nodes that do not answer pings, with the time of each one's last answer.
     pub silent: Mutex<BTreeMap<NodeId, Time>>,
-    /// Raised with each question that missed, so that the next one goes another way.
+    /// Raised with each request that failed, so that the next one takes another path.
     pub misses: AtomicUsize,
-    /// This node leaves: it does not insist that it lives.
+    /// This node leaves: it does not propose itself as back.
     pub leaving: AtomicBool,
-    /// What this node knows of its own stop.
+    /// The state of this node's own stop.
     pub own_stop: Mutex<OwnStop>,
     /// Set when this life is over.
     pub over: watch::Sender<Option<Arc<DirectoryError>>>,
-    /// Who had the data folder before this process.
+    /// The process that held the data folder before this one.
     pub former: Option<Holder>,
     /// This node leads and hands the lead over: it orders nothing meanwhile.
     pub handing_over: AtomicBool,
-    /// When a leader was last heard, in nanoseconds of [`Inner::now`].
+    /// The time of the last message from a leader, in nanoseconds of [`Inner::now`].
     pub leader_heard: AtomicU64,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
 
-/// What there is once this node has an id.
+/// The parts that exist once this node has an id.
 pub(crate) struct Core {
     pub raft: Raft,
     pub network: Network,
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     pub cluster: ClusterId,
 }
 
-/// Who this node is, in this life.
+/// This node's identity, in this life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
     /// The cluster.
@@ -107,7 +107,7 @@ pub struct Granted {
     pub revision: Revision,
 }
 
-/// How leaving ended.
+/// The outcome of leaving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     /// The directory goes on without this node.
@@ -125,15 +125,15 @@ pub struct Status {
     pub incarnation: Incarnation,
     /// Its cluster; 0 before it has one.
     pub cluster: ClusterId,
-    /// Who leads, as far as known.
+    /// The leader, as far as known.
     pub leader: Option<NodeId>,
     /// Raft's term.
     pub term: u64,
-    /// Who votes. During a change of voters, both sets.
+    /// The voters. During a change of them, both sets.
     pub voters: Vec<NodeId>,
     /// The voters are being changed: until it is done, majorities of both sets are needed.
     pub changing_voters: bool,
-    /// Who only follows.
+    /// The nodes that only follow.
     pub learners: Vec<NodeId>,
     /// The log's last index.
     pub last_log: u64,
@@ -143,7 +143,7 @@ pub struct Status {
     pub quorum_silent_ms: Option<u64>,
     /// The map's revision.
     pub revision: Revision,
-    /// Why Raft stopped on this node, if it did (its data folder failed): the node should be restarted.
+    /// The reason for which Raft stopped on this node, if it did (its data folder failed): the node should be restarted.
     pub failed: Option<String>,
 }
 
@@ -219,7 +219,7 @@ impl Directory {
         self.inner.window.clone()
     }
 
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub fn leader(&self) -> Option<NodeId> {
         self.inner.metrics().and_then(|m| m.current_leader)
     }
@@ -277,7 +277,7 @@ impl Directory {
         }
     }
 
-    /// Why this life is over, once it is. The leader has said so, in answer to a request for leases
+    /// The reason for which this life is over, once it is: from the leader, in answer to a request for leases
     /// ([`DirectoryError::Displaced`], [`DirectoryError::Removed`]), or Raft has ended on this node
     /// ([`DirectoryError::NotRunning`]). The process must stop then.
     pub fn over(&self) -> watch::Receiver<Option<Arc<DirectoryError>>> {
@@ -289,7 +289,7 @@ impl Directory {
         self.inner.store.identity().map(|identity| identity.cluster)
     }
 
-    /// Hands in what this node, or a client of it, saw of others (row D5).
+    /// Reports evidence that this node, or a client of it, has of others (row D5).
     pub async fn report(
         &self,
         seen: Vec<Evidence>,
@@ -310,8 +310,8 @@ impl Directory {
         self.noted(Question::Call { from, call }, deadline).await
     }
 
-    /// Gives up this node's vote and leadership, and tells the directory that it stops. The caller then
-    /// calls [`Directory::stop`], whatever came of this.
+    /// Gives up this node's vote and leadership, and announces its stop. The caller then calls
+    /// [`Directory::stop`], whatever the outcome.
     pub async fn leave(&self, deadline: Duration) -> Result<Left, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         self.inner.leaving.store(true, Ordering::Release);
@@ -326,12 +326,12 @@ impl Directory {
         }
     }
 
-    /// Asks the leader whether this node may stop: the reason why not, if its groups could not bear it. Who may
-    /// counts as good as gone for a while, so that the next who asks is told of it.
+    /// Requests a permit to stop; the leader's refusal, if the node's groups could not bear it. A permitted node counts
+    /// as gone for a while, so that the next request is judged without it.
     pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         let question = Question::Stop { node, incarnation };
-        // Ended by any way out of here, a dropped future too.
+        // Ended however this function is left, by a dropped future too.
         struct Asks<'a>(&'a Inner, bool);
         impl Drop for Asks<'_> {
             fn drop(&mut self) {
@@ -406,7 +406,7 @@ impl Directory {
         }
     }
 
-    /// Nodes that this one pings and that do not answer, and for how long. They are not found dead by that.
+    /// Nodes that this one pings and that do not answer, each with the time of its silence. Silence alone is no death.
     pub fn silent(&self) -> Vec<(NodeId, Duration)> {
         let (now, silent) = (self.inner.now(), self.inner.silent.lock());
         let for_so_long = |(node, answered): (&NodeId, &Time)| (*node, now.since(*answered));

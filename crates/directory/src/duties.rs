@@ -1,4 +1,4 @@
-//! What a leader keeps in mind for one term: all of it volatile, none of it carried into the next.
+//! The volatile state of one term's leader. None of it is carried into the next term.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,7 +20,7 @@ const JOINS_MAX: usize = 64;
 
 /// The machines of one term's leader.
 pub(crate) struct Duties {
-    /// Proposals that rest on what lies here carry this term.
+    /// Proposals that rest on this state carry this term.
     pub term: u64,
     pub leases: Leases,
     pub keeper: Keeper,
@@ -29,14 +29,14 @@ pub(crate) struct Duties {
     reports: Vec<Report>,
     stuck: Vec<StuckReport>,
     down_since: BTreeMap<NodeId, Time>,
-    /// Verdicts that were told to the log and stand.
+    /// Verdicts that were logged and stand.
     told: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
     joins: VecDeque<(u64, Option<Answer>)>,
 }
 
 impl Duties {
-    /// For a node that has just come to lead; the map is all that was committed before.
+    /// The state of a newly elected leader; the map holds all that was committed before.
     pub fn new(term: u64, now: Time, map: &ClusterMap, times: &Times) -> Duties {
         let mut leases = Leases::new(times.lease);
         leases.become_leader(now);
@@ -56,7 +56,7 @@ impl Duties {
         }
     }
 
-    /// Keeps a report for the next tick. What does not fit is dropped: who is silent is reported again.
+    /// Keeps a report for the next tick. One that does not fit is dropped: a silent node is reported again.
     pub fn hear(&mut self, report: Report) {
         if self.reports.len() < REPORTS_MAX {
             self.reports.push(report);
@@ -67,7 +67,7 @@ impl Duties {
         std::mem::take(&mut self.reports)
     }
 
-    /// Keeps a report of stuck members for the next tick. What does not fit is dropped: it comes again.
+    /// Keeps a report of stuck members for the next tick. One that does not fit is dropped: it comes again.
     pub fn hear_stuck(&mut self, report: StuckReport) {
         if self.stuck.len() < STUCK_MAX {
             self.stuck.push(report);
@@ -78,7 +78,7 @@ impl Duties {
         std::mem::take(&mut self.stuck)
     }
 
-    /// Keeps note of since when nodes are down, as far as this term has seen it.
+    /// Records the time since which each node is down, as far as this term has seen it.
     pub fn watch_down(&mut self, now: Time, map: &ClusterMap) {
         let down = |n: &NodeId| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down);
         self.down_since.retain(|n, _| down(n));
@@ -106,7 +106,7 @@ impl Duties {
         map: &ClusterMap,
         less_than: std::time::Duration,
     ) -> BTreeSet<NodeId> {
-        // The map may have moved on since the last tick: who died with this change died just now.
+        // The map may have moved on since the last tick: a node that died with this change died just now.
         self.watch_down(now, map);
         let fresh = self
             .down_since
@@ -127,7 +127,7 @@ impl Duties {
         JoinState::New
     }
 
-    /// Ends a join: its answer is given again to who asks again; without one it may be tried again.
+    /// Ends a join. Its answer is repeated if the join is; without an answer the join may be tried again.
     pub fn end_join(&mut self, nonce: u64, answer: Option<Answer>) {
         self.joins.retain(|(n, _)| *n != nonce);
         if answer.is_some() {
@@ -136,7 +136,7 @@ impl Duties {
     }
 }
 
-/// Whether a join was asked for before.
+/// The progress of a join, by its nonce.
 pub(crate) enum JoinState {
     New,
     UnderWay,

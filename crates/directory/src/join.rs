@@ -15,12 +15,12 @@ use crate::lead::newly_elected;
 use crate::message::{Answer, Join, JoinRefusal};
 use crate::types::{Applied, Proposal};
 
-/// How long the present holder of an address is given to show that it lives.
+/// The time that the present holder of an address has to answer.
 const HOLDER: Duration = Duration::from_millis(200);
 
 impl Inner {
-    /// Runs the join to its end even if the asker gives up meanwhile: it will ask again, and must not
-    /// become two nodes.
+    /// Runs the join to its end even if the joiner gives up meanwhile: it will repeat its request, and must
+    /// not become two nodes.
     pub(crate) async fn lead_join(self: &Arc<Self>, join: Join) -> Result<Answer, Unanswered> {
         match self
             .duties
@@ -94,8 +94,8 @@ impl Inner {
         self.bring_up(cluster, id, join).await
     }
 
-    /// Whoever else has the newcomer's address must be dead: a port has one owner. If it answers after
-    /// all, somebody advertises a wrong address.
+    /// Declares another holder of the joiner's address dead: a port has one owner. If it answers after all,
+    /// one of the two advertises a wrong address.
     async fn clear_address(
         &self,
         map: &ClusterMap,

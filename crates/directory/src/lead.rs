@@ -1,4 +1,4 @@
-//! The leader's answers, question by question.
+//! The leader's answers, request by request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::voters;
 const QUORUM_SILENCE_MAX: Duration = Duration::from_millis(1000);
 
 impl Inner {
-    /// Answers a question as the leader, which the caller believes this node to be.
+    /// Answers a request as the leader, which the caller believes this node to be.
     pub async fn lead(self: &Arc<Self>, question: Question) -> Result<Answer, Unanswered> {
         match question {
             Question::Join(join) => self.lead_join(join).await,
@@ -101,8 +101,8 @@ impl Inner {
                 reason,
             });
         }
-        // Whoever ends here may have been back for a moment, and has heard the directory then: the time after which its
-        // groups start empty must not be counted from its death before.
+        // The node may have been back for a moment, and in contact with the directory then: the time after which its
+        // groups start empty must not be counted from its earlier death.
         if let Change::NodeDown { .. } | Change::NodeLeft { .. } = proposal.change
             && let Some(duties) = self.duties.lock().as_mut()
         {
@@ -148,8 +148,7 @@ impl Inner {
                 return Ok(refused(Refusal::UnknownGroup { group }, &map));
             };
             if entry.epoch < epoch {
-                // The asker's map is ahead of ours. The book must be asked about that epoch's members, not
-                // about those before.
+                // The sender's map is ahead of ours. The lease book must judge that epoch's members, not those before.
                 let reason = format!(
                     "the leader's map has epoch {} of group {group} so far",
                     entry.epoch
@@ -185,7 +184,7 @@ impl Inner {
         }))
     }
 
-    /// First the voters let it go, then the map does; until then it is told to come again.
+    /// The node first leaves the voters, then the map; until then it has to ask again.
     async fn lead_leave(
         &self,
         node: NodeId,
@@ -236,8 +235,8 @@ impl Inner {
         }
     }
 
-    /// How long the groups of this node would wait for their next epoch, were it committed now: a leader
-    /// opens none in its first lease. Who leaves and still runs can wait for that, so that they need not.
+    /// The time for which the groups of this node would wait for their next epoch, were it committed now: a leader opens
+    /// none in its first lease. A node that leaves and still runs waits in their place.
     fn opens_in(&self, node: NodeId) -> Option<Duration> {
         let duties = self.duties.lock();
         let (now, map) = (self.now(), self.map());
@@ -248,7 +247,7 @@ impl Inner {
     }
 }
 
-/// A leader that has heard no majority of the voters for long may have been deposed without knowing it.
+/// A leader without contact to a majority of the voters for long may have been deposed without knowing it.
 pub(crate) fn hears_no_majority(core: &Core) -> Option<Answer> {
     let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
     let long = silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis());
@@ -265,7 +264,7 @@ pub(crate) fn newly_elected() -> Answer {
     }
 }
 
-/// What was asked twice is as good as done, if that is why it was refused.
+/// A request that was refused as a repetition is done.
 fn noted_if(answer: Answer, done: impl Fn(&Refusal) -> bool) -> Answer {
     match answer {
         Answer::Applied(Applied::Refused { refusal, .. }) if done(&refusal) => Answer::Noted,

@@ -14,9 +14,9 @@ use crate::lease_batcher::confirm;
 use crate::message::{Answer, Body, Reply};
 use crate::types::{Applied, Proposal};
 
-/// How long the driver waits for one of its proposals before it looks at the map anew.
+/// The time that the driver waits for one of its proposals before it looks at the map anew.
 const PROPOSE: Duration = Duration::from_millis(1000);
-/// How long a second node is given to look at a suspect and answer.
+/// The time that a second node has to probe a suspect and answer.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Looks after the cluster whenever this node leads, until the directory stops.
@@ -99,7 +99,7 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
     let mut reports = duties.take_reports();
-    // Whom a majority follows lives, whatever some found who pinged it meanwhile.
+    // A leader that a majority follows is alive, whatever a pinger reported meanwhile.
     let me = inner.core.get().map(|core| core.me);
     reports.retain(|report| Some(report.seen.node) != me);
     let mut findings = Findings::default();
@@ -137,7 +137,7 @@ async fn propose(inner: &Inner, term: u64, expected: Option<Revision>, change: C
     }
 }
 
-/// Has others look at a suspect; what they see is heard at the next tick.
+/// Has others probe a suspect; their findings count at the next tick.
 fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
     let (node, incarnation) = (probe.suspect, probe.incarnation);
     let map = inner.map();
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::fatal::tests::alone_with;
 
-    /// Whoever joins or leaves changes the map, and that is what the driver waits for: the tick is for what time brings.
+    /// A join or a leave changes the map, and the driver waits for that: the tick is for deadlines alone.
     #[tokio::test]
     async fn what_the_map_brings_is_looked_after_without_a_tick() {
         let pool = Change::CreatePool {

@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What a deposed leader decided takes no effect when a later one orders it.
+    /// A deposed leader's decision takes no effect when a later one orders it.
     #[tokio::test]
     async fn a_proposal_holds_in_its_own_term_only() {
         let store = Store::open(None).expect("memory");

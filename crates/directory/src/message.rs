@@ -1,4 +1,4 @@
-//! What directories say to each other, in postcard. A [`Letter`] goes out, a [`Reply`] comes back.
+//! The messages between directories, in postcard. A [`Letter`] goes out, a [`Reply`] comes back.
 
 use bytes::Bytes;
 use openraft::error::InstallSnapshotError;
@@ -85,7 +85,7 @@ pub(crate) struct Join {
     pub durable: bool,
 }
 
-/// What only the leader can answer.
+/// A request that only the leader can answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Question {
     Join(Join),
@@ -146,7 +146,7 @@ pub(crate) enum Answer {
     Applied(Applied),
     Leased {
         granted: Vec<(GroupId, Epoch)>,
-        /// Groups of the asker's for which this answer counts as hearing the directory, ascending, each
+        /// Groups of the sender's for which this answer counts as contact with the directory, ascending, each
         /// with the epoch that a member must have come to.
         heard: Vec<(GroupId, Epoch)>,
         revision: Revision,
@@ -160,10 +160,10 @@ pub(crate) enum Answer {
         wait_ms: u32,
         reason: String,
     },
-    /// The asker is the only node that can vote: there is nobody to hand over to.
+    /// The sender is the only node that can vote: no other can take over.
     LastVoter,
-    /// The asker's life is over: a later one of the same node is reached there; or, without an address,
-    /// the node was removed. Only such a life is ever told, so a program that does not know this answer
+    /// The sender's life is over: a later one of the same node is reached there; or, without an address,
+    /// the node was removed. Only such a life receives it, so a program that does not know this answer
     /// loses nothing by it.
     Over {
         address: Option<String>,
@@ -189,7 +189,7 @@ pub(crate) enum Reply {
     NotLeader {
         leader: Option<(NodeId, String)>,
     },
-    /// It stood for election; whether it was elected shows elsewhere.
+    /// It stood for election; the outcome shows elsewhere.
     Stood,
     Pong {
         incarnation: Incarnation,

@@ -22,11 +22,11 @@ use crate::message::{Body, Letter, Reply, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
 use crate::types::Types;
 
-/// How long an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
+/// The time for which an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Where starting nodes said that they are, until the map has it: (address, life in the map then). It says where to ask,
-/// never that somebody lives: a letter names whom it is for, and a ping's answer the life that gave it.
+/// The addresses that starting nodes gave, until the map has them: (address, life in the map then). An address is no proof
+/// of life: a message names its receiver, and a ping's answer the life that gave it.
 pub(crate) type SeenAt = Arc<Mutex<BTreeMap<NodeId, (String, Incarnation)>>>;
 
 /// Makes links; also carries the directory's other requests.
@@ -40,7 +40,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Where a node is reached: where it said itself if that is news, else as the map has it, else as given.
+    /// A node's address: the one that it gave itself if that is news, else the map's, else the given one.
     pub fn address(&self, node: NodeId, otherwise: &str) -> String {
         let map = self.map.borrow();
         let Some(known) = map.nodes.get(&node) else {
@@ -52,8 +52,8 @@ impl Network {
         }
     }
 
-    /// The node is not where it said that it starts: it has not come up there, or a process on a copy of its folder said
-    /// so. What the map has holds again; if the node does start there it says so again.
+    /// Drops the address that a starting node gave: it has not come up there, or a process on a copy of its folder gave
+    /// it. The map's address holds again; if the node does start there it gives the address again.
     fn is_not_at(&self, node: NodeId, addr: &str) {
         let mut seen_at = self.seen_at.lock();
         if seen_at.get(&node).is_some_and(|(seen, _)| seen == addr) {
@@ -111,7 +111,7 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// The way to one node.
+/// The connection to one node.
 pub(crate) struct Link {
     network: Network,
     target: NodeId,

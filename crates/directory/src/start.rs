@@ -27,13 +27,13 @@ use crate::{election_backoff, fatal, leader, lease_batcher, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
 const FOUNDER: NodeId = NodeId(1);
-/// How long one address is given to answer a join.
+/// The time that one address has to answer a join.
 const JOIN_TRY: Duration = Duration::from_millis(1000);
-/// How long the process that had the data folder before, at another address, is given to answer.
+/// The time that the former holder of the data folder, at another address, has to answer.
 const FORMER: Duration = Duration::from_millis(500);
-/// What to do if nobody lets it join.
+/// The remedy where no node lets it join.
 const IF_FIRST: &str = "start one of those nodes, or its cluster's majority; leave `join` out on the first node of a new cluster";
-/// Rest after all addresses were tried.
+/// The pause after all addresses were tried.
 const JOIN_REST: Duration = Duration::from_millis(100);
 
 impl Inner {
@@ -93,13 +93,13 @@ impl Inner {
         let Some(former) = &self.former else {
             return Ok(());
         };
-        // What answers at one's own address is this process.
+        // At its own address this process itself answers.
         if former.native == self.options.node.native {
             return Ok(());
         }
         let (node, address) = (identity.node, former.native.clone());
         let network = self.network(identity.cluster, node);
-        // Which life does not matter; an answer of this node's does.
+        // The life does not matter; an answer by this node's identity does.
         let ping = Body::Ping {
             incarnation: Incarnation(0),
         };
@@ -256,7 +256,7 @@ impl Inner {
         }
     }
 
-    /// What every new cluster gets. Not asked again once there was a pool, deleted or not.
+    /// Makes the first pools of a new cluster. Not repeated once there was a pool, deleted or not.
     async fn first_changes(self: &Arc<Self>) -> Result<(), DirectoryError> {
         if self.map().next_pool != PoolId(1) {
             return Ok(());

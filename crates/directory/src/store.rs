@@ -1,4 +1,4 @@
-//! What Raft must find again after a crash: vote, log, snapshot, and whose they are.
+//! The state that Raft must find again after a crash: vote, log, snapshot, and the identity of their node.
 //!
 //! One redb file, `directory.redb` in the node's data folder. Its tables:
 //!
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! One thread owns the file and does all writing, in the order of the requests, many in one transaction
-//! where many wait; every transaction is durable before anybody hears of it. Reads never touch the file:
+//! where many wait; every transaction is durable before it is acknowledged. Reads never touch the file:
 //! the log since the last snapshot is held in memory, which compaction bounds (`Times::snapshot_entries`).
 //! A node without a data folder runs the same code on redb's memory backend.
 
@@ -51,7 +51,7 @@ const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta")
 const LOG: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("log");
 const SNAPSHOT: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("snapshot");
 
-/// Whose state this is.
+/// The node that the state belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub cluster: ClusterId,

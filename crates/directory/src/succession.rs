@@ -1,6 +1,6 @@
-//! A leader that leaves hands the lead to another voter, so that nobody waits for an election.
+//! The transfer of leadership: a leader that leaves hands over to another voter, so that no election is waited for.
 //!
-//! openraft has no transfer of the lead: a follower grants no vote until the leader has been silent for
+//! openraft has no transfer of leadership: a follower grants no vote until the leader has been silent for
 //! one election time-out, which is what makes the loss of a leader cost 450 to 600 ms. But a voter whose
 //! own vote is for a candidate, and not for a leader, is not held by that. So:
 //!
@@ -28,15 +28,15 @@ use crate::directory::{Core, Inner};
 use crate::message::{Body, Reply};
 use crate::types::Metrics;
 
-/// How long a hand-over may take. Writes wait meanwhile.
+/// The time that a transfer may take. Writes wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Rests between candidacies of the heir; chance makes them up to twice as long. They grow, for a vote has
+/// Pauses between candidacies of the heir; chance makes them up to twice as long. They grow, for a vote has
 /// to be written down: the next must not overtake it on a slow disk, nor depose a leader that was just
-/// elected and has not been heard of.
+/// elected and is not known yet.
 const RESTS_MS: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
-/// Who is not the heir begins with this one of the rests.
+/// The index of the first pause of a voter that is not the heir.
 const OTHERS_BEGIN: usize = 4;
-/// Rest between the heartbeats by which the leader hears of the heir's candidacy.
+/// The pause between the heartbeats whose answers tell the leader of the heir's candidacy.
 const NUDGE: Duration = Duration::from_millis(5);
 
 /// Writes wait as long as this lives.
@@ -121,12 +121,12 @@ impl Inner {
         let led = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
         let begin = if heir { 0 } else { OTHERS_BEGIN };
         for rest in &RESTS_MS[begin..] {
-            // Not to the same beat as another who stands.
+            // Not in step with another candidate.
             let rest = rest * rand::rng().random_range(1000..2000);
             let rest = Duration::from_micros(rest);
             if led(&core.raft.metrics().borrow()) {
-                // A candidacy that was on its way may yet depose who was just elected, and cannot win, for its log is
-                // shorter: so nobody who was asked is done at the first sight of a leader.
+                // A candidacy that was on its way may yet depose the new leader, and cannot win, for its log is
+                // shorter: so no voter that was asked is done at the first sight of a leader.
                 tokio::time::sleep(rest).await;
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Who votes: a pure function from the map and Raft's present membership to the next step.
+//! The choice of voters: a pure function from the map and Raft's present membership to the next step.
 //!
 //! **The rule.** Of the nodes that run, keep their vote on disk and do not leave, five vote from five up
 //! (or what `voters_max` says), three from three up, else one. Two nodes mean one voter: a second would add
@@ -17,10 +17,10 @@ use staves_model::{ClusterMap, Node, NodeId, NodeState};
 
 use crate::options::Options;
 
-/// What a step is decided on.
+/// The inputs of the decision on a step.
 pub(crate) struct View<'a> {
     pub map: &'a ClusterMap,
-    /// Who decides: a leader that loses its seat costs an election.
+    /// The deciding leader: one that loses its seat costs an election.
     pub leader: NodeId,
     /// Raft's voter sets: one, or two while a change is unfinished.
     pub voters: &'a [BTreeSet<NodeId>],
@@ -30,7 +30,7 @@ pub(crate) struct View<'a> {
     pub caught_up: &'a BTreeSet<NodeId>,
     /// Nodes that are down, but so lately that their seats are kept.
     pub just_down: &'a BTreeSet<NodeId>,
-    /// Nodes that said that they leave.
+    /// Nodes that announced that they leave.
     pub leaving: &'a BTreeSet<NodeId>,
     pub voters_max: usize,
     pub volatile_votes: bool,
@@ -49,13 +49,13 @@ pub(crate) enum Step {
     Vote(BTreeSet<NodeId>),
 }
 
-/// How many vote of `n` that can.
+/// The number of voters among `n` nodes that can vote.
 pub(crate) fn seats(n: usize, voters_max: usize) -> usize {
     let most = n.min(voters_max);
     if most < 3 { 1 } else { most - (1 - most % 2) }
 }
 
-/// Whether anybody but `node` could vote, now or once its log is caught up.
+/// True if a node other than `node` could vote, now or once its log is caught up.
 pub(crate) fn others_can_vote(
     map: &ClusterMap,
     node: NodeId,
@@ -75,7 +75,7 @@ fn keeps_votes(node: &Node, volatile_votes: bool) -> bool {
 }
 
 impl View<'_> {
-    /// What to do next, if anything.
+    /// The next step, if there is one.
     pub fn next_step(&self) -> Option<Step> {
         let [.., present] = self.voters else {
             return None;
@@ -143,7 +143,7 @@ impl View<'_> {
                 self.may_vote(n) && (present.contains(&n.id) || self.caught_up.contains(&n.id))
             })
             .collect();
-        // Nobody who can: those there are go on (the first node of a cluster in memory is one).
+        // No node can: the present voters go on (the first node of a cluster in memory is one).
         if able.is_empty() {
             return present.clone();
         }
@@ -155,7 +155,7 @@ impl View<'_> {
         self.elect(present, able)
     }
 
-    /// Voters that are down, keep their vote on disk, and did not say that they leave.
+    /// Voters that are down, keep their vote on disk, and did not announce that they leave.
     fn dead_that_may_return(&self, present: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let returns = |id: &&NodeId| {
             self.map
@@ -167,7 +167,7 @@ impl View<'_> {
         present.iter().filter(returns).copied().collect()
     }
 
-    /// Fills the seats: who sits and does not drain first, the leader before all of them, then by zone, then by id.
+    /// Fills the seats: present voters that do not drain first, the leader before all of them, then by zone, then by id.
     fn elect(&self, present: &BTreeSet<NodeId>, mut able: Vec<&Node>) -> BTreeSet<NodeId> {
         let seats = seats(able.len(), self.voters_max);
         let mut elected = BTreeSet::new();

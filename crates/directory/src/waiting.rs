@@ -1,11 +1,11 @@
-//! A node that waits for its cluster says so: whoever started it would see nothing else until it gives up.
+//! The warning of a node that waits for its cluster: its operator would see nothing else until it gives up.
 
 use std::time::{Duration, Instant};
 
-/// How long it waits before it says so first; each pause after that is twice as long.
+/// The time before the first warning; each pause after that is twice as long.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// When to say next what is waited for.
+/// The time of the next warning.
 pub(crate) struct Waiting {
     since: Instant,
     next: Duration,
@@ -16,7 +16,7 @@ impl Waiting {
         Waiting { since, next: FIRST }
     }
 
-    /// Whether it is time, after so long.
+    /// True if a warning is due, after so long.
     fn is_due(&mut self, waited: Duration) -> bool {
         let is_due = waited >= self.next;
         if is_due {
@@ -25,7 +25,7 @@ impl Waiting {
         is_due
     }
 
-    /// Says it if it is time: what is waited for, what came last, and what to do.
+    /// Logs the warning if it is due: the thing waited for, the last failure, and the remedy.
     pub(crate) fn tell(&mut self, waits_for: &str, last: &str, remedy: &str) {
         let waited = self.since.elapsed();
         if self.is_due(waited) {

@@ -357,8 +357,8 @@ impl Keeper {
         }
     }
 
-    /// Whoever could not follow a group of these pools for want of memory can now that they have more of it, as
-    /// soon as it has heard so.
+    /// Shortens the exclusion of members that could not follow a group of these pools for want of memory: they can, as
+    /// soon as the raised budget has reached them.
     fn forgive(&mut self, now: Time, map: &ClusterMap, pools: &[PoolId]) {
         for ((group, ..), unable) in &mut self.unable {
             let of = map.groups.get(group).map(|g| g.pool);

@@ -1,4 +1,4 @@
-//! Looks whether the file is what was written, before anything of it is believed.
+//! The check that a file holds what was written, before any of it is used.
 //!
 //! redb has a checksum for each page, and looks at them only where it was not closed well: of a file in which bytes have
 //! changed meanwhile it would take a wrong vote for ours, or end by a panic. So all of it is looked through at each
@@ -13,11 +13,11 @@ use std::path::Path;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, DatabaseError, StorageBackend};
 
-/// Why a file is not opened.
+/// The reason for which a file is not opened.
 pub(super) enum Damage {
     /// Another process has it open, and changes it.
     InUse,
-    /// What is wrong, and what can be done.
+    /// The fault and the remedy.
     Found(String),
 }
 
@@ -25,7 +25,7 @@ thread_local! {
     static LOOKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread, now, tells of a damaged file and becomes an error: it is nobody's fault and ends nothing.
+/// True if a panic of this thread, now, comes of a damaged file and becomes an error, so that it is not reported as one.
 pub fn panic_becomes_an_error() -> bool {
     LOOKING.get()
 }
@@ -66,7 +66,7 @@ fn read_alone(path: &Path) -> Result<Vec<u8>, Damage> {
     Ok(bytes)
 }
 
-/// Whether all checksums fit. A file that was not closed well is put in order first: that is no damage.
+/// True if all checksums fit. A file that was not closed well is put in order first: that is no damage.
 fn is_whole(bytes: &[u8]) -> Result<bool, DatabaseError> {
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64)?;

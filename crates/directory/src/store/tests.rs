@@ -1,4 +1,4 @@
-//! What a map looks like in the file: postcard names no fields, so a program that has others reads nonsense.
+//! The layout of a map in the file: postcard names no fields, so a program that has others reads nonsense.
 
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberId, MemberSlot,

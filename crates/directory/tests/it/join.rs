@@ -269,7 +269,7 @@ async fn who_has_no_majority_says_so_while_it_waits() {
     assert!(log.has("start its voters again"));
 }
 
-/// What was logged.
+/// A captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

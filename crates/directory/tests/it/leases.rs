@@ -117,7 +117,7 @@ async fn an_epoch_opens_only_after_the_old_holders_lease() {
     }
 }
 
-/// Whose map is ahead of the leader's must not have the next epoch's opening judged by the last one's members.
+/// A node whose map is ahead of the leader's must not have the next epoch's opening judged by the last one's members.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
     let town = Town::new();

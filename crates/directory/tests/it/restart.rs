@@ -1,4 +1,4 @@
-//! What the data folder is for.
+//! Restarts from the data folder.
 
 use std::time::Duration;
 

@@ -359,7 +359,7 @@ fn a_twin_needs_no_more_memory_than_its_original() {
     assert!((0..3).all(|page| page_of(&town, 1, page) == page_of(&town, 3, page)));
 }
 
-/// What parity has reserved for one data bucket is not granted to another, who did not ask: it goes when the
+/// Extents that parity has reserved for one data bucket are not granted to another that did not ask: they go when the
 /// one wants it no more.
 #[test]
 fn what_parity_has_for_one_data_bucket_is_not_granted_to_another() {

@@ -1,4 +1,4 @@
-//! Whatever a listed peer says, a member neither panics nor fills its memory.
+//! A member neither panics nor fills its memory, whatever a listed peer sends.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How often a member that does not answer is spoken to.
+//! The pace of messages to a member that does not answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -143,7 +143,7 @@ fn lossy() -> Town {
     town
 }
 
-/// What is on the way to node 3 arrives a millisecond later.
+/// Delivers the messages on their way to node 3 a millisecond later.
 fn arrive(town: &mut Town) {
     town.now = town.now + Duration::from_millis(1);
     for (_, envelope) in std::mem::take(&mut town.kept_back) {
@@ -151,7 +151,7 @@ fn arrive(town: &mut Town) {
     }
 }
 
-/// Where messages get lost, silence after a round trip means one more loss; each message repeats what is
+/// On a link that loses messages, silence after a round trip means one more loss; each message repeats what is
 /// not reported, so that one that arrives is enough; and after more silence it goes more than once.
 #[test]
 fn where_messages_get_lost_they_are_repeated_soon() {
@@ -234,7 +234,7 @@ fn only_who_came_to_the_epoch_has_heard() {
     assert!(answers(&mut town, Epoch(0)), "the group has not begun yet");
 }
 
-/// Who stood still itself finds all others silent when it wakes, and must not say so: their words wait for it.
+/// A member that stood still itself finds all others silent when it wakes, and must not report them: their messages wait.
 #[test]
 fn who_stood_still_calls_nobody_stuck() {
     let mut town = Town::new(1, 2, 0);

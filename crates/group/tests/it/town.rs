@@ -36,19 +36,19 @@ pub fn life(node: u64) -> staves_model::Member {
 /// Members 1, 2, ... in slots 0, 1, ... of group 1.
 pub struct Town {
     pub members: Vec<Member>,
-    /// What each member may take of its arena.
+    /// The extents that each member may take of its arena.
     pub budgets: Vec<Arc<Budget>>,
     pub group: Group,
     pub now: Time,
     /// Messages that were sent to nodes that are no members here, or were kept back.
     pub kept_back: Vec<(NodeId, GroupEnvelope)>,
-    /// What was asked of the directory and not done.
+    /// Calls to the directory that are not done yet.
     pub calls: Vec<DirectoryCall>,
     /// Messages to this node are kept back.
     pub silent: Option<NodeId>,
     /// Pages for joiners are kept back.
     pub keep_parts: bool,
-    /// What all members together may have asked for.
+    /// The pages that all members together may have asked for.
     pub fill_budget: Arc<Budget>,
     /// Pages that each node gave to joiners.
     pub given: BTreeMap<NodeId, usize>,

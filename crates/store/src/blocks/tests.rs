@@ -432,7 +432,7 @@ fn listed(blocks: &Blocks, bucket: u32, most: usize) -> Vec<Listed> {
     all
 }
 
-/// Whatever goes and comes between two pages: what stays is listed.
+/// Buckets that stay are listed, whatever goes and comes between two pages.
 #[test]
 fn what_stays_is_on_some_page_whatever_goes_between() {
     let blocks = Blocks::new(400 * BLOCK, 1).unwrap();
