@@ -19,9 +19,8 @@ use tokio::task::JoinHandle;
 use crate::duties::Duties;
 use crate::error::DirectoryError;
 use crate::holder::{self, Holder};
-use crate::lease_batcher::Asked;
 use crate::machine::Machine;
-use crate::message::{Answer, Question};
+use crate::message::{LeaderRequest, LeaderResponse, PendingLease};
 use crate::network::{Network, SeenAt};
 use crate::options::Options;
 use crate::store::Store;
@@ -49,8 +48,8 @@ pub(crate) struct Inner {
     pub incarnation: AtomicU64,
     /// The leader's volatile state; `None` while this node does not lead.
     pub duties: Mutex<Option<Duties>>,
-    pub lease_queue: mpsc::Sender<Asked>,
-    pub lease_requests: Mutex<Option<mpsc::Receiver<Asked>>>,
+    pub lease_queue: mpsc::Sender<PendingLease>,
+    pub lease_requests: Mutex<Option<mpsc::Receiver<PendingLease>>>,
     pub seen_at: SeenAt,
     /// Nodes that do not answer this node's pings: requests go through others.
     pub unheard: Mutex<BTreeSet<NodeId>>,
@@ -80,6 +79,15 @@ pub(crate) struct Core {
     pub network: Network,
     pub me: NodeId,
     pub cluster: ClusterId,
+}
+
+impl Core {
+    /// The voters. During a change of them, both sets.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().voter_ids().collect()
+    }
 }
 
 /// This node's identity, in this life.
@@ -165,14 +173,8 @@ impl Directory {
             holder::write(folder, &Holder { pid, native });
         }
         let (window_tx, window) = watch::channel(Arc::default());
-        let machine = Machine::load(store.clone(), window_tx).map_err(|reason| {
-            let path = options
-                .data_dir
-                .clone()
-                .unwrap_or_default()
-                .join(crate::store::FILE);
-            crate::error::StoreError::Unreadable { path, reason }
-        })?;
+        let machine =
+            Machine::load(store.clone(), window_tx).map_err(|reason| options.unreadable(reason))?;
         let (lease_queue, lease_requests) = mpsc::channel(LEASE_QUEUE);
         let inner = Inner {
             options,
@@ -232,10 +234,10 @@ impl Directory {
         proposal: Proposal,
         deadline: Duration,
     ) -> Result<(Outcome, Revision), DirectoryError> {
-        let question = Question::Propose(proposal);
-        match self.inner.ask(question, deadline).await? {
-            Answer::Applied(Applied::Done { outcome, revision }) => Ok((outcome, revision)),
-            Answer::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
+        let request = LeaderRequest::Propose(proposal);
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Applied(Applied::Done { outcome, revision }) => Ok((outcome, revision)),
+            LeaderResponse::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
             other => Err(unexpected("a proposal", &other)),
         }
     }
@@ -248,13 +250,13 @@ impl Directory {
         deadline: Duration,
     ) -> Result<Granted, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        let question = Question::Lease(LeaseRequest {
+        let request = LeaderRequest::Lease(LeaseRequest {
             node,
             incarnation,
             wanted,
         });
-        match self.inner.ask(question, deadline).await? {
-            Answer::Leased {
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Leased {
                 granted,
                 heard,
                 revision,
@@ -264,7 +266,7 @@ impl Directory {
                 heard,
                 revision,
             }),
-            Answer::Over { address } => {
+            LeaderResponse::Over { address } => {
                 let why = match address {
                     Some(address) => DirectoryError::Displaced { node, address },
                     None => DirectoryError::Removed { node },
@@ -296,7 +298,8 @@ impl Directory {
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
         let (from, _) = self.inner.life()?;
-        self.noted(Question::Report { from, seen }, deadline).await
+        self.noted(LeaderRequest::Report { from, seen }, deadline)
+            .await
     }
 
     /// Makes a member's call: an epoch opens once no other lease stands against it (GROUP rule 11), a member of this
@@ -307,7 +310,8 @@ impl Directory {
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
         let (from, _) = self.inner.life()?;
-        self.noted(Question::Call { from, call }, deadline).await
+        self.noted(LeaderRequest::Call { from, call }, deadline)
+            .await
     }
 
     /// Gives up this node's vote and leadership, and announces its stop. The caller then calls
@@ -315,13 +319,10 @@ impl Directory {
     pub async fn leave(&self, deadline: Duration) -> Result<Left, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         self.inner.leaving.store(true, Ordering::Release);
-        match self
-            .inner
-            .ask(Question::Leave { node, incarnation }, deadline)
-            .await?
-        {
-            Answer::Noted => Ok(Left::HandedOver),
-            Answer::LastVoter => Ok(Left::LastVoter),
+        let request = LeaderRequest::Leave { node, incarnation };
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Noted => Ok(Left::HandedOver),
+            LeaderResponse::LastVoter => Ok(Left::LastVoter),
             other => Err(unexpected("leaving", &other)),
         }
     }
@@ -330,7 +331,7 @@ impl Directory {
     /// as gone for a while, so that the next request is judged without it.
     pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        let question = Question::Stop { node, incarnation };
+        let request = LeaderRequest::Stop { node, incarnation };
         // Ended however this function is left, by a dropped future too.
         struct Asks<'a>(&'a Inner, bool);
         impl Drop for Asks<'_> {
@@ -340,12 +341,12 @@ impl Directory {
         }
         self.inner.own_stop.lock().ask();
         let mut asks = Asks(&self.inner, false);
-        match self.inner.ask(question, deadline).await? {
-            Answer::Noted => {
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Noted => {
                 asks.1 = true;
                 Ok(None)
             }
-            Answer::Refused(why) => Ok(Some(why)),
+            LeaderResponse::Refused(why) => Ok(Some(why)),
             other => Err(unexpected("whether the node may stop", &other)),
         }
     }
@@ -373,19 +374,14 @@ impl Directory {
         let membership = metrics
             .as_ref()
             .map(|m| m.membership_config.membership().clone());
-        let mut voters: Vec<NodeId> = membership
-            .iter()
-            .flat_map(|m| m.voter_ids().collect::<Vec<_>>())
-            .collect();
-        voters.sort_unstable();
-        voters.dedup();
+        let voters = core.map(Core::voters).unwrap_or_default();
         Status {
             node: core.map_or(NodeId(0), |c| c.me),
             incarnation: Incarnation(inner.incarnation.load(Ordering::Acquire)),
             cluster: core.map_or(ClusterId(0), |c| c.cluster),
             leader: metrics.as_ref().and_then(|m| m.current_leader),
             term: metrics.as_ref().map_or(0, |m| m.current_term),
-            voters,
+            voters: voters.into_iter().collect(),
             changing_voters: membership
                 .as_ref()
                 .is_some_and(|m| m.get_joint_config().len() > 1),
@@ -413,20 +409,23 @@ impl Directory {
         silent.iter().map(for_so_long).collect()
     }
 
-    async fn noted(&self, question: Question, deadline: Duration) -> Result<(), DirectoryError> {
-        let name = question.name();
-        match self.inner.ask(question, deadline).await? {
-            Answer::Noted => Ok(()),
-            Answer::Applied(Applied::Done { .. }) => Ok(()),
-            Answer::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
+    async fn noted(
+        &self,
+        request: LeaderRequest,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
+        let name = request.name();
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Noted => Ok(()),
+            LeaderResponse::Applied(Applied::Done { .. }) => Ok(()),
+            LeaderResponse::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
             other => Err(unexpected(name, &other)),
         }
     }
 }
 
-fn unexpected(waiting_for: &'static str, answer: &Answer) -> DirectoryError {
-    let reason = format!("the leader answered {waiting_for} with {answer:?}");
-    DirectoryError::NotRunning { reason }
+pub(crate) fn unexpected(waiting_for: &str, answer: &LeaderResponse) -> DirectoryError {
+    not_running(format!("the leader answered {waiting_for} with {answer:?}"))
 }
 
 impl Inner {
@@ -437,9 +436,8 @@ impl Inner {
 
     /// This node's account of its own stop.
     pub fn stop_state(&self) -> StopState {
-        self.own_stop
-            .lock()
-            .state(self.now(), &StopTimes::default())
+        let own_stop = self.own_stop.lock();
+        own_stop.state(self.now(), &StopTimes::default())
     }
 
     pub fn metrics(&self) -> Option<Metrics> {
@@ -490,8 +488,7 @@ impl Inner {
     }
 }
 
-fn not_running(reason: &str) -> DirectoryError {
-    DirectoryError::NotRunning {
-        reason: reason.into(),
-    }
+pub(crate) fn not_running(reason: impl Into<String>) -> DirectoryError {
+    let reason = reason.into();
+    DirectoryError::NotRunning { reason }
 }

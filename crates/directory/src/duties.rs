@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use staves_model::detector::{Report, Verdict};
+use staves_model::keeper::record_since;
 use staves_model::{
-    ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, NodeId,
+    ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, Node, NodeId,
     NodeState, StopBook, StopTimes, StuckReport, Time,
 };
 
-use crate::message::Answer;
+use crate::message::LeaderResponse;
 use crate::options::Times;
 
 /// Most reports of silent nodes between two ticks; each node pings few and reports seldom.
@@ -32,7 +33,7 @@ pub(crate) struct Duties {
     /// Verdicts that were logged and stand.
     told: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
-    joins: VecDeque<(u64, Option<Answer>)>,
+    joins: VecDeque<(u64, Option<LeaderResponse>)>,
 }
 
 impl Duties {
@@ -80,12 +81,9 @@ impl Duties {
 
     /// Records the time since which each node is down, as far as this term has seen it.
     pub fn watch_down(&mut self, now: Time, map: &ClusterMap) {
-        let down = |n: &NodeId| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down);
-        self.down_since.retain(|n, _| down(n));
+        let down = |n: &Node| n.state == NodeState::Down;
+        record_since(&mut self.down_since, now, map, down);
         self.stops.forget_former_lives(map);
-        for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
-            self.down_since.entry(node.id).or_insert(now);
-        }
     }
 
     /// Of these verdicts, those that are news. Without a majority none reaches the map, and the detector
@@ -128,7 +126,7 @@ impl Duties {
     }
 
     /// Ends a join. Its answer is repeated if the join is; without an answer the join may be tried again.
-    pub fn end_join(&mut self, nonce: u64, answer: Option<Answer>) {
+    pub fn end_join(&mut self, nonce: u64, answer: Option<LeaderResponse>) {
         self.joins.retain(|(n, _)| *n != nonce);
         if answer.is_some() {
             self.joins.push_back((nonce, answer));
@@ -140,7 +138,7 @@ impl Duties {
 pub(crate) enum JoinState {
     New,
     UnderWay,
-    Done(Answer),
+    Done(LeaderResponse),
 }
 
 #[cfg(test)]

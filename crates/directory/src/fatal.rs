@@ -45,11 +45,12 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
+    use staves_model::testing::node_facts;
     use staves_model::{Change, NodeId};
 
     use super::*;
     use crate::Directory;
-    use crate::options::{NodeFacts, Options};
+    use crate::options::Options;
     use crate::transport::{CallFuture, Transport, TransportError};
     use crate::types::Proposal;
 
@@ -68,14 +69,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn options() -> Options {
-        Options::new(NodeFacts {
-            name: "a".into(),
-            zone: None,
-            native: "a:1600".into(),
-            resp: "a:6379".into(),
-            admin: "a:1680".into(),
-            memory_bytes: 1,
-        })
+        Options::new(node_facts("a", 1))
     }
 
     /// A directory of one node, in memory.

@@ -11,7 +11,7 @@ use crate::ask::PROBED;
 use crate::directory::Inner;
 use crate::duties::Duties;
 use crate::lease_batcher::confirm;
-use crate::message::{Answer, Body, Reply};
+use crate::message::{LeaderResponse, PeerRequest, PeerResponse};
 use crate::types::{Applied, Proposal};
 
 /// The time that the driver waits for one of its proposals before it looks at the map anew.
@@ -128,11 +128,11 @@ async fn propose(inner: &Inner, term: u64, expected: Option<Revision>, change: C
         change,
     };
     match tokio::time::timeout(PROPOSE, inner.write(proposal)).await {
-        Ok(Ok(Answer::Applied(Applied::Refused { refusal, .. }))) => {
+        Ok(Ok(LeaderResponse::Applied(Applied::Refused { refusal, .. }))) => {
             tracing::debug!(%refusal, "a proposal of the leader's was refused");
             false
         }
-        Ok(Ok(Answer::Applied(_))) => true,
+        Ok(Ok(LeaderResponse::Applied(_))) => true,
         Ok(Ok(_) | Err(_)) | Err(_) => false,
     }
 }
@@ -152,13 +152,13 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
             let sign = if by == core.me {
                 inner.probe(node, incarnation, &addr, PROBED).await
             } else {
-                let body = Body::Probe {
+                let body = PeerRequest::Probe {
                     node,
                     incarnation,
                     addr,
                 };
                 match core.network.call(by, &by_addr, body, PROBE).await {
-                    Ok(Reply::Probed { sign }) => sign,
+                    Ok(PeerResponse::Probed { sign }) => sign,
                     // Says nothing about the suspect.
                     _ => return,
                 }
@@ -178,7 +178,8 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::{Epoch, Medium, PoolKind};
+    use staves_model::Epoch;
+    use staves_model::testing::create_pool;
 
     use super::*;
     use crate::fatal::tests::alone_with;
@@ -186,15 +187,7 @@ mod tests {
     /// A join or a leave changes the map, and the driver waits for that: the tick is for deadlines alone.
     #[tokio::test]
     async fn what_the_map_brings_is_looked_after_without_a_tick() {
-        let pool = Change::CreatePool {
-            name: "cache".into(),
-            kind: PoolKind::Cache,
-            scheme: "1+0".parse().expect("a scheme"),
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 1,
-            may_start_empty: true,
-        };
+        let pool = create_pool("cache", "1+0", 1, true);
         let directory = alone_with(|options| {
             options.first_changes = vec![pool];
             options.times.tick = Duration::from_secs(3600);

@@ -10,7 +10,7 @@ use staves_model::NodeId;
 use crate::directory::Inner;
 use crate::succession::ask_to_stand;
 use crate::types::{Metrics, Raft};
-use crate::voters::{Step, View};
+use crate::voters::{MembershipStep, View};
 
 /// The period of its rounds, beside every change of the map.
 const LOOK: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             }
             let Some(step) = next_step(&inner) else { break };
             let voters = match &step {
-                Step::Vote(voters) if !voters.contains(&core.me) => voters.clone(),
+                MembershipStep::Vote(voters) if !voters.contains(&core.me) => voters.clone(),
                 _ => BTreeSet::new(),
             };
             if !take(&core.raft, step).await {
@@ -60,7 +60,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-fn next_step(inner: &Inner) -> Option<Step> {
+fn next_step(inner: &Inner) -> Option<MembershipStep> {
     inner.leads()?;
     let metrics = inner.metrics()?;
     let mut duties = inner.duties.lock();
@@ -105,7 +105,7 @@ fn caught_up(metrics: &Metrics) -> BTreeSet<NodeId> {
 }
 
 /// Takes one step; false if it has to be looked at again later.
-async fn take(raft: &Raft, step: Step) -> bool {
+async fn take(raft: &Raft, step: MembershipStep) -> bool {
     tracing::info!(?step, "the directory's membership changes");
     let nodes = |nodes: BTreeMap<NodeId, String>| {
         nodes
@@ -114,10 +114,10 @@ async fn take(raft: &Raft, step: Step) -> bool {
             .collect()
     };
     let change = match step {
-        Step::Add(new) => ChangeMembers::AddNodes(nodes(new)),
-        Step::Move(moved) => ChangeMembers::SetNodes(nodes(moved)),
-        Step::Remove(gone) => ChangeMembers::RemoveNodes(gone),
-        Step::Vote(voters) => ChangeMembers::ReplaceAllVoters(voters),
+        MembershipStep::Add(new) => ChangeMembers::AddNodes(nodes(new)),
+        MembershipStep::Move(moved) => ChangeMembers::SetNodes(nodes(moved)),
+        MembershipStep::Remove(gone) => ChangeMembers::RemoveNodes(gone),
+        MembershipStep::Vote(voters) => ChangeMembers::ReplaceAllVoters(voters),
     };
     // `true`: a node that votes no longer goes on as a learner.
     match tokio::time::timeout(STEP, raft.change_membership(change, true)).await {

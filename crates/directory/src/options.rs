@@ -3,26 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use staves_model::Change;
+use staves_model::{Change, NodeFacts};
 
-use crate::error::DirectoryError;
-
-/// A node's description of itself for the cluster.
-#[derive(Clone, Debug)]
-pub struct NodeFacts {
-    /// A name for people.
-    pub name: String,
-    /// Its zone, if it has one.
-    pub zone: Option<String>,
-    /// The address of its native door, `host:port`.
-    pub native: String,
-    /// The address of its RESP door.
-    pub resp: String,
-    /// The address of its admin door.
-    pub admin: String,
-    /// Memory for pages, in bytes.
-    pub memory_bytes: u64,
-}
+use crate::error::{DirectoryError, StoreError};
 
 /// Everything that the directory needs to know at the start.
 #[derive(Clone, Debug)]
@@ -111,6 +94,13 @@ impl Options {
     /// Rejects options with which a directory would not start.
     pub fn check(&self) -> Result<(), DirectoryError> {
         self.raft().map(|_| ())
+    }
+
+    /// The error of a store that cannot be used.
+    pub(crate) fn unreadable(&self, reason: String) -> StoreError {
+        let folder = self.data_dir.clone().unwrap_or_default();
+        let path = folder.join(crate::store::FILE);
+        StoreError::Unreadable { path, reason }
     }
 
     pub(crate) fn raft(&self) -> Result<openraft::Config, DirectoryError> {

@@ -25,7 +25,7 @@ use staves_model::{NodeId, NodeState};
 use tokio::time::timeout;
 
 use crate::directory::{Core, Inner};
-use crate::message::{Body, Reply};
+use crate::message::{PeerRequest, PeerResponse};
 use crate::types::Metrics;
 
 /// The time that a transfer may take. Writes wait meanwhile.
@@ -59,7 +59,7 @@ impl Inner {
     /// The voters to whom the lead may go, if this node leads and leaves; none means that there is
     /// nothing to hand over, or nobody.
     pub fn heirs(&self) -> Vec<NodeId> {
-        let Some((me, metrics)) = self.core.get().map(|c| c.me).zip(self.metrics()) else {
+        let Some(core) = self.core.get() else {
             return Vec::new();
         };
         let map = self.map();
@@ -67,11 +67,11 @@ impl Inner {
             Some(duties) if self.leads().is_some() => duties.stops.leaving(&map),
             _ => return Vec::new(),
         };
-        if !leaving.contains(&me) {
+        if !leaving.contains(&core.me) {
             return Vec::new();
         }
         let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
-        let voters = metrics.membership_config.membership().voter_ids();
+        let voters = core.voters().into_iter();
         voters
             .filter(|id| up(id) && !leaving.contains(id))
             .collect()
@@ -83,8 +83,7 @@ impl Inner {
         let _pause = Pause::new(self);
         let handed = timeout(PATIENCE, async {
             let heir = heir(core, heirs).await;
-            let voters = voters(core);
-            let majority = voters.len() / 2 + 1;
+            let majority = core.voters().len() / 2 + 1;
             let others = heirs.iter().copied().filter(|id| *id != heir);
             // The rest of them must let go of this leader too, and first.
             for other in others.take(majority.saturating_sub(2)) {
@@ -114,9 +113,9 @@ impl Inner {
 
     /// Stands for election against the leader of that term, who asked for it, and for a while again whenever nobody
     /// leads: nobody else would for as long as an election time-out. The heir does so sooner.
-    pub async fn stand(&self, term: u64, heir: bool) -> Reply {
+    pub async fn stand(&self, term: u64, heir: bool) -> PeerResponse {
         let Ok(core) = self.core() else {
-            return Reply::Failed("this node has not joined its cluster yet".into());
+            return PeerResponse::Failed("this node has not joined its cluster yet".into());
         };
         let led = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
         let begin = if heir { 0 } else { OTHERS_BEGIN };
@@ -131,25 +130,19 @@ impl Inner {
                 continue;
             }
             if core.raft.trigger().elect().await.is_err() {
-                return Reply::Failed("Raft has stopped on this node".into());
+                return PeerResponse::Failed("Raft has stopped on this node".into());
             }
             let _ = timeout(rest, wait_for(core, led)).await;
         }
-        Reply::Stood
+        PeerResponse::Stood
     }
-}
-
-fn voters(core: &Core) -> Vec<NodeId> {
-    let metrics = core.raft.metrics();
-    let metrics = metrics.borrow();
-    metrics.membership_config.membership().voter_ids().collect()
 }
 
 /// Asks a voter to stand for election, now that this leader goes.
 pub(crate) fn ask_to_stand(core: &Core, node: NodeId, heir: bool) {
     let addr = core.network.address(node, "");
     let term = core.raft.metrics().borrow().current_term;
-    let body = Body::Stand { term, heir };
+    let body = PeerRequest::Stand { term, heir };
     let asked = core.network.call(node, &addr, body, PATIENCE);
     tokio::spawn(async move {
         if let Err(reason) = asked.await {

@@ -15,7 +15,7 @@ openraft::declare_raft_types!(
 );
 
 pub(crate) type Raft = openraft::Raft<Types>;
-pub(crate) type Entry = openraft::Entry<Types>;
+pub(crate) type LogEntry = openraft::Entry<Types>;
 pub(crate) type LogId = openraft::LogId<NodeId>;
 pub(crate) type Vote = openraft::Vote<NodeId>;
 pub(crate) type StoredMembership = openraft::StoredMembership<NodeId, openraft::BasicNode>;

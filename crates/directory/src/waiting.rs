@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_secs(2);
 
 /// The time of the next warning.
-pub(crate) struct Waiting {
+pub(crate) struct WaitNotice {
     since: Instant,
     next: Duration,
 }
 
-impl Waiting {
-    pub(crate) fn since(since: Instant) -> Waiting {
-        Waiting { since, next: FIRST }
+impl WaitNotice {
+    pub(crate) fn since(since: Instant) -> WaitNotice {
+        WaitNotice { since, next: FIRST }
     }
 
     /// True if a warning is due, after so long.
@@ -26,7 +26,7 @@ impl Waiting {
     }
 
     /// Logs the warning if it is due: the thing waited for, the last failure, and the remedy.
-    pub(crate) fn tell(&mut self, waits_for: &str, last: &str, remedy: &str) {
+    pub(crate) fn warn(&mut self, waits_for: &str, last: &str, remedy: &str) {
         let waited = self.since.elapsed();
         if self.is_due(waited) {
             let waited_s = waited.as_secs();
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn it_is_said_after_two_seconds_and_then_ever_more_rarely() {
-        let mut waiting = Waiting::since(Instant::now());
+        let mut waiting = WaitNotice::since(Instant::now());
         let said: Vec<u64> = (0..=600)
             .filter(|tenths| waiting.is_due(Duration::from_millis(tenths * 100)))
             .collect();

@@ -79,18 +79,11 @@ fn is_whole(bytes: &[u8]) -> Result<bool, DatabaseError> {
 
 #[cfg(test)]
 mod tests {
+    use staves_model::testing::Dice;
     use staves_model::{ClusterId, NodeId};
 
     use super::super::{FILE, Identity, Store};
     use crate::error::StoreError;
-
-    /// SplitMix64.
-    fn next(state: &mut u64) -> usize {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) as usize
-    }
 
     /// Regression: a damaged file ended the node by a panic of the library, or was believed.
     #[tokio::test]
@@ -107,11 +100,11 @@ mod tests {
         drop(store);
         let path = folder.path().join(FILE);
         let sound = std::fs::read(&path).unwrap();
-        let told: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
-        let (mut rng, mut refused) = (1600, 0);
+        let written: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
+        let (mut dice, mut refused) = (Dice(1600), 0);
         for turn in 0..120 {
             let mut bytes = sound.clone();
-            let mut at = || told[next(&mut rng) % told.len()];
+            let mut at = || dice.pick(&written).expect("it is not empty");
             match turn % 4 {
                 0 => bytes[at()] ^= 1 << (turn / 4 % 8),
                 1 => (0..20).for_each(|_| bytes[at()] = turn as u8),
