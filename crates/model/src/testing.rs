@@ -75,7 +75,7 @@ pub fn node_back(node: u64, incarnation: Incarnation) -> Change {
 }
 
 /// The beginning or the end of a node's drain.
-pub fn drain(node: u64, on: bool) -> Change {
+pub fn set_drain(node: u64, on: bool) -> Change {
     let node = NodeId(node);
     Change::Drain { node, on }
 }

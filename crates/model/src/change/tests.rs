@@ -164,13 +164,13 @@ fn names_addresses_and_pools_are_checked() {
 fn a_proposal_on_an_old_map_is_refused() {
     let mut map = cluster_with_pool(3, "1+1", 2);
     let seen = map.revision;
-    let drain = drain(3, true);
+    let drain = set_drain(3, true);
     map.apply(Some(seen), &drain).expect("the present map");
     let now = map.revision;
     assert_eq!(map.apply(Some(now), &drain), Ok(Outcome::Unchanged));
     assert_eq!(map.revision, now);
     assert_eq!(
-        map.apply(Some(seen), &drain(3, false)),
+        map.apply(Some(seen), &set_drain(3, false)),
         Err(Refusal::MapMovedOn {
             expected: seen,
             found: now
