@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, PART_BYTES, Shelf};
+use staves_store::blocks::{BLOCK_BYTES, BlockKey, BlockMapping, Blocks, PART_BYTES};
 
 /// Bytes of the node's memory.
 const MEMORY_BYTES: u64 = 16 * PART_BYTES as u64;
@@ -54,7 +54,7 @@ pub fn blocks(data: &[u8]) -> Option<usize> {
             break;
         }
     }
-    let shelf = Shelf::open(sealed(&memory)).ok()?;
+    let mapping = BlockMapping::open(sealed(&memory)).ok()?;
     let mut read = 0;
     for (at, key) in KEYS.into_iter().enumerate() {
         for range in [
@@ -67,7 +67,7 @@ pub fn blocks(data: &[u8]) -> Option<usize> {
             BLOCK_BYTES..BLOCK_BYTES + 1,
         ] {
             let mut bytes = vec![0; range.len()];
-            if shelf.read(key, range.start, &mut bytes).is_err() {
+            if mapping.read(key, range.start, &mut bytes).is_err() {
                 continue;
             }
             read += 1;
@@ -84,7 +84,7 @@ pub fn blocks(data: &[u8]) -> Option<usize> {
         file: [7, 7],
         block: 7,
     };
-    assert!(flips > 1 || shelf.read(stranger, 0, &mut [0]).is_err());
+    assert!(flips > 1 || mapping.read(stranger, 0, &mut [0]).is_err());
     Some(read)
 }
 

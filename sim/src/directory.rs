@@ -186,12 +186,7 @@ impl World {
         let id = (self.nodes[node].id != NodeId(0)).then_some(self.nodes[node].id);
         let up = Change::NodeUp {
             id,
-            name: format!("node-{node}"),
-            zone: None,
-            native: format!("sim:{node}"),
-            resp: format!("sim:{node}"),
-            admin: format!("sim:{node}"),
-            memory_bytes: 1 << 21,
+            facts: staves_model::testing::node_facts(&format!("node-{node}"), 1 << 21),
             durable: true,
         };
         let Ok(Outcome::Node { id, incarnation }) = self.directory.map.apply(None, &up) else {

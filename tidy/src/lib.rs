@@ -7,6 +7,7 @@
 //!
 //! **Not here.** What `rustfmt`, `clippy` and the compiler check already.
 
+pub mod circles;
 pub mod docs;
 pub mod ratchet;
 pub mod rust;

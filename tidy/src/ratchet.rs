@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::rust::{functions, panicking_calls};
+use crate::circles::large_circles;
+use crate::rust::{functions, panicking_calls, pool_kind_decisions};
 use crate::words::{excess, overused_names, question_openings, shared_names};
 use crate::{File, Tree};
 
@@ -64,13 +65,25 @@ pub fn count(tree: &Tree) -> Counts {
                 "it does not open with '//!'",
             );
         }
-        let calls = panicking_calls(file);
-        if calls > 0 {
-            let name = format!("panicking-calls {}", home(&file.path));
-            let count = counts.entry(name).or_default();
-            count.number += calls;
-            count.places.push(format!("{}: {calls}", file.path));
+        for (name, number) in [
+            ("panicking-calls", panicking_calls(file)),
+            ("pool-kind-decisions", pool_kind_decisions(file)),
+        ] {
+            if number > 0 {
+                let name = format!("{name} {}", home(&file.path));
+                let count = counts.entry(name).or_default();
+                count.number += number;
+                count.places.push(format!("{}: {number}", file.path));
+            }
         }
+    }
+    for (folder, modules) in large_circles(tree) {
+        let name = format!("largest-module-circle {folder}");
+        let circle = Count {
+            number: modules.len(),
+            places: vec![modules.join(", ")],
+        };
+        counts.insert(name, circle);
     }
     counts
 }

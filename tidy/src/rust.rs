@@ -131,6 +131,32 @@ fn code(line: &str) -> Option<&str> {
     (!line.starts_with("//")).then(|| line.split(" // ").next().unwrap_or(line))
 }
 
+/// A file's code without its comments and its tests.
+pub fn production(file: &File) -> String {
+    let lines = file.text.lines().take(tests_start(file));
+    lines
+        .filter_map(code)
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// The files that may decide by the kind of a pool: the map's rules, and the node's table of services.
+const KIND_HOMES: [&str; 2] = ["crates/model/", "crates/node/src/host/services.rs"];
+
+/// The lines of a file outside of those, tests apart, that decide by the kind of a pool: that match on it or ask for it.
+pub fn pool_kind_decisions(file: &File) -> usize {
+    let is_home = KIND_HOMES.iter().any(|home| file.path.starts_with(home));
+    if is_home || is_test_file(&file.path) {
+        return 0;
+    }
+    let (kind, asks) = (concat!("Pool", "Kind::"), concat!(".is_", "cache()"));
+    let made = ["kind: ", "=> "].map(|before| format!("{before}{kind}"));
+    let decides = |line: &&str| {
+        let is_made = made.iter().any(|made| line.contains(made));
+        line.contains(asks) || (line.contains(kind) && !is_made)
+    };
+    production(file).lines().filter(decides).count()
+}
+
 /// The calls that end the process where an error could have been returned, outside of tests.
 pub fn panicking_calls(file: &File) -> usize {
     let lines = file.text.lines().take(tests_start(file));

@@ -9,7 +9,7 @@ use staves_store::{EXTENT_BYTES, Pages};
 
 use crate::edit::Edit;
 use crate::kv::Kv;
-use crate::record::{self, Kind, Records, SEGMENT_HEADER, SEGMENT_ROOM};
+use crate::record::{self, Records, SEGMENT_HEADER, SEGMENT_ROOM, SegmentKind};
 use crate::segments::{Segment, start_of};
 
 /// Segments that one compaction takes in, at most.
@@ -23,7 +23,7 @@ pub(crate) enum Aim {
     /// Waste has piled up.
     Tidy,
     /// A record of so many bytes must find a place.
-    Place(usize),
+    SegmentPlace(usize),
     /// An extent must come free.
     Extent,
 }
@@ -73,7 +73,7 @@ pub(crate) fn plan(kv: &Kv, pages: &Pages, aim: Aim, bytes_max: usize) -> Option
     match aim {
         Aim::Tidy => cheap.or_else(|| rewrite(TAIL_WORTH)),
         Aim::Extent => cheap.or_else(many),
-        Aim::Place(bytes) => {
+        Aim::SegmentPlace(bytes) => {
             let roomy = cheap.or_else(|| rewrite(bytes.max(TAIL_WORTH)));
             roomy.or_else(many).or_else(|| rewrite(bytes))
         }
@@ -83,7 +83,7 @@ pub(crate) fn plan(kv: &Kv, pages: &Pages, aim: Aim, bytes_max: usize) -> Option
 /// The segments with the fewest live bytes, fewest first, with those bytes.
 fn sparsest(kv: &Kv) -> Vec<(u32, u32)> {
     let mut least: Vec<(u32, u32)> = Vec::with_capacity(VICTIMS_MAX + 1);
-    let sparse = |s: &Segment| s.kind == Kind::Log && (s.live as usize) < SEGMENT_ROOM;
+    let sparse = |s: &Segment| s.kind == SegmentKind::Log && (s.live as usize) < SEGMENT_ROOM;
     for (index, segment) in kv.segments.iter().filter(|(_, s)| sparse(s)) {
         let candidate = (segment.live, index);
         if least.len() == VICTIMS_MAX && least.last().is_some_and(|worst| candidate > *worst) {
@@ -100,7 +100,7 @@ fn sparsest(kv: &Kv) -> Vec<(u32, u32)> {
 /// records do not break.
 fn pack(pages: &Pages, victims: &[(u32, u32)], into: usize) -> Option<Compaction> {
     let mut targets: Vec<Vec<u8>> = (0..into)
-        .map(|_| record::segment_header(Kind::Log, 0).to_vec())
+        .map(|_| record::segment_header(SegmentKind::Log, 0).to_vec())
         .collect();
     for (_, victim) in victims {
         let first = start_of(*victim) + SEGMENT_HEADER as u64;

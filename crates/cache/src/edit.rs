@@ -3,8 +3,8 @@
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{Run, RunKind};
 
-use crate::record::{self, Kind};
-use crate::segments::{Place, start_of};
+use crate::record::{self, SegmentKind};
+use crate::segments::{SegmentPlace, start_of};
 
 /// Runs and their bytes, as [`staves_group::Member::update`] takes them.
 #[derive(Clone, Debug, Default)]
@@ -15,22 +15,22 @@ pub(crate) struct Edit {
 
 impl Edit {
     /// Puts a live record, and its segment's head if it is the first there.
-    pub(crate) fn put(&mut self, place: Place, key: &[u8], large: bool, body: &[&[u8]]) {
+    pub(crate) fn put(&mut self, place: SegmentPlace, key: &[u8], large: bool, body: &[&[u8]]) {
         let body_len = body.iter().map(|part| part.len()).sum();
         // All at once, with the byte that ends the record before it: no further memory is asked for, and
         // none is left over.
         let head = match place {
-            Place::Open(_) => 0,
-            Place::Fresh(_) => record::SEGMENT_HEADER,
+            SegmentPlace::Open(_) => 0,
+            SegmentPlace::Fresh(_) => record::SEGMENT_HEADER,
         };
         self.bytes
             .reserve_exact(head + record::size(key.len(), body_len) + 1);
         let from = self.bytes.len();
         let offset = match place {
-            Place::Open(offset) => offset,
-            Place::Fresh(segment) => {
+            SegmentPlace::Open(offset) => offset,
+            SegmentPlace::Fresh(segment) => {
                 self.bytes
-                    .extend_from_slice(&record::segment_header(Kind::Log, 0));
+                    .extend_from_slice(&record::segment_header(SegmentKind::Log, 0));
                 start_of(segment)
             }
         };
@@ -43,7 +43,7 @@ impl Edit {
         let from = self.bytes.len();
         self.bytes.reserve(record::SEGMENT_HEADER + bytes.len());
         self.bytes
-            .extend_from_slice(&record::segment_header(Kind::Chunk, bytes.len()));
+            .extend_from_slice(&record::segment_header(SegmentKind::Chunk, bytes.len()));
         self.bytes.extend_from_slice(bytes);
         self.run(start_of(segment), from);
     }

@@ -6,13 +6,13 @@ use hashbrown::HashTable;
 use staves_service::Tag;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Entry {
+struct IndexEntry {
     tag: Tag,
     /// The record's offset / 8: a bucket's records lie within its first 32 GiB.
     at: u32,
 }
 
-impl Entry {
+impl IndexEntry {
     fn offset(self) -> u64 {
         u64::from(self.at) * 8
     }
@@ -21,7 +21,7 @@ impl Entry {
 /// From tags to offsets of live records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    table: HashTable<Entry>,
+    table: HashTable<IndexEntry>,
 }
 
 impl Index {
@@ -45,7 +45,7 @@ impl Index {
         }
         let at = u32::try_from(offset / 8).expect("records lie within a bucket's first 32 GiB");
         self.table
-            .insert_unique(tag.hash(), Entry { tag, at }, |e| e.tag.hash());
+            .insert_unique(tag.hash(), IndexEntry { tag, at }, |e| e.tag.hash());
         true
     }
 
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn an_entry_takes_eight_bytes_and_the_table_grows() {
-        assert_eq!(size_of::<Entry>(), 8);
+        assert_eq!(size_of::<IndexEntry>(), 8);
         let mut index = Index::default();
         for n in 0..50_000u64 {
             index.add(Tag::of(&n.to_le_bytes()), n * 8);

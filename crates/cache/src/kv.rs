@@ -12,7 +12,7 @@ use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Pages};
 use staves_wire::group::{Run, RunKind};
 
 use crate::index::Index;
-use crate::record::{self, Kind, Large, Record, Records, SEGMENT_HEADER};
+use crate::record::{self, Large, Record, Records, SEGMENT_HEADER, SegmentKind};
 use crate::segments::{Segments, segment_of, start_of};
 
 /// Index and segments of one bucket.
@@ -133,7 +133,7 @@ impl Kv {
         let zeroes = runs.iter().filter(|r| r.kind == RunKind::Zero);
         let zeroed: Vec<u32> = zeroes.flat_map(segments_in).collect();
         let moved = |s: &&u32| {
-            self.segments.get(**s).kind == Kind::Log && self.segments.get(**s).records > 0
+            self.segments.get(**s).kind == SegmentKind::Log && self.segments.get(**s).records > 0
         };
         let mut from: Vec<u32> = zeroed.iter().filter(moved).copied().collect();
         from.sort_unstable();
@@ -190,7 +190,7 @@ impl Kv {
         if offset == start_of(segment) {
             let (kind, bytes) = record::segment_kind(part);
             self.segments.begin(segment, kind);
-            if kind == Kind::Chunk {
+            if kind == SegmentKind::Chunk {
                 self.segments.fill(segment, SEGMENT_HEADER + bytes);
             }
         }
@@ -202,7 +202,7 @@ impl Kv {
     fn note_record(&mut self, offset: u64, record: &Record<'_>) {
         let segment = segment_of(offset);
         let aligned = offset.is_multiple_of(8);
-        if !aligned || self.segments.get(segment).kind != Kind::Log {
+        if !aligned || self.segments.get(segment).kind != SegmentKind::Log {
             return;
         }
         let end = (offset - start_of(segment)) as usize + record.size();
@@ -225,15 +225,15 @@ impl Kv {
         for segment in each() {
             let (kind, bytes) =
                 record::segment_kind(pages.slice(start_of(segment), SEGMENT_HEADER));
-            if kind != Kind::Free {
+            if kind != SegmentKind::Free {
                 kv.segments.begin(segment, kind);
             }
-            if kind == Kind::Chunk {
+            if kind == SegmentKind::Chunk {
                 kv.segments.fill(segment, SEGMENT_HEADER + bytes);
             }
         }
         for segment in each()
-            .filter(|s| kv.segments.get(*s).kind == Kind::Log)
+            .filter(|s| kv.segments.get(*s).kind == SegmentKind::Log)
             .collect::<Vec<_>>()
         {
             let first = start_of(segment) + SEGMENT_HEADER as u64;
@@ -318,8 +318,8 @@ fn records_of(offset: u64, part: &[u8]) -> impl Iterator<Item = (u64, Record<'_>
     let starts_segment = offset == start_of(segment_of(offset));
     let skip = match starts_segment.then(|| record::segment_kind(part).0) {
         None => 0,
-        Some(Kind::Log) => SEGMENT_HEADER.min(part.len()),
-        Some(Kind::Chunk | Kind::Free) => part.len(),
+        Some(SegmentKind::Log) => SEGMENT_HEADER.min(part.len()),
+        Some(SegmentKind::Chunk | SegmentKind::Free) => part.len(),
     };
     Records::new(&part[skip..]).map(move |(at, record)| (offset + (skip + at) as u64, record))
 }

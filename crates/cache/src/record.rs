@@ -45,7 +45,7 @@ const VERSION: u8 = 1;
 
 /// The contents of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Kind {
+pub(crate) enum SegmentKind {
     /// Nothing: its extent need not exist.
     #[default]
     Free,
@@ -56,12 +56,12 @@ pub(crate) enum Kind {
 }
 
 /// The head of a segment of records, or of a chunk of so many bytes.
-pub(crate) fn segment_header(kind: Kind, bytes: usize) -> [u8; SEGMENT_HEADER] {
+pub(crate) fn segment_header(kind: SegmentKind, bytes: usize) -> [u8; SEGMENT_HEADER] {
     let mut header = [0; SEGMENT_HEADER];
     header[0] = match kind {
-        Kind::Free => 0,
-        Kind::Log => 1,
-        Kind::Chunk => 2,
+        SegmentKind::Free => 0,
+        SegmentKind::Log => 1,
+        SegmentKind::Chunk => 2,
     };
     header[1] = VERSION;
     header[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
@@ -69,11 +69,11 @@ pub(crate) fn segment_header(kind: Kind, bytes: usize) -> [u8; SEGMENT_HEADER] {
 }
 
 /// The kind in a segment's head, and a chunk's bytes.
-pub(crate) fn segment_kind(segment: &[u8]) -> (Kind, usize) {
+pub(crate) fn segment_kind(segment: &[u8]) -> (SegmentKind, usize) {
     let kind = match (segment.first(), segment.get(1)) {
-        (Some(1), Some(&VERSION)) => Kind::Log,
-        (Some(2), Some(&VERSION)) => Kind::Chunk,
-        _ => Kind::Free,
+        (Some(1), Some(&VERSION)) => SegmentKind::Log,
+        (Some(2), Some(&VERSION)) => SegmentKind::Chunk,
+        _ => SegmentKind::Free,
     };
     let bytes = read_u32(segment, 4).unwrap_or(0) as usize;
     (kind, bytes.min(SEGMENT_ROOM))
@@ -290,7 +290,7 @@ mod tests {
         append(&mut bytes, b"ab", false, &[b"xyz"]);
         assert_eq!(bytes, b"\x01\0\0\0\x02\0\0\0\x03\0\0\0abxyz\0\0\0\0\0\0\0");
         assert_eq!(
-            &segment_header(Kind::Chunk, 258)[..8],
+            &segment_header(SegmentKind::Chunk, 258)[..8],
             b"\x02\x01\0\0\x02\x01\0\0"
         );
     }

@@ -2,7 +2,7 @@
 
 use staves_store::EXTENT_BYTES;
 
-use crate::record::{Kind, SEGMENT_HEADER, SEGMENT_ROOM};
+use crate::record::{SEGMENT_HEADER, SEGMENT_ROOM, SegmentKind};
 
 /// Segments that take records at a time: records of mixed sizes fill each other's tails.
 const OPEN_MAX: usize = 4;
@@ -14,7 +14,7 @@ pub(crate) const SEGMENTS_MAX: u32 = 1 << 17;
 /// One segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Segment {
-    pub kind: Kind,
+    pub kind: SegmentKind,
     /// The end of its records.
     pub fill: u32,
     /// Bytes of its live records.
@@ -27,7 +27,7 @@ pub(crate) struct Segment {
 
 /// The place of a new record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum SegmentPlace {
     /// At this offset, in an open segment.
     Open(u64),
     /// First in this segment, which must be begun.
@@ -72,7 +72,7 @@ impl Segments {
     }
 
     /// Begins a segment. Does nothing beyond the largest bucket.
-    pub(crate) fn begin(&mut self, segment: u32, kind: Kind) {
+    pub(crate) fn begin(&mut self, segment: u32, kind: SegmentKind) {
         if segment >= SEGMENTS_MAX {
             return;
         }
@@ -81,7 +81,7 @@ impl Segments {
             self.all.resize(index + 1, Segment::default());
         }
         self.end(segment);
-        if kind == Kind::Log {
+        if kind == SegmentKind::Log {
             self.logs += 1;
         }
         self.all[index] = Segment {
@@ -96,7 +96,7 @@ impl Segments {
         let Some(old) = self.all.get_mut(segment as usize).map(std::mem::take) else {
             return;
         };
-        if old.kind == Kind::Log {
+        if old.kind == SegmentKind::Log {
             self.logs -= 1;
             self.live -= u64::from(old.live);
             self.open.retain(|s| *s != segment);
@@ -109,7 +109,7 @@ impl Segments {
         let Some(s) = self
             .all
             .get_mut(segment as usize)
-            .filter(|s| s.kind == Kind::Log)
+            .filter(|s| s.kind == SegmentKind::Log)
         else {
             return;
         };
@@ -132,7 +132,7 @@ impl Segments {
         let Some(s) = self
             .all
             .get_mut(segment as usize)
-            .filter(|s| s.kind == Kind::Log)
+            .filter(|s| s.kind == SegmentKind::Log)
         else {
             return;
         };
@@ -151,7 +151,7 @@ impl Segments {
             if let Some(s) = self
                 .all
                 .get_mut(chunk as usize)
-                .filter(|s| s.kind == Kind::Chunk)
+                .filter(|s| s.kind == SegmentKind::Chunk)
             {
                 s.records = u32::from(named);
             }
@@ -160,7 +160,7 @@ impl Segments {
 
     /// Chunks that no live record names.
     pub(crate) fn unnamed_chunks(&self) -> Vec<u32> {
-        let unnamed = |s: &Segment| s.kind == Kind::Chunk && s.records == 0;
+        let unnamed = |s: &Segment| s.kind == SegmentKind::Chunk && s.records == 0;
         self.iter()
             .filter(|(_, s)| unnamed(s))
             .map(|(i, _)| i)
@@ -168,18 +168,22 @@ impl Segments {
     }
 
     /// An open segment's place for a record of so many bytes.
-    pub(crate) fn place(&self, bytes: usize) -> Option<Place> {
+    pub(crate) fn place(&self, bytes: usize) -> Option<SegmentPlace> {
         self.open.iter().find_map(|s| {
             let fill = self.get(*s).fill as usize;
-            (EXTENT_BYTES - fill >= bytes).then(|| Place::Open(start_of(*s) + fill as u64))
+            (EXTENT_BYTES - fill >= bytes).then(|| SegmentPlace::Open(start_of(*s) + fill as u64))
         })
     }
 
     /// The lowest free segment but for those that a caller has taken already; `None` beyond the
     /// largest bucket.
     pub(crate) fn fresh(&mut self) -> Option<u32> {
-        let kind = |s: u32| self.all.get(s as usize).map_or(Kind::Free, |x| x.kind);
-        let free = (self.free_from..SEGMENTS_MAX).find(|s| kind(*s) == Kind::Free)?;
+        let kind = |s: u32| {
+            self.all
+                .get(s as usize)
+                .map_or(SegmentKind::Free, |x| x.kind)
+        };
+        let free = (self.free_from..SEGMENTS_MAX).find(|s| kind(*s) == SegmentKind::Free)?;
         self.free_from = free;
         Some(free)
     }
@@ -187,7 +191,7 @@ impl Segments {
     /// Lets a segment that was begun take records.
     pub(crate) fn open(&mut self, segment: u32) {
         let room = |s: &Segments, i: u32| EXTENT_BYTES - s.get(i).fill as usize;
-        if self.get(segment).kind != Kind::Log || self.open.contains(&segment) {
+        if self.get(segment).kind != SegmentKind::Log || self.open.contains(&segment) {
             return;
         }
         self.open.push(segment);
@@ -214,7 +218,7 @@ impl Segments {
     pub(crate) fn reopen(&mut self) {
         self.open.clear();
         self.empty.clear();
-        let logs = self.iter().filter(|(_, s)| s.kind == Kind::Log);
+        let logs = self.iter().filter(|(_, s)| s.kind == SegmentKind::Log);
         let mut by_room: Vec<(u32, u32)> = logs
             .filter(|(_, s)| s.records > 0)
             .map(|(i, s)| (s.fill, i))
@@ -226,7 +230,7 @@ impl Segments {
             .filter(|(fill, _)| roomy(*fill))
             .take(OPEN_MAX);
         self.open = open.map(|(_, i)| *i).collect();
-        let empty = |s: &Segment| s.kind == Kind::Log && s.records == 0;
+        let empty = |s: &Segment| s.kind == SegmentKind::Log && s.records == 0;
         self.empty = self
             .iter()
             .filter(|(_, s)| empty(s))
@@ -242,7 +246,8 @@ impl Segments {
                 break;
             };
             let s = self.get(segment);
-            let empty = s.kind == Kind::Log && s.records == 0 && !self.open.contains(&segment);
+            let empty =
+                s.kind == SegmentKind::Log && s.records == 0 && !self.open.contains(&segment);
             if empty && !taken.contains(&segment) {
                 taken.push(segment);
             }
@@ -285,7 +290,7 @@ impl Segments {
         let used = self
             .all
             .iter()
-            .rposition(|s| s.kind != Kind::Free)
+            .rposition(|s| s.kind != SegmentKind::Free)
             .map_or(0, |last| last + 1);
         &self.all[..used]
     }

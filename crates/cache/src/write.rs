@@ -15,7 +15,7 @@ use crate::edit::Edit;
 use crate::kv::Kv;
 use crate::large::LargeWrite;
 use crate::record::{self, SEGMENT_ROOM};
-use crate::segments::Place;
+use crate::segments::SegmentPlace;
 
 /// Compactions that one operation may cause before it waits for the next step.
 const COMPACTIONS_PER_OPERATION: usize = 4;
@@ -88,7 +88,7 @@ impl Cache {
         edit.put(place, key, large, body);
         self.end_old(shell, tag, key, &mut edit)?;
         let seq = self.make(shell, ask, tag, edit, answer)?;
-        if let Place::Fresh(segment) = place {
+        if let SegmentPlace::Fresh(segment) = place {
             self.kv.segments.open(segment);
         }
         Ok(seq)
@@ -165,7 +165,7 @@ impl Cache {
     }
 
     /// A place for a record of so many bytes, all its memory reserved at every member.
-    fn place(&mut self, shell: &mut Shell, now: Time, bytes: usize) -> Result<Place, Stop> {
+    fn place(&mut self, shell: &mut Shell, now: Time, bytes: usize) -> Result<SegmentPlace, Stop> {
         if let Some(place) = self.kv.segments.place(bytes) {
             return Ok(place);
         }
@@ -179,10 +179,15 @@ impl Cache {
             }
             match grow(shell, now, 1) {
                 Growth::Granted => {
-                    return self.kv.segments.fresh().map(Place::Fresh).ok_or(Stop::Full);
+                    return self
+                        .kv
+                        .segments
+                        .fresh()
+                        .map(SegmentPlace::Fresh)
+                        .ok_or(Stop::Full);
                 }
                 Growth::Pending => return Err(Stop::Blocked),
-                Growth::Refused => self.compact_or_stop(shell, Aim::Place(bytes))?,
+                Growth::Refused => self.compact_or_stop(shell, Aim::SegmentPlace(bytes))?,
             }
         }
         Err(Stop::Blocked)

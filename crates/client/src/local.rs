@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use staves_files::attach::attach;
 use staves_model::{ClusterMap, Incarnation, NodeId, PoolId};
-use staves_store::blocks::{BLOCK_BYTES, BlockKey, Shelf};
+use staves_store::blocks::{BLOCK_BYTES, BlockKey, BlockMapping};
 use staves_wire::files::FileId;
 
 /// Reads are reported after so many, or after so long.
@@ -27,7 +27,7 @@ struct Local {
     pool: PoolId,
     node: NodeId,
     incarnation: Incarnation,
-    shelf: Shelf,
+    mapping: BlockMapping,
     news: Mutex<News>,
 }
 
@@ -90,12 +90,12 @@ impl Local {
                 return None;
             }
         };
-        match Shelf::open(memory) {
-            Ok(shelf) => Some(Local {
+        match BlockMapping::open(memory) {
+            Ok(mapping) => Some(Local {
                 pool,
                 node,
                 incarnation,
-                shelf,
+                mapping,
                 news: Mutex::new(News {
                     stream,
                     entries: Vec::new(),
@@ -124,7 +124,7 @@ impl Local {
             };
             let part = (into.len() - done).min(BLOCK_BYTES - within);
             // A damaged block is a miss here; the node finds it damaged itself when it is asked.
-            match self.shelf.read(key, within, &mut into[done..done + part]) {
+            match self.mapping.read(key, within, &mut into[done..done + part]) {
                 Ok(entry) => last = Some(entry),
                 Err(_) => return false,
             }

@@ -1,6 +1,6 @@
 //! Questions for the leader: where they go, how often, and what other nodes do with them.
 //!
-//! A question goes to the leader directly if this node knows one, or else through another node, which
+//! A request goes to the leader directly if this node knows one, or else through another node, which
 //! passes it on once. So a node that is cut from the leader but not from everybody still gets through.
 
 use std::sync::Arc;
@@ -14,72 +14,75 @@ use staves_model::{ClusterId, Incarnation, NodeId, NodeState, Sign, StopReply};
 
 use crate::directory::{Core, Inner};
 use crate::error::DirectoryError;
-use crate::message::{Answer, Body, Letter, Question, Reply, encode, letter};
+use crate::message::{
+    Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, encode, open_envelope,
+};
 use crate::transport::TransportError;
-use crate::waiting::Waiting;
+use crate::waiting::WaitNotice;
 
-/// How often a question may be passed on by nodes that do not lead.
+/// The number of times that nodes which do not lead may forward a request.
 const HOPS: u8 = 1;
-/// How long one node is given to answer before another is asked, if asking twice does no harm.
+/// The time that one node has to answer a repeatable request before another one is asked.
 const TRY: Duration = Duration::from_millis(500);
-/// Rest between two tries: an election is under way, most often.
+/// The pause between two tries: an election is under way, most often.
 const REST: Duration = Duration::from_millis(20);
 /// Time that a node has to answer a ping on another's behalf.
 pub(crate) const PROBED: Duration = Duration::from_millis(200);
 
-/// Why whoever was taken for the leader gave no answer.
+/// The reason for which the presumed leader gave no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unanswered {
+pub(crate) enum LeadError {
     /// It does not lead (any more), and has done nothing.
     NotLeader,
     /// Its Raft ended in the middle: what was proposed may be in the log of others, and be made yet.
     CutOff,
 }
 
-/// What is said of a question that was cut off.
+/// The error text of a request whose outcome is unknown.
 const CUT_OFF: &str = "its Raft ended before it said what became of the question";
 
-/// What one try came to, where it did not come to an answer.
-enum Miss {
-    /// Somebody else may lead.
+/// The failure of one try.
+enum TryError {
+    /// Another node may lead.
     Elsewhere {
         leader: Option<(NodeId, String)>,
         why: String,
     },
-    /// It may have been heard.
+    /// The request may have been received.
     Lost(String),
 }
 
 impl Inner {
-    /// Asks the leader, whoever that is, until it answers or the deadline passes.
+    /// Sends a request to the leader until it answers or the deadline passes.
     pub async fn ask(
         self: &Arc<Self>,
-        question: Question,
+        request: LeaderRequest,
         deadline: Duration,
-    ) -> Result<Answer, DirectoryError> {
+    ) -> Result<LeaderResponse, DirectoryError> {
         let begun = Instant::now();
-        let waiting_for = question.name();
+        let waiting_for = request.name();
         let mut hint = None;
         let mut last = "no node of the cluster is known".to_owned();
-        // Other questions are asked by a node that is up, and is seen to be without a leader.
-        let mut waiting = matches!(question, Question::Join(_)).then(|| Waiting::since(begun));
+        // Other requests are asked by a node that is up, and is seen to be without a leader.
+        let mut waiting =
+            matches!(request, LeaderRequest::Join(_)).then(|| WaitNotice::since(begun));
         for attempt in 0.. {
             let left = deadline.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
             }
             let mut rest = REST;
-            match self.try_once(&question, attempt, hint.take(), left).await {
-                Ok(Answer::Later { wait_ms, reason }) => {
+            match self.try_once(&request, attempt, hint.take(), left).await {
+                Ok(LeaderResponse::Later { wait_ms, reason }) => {
                     last = reason;
                     rest = Duration::from_millis(wait_ms.into()).max(REST);
                 }
                 Ok(answer) => return Ok(answer),
-                Err(Miss::Elsewhere { leader, why }) => {
+                Err(TryError::Elsewhere { leader, why }) => {
                     (hint, last) = (leader, why);
                 }
-                Err(Miss::Lost(why)) if question.repeatable() => last = why,
-                Err(Miss::Lost(last)) => {
+                Err(TryError::Lost(why)) if request.repeatable() => last = why,
+                Err(TryError::Lost(last)) => {
                     return Err(DirectoryError::Unknown {
                         waiting_for,
                         waited: begun.elapsed(),
@@ -88,7 +91,7 @@ impl Inner {
                 }
             }
             if let Some(waiting) = &mut waiting {
-                waiting.tell(
+                waiting.warn(
                     "a majority of its directory",
                     &last,
                     "start its voters again",
@@ -109,45 +112,45 @@ impl Inner {
 
     async fn try_once(
         self: &Arc<Self>,
-        question: &Question,
+        request: &LeaderRequest,
         attempt: usize,
         hint: Option<(NodeId, String)>,
         left: Duration,
-    ) -> Result<Answer, Miss> {
-        let patience = if question.repeatable() {
+    ) -> Result<LeaderResponse, TryError> {
+        let patience = if request.repeatable() {
             left.min(TRY)
         } else {
             left
         };
         if self.leads().is_some() {
-            let lead = tokio::time::timeout(patience, self.lead(question.clone())).await;
+            let lead = tokio::time::timeout(patience, self.lead(request.clone())).await;
             return match lead {
                 Ok(Ok(answer)) => Ok(answer),
-                Ok(Err(Unanswered::NotLeader)) => Err(Miss::Elsewhere {
+                Ok(Err(LeadError::NotLeader)) => Err(TryError::Elsewhere {
                     leader: None,
                     why: "this node leads no longer".into(),
                 }),
-                Ok(Err(Unanswered::CutOff)) => {
-                    Err(Miss::Lost(format!("this node led, but {CUT_OFF}")))
+                Ok(Err(LeadError::CutOff)) => {
+                    Err(TryError::Lost(format!("this node led, but {CUT_OFF}")))
                 }
-                Err(_) => Err(Miss::Lost(
+                Err(_) => Err(TryError::Lost(
                     "this node leads, but no majority answers it".into(),
                 )),
             };
         }
-        let core = self.core().map_err(|e| Miss::Elsewhere {
+        let core = self.core().map_err(|e| TryError::Elsewhere {
             leader: None,
             why: e.to_string(),
         })?;
         let Some((node, addr)) = self.whom_to_ask(core, attempt, hint) else {
-            return Err(Miss::Elsewhere {
+            return Err(TryError::Elsewhere {
                 leader: None,
                 why: "no other node is known".into(),
             });
         };
         let budget_ms = patience.as_millis() as u32;
-        let body = Body::Ask {
-            question: question.clone(),
+        let body = PeerRequest::ForLeader {
+            request: request.clone(),
             hops: HOPS,
             budget_ms,
         };
@@ -224,74 +227,75 @@ impl Inner {
 
     /// Another node's request, and the answer to it.
     pub async fn handle(self: Arc<Self>, request: &[u8]) -> Bytes {
-        let reply = match letter(request) {
-            Err(reason) => Reply::Failed(reason),
-            Ok(letter) => self.receive(letter).await,
+        let reply = match open_envelope(request) {
+            Err(reason) => PeerResponse::Failed(reason),
+            Ok(envelope) => self.receive(envelope).await,
         };
         encode(&reply)
     }
 
-    async fn receive(self: Arc<Self>, letter: Letter) -> Reply {
+    async fn receive(self: Arc<Self>, envelope: Envelope) -> PeerResponse {
         let Ok(core) = self.core() else {
-            return Reply::Failed("this node has not joined its cluster yet".into());
+            return PeerResponse::Failed("this node has not joined its cluster yet".into());
         };
         let joins = matches!(
-            letter.body,
-            Body::Ask {
-                question: Question::Join(_),
+            envelope.body,
+            PeerRequest::ForLeader {
+                request: LeaderRequest::Join(_),
                 ..
             }
         );
-        let ours = letter.cluster == core.cluster || (joins && letter.to == NodeId(0));
-        if !ours || (letter.to != core.me && letter.to != NodeId(0)) {
-            return Reply::Misdirected {
+        let ours = envelope.cluster == core.cluster || (joins && envelope.to == NodeId(0));
+        if !ours || (envelope.to != core.me && envelope.to != NodeId(0)) {
+            return PeerResponse::Misdirected {
                 cluster: core.cluster,
                 node: core.me,
             };
         }
-        match letter.body {
-            Body::Append(rpc) => match core.raft.append_entries(rpc).await {
+        match envelope.body {
+            PeerRequest::Append(rpc) => match core.raft.append_entries(rpc).await {
                 Ok(answer) => {
                     if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
                         let now = self.now().0;
                         self.leader_heard.store(now, Ordering::Relaxed);
                     }
-                    Reply::Append(answer)
+                    PeerResponse::Append(answer)
                 }
-                Err(e) => Reply::Failed(e.to_string()),
+                Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            Body::Vote(rpc) => match core.raft.vote(rpc).await {
-                Ok(answer) => Reply::Vote(answer),
-                Err(e) => Reply::Failed(e.to_string()),
+            PeerRequest::Vote(rpc) => match core.raft.vote(rpc).await {
+                Ok(answer) => PeerResponse::Vote(answer),
+                Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            Body::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
-                Ok(answer) => Reply::Snapshot(answer),
-                Err(RaftError::APIError(e)) => Reply::SnapshotMismatch(e),
-                Err(e) => Reply::Failed(e.to_string()),
+            PeerRequest::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
+                Ok(answer) => PeerResponse::Snapshot(answer),
+                Err(RaftError::APIError(e)) => PeerResponse::SnapshotMismatch(e),
+                Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            Body::Ask {
-                question,
+            PeerRequest::ForLeader {
+                request,
                 hops,
                 budget_ms,
             } => {
                 let budget = Duration::from_millis(budget_ms.into());
-                self.answer(core, letter.from, question, hops, budget).await
+                self.answer(core, envelope.from, request, hops, budget)
+                    .await
             }
-            Body::Stand { term, heir } => self.stand(term, heir).await,
-            Body::Ping { .. } => match self.life() {
-                Ok((_, incarnation)) => Reply::Pong {
+            PeerRequest::Stand { term, heir } => self.stand(term, heir).await,
+            PeerRequest::Ping { .. } => match self.life() {
+                Ok((_, incarnation)) => PeerResponse::Pong {
                     incarnation,
                     stops: self.stop_state(),
                 },
-                Err(e) => Reply::Failed(e.to_string()),
+                Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            Body::Probe {
+            PeerRequest::Probe {
                 node,
                 incarnation,
                 addr,
             } => {
                 let sign = self.probe(node, incarnation, &addr, PROBED).await;
-                Reply::Probed { sign }
+                PeerResponse::Probed { sign }
             }
         }
     }
@@ -300,41 +304,45 @@ impl Inner {
         self: &Arc<Self>,
         core: &Core,
         from: NodeId,
-        question: Question,
+        request: LeaderRequest,
         hops: u8,
         budget: Duration,
-    ) -> Reply {
-        if let Question::Join(join) = &question {
+    ) -> PeerResponse {
+        if let LeaderRequest::Join(join) = &request {
             self.note_address(join);
         }
         if self.leads().is_some() {
-            return match tokio::time::timeout(budget, self.lead(question)).await {
-                Ok(Ok(answer)) => Reply::Answer(answer),
-                Ok(Err(Unanswered::NotLeader)) => Reply::NotLeader { leader: None },
-                Ok(Err(Unanswered::CutOff)) => Reply::Failed(format!("it led, but {CUT_OFF}")),
-                Err(_) => Reply::Failed("it leads, but no majority answered it in time".into()),
+            return match tokio::time::timeout(budget, self.lead(request)).await {
+                Ok(Ok(answer)) => PeerResponse::Answered(answer),
+                Ok(Err(LeadError::NotLeader)) => PeerResponse::NotLeader { leader: None },
+                Ok(Err(LeadError::CutOff)) => {
+                    PeerResponse::Failed(format!("it led, but {CUT_OFF}"))
+                }
+                Err(_) => {
+                    PeerResponse::Failed("it leads, but no majority answered it in time".into())
+                }
             };
         }
         let leader = self.leader_contact(core).filter(|(node, _)| *node != from);
         let Some((node, addr)) = leader else {
-            return Reply::NotLeader { leader: None };
+            return PeerResponse::NotLeader { leader: None };
         };
         if hops == 0 {
-            return Reply::NotLeader {
+            return PeerResponse::NotLeader {
                 leader: Some((node, addr)),
             };
         }
         let budget_ms = budget.as_millis() as u32;
-        let repeatable = question.repeatable();
-        let body = Body::Ask {
-            question,
+        let repeatable = request.repeatable();
+        let body = PeerRequest::ForLeader {
+            request,
             hops: hops - 1,
             budget_ms,
         };
         match core.network.call(node, &addr, body, budget).await {
             Ok(reply) => reply,
-            Err(e) if e.undelivered() || repeatable => Reply::NotLeader { leader: None },
-            Err(e) => Reply::Failed(e.to_string()),
+            Err(e) if e.undelivered() || repeatable => PeerResponse::NotLeader { leader: None },
+            Err(e) => PeerResponse::Failed(e.to_string()),
         }
     }
 
@@ -349,14 +357,14 @@ impl Inner {
         let Ok(core) = self.core() else {
             return StopReply::Silent;
         };
-        let body = Body::Ping { incarnation };
+        let body = PeerRequest::Ping { incarnation };
         match core.network.call(node, addr, body, patience).await {
-            Ok(Reply::Pong {
+            Ok(PeerResponse::Pong {
                 incarnation: found,
                 stops,
             }) if found == incarnation => StopReply::State(stops),
             // Another life, or another node, has the address: the one that is asked for is over.
-            Ok(Reply::Pong { .. } | Reply::Misdirected { .. }) => StopReply::Over,
+            Ok(PeerResponse::Pong { .. } | PeerResponse::Misdirected { .. }) => StopReply::Over,
             Err(TransportError::Refused { .. }) => StopReply::Over,
             _ => StopReply::Silent,
         }
@@ -383,32 +391,35 @@ impl Inner {
         let Some(node) = join.node else { return };
         let map = self.map();
         if let Some(known) = map.nodes.get(&node).filter(|_| join.cluster == map.cluster) {
-            let entry = (join.native.clone(), known.incarnation);
+            let entry = (join.facts.native.clone(), known.incarnation);
             self.seen_at.lock().insert(node, entry);
         }
     }
 }
 
-fn judge(reply: Result<Reply, TransportError>, addr: &str) -> Result<Answer, Miss> {
+fn judge(
+    reply: Result<PeerResponse, TransportError>,
+    addr: &str,
+) -> Result<LeaderResponse, TryError> {
     match reply {
-        Ok(Reply::Answer(answer)) => Ok(answer),
-        Ok(Reply::NotLeader { leader }) => {
+        Ok(PeerResponse::Answered(answer)) => Ok(answer),
+        Ok(PeerResponse::NotLeader { leader }) => {
             let why = format!("{addr} does not lead and knows of no other leader");
-            Err(Miss::Elsewhere { leader, why })
+            Err(TryError::Elsewhere { leader, why })
         }
-        Ok(Reply::Misdirected { cluster, node }) => {
+        Ok(PeerResponse::Misdirected { cluster, node }) => {
             let why = format!("{addr} is node {node} of cluster {cluster}");
-            Err(Miss::Elsewhere { leader: None, why })
+            Err(TryError::Elsewhere { leader: None, why })
         }
-        Ok(Reply::Failed(reason)) => Err(Miss::Lost(format!("{addr}: {reason}"))),
-        Ok(_) => Err(Miss::Lost(format!(
+        Ok(PeerResponse::Failed(reason)) => Err(TryError::Lost(format!("{addr}: {reason}"))),
+        Ok(_) => Err(TryError::Lost(format!(
             "{addr} answered something else than was asked"
         ))),
-        Err(e) if e.undelivered() => Err(Miss::Elsewhere {
+        Err(e) if e.undelivered() => Err(TryError::Elsewhere {
             leader: None,
             why: e.to_string(),
         }),
-        Err(e) => Err(Miss::Lost(e.to_string())),
+        Err(e) => Err(TryError::Lost(e.to_string())),
     }
 }
 
@@ -416,19 +427,19 @@ fn judge(reply: Result<Reply, TransportError>, addr: &str) -> Result<Answer, Mis
 pub(crate) async fn ask_to_join(
     network: &crate::network::Network,
     addr: &str,
-    question: &Question,
+    request: &LeaderRequest,
     patience: Duration,
-) -> Result<Answer, String> {
+) -> Result<LeaderResponse, String> {
     let budget_ms = patience.as_millis() as u32;
-    let body = Body::Ask {
-        question: question.clone(),
+    let body = PeerRequest::ForLeader {
+        request: request.clone(),
         hops: HOPS,
         budget_ms,
     };
     let reply = network.call(NodeId(0), addr, body, patience).await;
     match judge(reply, addr) {
         Ok(answer) => Ok(answer),
-        Err(Miss::Elsewhere { why, .. } | Miss::Lost(why)) => Err(why),
+        Err(TryError::Elsewhere { why, .. } | TryError::Lost(why)) => Err(why),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The handle that a node holds: questions to the leader, answers to other nodes, and the window on the map.
+//! The handle that a node holds: requests to the leader, answers to other nodes, and a view of the map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -19,9 +19,8 @@ use tokio::task::JoinHandle;
 use crate::duties::Duties;
 use crate::error::DirectoryError;
 use crate::holder::{self, Holder};
-use crate::lease_batcher::Asked;
 use crate::machine::Machine;
-use crate::message::{Answer, Question};
+use crate::message::{LeaderRequest, LeaderResponse, PendingLease};
 use crate::network::{Network, SeenAt};
 use crate::options::Options;
 use crate::store::Store;
@@ -47,34 +46,34 @@ pub(crate) struct Inner {
     pub core: OnceLock<Core>,
     /// This life; 0 until the cluster gave one.
     pub incarnation: AtomicU64,
-    /// What the leader keeps in mind; `None` while this node does not lead.
+    /// The leader's volatile state; `None` while this node does not lead.
     pub duties: Mutex<Option<Duties>>,
-    pub lease_queue: mpsc::Sender<Asked>,
-    pub lease_requests: Mutex<Option<mpsc::Receiver<Asked>>>,
+    pub lease_queue: mpsc::Sender<PendingLease>,
+    pub lease_requests: Mutex<Option<mpsc::Receiver<PendingLease>>>,
     pub seen_at: SeenAt,
-    /// Nodes that do not answer this node's pings: questions go round by others.
+    /// Nodes that do not answer this node's pings: requests go through others.
     pub unheard: Mutex<BTreeSet<NodeId>>,
-    /// Nodes whose answers to pings stay away, and when each was last heard.
+    /// Nodes that do not answer pings, with the time of each one's last answer.
     pub silent: Mutex<BTreeMap<NodeId, Time>>,
-    /// Raised with each question that missed, so that the next one goes another way.
+    /// Raised with each request that failed, so that the next one takes another path.
     pub misses: AtomicUsize,
-    /// This node leaves: it does not insist that it lives.
+    /// This node leaves: it does not propose itself as back.
     pub leaving: AtomicBool,
-    /// What this node knows of its own stop.
+    /// The state of this node's own stop.
     pub own_stop: Mutex<OwnStop>,
     /// Set when this life is over.
     pub over: watch::Sender<Option<Arc<DirectoryError>>>,
-    /// Who had the data folder before this process.
+    /// The process that held the data folder before this one.
     pub former: Option<Holder>,
     /// This node leads and hands the lead over: it orders nothing meanwhile.
     pub handing_over: AtomicBool,
-    /// When a leader was last heard, in nanoseconds of [`Inner::now`].
+    /// The time of the last message from a leader, in nanoseconds of [`Inner::now`].
     pub leader_heard: AtomicU64,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
 
-/// What there is once this node has an id.
+/// The parts that exist once this node has an id.
 pub(crate) struct Core {
     pub raft: Raft,
     pub network: Network,
@@ -82,7 +81,16 @@ pub(crate) struct Core {
     pub cluster: ClusterId,
 }
 
-/// Who this node is, in this life.
+impl Core {
+    /// The voters. During a change of them, both sets.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().voter_ids().collect()
+    }
+}
+
+/// This node's identity, in this life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
     /// The cluster.
@@ -107,7 +115,7 @@ pub struct Granted {
     pub revision: Revision,
 }
 
-/// How leaving ended.
+/// The outcome of leaving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     /// The directory goes on without this node.
@@ -125,15 +133,15 @@ pub struct Status {
     pub incarnation: Incarnation,
     /// Its cluster; 0 before it has one.
     pub cluster: ClusterId,
-    /// Who leads, as far as known.
+    /// The leader, as far as known.
     pub leader: Option<NodeId>,
     /// Raft's term.
     pub term: u64,
-    /// Who votes. During a change of voters, both sets.
+    /// The voters. During a change of them, both sets.
     pub voters: Vec<NodeId>,
     /// The voters are being changed: until it is done, majorities of both sets are needed.
     pub changing_voters: bool,
-    /// Who only follows.
+    /// The nodes that only follow.
     pub learners: Vec<NodeId>,
     /// The log's last index.
     pub last_log: u64,
@@ -143,7 +151,7 @@ pub struct Status {
     pub quorum_silent_ms: Option<u64>,
     /// The map's revision.
     pub revision: Revision,
-    /// Why Raft stopped on this node, if it did (its data folder failed): the node should be restarted.
+    /// The reason for which Raft stopped on this node, if it did (its data folder failed): the node should be restarted.
     pub failed: Option<String>,
 }
 
@@ -165,14 +173,8 @@ impl Directory {
             holder::write(folder, &Holder { pid, native });
         }
         let (window_tx, window) = watch::channel(Arc::default());
-        let machine = Machine::load(store.clone(), window_tx).map_err(|reason| {
-            let path = options
-                .data_dir
-                .clone()
-                .unwrap_or_default()
-                .join(crate::store::FILE);
-            crate::error::StoreError::Unreadable { path, reason }
-        })?;
+        let machine =
+            Machine::load(store.clone(), window_tx).map_err(|reason| options.unreadable(reason))?;
         let (lease_queue, lease_requests) = mpsc::channel(LEASE_QUEUE);
         let inner = Inner {
             options,
@@ -219,7 +221,7 @@ impl Directory {
         self.inner.window.clone()
     }
 
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub fn leader(&self) -> Option<NodeId> {
         self.inner.metrics().and_then(|m| m.current_leader)
     }
@@ -232,10 +234,10 @@ impl Directory {
         proposal: Proposal,
         deadline: Duration,
     ) -> Result<(Outcome, Revision), DirectoryError> {
-        let question = Question::Propose(proposal);
-        match self.inner.ask(question, deadline).await? {
-            Answer::Applied(Applied::Done { outcome, revision }) => Ok((outcome, revision)),
-            Answer::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
+        let request = LeaderRequest::Propose(proposal);
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Applied(Applied::Done { outcome, revision }) => Ok((outcome, revision)),
+            LeaderResponse::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
             other => Err(unexpected("a proposal", &other)),
         }
     }
@@ -248,13 +250,13 @@ impl Directory {
         deadline: Duration,
     ) -> Result<Granted, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        let question = Question::Lease(LeaseRequest {
+        let request = LeaderRequest::Lease(LeaseRequest {
             node,
             incarnation,
             wanted,
         });
-        match self.inner.ask(question, deadline).await? {
-            Answer::Leased {
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Leased {
                 granted,
                 heard,
                 revision,
@@ -264,7 +266,7 @@ impl Directory {
                 heard,
                 revision,
             }),
-            Answer::Over { address } => {
+            LeaderResponse::Over { address } => {
                 let why = match address {
                     Some(address) => DirectoryError::Displaced { node, address },
                     None => DirectoryError::Removed { node },
@@ -277,7 +279,7 @@ impl Directory {
         }
     }
 
-    /// Why this life is over, once it is. The leader has said so, in answer to a request for leases
+    /// The reason for which this life is over, once it is: from the leader, in answer to a request for leases
     /// ([`DirectoryError::Displaced`], [`DirectoryError::Removed`]), or Raft has ended on this node
     /// ([`DirectoryError::NotRunning`]). The process must stop then.
     pub fn over(&self) -> watch::Receiver<Option<Arc<DirectoryError>>> {
@@ -289,14 +291,15 @@ impl Directory {
         self.inner.store.identity().map(|identity| identity.cluster)
     }
 
-    /// Hands in what this node, or a client of it, saw of others (row D5).
+    /// Reports evidence that this node, or a client of it, has of others (row D5).
     pub async fn report(
         &self,
         seen: Vec<Evidence>,
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
         let (from, _) = self.inner.life()?;
-        self.noted(Question::Report { from, seen }, deadline).await
+        self.noted(LeaderRequest::Report { from, seen }, deadline)
+            .await
     }
 
     /// Makes a member's call: an epoch opens once no other lease stands against it (GROUP rule 11), a member of this
@@ -307,31 +310,29 @@ impl Directory {
         deadline: Duration,
     ) -> Result<(), DirectoryError> {
         let (from, _) = self.inner.life()?;
-        self.noted(Question::Call { from, call }, deadline).await
+        self.noted(LeaderRequest::Call { from, call }, deadline)
+            .await
     }
 
-    /// Gives up this node's vote and leadership, and tells the directory that it stops. The caller then
-    /// calls [`Directory::stop`], whatever came of this.
+    /// Gives up this node's vote and leadership, and announces its stop. The caller then calls
+    /// [`Directory::stop`], whatever the outcome.
     pub async fn leave(&self, deadline: Duration) -> Result<Left, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
         self.inner.leaving.store(true, Ordering::Release);
-        match self
-            .inner
-            .ask(Question::Leave { node, incarnation }, deadline)
-            .await?
-        {
-            Answer::Noted => Ok(Left::HandedOver),
-            Answer::LastVoter => Ok(Left::LastVoter),
+        let request = LeaderRequest::Leave { node, incarnation };
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Noted => Ok(Left::HandedOver),
+            LeaderResponse::LastVoter => Ok(Left::LastVoter),
             other => Err(unexpected("leaving", &other)),
         }
     }
 
-    /// Asks the leader whether this node may stop: the reason why not, if its groups could not bear it. Who may
-    /// counts as good as gone for a while, so that the next who asks is told of it.
+    /// Requests a permit to stop; the leader's refusal, if the node's groups could not bear it. A permitted node counts
+    /// as gone for a while, so that the next request is judged without it.
     pub async fn may_stop(&self, deadline: Duration) -> Result<Option<String>, DirectoryError> {
         let (node, incarnation) = self.inner.life()?;
-        let question = Question::Stop { node, incarnation };
-        // Ended by any way out of here, a dropped future too.
+        let request = LeaderRequest::Stop { node, incarnation };
+        // Ended however this function is left, by a dropped future too.
         struct Asks<'a>(&'a Inner, bool);
         impl Drop for Asks<'_> {
             fn drop(&mut self) {
@@ -340,12 +341,12 @@ impl Directory {
         }
         self.inner.own_stop.lock().ask();
         let mut asks = Asks(&self.inner, false);
-        match self.inner.ask(question, deadline).await? {
-            Answer::Noted => {
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Noted => {
                 asks.1 = true;
                 Ok(None)
             }
-            Answer::Refused(why) => Ok(Some(why)),
+            LeaderResponse::Refused(why) => Ok(Some(why)),
             other => Err(unexpected("whether the node may stop", &other)),
         }
     }
@@ -373,19 +374,14 @@ impl Directory {
         let membership = metrics
             .as_ref()
             .map(|m| m.membership_config.membership().clone());
-        let mut voters: Vec<NodeId> = membership
-            .iter()
-            .flat_map(|m| m.voter_ids().collect::<Vec<_>>())
-            .collect();
-        voters.sort_unstable();
-        voters.dedup();
+        let voters = core.map(Core::voters).unwrap_or_default();
         Status {
             node: core.map_or(NodeId(0), |c| c.me),
             incarnation: Incarnation(inner.incarnation.load(Ordering::Acquire)),
             cluster: core.map_or(ClusterId(0), |c| c.cluster),
             leader: metrics.as_ref().and_then(|m| m.current_leader),
             term: metrics.as_ref().map_or(0, |m| m.current_term),
-            voters,
+            voters: voters.into_iter().collect(),
             changing_voters: membership
                 .as_ref()
                 .is_some_and(|m| m.get_joint_config().len() > 1),
@@ -406,27 +402,30 @@ impl Directory {
         }
     }
 
-    /// Nodes that this one pings and that do not answer, and for how long. They are not found dead by that.
+    /// Nodes that this one pings and that do not answer, each with the time of its silence. Silence alone is no death.
     pub fn silent(&self) -> Vec<(NodeId, Duration)> {
         let (now, silent) = (self.inner.now(), self.inner.silent.lock());
         let for_so_long = |(node, answered): (&NodeId, &Time)| (*node, now.since(*answered));
         silent.iter().map(for_so_long).collect()
     }
 
-    async fn noted(&self, question: Question, deadline: Duration) -> Result<(), DirectoryError> {
-        let name = question.name();
-        match self.inner.ask(question, deadline).await? {
-            Answer::Noted => Ok(()),
-            Answer::Applied(Applied::Done { .. }) => Ok(()),
-            Answer::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
+    async fn noted(
+        &self,
+        request: LeaderRequest,
+        deadline: Duration,
+    ) -> Result<(), DirectoryError> {
+        let name = request.name();
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Noted => Ok(()),
+            LeaderResponse::Applied(Applied::Done { .. }) => Ok(()),
+            LeaderResponse::Applied(Applied::Refused { refusal, .. }) => Err(refusal.into()),
             other => Err(unexpected(name, &other)),
         }
     }
 }
 
-fn unexpected(waiting_for: &'static str, answer: &Answer) -> DirectoryError {
-    let reason = format!("the leader answered {waiting_for} with {answer:?}");
-    DirectoryError::NotRunning { reason }
+pub(crate) fn unexpected(waiting_for: &str, answer: &LeaderResponse) -> DirectoryError {
+    not_running(format!("the leader answered {waiting_for} with {answer:?}"))
 }
 
 impl Inner {
@@ -437,9 +436,8 @@ impl Inner {
 
     /// This node's account of its own stop.
     pub fn stop_state(&self) -> StopState {
-        self.own_stop
-            .lock()
-            .state(self.now(), &StopTimes::default())
+        let own_stop = self.own_stop.lock();
+        own_stop.state(self.now(), &StopTimes::default())
     }
 
     pub fn metrics(&self) -> Option<Metrics> {
@@ -490,8 +488,7 @@ impl Inner {
     }
 }
 
-fn not_running(reason: &str) -> DirectoryError {
-    DirectoryError::NotRunning {
-        reason: reason.into(),
-    }
+pub(crate) fn not_running(reason: impl Into<String>) -> DirectoryError {
+    let reason = reason.into();
+    DirectoryError::NotRunning { reason }
 }

@@ -1,14 +1,15 @@
-//! What a leader keeps in mind for one term: all of it volatile, none of it carried into the next.
+//! The volatile state of one term's leader. None of it is carried into the next term.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use staves_model::detector::{Report, Verdict};
+use staves_model::keeper::record_since;
 use staves_model::{
-    ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, NodeId,
+    ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, Node, NodeId,
     NodeState, StopBook, StopTimes, StuckReport, Time,
 };
 
-use crate::message::Answer;
+use crate::message::LeaderResponse;
 use crate::options::Times;
 
 /// Most reports of silent nodes between two ticks; each node pings few and reports seldom.
@@ -20,7 +21,7 @@ const JOINS_MAX: usize = 64;
 
 /// The machines of one term's leader.
 pub(crate) struct Duties {
-    /// Proposals that rest on what lies here carry this term.
+    /// Proposals that rest on this state carry this term.
     pub term: u64,
     pub leases: Leases,
     pub keeper: Keeper,
@@ -29,14 +30,14 @@ pub(crate) struct Duties {
     reports: Vec<Report>,
     stuck: Vec<StuckReport>,
     down_since: BTreeMap<NodeId, Time>,
-    /// Verdicts that were told to the log and stand.
+    /// Verdicts that were logged and stand.
     told: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
-    joins: VecDeque<(u64, Option<Answer>)>,
+    joins: VecDeque<(u64, Option<LeaderResponse>)>,
 }
 
 impl Duties {
-    /// For a node that has just come to lead; the map is all that was committed before.
+    /// The state of a newly elected leader; the map holds all that was committed before.
     pub fn new(term: u64, now: Time, map: &ClusterMap, times: &Times) -> Duties {
         let mut leases = Leases::new(times.lease);
         leases.become_leader(now);
@@ -56,7 +57,7 @@ impl Duties {
         }
     }
 
-    /// Keeps a report for the next tick. What does not fit is dropped: who is silent is reported again.
+    /// Keeps a report for the next tick. One that does not fit is dropped: a silent node is reported again.
     pub fn hear(&mut self, report: Report) {
         if self.reports.len() < REPORTS_MAX {
             self.reports.push(report);
@@ -67,7 +68,7 @@ impl Duties {
         std::mem::take(&mut self.reports)
     }
 
-    /// Keeps a report of stuck members for the next tick. What does not fit is dropped: it comes again.
+    /// Keeps a report of stuck members for the next tick. One that does not fit is dropped: it comes again.
     pub fn hear_stuck(&mut self, report: StuckReport) {
         if self.stuck.len() < STUCK_MAX {
             self.stuck.push(report);
@@ -78,14 +79,11 @@ impl Duties {
         std::mem::take(&mut self.stuck)
     }
 
-    /// Keeps note of since when nodes are down, as far as this term has seen it.
+    /// Records the time since which each node is down, as far as this term has seen it.
     pub fn watch_down(&mut self, now: Time, map: &ClusterMap) {
-        let down = |n: &NodeId| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down);
-        self.down_since.retain(|n, _| down(n));
+        let down = |n: &Node| n.state == NodeState::Down;
+        record_since(&mut self.down_since, now, map, down);
         self.stops.forget_former_lives(map);
-        for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
-            self.down_since.entry(node.id).or_insert(now);
-        }
     }
 
     /// Of these verdicts, those that are news. Without a majority none reaches the map, and the detector
@@ -106,7 +104,7 @@ impl Duties {
         map: &ClusterMap,
         less_than: std::time::Duration,
     ) -> BTreeSet<NodeId> {
-        // The map may have moved on since the last tick: who died with this change died just now.
+        // The map may have moved on since the last tick: a node that died with this change died just now.
         self.watch_down(now, map);
         let fresh = self
             .down_since
@@ -127,8 +125,8 @@ impl Duties {
         JoinState::New
     }
 
-    /// Ends a join: its answer is given again to who asks again; without one it may be tried again.
-    pub fn end_join(&mut self, nonce: u64, answer: Option<Answer>) {
+    /// Ends a join. Its answer is repeated if the join is; without an answer the join may be tried again.
+    pub fn end_join(&mut self, nonce: u64, answer: Option<LeaderResponse>) {
         self.joins.retain(|(n, _)| *n != nonce);
         if answer.is_some() {
             self.joins.push_back((nonce, answer));
@@ -136,11 +134,11 @@ impl Duties {
     }
 }
 
-/// Whether a join was asked for before.
+/// The progress of a join, by its nonce.
 pub(crate) enum JoinState {
     New,
     UnderWay,
-    Done(Answer),
+    Done(LeaderResponse),
 }
 
 #[cfg(test)]

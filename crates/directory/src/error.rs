@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors, by the remedy that the caller has.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub enum StoreError {
     Unreadable {
         /// The file or folder.
         path: PathBuf,
-        /// What the system or the file's own checks said.
+        /// The error of the system or of the file's own checks.
         reason: String,
     },
     /// A newer program wrote it.
@@ -49,7 +49,7 @@ pub enum StoreError {
     },
 }
 
-/// What the directory's calls come back with.
+/// An error of the directory.
 #[derive(thiserror::Error, Debug)]
 pub enum DirectoryError {
     /// The data folder.
@@ -58,17 +58,17 @@ pub enum DirectoryError {
     /// The options contradict themselves.
     #[error("the directory's options are refused: {reason}")]
     Options {
-        /// What is wrong and what would be right.
+        /// The fault and the remedy.
         reason: String,
     },
     /// No leader answered in time.
     #[error("no directory leader answered within {} ms while waiting for {waiting_for}: {last}", waited.as_millis())]
     NoLeader {
-        /// What was asked.
+        /// The request.
         waiting_for: &'static str,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
-        /// What came last: who was tried, and what they said.
+        /// The last failure: the node that was tried, and its answer.
         last: String,
     },
     /// A proposal may or may not have taken effect: its answer did not come.
@@ -77,11 +77,11 @@ pub enum DirectoryError {
         waited.as_millis()
     )]
     Unknown {
-        /// What was asked.
+        /// The request.
         waiting_for: &'static str,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
-        /// What came last.
+        /// The last failure.
         last: String,
     },
     /// The map's rules refused the change; nothing changed.
@@ -114,7 +114,7 @@ pub enum DirectoryError {
     IsRunning {
         /// The node that both folders name.
         node: NodeId,
-        /// Where it answers.
+        /// Its address.
         address: String,
     },
     /// Two live nodes say that they are reached at one address.
@@ -122,7 +122,7 @@ pub enum DirectoryError {
     AddressTaken {
         /// The address.
         address: String,
-        /// Who has it.
+        /// The node that has it.
         node: NodeId,
     },
     /// This life is over: the cluster knows a later one of the same node, somewhere else.
@@ -133,13 +133,13 @@ pub enum DirectoryError {
     Displaced {
         /// The node.
         node: NodeId,
-        /// Where its later life is reached.
+        /// The address of its later life.
         address: String,
     },
     /// Not started yet, or stopped.
     #[error("the directory of this node does not run: {reason}")]
     NotRunning {
-        /// Which of the two, and why.
+        /// The case, and its reason.
         reason: String,
     },
 }

@@ -1,8 +1,8 @@
 //! Raft's own end: a data folder that cannot be written any more, or a fault of its core.
 //!
-//! A node whose Raft has ended answers nobody's question to the directory, and hears no new map. It must
-//! not stay like that, up for all others and of no use: its process is told to end, so that whoever
-//! looks after it starts it again ([`crate::Directory::over`]).
+//! A node whose Raft has ended answers no request to the directory and receives no new map. It must not
+//! stay up for all others and of no use: its process ends ([`crate::Directory::over`]), so that its
+//! supervisor starts it again.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::directory::Inner;
 use crate::error::DirectoryError;
 use crate::types::Raft;
 
-/// Waits until Raft ends by itself, and then says that this life is over, and why.
+/// Waits until Raft ends by itself, and then reports that this life is over, with the reason.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
     let Some(reason) = ended(&core.raft).await else {
@@ -23,7 +23,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     });
 }
 
-/// Why it ended; `None` if it was asked to.
+/// The reason for its end; `None` if it was asked to.
 async fn ended(raft: &Raft) -> Option<String> {
     let mut metrics = raft.metrics();
     loop {
@@ -33,7 +33,7 @@ async fn ended(raft: &Raft) -> Option<String> {
             Err(fatal) => return Some(format!("its Raft has failed: {fatal}")),
             Ok(()) => {}
         }
-        // Whoever sends them says why it ends, unless it panics.
+        // The sender gives the reason for its end, unless it panics.
         if metrics.changed().await.is_err() && metrics.borrow().running_state.is_ok() {
             return Some("its Raft has panicked".to_owned());
         }
@@ -45,15 +45,16 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
+    use staves_model::testing::node_facts;
     use staves_model::{Change, NodeId};
 
     use super::*;
     use crate::Directory;
-    use crate::options::{NodeFacts, Options};
+    use crate::options::Options;
     use crate::transport::{CallFuture, Transport, TransportError};
     use crate::types::Proposal;
 
-    /// There is nobody else.
+    /// A network without other nodes.
     pub(crate) struct Alone;
 
     impl Transport for Alone {
@@ -68,14 +69,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn options() -> Options {
-        Options::new(NodeFacts {
-            name: "a".into(),
-            zone: None,
-            native: "a:1600".into(),
-            resp: "a:6379".into(),
-            admin: "a:1680".into(),
-            memory_bytes: 1,
-        })
+        Options::new(node_facts("a", 1))
     }
 
     /// A directory of one node, in memory.

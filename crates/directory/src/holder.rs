@@ -1,8 +1,8 @@
-//! Who has a data folder open: one line in its file `holder`, the process's id and its native address.
+//! The process that has a data folder open: one line in its file `holder`, the process's id and its native address.
 //!
-//! The lock on `directory.redb` is what keeps two processes from one folder; this file only gives the
-//! holder a name. In a *copy* of the folder it says where the original was, so that a process on the copy
-//! can ask whether that one still runs ([`crate::start`]). A file that cannot be read says nothing.
+//! The lock on `directory.redb` keeps two processes from one folder; this file only names the holder. In a
+//! *copy* of the folder it names the original's address, so that a process on the copy can find out if that
+//! one still runs ([`crate::start`]). A file that cannot be read counts as none.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ const FILE: &str = "holder";
 /// Longest line that is taken for one.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Holder {
     pub pid: u32,
-    /// The native address that it tells others.
+    /// The native address that it advertises.
     pub native: String,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn read(folder: &Path) -> Option<Holder> {
     Some(Holder { pid, native })
 }
 
-/// Writes it anew. That it cannot be written is no reason not to start.
+/// Writes it anew. A node starts even if it cannot be written.
 pub(crate) fn write(folder: &Path, holder: &Holder) {
     let path: PathBuf = folder.join(FILE);
     let text = format!("{} {}\n", holder.pid, holder.native);

@@ -8,20 +8,23 @@ use std::time::Duration;
 
 use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal, StopReply};
 
-use crate::ask::{NO_CLUSTER, Unanswered};
+use crate::ask::{LeadError, NO_CLUSTER};
 use crate::directory::Inner;
 use crate::duties::JoinState;
 use crate::lead::newly_elected;
-use crate::message::{Answer, Join, JoinRefusal};
+use crate::message::{Join, JoinRefusal, LeaderResponse};
 use crate::types::{Applied, Proposal};
 
-/// How long the present holder of an address is given to show that it lives.
+/// The time that the present holder of an address has to answer.
 const HOLDER: Duration = Duration::from_millis(200);
 
 impl Inner {
-    /// Runs the join to its end even if the asker gives up meanwhile: it will ask again, and must not
-    /// become two nodes.
-    pub(crate) async fn lead_join(self: &Arc<Self>, join: Join) -> Result<Answer, Unanswered> {
+    /// Runs the join to its end even if the joiner gives up meanwhile: it will repeat its request, and must
+    /// not become two nodes.
+    pub(crate) async fn lead_join(
+        self: &Arc<Self>,
+        join: Join,
+    ) -> Result<LeaderResponse, LeadError> {
         match self
             .duties
             .lock()
@@ -31,11 +34,7 @@ impl Inner {
             None => return Ok(newly_elected()),
             Some(JoinState::Done(answer)) => return Ok(answer),
             Some(JoinState::UnderWay) => {
-                let reason = "the join is under way".into();
-                return Ok(Answer::Later {
-                    wait_ms: 20,
-                    reason,
-                });
+                return Ok(LeaderResponse::later(20, "the join is under way"));
             }
             Some(JoinState::New) => {}
         }
@@ -46,29 +45,29 @@ impl Inner {
             let joined = answer
                 .as_ref()
                 .ok()
-                .filter(|a| matches!(a, Answer::Joined { .. }))
+                .filter(|a| matches!(a, LeaderResponse::Joined { .. }))
                 .cloned();
             if let Some(duties) = inner.duties.lock().as_mut() {
                 duties.end_join(nonce, joined);
             }
             answer
         });
-        task.await.unwrap_or(Err(Unanswered::NotLeader))
+        task.await.unwrap_or(Err(LeadError::NotLeader))
     }
 
-    async fn join_once(self: &Arc<Self>, join: Join) -> Result<Answer, Unanswered> {
-        let Ok(core) = self.core() else {
-            return Err(Unanswered::NotLeader);
-        };
+    async fn join_once(self: &Arc<Self>, join: Join) -> Result<LeaderResponse, LeadError> {
+        let core = self.core().map_err(|_| LeadError::NotLeader)?;
         let (me, cluster) = (core.me, core.cluster);
         if join.cluster != NO_CLUSTER && join.cluster != cluster {
-            return Ok(Answer::JoinRefused(JoinRefusal::OtherCluster(cluster)));
+            return Ok(LeaderResponse::JoinRefused(JoinRefusal::OtherCluster(
+                cluster,
+            )));
         }
         if self.map().cluster == NO_CLUSTER {
             let answer = self
                 .write(Proposal::unconditional(Change::Bootstrap { cluster }))
                 .await?;
-            if let Answer::Later { .. } | Answer::Refused(_) = answer {
+            if let LeaderResponse::Later { .. } | LeaderResponse::Refused(_) = answer {
                 return Ok(answer);
             }
         }
@@ -77,15 +76,14 @@ impl Inner {
         let founds = map.nodes.is_empty() && join.node == Some(me);
         if map.nodes.is_empty() && !founds {
             // It would get the founder's id.
-            let reason = "the node that founds the cluster joins first".into();
-            return Ok(Answer::Later {
-                wait_ms: 20,
-                reason,
-            });
+            return Ok(LeaderResponse::later(
+                20,
+                "the node that founds the cluster joins first",
+            ));
         }
         if let Some(node) = join.node.filter(|n| !founds && !map.nodes.contains_key(n)) {
             tracing::warn!(%node, "a node that was removed asks to join");
-            return Ok(Answer::JoinRefused(JoinRefusal::Removed));
+            return Ok(LeaderResponse::JoinRefused(JoinRefusal::Removed));
         }
         if let Some(refusal) = self.clear_address(&map, &join).await? {
             return Ok(refusal);
@@ -94,15 +92,15 @@ impl Inner {
         self.bring_up(cluster, id, join).await
     }
 
-    /// Whoever else has the newcomer's address must be dead: a port has one owner. If it answers after
-    /// all, somebody advertises a wrong address.
+    /// Declares another holder of the joiner's address dead: a port has one owner. If it answers after all,
+    /// one of the two advertises a wrong address.
     async fn clear_address(
         &self,
         map: &ClusterMap,
         join: &Join,
-    ) -> Result<Option<Answer>, Unanswered> {
+    ) -> Result<Option<LeaderResponse>, LeadError> {
         let former = map.nodes.values().filter(|n| {
-            n.state == NodeState::Up && n.native == join.native && Some(n.id) != join.node
+            n.state == NodeState::Up && n.native == join.facts.native && Some(n.id) != join.node
         });
         for node in former {
             let alive = self
@@ -110,9 +108,9 @@ impl Inner {
                 .await;
             match alive {
                 StopReply::State(_) => {
-                    return Ok(Some(Answer::JoinRefused(JoinRefusal::AddressTaken(
-                        node.id,
-                    ))));
+                    return Ok(Some(LeaderResponse::JoinRefused(
+                        JoinRefusal::AddressTaken(node.id),
+                    )));
                 }
                 // Silence proves nothing; the detector will find out.
                 StopReply::Silent => continue,
@@ -132,35 +130,30 @@ impl Inner {
         cluster: ClusterId,
         id: Option<NodeId>,
         join: Join,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<LeaderResponse, LeadError> {
         let change = Change::NodeUp {
             id,
-            name: join.name,
-            zone: join.zone,
-            native: join.native,
-            resp: join.resp,
-            admin: join.admin,
-            memory_bytes: join.memory_bytes,
+            facts: join.facts,
             durable: join.durable,
         };
         Ok(match self.write(Proposal::unconditional(change)).await? {
-            Answer::Applied(Applied::Done {
+            LeaderResponse::Applied(Applied::Done {
                 outcome: Outcome::Node { id, incarnation },
                 ..
             }) => {
                 tracing::info!(node = %id, %incarnation, "a node joined");
-                Answer::Joined {
+                LeaderResponse::Joined {
                     cluster,
                     node: id,
                     incarnation,
                 }
             }
-            Answer::Applied(Applied::Refused {
+            LeaderResponse::Applied(Applied::Refused {
                 refusal: Refusal::UnknownNode { .. },
                 ..
-            }) => Answer::JoinRefused(JoinRefusal::Removed),
-            Answer::Applied(Applied::Refused { refusal, .. }) => {
-                Answer::JoinRefused(JoinRefusal::Rules(refusal))
+            }) => LeaderResponse::JoinRefused(JoinRefusal::Removed),
+            LeaderResponse::Applied(Applied::Refused { refusal, .. }) => {
+                LeaderResponse::JoinRefused(JoinRefusal::Rules(refusal))
             }
             other => other,
         })

@@ -1,4 +1,4 @@
-//! The leader's answers, question by question.
+//! The leader's answers, request by request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,9 +11,9 @@ use staves_model::{
 };
 use tokio::sync::oneshot;
 
-use crate::ask::Unanswered;
+use crate::ask::LeadError;
 use crate::directory::{Core, Inner};
-use crate::message::{Answer, Question};
+use crate::message::{LeaderRequest, LeaderResponse};
 use crate::types::{Applied, Proposal};
 use crate::voters;
 
@@ -22,28 +22,37 @@ use crate::voters;
 const QUORUM_SILENCE_MAX: Duration = Duration::from_millis(1000);
 
 impl Inner {
-    /// Answers a question as the leader, which the caller believes this node to be.
-    pub async fn lead(self: &Arc<Self>, question: Question) -> Result<Answer, Unanswered> {
-        match question {
-            Question::Join(join) => self.lead_join(join).await,
-            Question::Propose(proposal) => self.write(proposal).await,
-            Question::Lease(request) => self.lead_lease(request).await,
-            Question::Report { from, seen } => Ok(self.with_duties(|duties| {
+    /// Answers a request as the leader, which the caller believes this node to be.
+    pub async fn lead(
+        self: &Arc<Self>,
+        request: LeaderRequest,
+    ) -> Result<LeaderResponse, LeadError> {
+        match request {
+            LeaderRequest::Join(join) => self.lead_join(join).await,
+            LeaderRequest::Propose(proposal) => self.write(proposal).await,
+            LeaderRequest::Lease(request) => self.lead_lease(request).await,
+            LeaderRequest::Report { from, seen } => Ok(self.with_duties(|duties| {
                 seen.into_iter().for_each(|seen| {
                     duties.hear(Report {
                         reporter: from,
                         seen,
                     });
                 });
-                Answer::Noted
+                LeaderResponse::Noted
             })),
-            Question::Call { from, call } => self.lead_call(from, call).await,
-            Question::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
-            Question::Stop { node, incarnation } => Ok(self.lead_stop(node, incarnation).await),
+            LeaderRequest::Call { from, call } => self.lead_call(from, call).await,
+            LeaderRequest::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
+            LeaderRequest::Stop { node, incarnation } => {
+                Ok(self.lead_stop(node, incarnation).await)
+            }
         }
     }
 
-    async fn lead_call(&self, from: NodeId, call: DirectoryCall) -> Result<Answer, Unanswered> {
+    async fn lead_call(
+        &self,
+        from: NodeId,
+        call: DirectoryCall,
+    ) -> Result<LeaderResponse, LeadError> {
         match call {
             DirectoryCall::Open { group, epoch } => self.lead_open(group, epoch).await,
             DirectoryCall::Complete {
@@ -74,12 +83,15 @@ impl Inner {
                     slots,
                     reporter: from,
                 });
-                Answer::Noted
+                LeaderResponse::Noted
             })),
         }
     }
 
-    pub fn with_duties(&self, f: impl FnOnce(&mut crate::duties::Duties) -> Answer) -> Answer {
+    pub fn with_duties(
+        &self,
+        f: impl FnOnce(&mut crate::duties::Duties) -> LeaderResponse,
+    ) -> LeaderResponse {
         match self.duties.lock().as_mut() {
             Some(duties) => f(duties),
             None => newly_elected(),
@@ -87,22 +99,19 @@ impl Inner {
     }
 
     /// Orders a proposal and waits until it is applied here. The caller bounds the wait.
-    pub async fn write(&self, proposal: Proposal) -> Result<Answer, Unanswered> {
-        let Ok(core) = self.core() else {
-            return Err(Unanswered::NotLeader);
-        };
+    pub async fn write(&self, proposal: Proposal) -> Result<LeaderResponse, LeadError> {
+        let core = self.core().map_err(|_| LeadError::NotLeader)?;
         if let Some(later) = hears_no_majority(core) {
             return Ok(later);
         }
         if self.handing_over.load(Ordering::Acquire) {
-            let reason = "the leader leaves and hands over".into();
-            return Ok(Answer::Later {
-                wait_ms: 20,
-                reason,
-            });
+            return Ok(LeaderResponse::later(
+                20,
+                "the leader leaves and hands over",
+            ));
         }
-        // Whoever ends here may have been back for a moment, and has heard the directory then: the time after which its
-        // groups start empty must not be counted from its death before.
+        // The node may have been back for a moment, and in contact with the directory then: the time after which its
+        // groups start empty must not be counted from its earlier death.
         if let Change::NodeDown { .. } | Change::NodeLeft { .. } = proposal.change
             && let Some(duties) = self.duties.lock().as_mut()
         {
@@ -110,34 +119,30 @@ impl Inner {
         }
         // Stopped, or its store failed: it leads no more, and did not begin.
         let Ok(written) = core.raft.client_write_ff(proposal).await else {
-            return Err(Unanswered::NotLeader);
+            return Err(LeadError::NotLeader);
         };
         // The same, but it may have begun: proposed again, the change could be made twice.
         let Ok(written) = written.await else {
-            return Err(Unanswered::CutOff);
+            return Err(LeadError::CutOff);
         };
         match written {
-            Ok(written) if written.data == Applied::Deposed => Err(Unanswered::NotLeader),
-            Ok(written) => Ok(Answer::Applied(written.data)),
+            Ok(written) if written.data == Applied::Deposed => Err(LeadError::NotLeader),
+            Ok(written) => Ok(LeaderResponse::Applied(written.data)),
             // Not taken, or cut out of the log by another leader, whose own then holds all that was made.
-            Err(ClientWriteError::ForwardToLeader(_)) => Err(Unanswered::NotLeader),
-            Err(e) => Ok(Answer::Refused(e.to_string())),
+            Err(ClientWriteError::ForwardToLeader(_)) => Err(LeadError::NotLeader),
+            Err(e) => Ok(LeaderResponse::Refused(e.to_string())),
         }
     }
 
-    async fn lead_lease(&self, request: LeaseRequest) -> Result<Answer, Unanswered> {
+    async fn lead_lease(&self, request: LeaseRequest) -> Result<LeaderResponse, LeadError> {
         let (reply, answer) = oneshot::channel();
         if self.lease_queue.try_send((request, reply)).is_err() {
-            let reason = "too many lease requests wait at the leader".into();
-            return Ok(Answer::Later {
-                wait_ms: 50,
-                reason,
-            });
+            return Ok(too_many_requests());
         }
-        answer.await.map_err(|_| Unanswered::NotLeader)
+        answer.await.map_err(|_| LeadError::NotLeader)
     }
 
-    async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<Answer, Unanswered> {
+    async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<LeaderResponse, LeadError> {
         let term = {
             let duties = self.duties.lock();
             let Some(duties) = duties.as_ref() else {
@@ -148,26 +153,24 @@ impl Inner {
                 return Ok(refused(Refusal::UnknownGroup { group }, &map));
             };
             if entry.epoch < epoch {
-                // The asker's map is ahead of ours. The book must be asked about that epoch's members, not
-                // about those before.
-                let reason = format!(
-                    "the leader's map has epoch {} of group {group} so far",
-                    entry.epoch
-                );
-                return Ok(Answer::Later {
-                    wait_ms: 20,
-                    reason,
-                });
+                // The sender's map is ahead of ours. The lease book must judge that epoch's members, not those before.
+                return Ok(LeaderResponse::later(
+                    20,
+                    format!(
+                        "the leader's map has epoch {} of group {group} so far",
+                        entry.epoch
+                    ),
+                ));
             }
             if entry.epoch == epoch && entry.open {
-                return Ok(Answer::Noted);
+                return Ok(LeaderResponse::Noted);
             }
             let now = self.now();
             if !duties.leases.may_open(now, entry) {
                 let wait = duties.leases.opens_at(entry).map(|at| at.since(now));
                 let wait_ms = wait.unwrap_or_default().as_millis() as u32 + 1;
-                let reason = "another holder's lease has not run out".into();
-                return Ok(Answer::Later { wait_ms, reason });
+                let reason = "another holder's lease has not run out";
+                return Ok(LeaderResponse::later(wait_ms, reason));
             }
             duties.term
         };
@@ -185,23 +188,14 @@ impl Inner {
         }))
     }
 
-    /// First the voters let it go, then the map does; until then it is told to come again.
+    /// The node first leaves the voters, then the map; until then it has to ask again.
     async fn lead_leave(
         &self,
         node: NodeId,
         incarnation: Incarnation,
-    ) -> Result<Answer, Unanswered> {
-        let Ok(core) = self.core() else {
-            return Err(Unanswered::NotLeader);
-        };
-        let votes = {
-            let metrics = core.raft.metrics();
-            let m = metrics.borrow();
-            m.membership_config
-                .membership()
-                .voter_ids()
-                .any(|v| v == node)
-        };
+    ) -> Result<LeaderResponse, LeadError> {
+        let core = self.core().map_err(|_| LeadError::NotLeader)?;
+        let votes = core.voters().contains(&node);
         {
             let mut duties = self.duties.lock();
             let Some(duties) = duties.as_mut() else {
@@ -212,32 +206,28 @@ impl Inner {
             if votes
                 && !voters::others_can_vote(&map, node, &duties.stops.leaving(&map), &self.options)
             {
-                return Ok(Answer::LastVoter);
+                return Ok(LeaderResponse::LastVoter);
             }
         }
         if votes {
-            let reason = format!("node {node} still votes: the voters are being changed");
-            return Ok(Answer::Later {
-                wait_ms: 50,
-                reason,
-            });
+            return Ok(LeaderResponse::later(
+                50,
+                format!("node {node} still votes: the voters are being changed"),
+            ));
         }
         if let Some(wait) = self.opens_in(node) {
             let reason = format!("epochs without node {node} could not be opened yet");
-            return Ok(Answer::Later {
-                wait_ms: wait.as_millis() as u32 + 1,
-                reason,
-            });
+            return Ok(LeaderResponse::later(wait.as_millis() as u32 + 1, reason));
         }
         let left = Proposal::unconditional(Change::NodeLeft { node, incarnation });
         match self.write(left).await? {
-            Answer::Applied(_) => Ok(Answer::Noted),
+            LeaderResponse::Applied(_) => Ok(LeaderResponse::Noted),
             other => Ok(other),
         }
     }
 
-    /// How long the groups of this node would wait for their next epoch, were it committed now: a leader
-    /// opens none in its first lease. Who leaves and still runs can wait for that, so that they need not.
+    /// The time for which the groups of this node would wait for their next epoch, were it committed now: a leader opens
+    /// none in its first lease. A node that leaves and still runs waits in their place.
     fn opens_in(&self, node: NodeId) -> Option<Duration> {
         let duties = self.duties.lock();
         let (now, map) = (self.now(), self.map());
@@ -248,33 +238,33 @@ impl Inner {
     }
 }
 
-/// A leader that has heard no majority of the voters for long may have been deposed without knowing it.
-pub(crate) fn hears_no_majority(core: &Core) -> Option<Answer> {
+/// A leader without contact to a majority of the voters for long may have been deposed without knowing it.
+pub(crate) fn hears_no_majority(core: &Core) -> Option<LeaderResponse> {
     let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
     let long = silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis());
-    long.then(|| Answer::Later {
-        wait_ms: 50,
-        reason: "the leader hears no majority of the voters".into(),
-    })
+    long.then(|| LeaderResponse::later(50, "the leader hears no majority of the voters"))
 }
 
-pub(crate) fn newly_elected() -> Answer {
-    Answer::Later {
-        wait_ms: 20,
-        reason: "the leader has only just been elected".into(),
-    }
+pub(crate) fn too_many_requests() -> LeaderResponse {
+    LeaderResponse::later(50, "too many lease requests wait at the leader")
 }
 
-/// What was asked twice is as good as done, if that is why it was refused.
-fn noted_if(answer: Answer, done: impl Fn(&Refusal) -> bool) -> Answer {
+pub(crate) fn newly_elected() -> LeaderResponse {
+    LeaderResponse::later(20, "the leader has only just been elected")
+}
+
+/// A request that was refused as a repetition is done.
+fn noted_if(answer: LeaderResponse, done: impl Fn(&Refusal) -> bool) -> LeaderResponse {
     match answer {
-        Answer::Applied(Applied::Refused { refusal, .. }) if done(&refusal) => Answer::Noted,
+        LeaderResponse::Applied(Applied::Refused { refusal, .. }) if done(&refusal) => {
+            LeaderResponse::Noted
+        }
         other => other,
     }
 }
 
-fn refused(refusal: Refusal, map: &staves_model::ClusterMap) -> Answer {
-    Answer::Applied(Applied::Refused {
+fn refused(refusal: Refusal, map: &staves_model::ClusterMap) -> LeaderResponse {
+    LeaderResponse::Applied(Applied::Refused {
         refusal,
         revision: map.revision,
     })

@@ -11,12 +11,12 @@ use crate::ask::PROBED;
 use crate::directory::Inner;
 use crate::duties::Duties;
 use crate::lease_batcher::confirm;
-use crate::message::{Answer, Body, Reply};
+use crate::message::{LeaderResponse, PeerRequest, PeerResponse};
 use crate::types::{Applied, Proposal};
 
-/// How long the driver waits for one of its proposals before it looks at the map anew.
+/// The time that the driver waits for one of its proposals before it looks at the map anew.
 const PROPOSE: Duration = Duration::from_millis(1000);
-/// How long a second node is given to look at a suspect and answer.
+/// The time that a second node has to probe a suspect and answer.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Looks after the cluster whenever this node leads, until the directory stops.
@@ -99,7 +99,7 @@ fn detect(inner: &Inner) -> Option<Findings> {
     let (now, map) = (inner.now(), inner.map());
     duties.watch_down(now, &map);
     let mut reports = duties.take_reports();
-    // Whom a majority follows lives, whatever some found who pinged it meanwhile.
+    // A leader that a majority follows is alive, whatever a pinger reported meanwhile.
     let me = inner.core.get().map(|core| core.me);
     reports.retain(|report| Some(report.seen.node) != me);
     let mut findings = Findings::default();
@@ -128,16 +128,16 @@ async fn propose(inner: &Inner, term: u64, expected: Option<Revision>, change: C
         change,
     };
     match tokio::time::timeout(PROPOSE, inner.write(proposal)).await {
-        Ok(Ok(Answer::Applied(Applied::Refused { refusal, .. }))) => {
+        Ok(Ok(LeaderResponse::Applied(Applied::Refused { refusal, .. }))) => {
             tracing::debug!(%refusal, "a proposal of the leader's was refused");
             false
         }
-        Ok(Ok(Answer::Applied(_))) => true,
+        Ok(Ok(LeaderResponse::Applied(_))) => true,
         Ok(Ok(_) | Err(_)) | Err(_) => false,
     }
 }
 
-/// Has others look at a suspect; what they see is heard at the next tick.
+/// Has others probe a suspect; their findings count at the next tick.
 fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
     let (node, incarnation) = (probe.suspect, probe.incarnation);
     let map = inner.map();
@@ -152,13 +152,13 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
             let sign = if by == core.me {
                 inner.probe(node, incarnation, &addr, PROBED).await
             } else {
-                let body = Body::Probe {
+                let body = PeerRequest::Probe {
                     node,
                     incarnation,
                     addr,
                 };
                 match core.network.call(by, &by_addr, body, PROBE).await {
-                    Ok(Reply::Probed { sign }) => sign,
+                    Ok(PeerResponse::Probed { sign }) => sign,
                     // Says nothing about the suspect.
                     _ => return,
                 }
@@ -178,23 +178,16 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::{Epoch, Medium, PoolKind};
+    use staves_model::Epoch;
+    use staves_model::testing::create_pool;
 
     use super::*;
     use crate::fatal::tests::alone_with;
 
-    /// Whoever joins or leaves changes the map, and that is what the driver waits for: the tick is for what time brings.
+    /// A join or a leave changes the map, and the driver waits for that: the tick is for deadlines alone.
     #[tokio::test]
     async fn what_the_map_brings_is_looked_after_without_a_tick() {
-        let pool = Change::CreatePool {
-            name: "cache".into(),
-            kind: PoolKind::Cache,
-            scheme: "1+0".parse().expect("a scheme"),
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 1,
-            may_start_empty: true,
-        };
+        let pool = create_pool("cache", "1+0", 1, true);
         let directory = alone_with(|options| {
             options.first_changes = vec![pool];
             options.times.tick = Duration::from_secs(3600);

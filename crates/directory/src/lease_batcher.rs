@@ -4,21 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_model::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::directory::Inner;
-use crate::lead::newly_elected;
-use crate::message::Answer;
+use crate::lead::{newly_elected, too_many_requests};
+use crate::message::{LeaderResponse, PendingLease};
 
 /// Time that a quorum has to confirm.
 const CONFIRM: Duration = Duration::from_millis(250);
 
-/// A request with the way of its answer.
-pub(crate) type Asked = (LeaseRequest, oneshot::Sender<Answer>);
-
 /// Serves batches until the directory stops.
-pub(crate) async fn run(inner: Arc<Inner>, mut queue: mpsc::Receiver<Asked>) {
+pub(crate) async fn run(inner: Arc<Inner>, mut queue: mpsc::Receiver<PendingLease>) {
     let mut batcher = LeaseBatcher::default();
     let mut confirmation = JoinSet::new();
     let mut reason = String::new();
@@ -48,11 +45,10 @@ pub(crate) async fn run(inner: Arc<Inner>, mut queue: mpsc::Receiver<Asked>) {
             let _ = reply.send(grant(&inner, &request));
         }
         for reply in out.later {
-            let (wait_ms, reason) = match reason.is_empty() {
-                true => (50, "too many lease requests wait at the leader".into()),
-                false => (20, reason.clone()),
-            };
-            let _ = reply.send(Answer::Later { wait_ms, reason });
+            let _ = reply.send(match reason.is_empty() {
+                true => too_many_requests(),
+                false => LeaderResponse::later(20, &*reason),
+            });
         }
     }
 }
@@ -70,7 +66,7 @@ pub(crate) async fn confirm(inner: &Inner) -> Result<(), String> {
     }
 }
 
-fn grant(inner: &Inner, request: &LeaseRequest) -> Answer {
+fn grant(inner: &Inner, request: &LeaseRequest) -> LeaderResponse {
     let mut duties = inner.duties.lock();
     let Some(duties) = duties.as_mut() else {
         return newly_elected();
@@ -78,8 +74,8 @@ fn grant(inner: &Inner, request: &LeaseRequest) -> Answer {
     // Under the lock: an epoch opened after this sees the grant, one opened before is in the map.
     let map = inner.map();
     match duties.leases.answer(inner.now(), &map, request) {
-        LeaseAnswer::Over { address } => Answer::Over { address },
-        LeaseAnswer::Granted { granted, heard } => Answer::Leased {
+        LeaseAnswer::Over { address } => LeaderResponse::Over { address },
+        LeaseAnswer::Granted { granted, heard } => LeaderResponse::Leased {
             granted,
             heard,
             revision: map.revision,

@@ -4,22 +4,23 @@
 //! voters and in every later map. Every node sees the same maps in the same order, sooner or later
 //! ([`Directory::map`]). A lease that [`Directory::lease`] grants is honoured by every leader, this one and
 //! later ones, until it ends at its holder. An epoch that [`Directory::open_epoch`] opens has no holder of an
-//! older lease against it. Without a majority nothing changes, and nobody is told otherwise.
+//! older lease against it. Without a majority nothing changes, and no answer says otherwise.
 //!
-//! **Path of the data.** A question goes from any node to the leader (`ask`), who answers it (`lead`,
-//! `join`, `desk`) or orders a [`Proposal`] by Raft: into the log of a majority (`store`, over `network` and the
+//! **Path of the data.** A request goes from any node to the leader (`ask`), which answers it (`lead`,
+//! `join`, `lease_batcher`, `stops`) or orders a [`Proposal`] by Raft: into the log of a majority (`store`, over `network` and the
 //! node's [`Transport`]), then, on every node, into the map (`machine`), which its [`Directory::map`] shows.
 //! The leader's driver (`leader`) hands time, map and reports to the pure machines of `staves-model` (`keeper`:
-//! epochs and placement, `detector`: who is dead, `lease`: the lease book) and proposes what they want;
+//! epochs and placement, `detector`: deaths, `lease`: the lease book) and proposes what they want;
 //! `membership` makes Raft's voters and learners follow the map, as `voters` plans it; a leader that leaves
-//! hands the lead over (`succession`); where leaders do not last, nodes grow patient with them (`calm`). Every node's `pinger` sees to it that the detector has something to judge.
+//! hands its leadership over (`succession`); where leaders do not last, candidacies are held back
+//! (`election_backoff`). Every node's `pinger` brings the detector its evidence.
 //!
 //! **Invariants.**
-//! - Vote and log entries are on disk before anybody hears of them; a node without a data folder has a new
+//! - Vote and log entries are on disk before they are acknowledged; a node without a data folder has a new
 //!   id at each start, so that a forgotten vote is never cast twice.
 //! - What a leader decides on volatile knowledge (leases, evidence) is ordered with its term, and the map
 //!   refuses it in any other ([`Proposal::term`]).
-//! - Leases are granted only by a leader that a quorum confirmed after the request came (`desk`).
+//! - Leases are granted only by a leader that a quorum confirmed after the request came (`lease_batcher`).
 //! - One change of Raft's membership at a time, always through a joint configuration.
 //! - Every request names the node and the cluster that it is for; a process that took an address over
 //!   answers for itself only.
@@ -31,7 +32,7 @@
 //! majority of the voters is lost at once, the directory waits for one of them to return.
 //!
 //! **Not here.** The rules of the map, placement and verdicts (`staves-model`); connections
-//! (`staves-net`, behind [`Transport`]); what members of a group say to each other (`staves-group`).
+//! (`staves-net`, behind [`Transport`]); messages between members of a group (`staves-group`).
 //!
 //! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`, `succession`; then
 //! `store`, `machine`, `network`, which are openraft's side.
@@ -64,8 +65,8 @@ mod waiting;
 
 pub use directory::{Directory, Granted, Left, Life, Status};
 pub use error::{DirectoryError, StoreError};
-pub use message::VERSION as LETTER_VERSION;
-pub use options::{NodeFacts, Options, Times};
+pub use message::VERSION as MESSAGE_VERSION;
+pub use options::{Options, Times};
 pub use store::damage::panic_becomes_an_error;
 pub use transport::{CallFuture, Transport, TransportError};
 pub use types::{Applied, Proposal};

@@ -9,18 +9,18 @@ use staves_model::{ClusterMap, NodeId};
 use tokio::sync::watch;
 
 use crate::store::{Store, StoredSnapshot};
-use crate::types::{Applied, Entry, LogId, Proposal, SnapshotMeta, StoredMembership, Types};
+use crate::types::{Applied, LogEntry, LogId, Proposal, SnapshotMeta, StoredMembership, Types};
 
 /// The state machine: a pure map, applied in the order of the log. It lies in memory; after a restart it
 /// is made again from the last snapshot and the log.
 pub(crate) struct Machine {
-    state: State,
+    state: AppliedState,
     store: Store,
     window: watch::Sender<Arc<ClusterMap>>,
 }
 
 #[derive(Clone)]
-struct State {
+struct AppliedState {
     map: Arc<ClusterMap>,
     applied: Option<LogId>,
     membership: StoredMembership,
@@ -29,13 +29,13 @@ struct State {
 impl Machine {
     /// From the store's snapshot, or empty.
     pub fn load(store: Store, window: watch::Sender<Arc<ClusterMap>>) -> Result<Machine, String> {
-        let mut state = State {
+        let mut state = AppliedState {
             map: Arc::default(),
             applied: None,
             membership: StoredMembership::default(),
         };
         if let Some(snapshot) = store.snapshot() {
-            state = State::from_snapshot(&snapshot.meta, &snapshot.map)?;
+            state = AppliedState::from_snapshot(&snapshot.meta, &snapshot.map)?;
             window.send_replace(state.map.clone());
         }
         Ok(Machine {
@@ -45,7 +45,7 @@ impl Machine {
         })
     }
 
-    fn apply_one(&mut self, entry: Entry) -> Applied {
+    fn apply_one(&mut self, entry: LogEntry) -> Applied {
         let term = entry.log_id.leader_id.term;
         self.state.applied = Some(entry.log_id);
         match entry.payload {
@@ -83,11 +83,11 @@ impl Machine {
     }
 }
 
-impl State {
-    fn from_snapshot(meta: &SnapshotMeta, map: &[u8]) -> Result<State, String> {
+impl AppliedState {
+    fn from_snapshot(meta: &SnapshotMeta, map: &[u8]) -> Result<AppliedState, String> {
         let map: ClusterMap = postcard::from_bytes(map)
             .map_err(|e| format!("the snapshot of the cluster map cannot be read: {e}"))?;
-        Ok(State {
+        Ok(AppliedState {
             map: Arc::new(map),
             applied: meta.last_log_id,
             membership: meta.last_membership.clone(),
@@ -106,7 +106,7 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn apply<I>(&mut self, entries: I) -> Result<Vec<Applied>, StorageError<NodeId>>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let answers = entries
@@ -142,7 +142,7 @@ impl RaftStateMachine<Types> for Machine {
             )
         };
         let map = Arc::new(snapshot.into_inner());
-        let state = State::from_snapshot(meta, &map).map_err(failed)?;
+        let state = AppliedState::from_snapshot(meta, &map).map_err(failed)?;
         let stored = StoredSnapshot {
             meta: meta.clone(),
             map,
@@ -165,7 +165,7 @@ impl RaftStateMachine<Types> for Machine {
 
 /// Writes a snapshot of the map as it was when the builder was made.
 pub(crate) struct Builder {
-    state: State,
+    state: AppliedState,
     store: Store,
 }
 
@@ -210,15 +210,15 @@ mod tests {
 
     use super::*;
 
-    fn entry(term: u64, index: u64, proposal: Proposal) -> Entry {
+    fn entry(term: u64, index: u64, proposal: Proposal) -> LogEntry {
         let log_id = LogId::new(CommittedLeaderId::new(term, NodeId(1)), index);
-        Entry {
+        LogEntry {
             log_id,
             payload: EntryPayload::Normal(proposal),
         }
     }
 
-    /// What a deposed leader decided takes no effect when a later one orders it.
+    /// A deposed leader's decision takes no effect when a later one orders it.
     #[tokio::test]
     async fn a_proposal_holds_in_its_own_term_only() {
         let store = Store::open(None).expect("memory");

@@ -10,15 +10,15 @@ use staves_model::NodeId;
 use crate::directory::Inner;
 use crate::succession::ask_to_stand;
 use crate::types::{Metrics, Raft};
-use crate::voters::{Step, View};
+use crate::voters::{MembershipStep, View};
 
-/// How often it looks, beside every change of the map.
+/// The period of its rounds, beside every change of the map.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long one step is waited for. It may still end well later; until then openraft refuses another.
+/// The time that one step is waited for. It may still end well later; until then openraft refuses another.
 const STEP: Duration = Duration::from_millis(2000);
-/// How often a leader that leaves tries to hand over before it simply gives up its vote.
+/// The tries of a leaving leader to transfer the leadership before it simply gives up its vote.
 const HAND_OVERS: u32 = 3;
-/// How many entries a log may be behind and count as caught up.
+/// The number of entries that a log may lack and count as caught up.
 const NEAR: u64 = 100;
 
 /// Runs at every node, and works at the leader, until the directory stops.
@@ -36,7 +36,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         window.mark_unchanged();
         // Several steps may follow from one change; the bound only keeps a mistake from spinning.
         for _ in 0..4 {
-            // Between any two of them this node may be told to leave.
+            // Between any two of them this node may begin to leave.
             let heirs = inner.heirs();
             if !heirs.is_empty() && in_vain < HAND_OVERS && !changing(&inner) {
                 let handed = inner.hand_over(&heirs).await;
@@ -45,13 +45,13 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             }
             let Some(step) = next_step(&inner) else { break };
             let voters = match &step {
-                Step::Vote(voters) if !voters.contains(&core.me) => voters.clone(),
+                MembershipStep::Vote(voters) if !voters.contains(&core.me) => voters.clone(),
                 _ => BTreeSet::new(),
             };
             if !take(&core.raft, step).await {
                 break;
             }
-            // Who gave up its own vote leads no longer, and those who have it need not wait to see that. Any
+            // A node that gave up its own vote leads no longer, and the voters need not wait to see that. Any
             // of them may lack the last of the log, so that all are heirs: one that has it wins.
             for voter in voters {
                 ask_to_stand(core, voter, true);
@@ -60,7 +60,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-fn next_step(inner: &Inner) -> Option<Step> {
+fn next_step(inner: &Inner) -> Option<MembershipStep> {
     inner.leads()?;
     let metrics = inner.metrics()?;
     let mut duties = inner.duties.lock();
@@ -86,7 +86,7 @@ fn next_step(inner: &Inner) -> Option<Step> {
     view.next_step()
 }
 
-/// Whether a change of the voters is unfinished: that comes first.
+/// True if a change of the voters is unfinished: that comes first.
 fn changing(inner: &Inner) -> bool {
     let joint = |m: Metrics| m.membership_config.membership().get_joint_config().len() > 1;
     inner.metrics().is_some_and(joint)
@@ -105,7 +105,7 @@ fn caught_up(metrics: &Metrics) -> BTreeSet<NodeId> {
 }
 
 /// Takes one step; false if it has to be looked at again later.
-async fn take(raft: &Raft, step: Step) -> bool {
+async fn take(raft: &Raft, step: MembershipStep) -> bool {
     tracing::info!(?step, "the directory's membership changes");
     let nodes = |nodes: BTreeMap<NodeId, String>| {
         nodes
@@ -114,12 +114,12 @@ async fn take(raft: &Raft, step: Step) -> bool {
             .collect()
     };
     let change = match step {
-        Step::Add(new) => ChangeMembers::AddNodes(nodes(new)),
-        Step::Move(moved) => ChangeMembers::SetNodes(nodes(moved)),
-        Step::Remove(gone) => ChangeMembers::RemoveNodes(gone),
-        Step::Vote(voters) => ChangeMembers::ReplaceAllVoters(voters),
+        MembershipStep::Add(new) => ChangeMembers::AddNodes(nodes(new)),
+        MembershipStep::Move(moved) => ChangeMembers::SetNodes(nodes(moved)),
+        MembershipStep::Remove(gone) => ChangeMembers::RemoveNodes(gone),
+        MembershipStep::Vote(voters) => ChangeMembers::ReplaceAllVoters(voters),
     };
-    // `true`: who votes no longer goes on as a learner.
+    // `true`: a node that votes no longer goes on as a learner.
     match tokio::time::timeout(STEP, raft.change_membership(change, true)).await {
         Ok(Ok(_)) => true,
         Ok(Err(reason)) => {

@@ -1,4 +1,4 @@
-//! What directories say to each other, in postcard. A [`Letter`] goes out, a [`Reply`] comes back.
+//! The messages between directories, in postcard. A [`Envelope`] goes out, a [`PeerResponse`] comes back.
 
 use bytes::Bytes;
 use openraft::error::InstallSnapshotError;
@@ -9,9 +9,10 @@ use openraft::raft::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use staves_model::{
-    ClusterId, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest, NodeId,
-    Revision, Sign, StopState,
+    ClusterId, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest, NodeFacts,
+    NodeId, Revision, Sign, StopState,
 };
+use tokio::sync::oneshot;
 
 use crate::types::{Applied, Proposal, Types};
 
@@ -23,12 +24,12 @@ use crate::types::{Applied, Proposal, Types};
 /// 4. The messages are as they were, but the map's rules let a node hold two members of a group: all who apply changes
 ///    must go by the same rules.
 /// 5. The answer to a ping says whether the node stops.
-/// 6. Members are (node, disk, life), and their calls are one question.
+/// 6. Members are (node, disk, life), and their calls are one request.
 pub const VERSION: u8 = 6;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Letter {
+pub(crate) struct Envelope {
     pub version: u8,
     /// The sender's cluster; 0 while it has none.
     pub cluster: ClusterId,
@@ -36,17 +37,17 @@ pub(crate) struct Letter {
     pub from: NodeId,
     /// For whom; 0 for whoever is there.
     pub to: NodeId,
-    pub body: Body,
+    pub body: PeerRequest,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Body {
+pub(crate) enum PeerRequest {
     Append(AppendEntriesRequest<Types>),
     Vote(VoteRequest<NodeId>),
     Snapshot(InstallSnapshotRequest<Types>),
     /// For the leader; may be passed on `hops` more times.
-    Ask {
-        question: Question,
+    ForLeader {
+        request: LeaderRequest,
         hops: u8,
         budget_ms: u32,
     },
@@ -76,18 +77,13 @@ pub(crate) struct Join {
     pub node: Option<NodeId>,
     /// Drawn once per start, so that asking twice does not make two nodes.
     pub nonce: u64,
-    pub name: String,
-    pub zone: Option<String>,
-    pub native: String,
-    pub resp: String,
-    pub admin: String,
-    pub memory_bytes: u64,
+    pub facts: NodeFacts,
     pub durable: bool,
 }
 
-/// What only the leader can answer.
+/// A request that only the leader can answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum Question {
+pub(crate) enum LeaderRequest {
     Join(Join),
     Propose(Proposal),
     Lease(LeaseRequest),
@@ -111,32 +107,32 @@ pub(crate) enum Question {
     },
 }
 
-impl Question {
+impl LeaderRequest {
     pub fn name(&self) -> &'static str {
         match self {
-            Question::Join(_) => "a join",
-            Question::Propose(_) => "a proposal",
-            Question::Lease(_) => "leases",
-            Question::Report { .. } => "a report of silent nodes",
-            Question::Call { call, .. } => match call {
+            LeaderRequest::Join(_) => "a join",
+            LeaderRequest::Propose(_) => "a proposal",
+            LeaderRequest::Lease(_) => "leases",
+            LeaderRequest::Report { .. } => "a report of silent nodes",
+            LeaderRequest::Call { call, .. } => match call {
                 DirectoryCall::Open { .. } => "the opening of an epoch",
                 DirectoryCall::Complete { .. } => "the mark of a complete member",
                 DirectoryCall::Stuck { .. } => "a report of stuck members",
             },
-            Question::Leave { .. } => "leaving",
-            Question::Stop { .. } => "whether the node may stop",
+            LeaderRequest::Leave { .. } => "leaving",
+            LeaderRequest::Stop { .. } => "whether the node may stop",
         }
     }
 
     /// Asking twice comes to the same as asking once.
     pub fn repeatable(&self) -> bool {
-        !matches!(self, Question::Propose(_))
+        !matches!(self, LeaderRequest::Propose(_))
     }
 }
 
 /// The leader's answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum LeaderResponse {
     Joined {
         cluster: ClusterId,
         node: NodeId,
@@ -146,7 +142,7 @@ pub(crate) enum Answer {
     Applied(Applied),
     Leased {
         granted: Vec<(GroupId, Epoch)>,
-        /// Groups of the asker's for which this answer counts as hearing the directory, ascending, each
+        /// Groups of the sender's for which this answer counts as contact with the directory, ascending, each
         /// with the epoch that a member must have come to.
         heard: Vec<(GroupId, Epoch)>,
         revision: Revision,
@@ -160,15 +156,25 @@ pub(crate) enum Answer {
         wait_ms: u32,
         reason: String,
     },
-    /// The asker is the only node that can vote: there is nobody to hand over to.
+    /// The sender is the only node that can vote: no other can take over.
     LastVoter,
-    /// The asker's life is over: a later one of the same node is reached there; or, without an address,
-    /// the node was removed. Only such a life is ever told, so a program that does not know this answer
+    /// The sender's life is over: a later one of the same node is reached there; or, without an address,
+    /// the node was removed. Only such a life receives it, so a program that does not know this answer
     /// loses nothing by it.
     Over {
         address: Option<String>,
     },
 }
+
+impl LeaderResponse {
+    pub fn later(wait_ms: u32, reason: impl Into<String>) -> LeaderResponse {
+        let reason = reason.into();
+        LeaderResponse::Later { wait_ms, reason }
+    }
+}
+
+/// A request for leases, with the channel of its answer.
+pub(crate) type PendingLease = (LeaseRequest, oneshot::Sender<LeaderResponse>);
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum JoinRefusal {
@@ -179,17 +185,17 @@ pub(crate) enum JoinRefusal {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum PeerResponse {
     Append(AppendEntriesResponse<NodeId>),
     Vote(VoteResponse<NodeId>),
     Snapshot(InstallSnapshotResponse<NodeId>),
     SnapshotMismatch(InstallSnapshotError),
-    Answer(Answer),
+    Answered(LeaderResponse),
     /// The node asked does not lead; perhaps it knows who does.
     NotLeader {
         leader: Option<(NodeId, String)>,
     },
-    /// It stood for election; whether it was elected shows elsewhere.
+    /// It stood for election; the outcome shows elsewhere.
     Stood,
     Pong {
         incarnation: Incarnation,
@@ -221,8 +227,8 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
 }
 
-/// A letter of our version.
-pub(crate) fn letter(bytes: &[u8]) -> Result<Letter, String> {
+/// A envelope of our version.
+pub(crate) fn open_envelope(bytes: &[u8]) -> Result<Envelope, String> {
     // The version comes first, whatever follows: in another version that may not be readable.
     match bytes.first() {
         Some(version) if *version != VERSION => Err(format!(
@@ -237,22 +243,22 @@ pub(crate) fn letter(bytes: &[u8]) -> Result<Letter, String> {
 mod tests {
     use super::*;
 
-    /// Regression: a letter of another version was called unreadable where its fields were others too.
+    /// Regression: a envelope of another version was called unreadable where its fields were others too.
     #[test]
     fn a_letter_of_another_version_is_told_of_whatever_is_in_it() {
-        let ours = encode(&Letter {
+        let ours = encode(&Envelope {
             version: VERSION,
             cluster: ClusterId(7),
             from: NodeId(1),
             to: NodeId(2),
-            body: Body::Ping {
+            body: PeerRequest::Ping {
                 incarnation: Incarnation(1),
             },
         });
-        assert!(letter(&ours).is_ok());
+        assert!(open_envelope(&ours).is_ok());
         for version in [VERSION - 1, VERSION + 1] {
             let other = [version, 0xff, 0xff, 0xff];
-            let told = letter(&other).err().expect("another version");
+            let told = open_envelope(&other).err().expect("another version");
             let (has, knows) = (format!("version {version} "), format!("knows {VERSION}:"));
             assert!(told.contains(&has) && told.contains(&knows), "{told}");
             assert!(
@@ -260,7 +266,7 @@ mod tests {
                 "{told}"
             );
         }
-        let broken = letter(&[VERSION, 0xff]).err().expect("cut short");
+        let broken = open_envelope(&[VERSION, 0xff]).err().expect("cut short");
         assert!(broken.contains("cannot be read"), "{broken}");
     }
 }

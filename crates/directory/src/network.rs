@@ -18,15 +18,15 @@ use parking_lot::Mutex;
 use staves_model::{ClusterId, ClusterMap, Incarnation, NodeId};
 use tokio::sync::watch;
 
-use crate::message::{Body, Letter, Reply, VERSION, decode, encode};
+use crate::message::{Envelope, PeerRequest, PeerResponse, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
 use crate::types::Types;
 
-/// How long an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
+/// The time for which an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Where starting nodes said that they are, until the map has it: (address, life in the map then). It says where to ask,
-/// never that somebody lives: a letter names whom it is for, and a ping's answer the life that gave it.
+/// The addresses that starting nodes gave, until the map has them: (address, life in the map then). An address is no proof
+/// of life: a message names its receiver, and a ping's answer the life that gave it.
 pub(crate) type SeenAt = Arc<Mutex<BTreeMap<NodeId, (String, Incarnation)>>>;
 
 /// Makes links; also carries the directory's other requests.
@@ -40,7 +40,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Where a node is reached: where it said itself if that is news, else as the map has it, else as given.
+    /// A node's address: the one that it gave itself if that is news, else the map's, else the given one.
     pub fn address(&self, node: NodeId, otherwise: &str) -> String {
         let map = self.map.borrow();
         let Some(known) = map.nodes.get(&node) else {
@@ -52,8 +52,8 @@ impl Network {
         }
     }
 
-    /// The node is not where it said that it starts: it has not come up there, or a process on a copy of its folder said
-    /// so. What the map has holds again; if the node does start there it says so again.
+    /// Drops the address that a starting node gave: it has not come up there, or a process on a copy of its folder gave
+    /// it. The map's address holds again; if the node does start there it gives the address again.
     fn is_not_at(&self, node: NodeId, addr: &str) {
         let mut seen_at = self.seen_at.lock();
         if seen_at.get(&node).is_some_and(|(seen, _)| seen == addr) {
@@ -66,10 +66,10 @@ impl Network {
         &self,
         to: NodeId,
         addr: &str,
-        body: Body,
+        body: PeerRequest,
         deadline: Duration,
-    ) -> impl Future<Output = Result<Reply, TransportError>> + Send + use<> {
-        let letter = Letter {
+    ) -> impl Future<Output = Result<PeerResponse, TransportError>> + Send + use<> {
+        let envelope = Envelope {
             version: VERSION,
             cluster: self.cluster,
             from: self.me,
@@ -80,7 +80,7 @@ impl Network {
         let addr = addr.to_owned();
         let call = self
             .transport
-            .call(target, &addr, encode(&letter), deadline);
+            .call(target, &addr, encode(&envelope), deadline);
         async move {
             // The transport must keep the deadline; that nothing waits for ever must not rest on it.
             let bytes = tokio::time::timeout(deadline, call)
@@ -100,10 +100,10 @@ impl Network {
 }
 
 impl RaftNetworkFactory<Types> for Network {
-    type Network = Link;
+    type Network = RaftLink;
 
-    async fn new_client(&mut self, target: NodeId, node: &BasicNode) -> Link {
-        Link {
+    async fn new_client(&mut self, target: NodeId, node: &BasicNode) -> RaftLink {
+        RaftLink {
             network: self.clone(),
             target,
             addr: node.addr.clone(),
@@ -111,8 +111,8 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// The way to one node.
-pub(crate) struct Link {
+/// The connection to one node.
+pub(crate) struct RaftLink {
     network: Network,
     target: NodeId,
     addr: String,
@@ -120,29 +120,32 @@ pub(crate) struct Link {
 
 type Failed<E> = RPCError<NodeId, BasicNode, E>;
 
-impl Link {
+impl RaftLink {
     async fn call<E: std::error::Error>(
         &self,
-        body: Body,
+        body: PeerRequest,
         option: RPCOption,
-    ) -> Result<Reply, Failed<E>> {
+    ) -> Result<PeerResponse, Failed<E>> {
         let addr = self.network.address(self.target, &self.addr);
         let result = self
             .network
             .call(self.target, &addr, body, option.hard_ttl())
             .await;
-        if let Ok(Reply::Misdirected { .. }) | Err(TransportError::Refused { .. }) = &result {
+        if let Ok(PeerResponse::Misdirected { .. }) | Err(TransportError::Refused { .. }) = &result
+        {
             self.network.is_not_at(self.target, &addr);
         }
         match result {
-            Ok(Reply::Misdirected { cluster, node }) => {
+            Ok(PeerResponse::Misdirected { cluster, node }) => {
                 let reason = format!(
                     "{addr} is node {node} of cluster {cluster} now, not node {}",
                     self.target
                 );
                 Err(Unreachable::new(&AnyError::error(reason)).into())
             }
-            Ok(Reply::Failed(reason)) => Err(NetworkError::new(&AnyError::error(reason)).into()),
+            Ok(PeerResponse::Failed(reason)) => {
+                Err(NetworkError::new(&AnyError::error(reason)).into())
+            }
             Ok(reply) => Ok(reply),
             Err(e @ TransportError::Refused { .. }) => Err(Unreachable::new(&e).into()),
             Err(e) => Err(NetworkError::new(&e).into()),
@@ -158,14 +161,14 @@ impl Link {
     }
 }
 
-impl RaftNetwork<Types> for Link {
+impl RaftNetwork<Types> for RaftLink {
     async fn append_entries(
         &mut self,
         rpc: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<NodeId>, Failed<RaftError<NodeId>>> {
-        match self.call(Body::Append(rpc), option).await? {
-            Reply::Append(answer) => Ok(answer),
+        match self.call(PeerRequest::Append(rpc), option).await? {
+            PeerResponse::Append(answer) => Ok(answer),
             _ => Err(self.unexpected()),
         }
     }
@@ -176,9 +179,9 @@ impl RaftNetwork<Types> for Link {
         option: RPCOption,
     ) -> Result<InstallSnapshotResponse<NodeId>, Failed<RaftError<NodeId, InstallSnapshotError>>>
     {
-        match self.call(Body::Snapshot(rpc), option).await? {
-            Reply::Snapshot(answer) => Ok(answer),
-            Reply::SnapshotMismatch(e) => {
+        match self.call(PeerRequest::Snapshot(rpc), option).await? {
+            PeerResponse::Snapshot(answer) => Ok(answer),
+            PeerResponse::SnapshotMismatch(e) => {
                 Err(RemoteError::new(self.target, RaftError::APIError(e)).into())
             }
             _ => Err(self.unexpected()),
@@ -190,8 +193,8 @@ impl RaftNetwork<Types> for Link {
         rpc: VoteRequest<NodeId>,
         option: RPCOption,
     ) -> Result<VoteResponse<NodeId>, Failed<RaftError<NodeId>>> {
-        match self.call(Body::Vote(rpc), option).await? {
-            Reply::Vote(answer) => Ok(answer),
+        match self.call(PeerRequest::Vote(rpc), option).await? {
+            PeerResponse::Vote(answer) => Ok(answer),
             _ => Err(self.unexpected()),
         }
     }
@@ -204,17 +207,7 @@ impl RaftNetwork<Types> for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::CallFuture;
-
-    /// Nobody listens anywhere.
-    struct Nobody;
-
-    impl Transport for Nobody {
-        fn call(&self, _: Option<NodeId>, addr: &str, _: bytes::Bytes, _: Duration) -> CallFuture {
-            let (addr, reason) = (addr.to_owned(), "nobody listens".to_owned());
-            Box::pin(async move { Err(TransportError::Refused { addr, reason }) })
-        }
-    }
+    use crate::fatal::tests::Alone;
 
     fn two_nodes() -> ClusterMap {
         let mut map = staves_model::testing::cluster(0);
@@ -234,7 +227,7 @@ mod tests {
         let life = map.nodes[&node].incarnation;
         let (_window, map) = watch::channel(Arc::new(map));
         let mut network = Network {
-            transport: Arc::new(Nobody),
+            transport: Arc::new(Alone),
             map,
             seen_at: SeenAt::default(),
             cluster: ClusterId(7),
@@ -246,7 +239,7 @@ mod tests {
         let link = network.new_client(node, &BasicNode::new("b:1600")).await;
         let option = RPCOption::new(Duration::from_secs(20));
         let asked = link
-            .call::<RaftError<NodeId>>(Body::Ping { incarnation: life }, option)
+            .call::<RaftError<NodeId>>(PeerRequest::Ping { incarnation: life }, option)
             .await;
         assert!(asked.is_err(), "nobody listens there");
         assert_eq!(network.address(node, ""), "b:1600");

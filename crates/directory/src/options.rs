@@ -1,33 +1,16 @@
-//! What a node tells its directory at the start.
+//! The options of a node's directory.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use staves_model::Change;
+use staves_model::{Change, NodeFacts};
 
-use crate::error::DirectoryError;
-
-/// How this node presents itself to the cluster.
-#[derive(Clone, Debug)]
-pub struct NodeFacts {
-    /// A name for people.
-    pub name: String,
-    /// Its zone, if it has one.
-    pub zone: Option<String>,
-    /// Where others reach its native door, `host:port`.
-    pub native: String,
-    /// Where others reach its RESP door.
-    pub resp: String,
-    /// Where others reach its admin door.
-    pub admin: String,
-    /// Memory for pages, in bytes.
-    pub memory_bytes: u64,
-}
+use crate::error::{DirectoryError, StoreError};
 
 /// Everything that the directory needs to know at the start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where vote and log are kept. Without it the node gets a new id at each start, and does not vote
+    /// The folder of vote and log. Without it the node gets a new id at each start, and does not vote
     /// once others can (but see `volatile_votes`).
     pub data_dir: Option<PathBuf>,
     /// Native addresses of nodes of the cluster to join; any one that runs is enough. Empty: a node
@@ -37,7 +20,7 @@ pub struct Options {
     pub volatile_votes: bool,
     /// Most voters: 1, 3, 5, ...
     pub voters_max: usize,
-    /// Who this node is.
+    /// This node.
     pub node: NodeFacts,
     /// Changes that the node that makes the cluster proposes right after it (its first pool).
     pub first_changes: Vec<Change>,
@@ -63,15 +46,15 @@ pub struct Times {
     pub raft_election_min: Duration,
     /// Most random election time, and openraft's leader lease.
     pub raft_election_max: Duration,
-    /// How often the leader looks after the cluster.
+    /// The period of the leader's rounds.
     pub tick: Duration,
-    /// How often a node pings its neighbours.
+    /// The period of a node's pings.
     pub ping: Duration,
     /// Silence that is reported.
     pub suspicion: Duration,
-    /// How long a dead voter is waited for before another takes its place.
+    /// The time that a dead voter is waited for before another takes its place.
     pub replace_voter_after: Duration,
-    /// How long a start waits for the cluster.
+    /// The time that a start waits for the cluster.
     pub join: Duration,
     /// Log entries between two snapshots, which bounds the log in memory and on disk.
     pub snapshot_entries: u64,
@@ -108,9 +91,16 @@ impl Options {
         }
     }
 
-    /// Whether a directory would start with these options.
+    /// Rejects options with which a directory would not start.
     pub fn check(&self) -> Result<(), DirectoryError> {
         self.raft().map(|_| ())
+    }
+
+    /// The error of a store that cannot be used.
+    pub(crate) fn unreadable(&self, reason: String) -> StoreError {
+        let folder = self.data_dir.clone().unwrap_or_default();
+        let path = folder.join(crate::store::FILE);
+        StoreError::Unreadable { path, reason }
     }
 
     pub(crate) fn raft(&self) -> Result<openraft::Config, DirectoryError> {

@@ -10,7 +10,7 @@ use staves_model::{Change, Evidence, Incarnation, NodeId};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::directory::Inner;
-use crate::message::Question;
+use crate::message::LeaderRequest;
 use crate::types::Proposal;
 
 /// Least time between two reports against one node.
@@ -99,7 +99,10 @@ impl Inner {
         };
         let inner = self.clone();
         tokio::spawn(async move {
-            if let Err(reason) = inner.ask(Question::Report { from, seen }, REPORT).await {
+            if let Err(reason) = inner
+                .ask(LeaderRequest::Report { from, seen }, REPORT)
+                .await
+            {
                 tracing::debug!(%reason, "a report of silent nodes was lost");
             }
             drop(permit);
@@ -118,8 +121,8 @@ impl Inner {
         let inner = self.clone();
         let change = Change::NodeBack { node, incarnation };
         tokio::spawn(async move {
-            let question = Question::Propose(Proposal::unconditional(change));
-            if let Err(reason) = inner.ask(question, REPORT).await {
+            let request = LeaderRequest::Propose(Proposal::unconditional(change));
+            if let Err(reason) = inner.ask(request, REPORT).await {
                 tracing::debug!(%reason, "nobody heard that this node lives");
             }
         });

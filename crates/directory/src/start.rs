@@ -15,25 +15,25 @@ use openraft::error::{InitializeError, RaftError};
 use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 
 use crate::ask::{NO_CLUSTER, ask_to_join};
-use crate::directory::{Core, Inner, Life};
-use crate::error::{DirectoryError, StoreError};
+use crate::directory::{Core, Inner, Life, not_running, unexpected};
+use crate::error::DirectoryError;
 use crate::holder::{self, Holder};
-use crate::message::{Answer, Body, Join, JoinRefusal, Question, Reply};
+use crate::message::{Join, JoinRefusal, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse};
 use crate::network::Network;
-use crate::store::{FILE, Identity};
+use crate::store::Identity;
 use crate::types::{Applied, Proposal, Raft};
-use crate::waiting::Waiting;
+use crate::waiting::WaitNotice;
 use crate::{election_backoff, fatal, leader, lease_batcher, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
 const FOUNDER: NodeId = NodeId(1);
-/// How long one address is given to answer a join.
+/// The time that one address has to answer a join.
 const JOIN_TRY: Duration = Duration::from_millis(1000);
-/// How long the process that had the data folder before, at another address, is given to answer.
+/// The time that the former holder of the data folder, at another address, has to answer.
 const FORMER: Duration = Duration::from_millis(500);
-/// What to do if nobody lets it join.
+/// The remedy where no node lets it join.
 const IF_FIRST: &str = "start one of those nodes, or its cluster's majority; leave `join` out on the first node of a new cluster";
-/// Rest after all addresses were tried.
+/// The pause after all addresses were tried.
 const JOIN_REST: Duration = Duration::from_millis(100);
 
 impl Inner {
@@ -77,9 +77,8 @@ impl Inner {
     }
 
     async fn found(&self) -> Result<Identity, DirectoryError> {
-        let cluster = ClusterId(rand::random_range(1..=u64::MAX));
         let identity = Identity {
-            cluster,
+            cluster: ClusterId(rand::random_range(1..=u64::MAX)),
             node: FOUNDER,
             founder: true,
         };
@@ -93,18 +92,18 @@ impl Inner {
         let Some(former) = &self.former else {
             return Ok(());
         };
-        // What answers at one's own address is this process.
+        // At its own address this process itself answers.
         if former.native == self.options.node.native {
             return Ok(());
         }
         let (node, address) = (identity.node, former.native.clone());
         let network = self.network(identity.cluster, node);
-        // Which life does not matter; an answer of this node's does.
-        let ping = Body::Ping {
+        // The life does not matter; an answer by this node's identity does.
+        let ping = PeerRequest::Ping {
             incarnation: Incarnation(0),
         };
         match network.call(node, &address, ping, FORMER).await {
-            Ok(Reply::Pong { .. }) => Err(DirectoryError::IsRunning { node, address }),
+            Ok(PeerResponse::Pong { .. }) => Err(DirectoryError::IsRunning { node, address }),
             _ => Ok(()),
         }
     }
@@ -116,15 +115,15 @@ impl Inner {
         begun: Instant,
     ) -> Result<(Identity, Incarnation), DirectoryError> {
         let network = self.network(NO_CLUSTER, NodeId(0));
-        let question = Question::Join(self.join(NO_CLUSTER, None, nonce));
+        let request = LeaderRequest::Join(self.join(NO_CLUSTER, None, nonce));
         let mut last = String::new();
-        let mut waiting = Waiting::since(begun);
+        let mut waiting = WaitNotice::since(begun);
         let waits_for = format!("a cluster at {}", self.options.join.join(", "));
         while begun.elapsed() < self.options.times.join {
             for addr in &self.options.join {
                 let left = self.options.times.join.saturating_sub(begun.elapsed());
-                match ask_to_join(&network, addr, &question, left.min(JOIN_TRY)).await {
-                    Ok(Answer::Joined {
+                match ask_to_join(&network, addr, &request, left.min(JOIN_TRY)).await {
+                    Ok(LeaderResponse::Joined {
                         cluster,
                         node,
                         incarnation,
@@ -137,14 +136,14 @@ impl Inner {
                         self.save(identity).await?;
                         return Ok((identity, incarnation));
                     }
-                    Ok(Answer::JoinRefused(refusal)) => {
+                    Ok(LeaderResponse::JoinRefused(refusal)) => {
                         return Err(self.join_refused(NO_CLUSTER, NodeId(0), refusal));
                     }
-                    Ok(Answer::Later { reason, .. }) => last = format!("{addr}: {reason}"),
+                    Ok(LeaderResponse::Later { reason, .. }) => last = format!("{addr}: {reason}"),
                     Ok(other) => last = format!("{addr} answered a join with {other:?}"),
                     Err(why) => last = why,
                 }
-                waiting.tell(&waits_for, &last, IF_FIRST);
+                waiting.warn(&waits_for, &last, IF_FIRST);
             }
             tokio::time::sleep(JOIN_REST).await;
         }
@@ -167,22 +166,18 @@ impl Inner {
             self.begin_log(identity.node).await?;
         }
         let join = self.join(identity.cluster, Some(identity.node), nonce);
-        match self
-            .ask(Question::Join(join), self.options.times.join)
-            .await?
-        {
-            Answer::Joined {
+        let joined = self.ask(LeaderRequest::Join(join), self.options.times.join);
+        match joined.await? {
+            LeaderResponse::Joined {
                 node, incarnation, ..
             } if node == identity.node => Ok(incarnation),
-            Answer::JoinRefused(refusal) => {
+            LeaderResponse::JoinRefused(refusal) => {
                 Err(self.join_refused(identity.cluster, identity.node, refusal))
             }
-            other => Err(DirectoryError::NotRunning {
-                reason: format!(
-                    "the leader answered the join of node {} with {other:?}",
-                    identity.node
-                ),
-            }),
+            other => {
+                let join = format!("the join of node {}", identity.node);
+                Err(unexpected(&join, &other))
+            }
         }
     }
 
@@ -195,20 +190,15 @@ impl Inner {
             .await
         {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(e) => Err(DirectoryError::NotRunning {
-                reason: e.to_string(),
-            }),
+            Err(e) => Err(not_running(e.to_string())),
         }
     }
 
     async fn run_raft(self: &Arc<Self>, identity: Identity) -> Result<(), DirectoryError> {
-        let not_running = |reason: String| DirectoryError::NotRunning { reason };
-        let twice = || not_running("it was started before".into());
+        let twice = || not_running("it was started before");
         let machine = self.machine.lock().take().ok_or_else(twice)?;
         let queue = self.lease_requests.lock().take().ok_or_else(twice)?;
-        let Identity {
-            cluster, node: me, ..
-        } = identity;
+        let (cluster, me) = (identity.cluster, identity.node);
         let network = self.network(cluster, me);
         let config = Arc::new(self.options.raft()?);
         let raft = Raft::new(me, config, network.clone(), self.store.clone(), machine)
@@ -256,15 +246,15 @@ impl Inner {
         }
     }
 
-    /// What every new cluster gets. Not asked again once there was a pool, deleted or not.
+    /// Makes the first pools of a new cluster. Not repeated once there was a pool, deleted or not.
     async fn first_changes(self: &Arc<Self>) -> Result<(), DirectoryError> {
         if self.map().next_pool != PoolId(1) {
             return Ok(());
         }
         for change in &self.options.first_changes {
-            let proposal = Question::Propose(Proposal::unconditional(change.clone()));
+            let proposal = LeaderRequest::Propose(Proposal::unconditional(change.clone()));
             let answer = self.ask(proposal, self.options.times.join).await?;
-            if let Answer::Applied(Applied::Refused { refusal, .. }) = answer {
+            if let LeaderResponse::Applied(Applied::Refused { refusal, .. }) = answer {
                 return Err(refusal.into());
             }
         }
@@ -282,17 +272,11 @@ impl Inner {
     }
 
     fn join(&self, cluster: ClusterId, node: Option<NodeId>, nonce: u64) -> Join {
-        let facts = self.options.node.clone();
         Join {
             cluster,
             node,
             nonce,
-            name: facts.name,
-            zone: facts.zone,
-            native: facts.native,
-            resp: facts.resp,
-            admin: facts.admin,
-            memory_bytes: facts.memory_bytes,
+            facts: self.options.node.clone(),
             durable: self.options.data_dir.is_some(),
         }
     }
@@ -310,14 +294,8 @@ impl Inner {
     }
 
     async fn save(&self, identity: Identity) -> Result<(), DirectoryError> {
-        self.store.save_identity(identity).await.map_err(|e| {
-            let path = self.options.data_dir.clone().unwrap_or_default().join(FILE);
-            StoreError::Unreadable {
-                path,
-                reason: e.to_string(),
-            }
-            .into()
-        })
+        let saved = self.store.save_identity(identity).await;
+        saved.map_err(|e| self.options.unreadable(e.to_string()).into())
     }
 }
 
@@ -344,16 +322,16 @@ mod tests {
         let leads = tokio::time::timeout(std::time::Duration::from_secs(20), leads);
         leads.await.expect("it leads");
         let mut other = inner.join(NO_CLUSTER, None, 1);
-        other.native = "b:1600".into();
-        let asks = || inner.lead(Question::Join(other.clone()));
+        other.facts.native = "b:1600".into();
+        let asks = || inner.lead(LeaderRequest::Join(other.clone()));
         let early = asks().await.expect("it leads");
-        assert!(matches!(early, Answer::Later { .. }), "{early:?}");
+        assert!(matches!(early, LeaderResponse::Later { .. }), "{early:?}");
         inner.come_up(identity, 2).await.expect("it joins itself");
         let then = asks().await.expect("it leads");
         assert!(
             matches!(
                 then,
-                Answer::Joined {
+                LeaderResponse::Joined {
                     node: NodeId(2),
                     ..
                 }

@@ -10,14 +10,18 @@ use tokio::task::JoinSet;
 use crate::directory::Inner;
 use crate::lead::{hears_no_majority, newly_elected};
 use crate::lease_batcher::confirm;
-use crate::message::Answer;
+use crate::message::LeaderResponse;
 
 /// Time that a node has to give its state.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Inner {
     /// Answers whether a node may stop.
-    pub async fn lead_stop(self: &Arc<Self>, node: NodeId, incarnation: Incarnation) -> Answer {
+    pub async fn lead_stop(
+        self: &Arc<Self>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> LeaderResponse {
         // Cut off, it would judge by a map that others have gone on from.
         if let Some(later) = self.core().ok().and_then(hears_no_majority) {
             return later;
@@ -29,16 +33,15 @@ impl Inner {
         let others = self.others_gone(node, young).await;
         // A leader that was deposed meanwhile does not know whom the new one permits to stop.
         if let Err(reason) = confirm(self).await {
-            let wait_ms = 50;
-            return Answer::Later { wait_ms, reason };
+            return LeaderResponse::later(50, reason);
         }
         // The map under the lock: of two that ask at once, the second sees the permit of the first.
         self.with_duties(|duties| {
             let (now, map) = (self.now(), self.map());
             let stops = &mut duties.stops;
             match stops.permit(now, &map, node, incarnation, &others) {
-                Ok(()) => Answer::Noted,
-                Err(reason) => Answer::Refused(reason),
+                Ok(()) => LeaderResponse::Noted,
+                Err(reason) => LeaderResponse::Refused(reason),
             }
         })
     }

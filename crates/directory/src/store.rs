@@ -1,4 +1,4 @@
-//! What Raft must find again after a crash: vote, log, snapshot, and whose they are.
+//! The state that Raft must find again after a crash: vote, log, snapshot, and the identity of their node.
 //!
 //! One redb file, `directory.redb` in the node's data folder. Its tables:
 //!
@@ -8,13 +8,13 @@
 //!                             "vote"      postcard Vote
 //!                             "purged"    postcard LogId: the last entry dropped from the log's head
 //!                             "committed" postcard LogId: a hint, written with whatever comes next
-//! log       u64   -> bytes    index -> postcard Entry
+//! log       u64   -> bytes    index -> postcard LogEntry
 //! snapshot  &str -> bytes     "meta"      postcard SnapshotMeta
 //!                             "map"       postcard ClusterMap
 //! ```
 //!
 //! One thread owns the file and does all writing, in the order of the requests, many in one transaction
-//! where many wait; every transaction is durable before anybody hears of it. Reads never touch the file:
+//! where many wait; every transaction is durable before it is acknowledged. Reads never touch the file:
 //! the log since the last snapshot is held in memory, which compaction bounds (`Times::snapshot_entries`).
 //! A node without a data folder runs the same code on redb's memory backend.
 
@@ -38,7 +38,7 @@ use staves_model::{ClusterId, NodeId};
 
 use self::damage::Damage;
 use crate::error::StoreError;
-use crate::types::{Entry, LogId, SnapshotMeta, Types, Vote};
+use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
 /// The file's name in the data folder.
 pub(crate) const FILE: &str = "directory.redb";
@@ -51,7 +51,7 @@ const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta")
 const LOG: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("log");
 const SNAPSHOT: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("snapshot");
 
-/// Whose state this is.
+/// The node that the state belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub cluster: ClusterId,
@@ -69,13 +69,13 @@ pub(crate) struct StoredSnapshot {
 
 /// An entry with its encoded length, by which batches are bounded.
 struct Held {
-    entry: Entry,
+    entry: LogEntry,
     bytes: usize,
 }
 
 /// The readable side: what the file holds, or will once the writer gets there.
 #[derive(Default)]
-struct Memory {
+struct StoreState {
     identity: Option<Identity>,
     vote: Option<Vote>,
     committed: Option<LogId>,
@@ -87,7 +87,7 @@ struct Memory {
 /// Handle to a node's directory state; clones share it.
 #[derive(Clone)]
 pub(crate) struct Store {
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<StoreState>>,
     writer: Arc<writer::Writer>,
 }
 
@@ -240,20 +240,20 @@ fn check_format(db: &Database, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn load(db: &Database) -> io::Result<Memory> {
+fn load(db: &Database) -> io::Result<StoreState> {
     let tx = db.begin_read().map_err(io::Error::other)?;
     let meta = tx.open_table(META).map_err(io::Error::other)?;
-    let mut memory = Memory {
+    let mut memory = StoreState {
         identity: read(&meta, "identity")?,
         vote: read(&meta, "vote")?,
         committed: read(&meta, "committed")?,
         purged: read(&meta, "purged")?,
-        ..Memory::default()
+        ..StoreState::default()
     };
     let log = tx.open_table(LOG).map_err(io::Error::other)?;
     for row in log.iter().map_err(io::Error::other)? {
         let (index, bytes) = row.map_err(io::Error::other)?;
-        let entry: Entry = decode(bytes.value(), "log entry")?;
+        let entry: LogEntry = decode(bytes.value(), "log entry")?;
         memory.entries.insert(
             index.value(),
             Held {

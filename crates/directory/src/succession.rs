@@ -1,6 +1,6 @@
-//! A leader that leaves hands the lead to another voter, so that nobody waits for an election.
+//! The transfer of leadership: a leader that leaves hands over to another voter, so that no election is waited for.
 //!
-//! openraft has no transfer of the lead: a follower grants no vote until the leader has been silent for
+//! openraft has no transfer of leadership: a follower grants no vote until the leader has been silent for
 //! one election time-out, which is what makes the loss of a leader cost 450 to 600 ms. But a voter whose
 //! own vote is for a candidate, and not for a leader, is not held by that. So:
 //!
@@ -25,18 +25,18 @@ use staves_model::{NodeId, NodeState};
 use tokio::time::timeout;
 
 use crate::directory::{Core, Inner};
-use crate::message::{Body, Reply};
+use crate::message::{PeerRequest, PeerResponse};
 use crate::types::Metrics;
 
-/// How long a hand-over may take. Writes wait meanwhile.
+/// The time that a transfer may take. Writes wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Rests between candidacies of the heir; chance makes them up to twice as long. They grow, for a vote has
+/// Pauses between candidacies of the heir; chance makes them up to twice as long. They grow, for a vote has
 /// to be written down: the next must not overtake it on a slow disk, nor depose a leader that was just
-/// elected and has not been heard of.
+/// elected and is not known yet.
 const RESTS_MS: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
-/// Who is not the heir begins with this one of the rests.
+/// The index of the first pause of a voter that is not the heir.
 const OTHERS_BEGIN: usize = 4;
-/// Rest between the heartbeats by which the leader hears of the heir's candidacy.
+/// The pause between the heartbeats whose answers tell the leader of the heir's candidacy.
 const NUDGE: Duration = Duration::from_millis(5);
 
 /// Writes wait as long as this lives.
@@ -59,7 +59,7 @@ impl Inner {
     /// The voters to whom the lead may go, if this node leads and leaves; none means that there is
     /// nothing to hand over, or nobody.
     pub fn heirs(&self) -> Vec<NodeId> {
-        let Some((me, metrics)) = self.core.get().map(|c| c.me).zip(self.metrics()) else {
+        let Some(core) = self.core.get() else {
             return Vec::new();
         };
         let map = self.map();
@@ -67,11 +67,11 @@ impl Inner {
             Some(duties) if self.leads().is_some() => duties.stops.leaving(&map),
             _ => return Vec::new(),
         };
-        if !leaving.contains(&me) {
+        if !leaving.contains(&core.me) {
             return Vec::new();
         }
         let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
-        let voters = metrics.membership_config.membership().voter_ids();
+        let voters = core.voters().into_iter();
         voters
             .filter(|id| up(id) && !leaving.contains(id))
             .collect()
@@ -83,8 +83,7 @@ impl Inner {
         let _pause = Pause::new(self);
         let handed = timeout(PATIENCE, async {
             let heir = heir(core, heirs).await;
-            let voters = voters(core);
-            let majority = voters.len() / 2 + 1;
+            let majority = core.voters().len() / 2 + 1;
             let others = heirs.iter().copied().filter(|id| *id != heir);
             // The rest of them must let go of this leader too, and first.
             for other in others.take(majority.saturating_sub(2)) {
@@ -114,42 +113,36 @@ impl Inner {
 
     /// Stands for election against the leader of that term, who asked for it, and for a while again whenever nobody
     /// leads: nobody else would for as long as an election time-out. The heir does so sooner.
-    pub async fn stand(&self, term: u64, heir: bool) -> Reply {
+    pub async fn stand(&self, term: u64, heir: bool) -> PeerResponse {
         let Ok(core) = self.core() else {
-            return Reply::Failed("this node has not joined its cluster yet".into());
+            return PeerResponse::Failed("this node has not joined its cluster yet".into());
         };
         let led = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
         let begin = if heir { 0 } else { OTHERS_BEGIN };
         for rest in &RESTS_MS[begin..] {
-            // Not to the same beat as another who stands.
+            // Not in step with another candidate.
             let rest = rest * rand::rng().random_range(1000..2000);
             let rest = Duration::from_micros(rest);
             if led(&core.raft.metrics().borrow()) {
-                // A candidacy that was on its way may yet depose who was just elected, and cannot win, for its log is
-                // shorter: so nobody who was asked is done at the first sight of a leader.
+                // A candidacy that was on its way may yet depose the new leader, and cannot win, for its log is
+                // shorter: so no voter that was asked is done at the first sight of a leader.
                 tokio::time::sleep(rest).await;
                 continue;
             }
             if core.raft.trigger().elect().await.is_err() {
-                return Reply::Failed("Raft has stopped on this node".into());
+                return PeerResponse::Failed("Raft has stopped on this node".into());
             }
             let _ = timeout(rest, wait_for(core, led)).await;
         }
-        Reply::Stood
+        PeerResponse::Stood
     }
-}
-
-fn voters(core: &Core) -> Vec<NodeId> {
-    let metrics = core.raft.metrics();
-    let metrics = metrics.borrow();
-    metrics.membership_config.membership().voter_ids().collect()
 }
 
 /// Asks a voter to stand for election, now that this leader goes.
 pub(crate) fn ask_to_stand(core: &Core, node: NodeId, heir: bool) {
     let addr = core.network.address(node, "");
     let term = core.raft.metrics().borrow().current_term;
-    let body = Body::Stand { term, heir };
+    let body = PeerRequest::Stand { term, heir };
     let asked = core.network.call(node, &addr, body, PATIENCE);
     tokio::spawn(async move {
         if let Err(reason) = asked.await {

@@ -1,4 +1,4 @@
-//! How the directory reaches other nodes: opaque bytes there and back, through whatever the node has.
+//! The directory's access to other nodes: opaque bytes there and back, over connections of the node's.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_model::NodeId;
 
-/// What a transport's call comes to.
+/// The result of a transport's call.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<Bytes, TransportError>> + Send>>;
 
 /// Carries one request to another node's `Directory::handle` and its answer back.
@@ -16,7 +16,7 @@ pub type CallFuture = Pin<Box<dyn Future<Output = Result<Bytes, TransportError>>
 /// if nobody listens at the address, and SHOULD keep these small messages out of the way of bulk data: a late
 /// heartbeat costs an election. It need not check who answers; the bytes name the node they are for.
 pub trait Transport: Send + Sync + 'static {
-    /// Calls the node at `addr`. `target` is `None` while a starting node does not know whom it calls.
+    /// Calls the node at `addr`. `target` is `None` while a starting node does not know the receiver's id.
     fn call(
         &self,
         target: Option<NodeId>,
@@ -26,7 +26,7 @@ pub trait Transport: Send + Sync + 'static {
     ) -> CallFuture;
 }
 
-/// Why a call failed.
+/// The failure of a call.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum TransportError {
     /// Nobody listens there: the request was not delivered.
@@ -34,7 +34,7 @@ pub enum TransportError {
     Refused {
         /// The address.
         addr: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// It was not sent (a full queue, a name that does not resolve): the request was not delivered.
@@ -42,7 +42,7 @@ pub enum TransportError {
     NotSent {
         /// The address.
         addr: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// No answer: the request may or may not have been delivered.
@@ -50,7 +50,7 @@ pub enum TransportError {
     TimedOut {
         /// The address.
         addr: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
     /// The connection broke: the request may or may not have been delivered.
@@ -58,13 +58,13 @@ pub enum TransportError {
     Broken {
         /// The address.
         addr: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
 }
 
 impl TransportError {
-    /// Whether the request certainly did not arrive, so that asking again does no harm.
+    /// True if the request certainly did not arrive, so that sending it again does no harm.
     pub fn undelivered(&self) -> bool {
         matches!(
             self,

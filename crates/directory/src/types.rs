@@ -1,4 +1,4 @@
-//! What Raft orders here, and the names of openraft's types with ours filled in.
+//! The entries of Raft's log, and the names of openraft's types with ours filled in.
 
 use std::io::Cursor;
 
@@ -15,7 +15,7 @@ openraft::declare_raft_types!(
 );
 
 pub(crate) type Raft = openraft::Raft<Types>;
-pub(crate) type Entry = openraft::Entry<Types>;
+pub(crate) type LogEntry = openraft::Entry<Types>;
 pub(crate) type LogId = openraft::LogId<NodeId>;
 pub(crate) type Vote = openraft::Vote<NodeId>;
 pub(crate) type StoredMembership = openraft::StoredMembership<NodeId, openraft::BasicNode>;
@@ -54,19 +54,19 @@ impl Proposal {
     }
 }
 
-/// What became of a log entry when it was applied. The same on every node.
+/// The outcome of a log entry when it was applied. The same on every node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Applied {
     /// It took effect.
     Done {
-        /// What it yielded.
+        /// Its result.
         outcome: Outcome,
         /// The map's revision since then.
         revision: Revision,
     },
     /// The map's rules refused it; nothing changed.
     Refused {
-        /// Why.
+        /// The reason.
         refusal: Refusal,
         /// The map's revision.
         revision: Revision,

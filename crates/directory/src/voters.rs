@@ -1,4 +1,4 @@
-//! Who votes: a pure function from the map and Raft's present membership to the next step.
+//! The choice of voters: a pure function from the map and Raft's present membership to the next step.
 //!
 //! **The rule.** Of the nodes that run, keep their vote on disk and do not leave, five vote from five up
 //! (or what `voters_max` says), three from three up, else one. Two nodes mean one voter: a second would add
@@ -17,10 +17,10 @@ use staves_model::{ClusterMap, Node, NodeId, NodeState};
 
 use crate::options::Options;
 
-/// What a step is decided on.
+/// The inputs of the decision on a step.
 pub(crate) struct View<'a> {
     pub map: &'a ClusterMap,
-    /// Who decides: a leader that loses its seat costs an election.
+    /// The deciding leader: one that loses its seat costs an election.
     pub leader: NodeId,
     /// Raft's voter sets: one, or two while a change is unfinished.
     pub voters: &'a [BTreeSet<NodeId>],
@@ -30,7 +30,7 @@ pub(crate) struct View<'a> {
     pub caught_up: &'a BTreeSet<NodeId>,
     /// Nodes that are down, but so lately that their seats are kept.
     pub just_down: &'a BTreeSet<NodeId>,
-    /// Nodes that said that they leave.
+    /// Nodes that announced that they leave.
     pub leaving: &'a BTreeSet<NodeId>,
     pub voters_max: usize,
     pub volatile_votes: bool,
@@ -38,7 +38,7 @@ pub(crate) struct View<'a> {
 
 /// One change of Raft's membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum MembershipStep {
     /// Replicate to these nodes.
     Add(BTreeMap<NodeId, String>),
     /// These nodes are reached elsewhere now.
@@ -49,13 +49,13 @@ pub(crate) enum Step {
     Vote(BTreeSet<NodeId>),
 }
 
-/// How many vote of `n` that can.
+/// The number of voters among `n` nodes that can vote.
 pub(crate) fn seats(n: usize, voters_max: usize) -> usize {
     let most = n.min(voters_max);
     if most < 3 { 1 } else { most - (1 - most % 2) }
 }
 
-/// Whether anybody but `node` could vote, now or once its log is caught up.
+/// True if a node other than `node` could vote, now or once its log is caught up.
 pub(crate) fn others_can_vote(
     map: &ClusterMap,
     node: NodeId,
@@ -75,28 +75,28 @@ fn keeps_votes(node: &Node, volatile_votes: bool) -> bool {
 }
 
 impl View<'_> {
-    /// What to do next, if anything.
-    pub fn next_step(&self) -> Option<Step> {
+    /// The next step, if there is one.
+    pub fn next_step(&self) -> Option<MembershipStep> {
         let [.., present] = self.voters else {
             return None;
         };
         if self.voters.len() > 1 {
-            return Some(Step::Vote(present.clone()));
+            return Some(MembershipStep::Vote(present.clone()));
         }
         let add = self.missing();
         if !add.is_empty() {
-            return Some(Step::Add(add));
+            return Some(MembershipStep::Add(add));
         }
         let moved = self.moved();
         if !moved.is_empty() {
-            return Some(Step::Move(moved));
+            return Some(MembershipStep::Move(moved));
         }
         let wanted = self.wanted(present);
         if wanted != *present {
-            return Some(Step::Vote(wanted));
+            return Some(MembershipStep::Vote(wanted));
         }
         let gone = self.gone(present);
-        (!gone.is_empty()).then_some(Step::Remove(gone))
+        (!gone.is_empty()).then_some(MembershipStep::Remove(gone))
     }
 
     fn missing(&self) -> BTreeMap<NodeId, String> {
@@ -143,7 +143,7 @@ impl View<'_> {
                 self.may_vote(n) && (present.contains(&n.id) || self.caught_up.contains(&n.id))
             })
             .collect();
-        // Nobody who can: those there are go on (the first node of a cluster in memory is one).
+        // No node can: the present voters go on (the first node of a cluster in memory is one).
         if able.is_empty() {
             return present.clone();
         }
@@ -155,7 +155,7 @@ impl View<'_> {
         self.elect(present, able)
     }
 
-    /// Voters that are down, keep their vote on disk, and did not say that they leave.
+    /// Voters that are down, keep their vote on disk, and did not announce that they leave.
     fn dead_that_may_return(&self, present: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let returns = |id: &&NodeId| {
             self.map
@@ -167,7 +167,7 @@ impl View<'_> {
         present.iter().filter(returns).copied().collect()
     }
 
-    /// Fills the seats: who sits and does not drain first, the leader before all of them, then by zone, then by id.
+    /// Fills the seats: present voters that do not drain first, the leader before all of them, then by zone, then by id.
     fn elect(&self, present: &BTreeSet<NodeId>, mut able: Vec<&Node>) -> BTreeSet<NodeId> {
         let seats = seats(able.len(), self.voters_max);
         let mut elected = BTreeSet::new();
@@ -197,7 +197,6 @@ impl View<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::{ClusterId, Incarnation};
 
     /// A cluster of nodes 1..=n that run, durable, all known to Raft and caught up.
     struct Case {
@@ -215,26 +214,8 @@ mod tests {
 
     impl Case {
         fn new(n: u64, voters: &[u64]) -> Case {
-            let node = |id| Node {
-                id: NodeId(id),
-                incarnation: Incarnation(id),
-                name: format!("n{id}"),
-                zone: None,
-                native: format!("10.0.0.{id}:1600"),
-                resp: format!("10.0.0.{id}:6379"),
-                admin: format!("10.0.0.{id}:1680"),
-                memory_bytes: 1 << 30,
-                durable: true,
-                state: NodeState::Up,
-                draining: false,
-            };
-            let nodes = (1..=n).map(|id| (NodeId(id), node(id))).collect();
             Case {
-                map: ClusterMap {
-                    cluster: ClusterId(7),
-                    nodes,
-                    ..ClusterMap::default()
-                },
+                map: staves_model::testing::cluster(n),
                 voters: vec![ids(voters)],
                 leaving: BTreeSet::new(),
                 just_down: BTreeSet::new(),
@@ -254,7 +235,7 @@ mod tests {
             self.node(id).state = NodeState::Down;
         }
 
-        fn step(&self) -> Option<Step> {
+        fn step(&self) -> Option<MembershipStep> {
             let mut known: BTreeMap<NodeId, String> = self
                 .map
                 .nodes
@@ -262,7 +243,7 @@ mod tests {
                 .map(|n| (n.id, n.native.clone()))
                 .collect();
             for id in self.voters.iter().flatten() {
-                known.entry(*id).or_insert_with(|| "10.0.0.99:1600".into());
+                known.entry(*id).or_insert_with(|| "n99:1600".into());
             }
             let caught_up = known
                 .keys()
@@ -287,7 +268,7 @@ mod tests {
         fn settle(&mut self) -> BTreeSet<NodeId> {
             for _ in 0..10 {
                 match self.step() {
-                    Some(Step::Vote(voters)) => self.voters = vec![voters],
+                    Some(MembershipStep::Vote(voters)) => self.voters = vec![voters],
                     Some(other) => panic!("not a step of voters: {other:?}"),
                     None => return self.voters[0].clone(),
                 }
@@ -318,7 +299,7 @@ mod tests {
     fn an_unfinished_change_comes_first() {
         let mut case = Case::new(5, &[1]);
         case.voters.push(ids(&[2, 3, 4]));
-        assert_eq!(case.step(), Some(Step::Vote(ids(&[2, 3, 4]))));
+        assert_eq!(case.step(), Some(MembershipStep::Vote(ids(&[2, 3, 4]))));
     }
 
     #[test]
@@ -375,7 +356,7 @@ mod tests {
         case.down(3);
         assert_eq!(case.step(), None);
         case.map.nodes.remove(&NodeId(3));
-        assert_eq!(case.step(), Some(Step::Vote(ids(&[1]))));
+        assert_eq!(case.step(), Some(MembershipStep::Vote(ids(&[1]))));
     }
 
     #[test]
@@ -426,7 +407,7 @@ mod tests {
         let case = Case::new(3, &[1, 2, 3]);
         let mut known: BTreeMap<NodeId, String> = BTreeMap::new();
         for id in [1, 2, 3, 9] {
-            known.insert(NodeId(id), format!("10.0.0.{id}:1600"));
+            known.insert(NodeId(id), format!("n{id}:1600"));
         }
         let everyone = known.keys().copied().collect();
         let step = |known: &BTreeMap<NodeId, String>| {
@@ -444,11 +425,11 @@ mod tests {
             };
             view.next_step()
         };
-        assert_eq!(step(&known), Some(Step::Remove(ids(&[9]))));
-        known.insert(NodeId(3), "10.0.0.33:1600".into());
-        let moved = BTreeMap::from([(NodeId(3), "10.0.0.3:1600".to_owned())]);
-        assert_eq!(step(&known), Some(Step::Move(moved.clone())));
+        assert_eq!(step(&known), Some(MembershipStep::Remove(ids(&[9]))));
+        known.insert(NodeId(3), "n33:1600".into());
+        let moved = BTreeMap::from([(NodeId(3), "n3:1600".to_owned())]);
+        assert_eq!(step(&known), Some(MembershipStep::Move(moved.clone())));
         known.remove(&NodeId(3));
-        assert_eq!(step(&known), Some(Step::Add(moved)));
+        assert_eq!(step(&known), Some(MembershipStep::Add(moved)));
     }
 }

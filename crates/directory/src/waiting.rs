@@ -1,22 +1,22 @@
-//! A node that waits for its cluster says so: whoever started it would see nothing else until it gives up.
+//! The warning of a node that waits for its cluster: its operator would see nothing else until it gives up.
 
 use std::time::{Duration, Instant};
 
-/// How long it waits before it says so first; each pause after that is twice as long.
+/// The time before the first warning; each pause after that is twice as long.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// When to say next what is waited for.
-pub(crate) struct Waiting {
+/// The time of the next warning.
+pub(crate) struct WaitNotice {
     since: Instant,
     next: Duration,
 }
 
-impl Waiting {
-    pub(crate) fn since(since: Instant) -> Waiting {
-        Waiting { since, next: FIRST }
+impl WaitNotice {
+    pub(crate) fn since(since: Instant) -> WaitNotice {
+        WaitNotice { since, next: FIRST }
     }
 
-    /// Whether it is time, after so long.
+    /// True if a warning is due, after so long.
     fn is_due(&mut self, waited: Duration) -> bool {
         let is_due = waited >= self.next;
         if is_due {
@@ -25,8 +25,8 @@ impl Waiting {
         is_due
     }
 
-    /// Says it if it is time: what is waited for, what came last, and what to do.
-    pub(crate) fn tell(&mut self, waits_for: &str, last: &str, remedy: &str) {
+    /// Logs the warning if it is due: the thing waited for, the last failure, and the remedy.
+    pub(crate) fn warn(&mut self, waits_for: &str, last: &str, remedy: &str) {
         let waited = self.since.elapsed();
         if self.is_due(waited) {
             let waited_s = waited.as_secs();
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn it_is_said_after_two_seconds_and_then_ever_more_rarely() {
-        let mut waiting = Waiting::since(Instant::now());
+        let mut waiting = WaitNotice::since(Instant::now());
         let said: Vec<u64> = (0..=600)
             .filter(|tenths| waiting.is_due(Duration::from_millis(tenths * 100)))
             .collect();

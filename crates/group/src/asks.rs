@@ -20,7 +20,7 @@ const PATIENCE_TIMES: u32 = 4;
 const SMOOTHING: u32 = 8;
 
 /// One request: for a run of pages, at several members.
-pub(crate) struct Asked {
+pub(crate) struct PageRequest {
     pub count: u32,
     /// At so many members.
     pub of: usize,
@@ -49,9 +49,9 @@ impl Drop for Permit {
 /// Requests under way, by first page.
 #[derive(Default)]
 pub(crate) struct Asks {
-    sweep: BTreeMap<u32, Asked>,
+    sweep: BTreeMap<u32, PageRequest>,
     /// Those for which a client waits. Their pages may be among those of the sweep, too.
-    urgent: BTreeMap<u32, Asked>,
+    urgent: BTreeMap<u32, PageRequest>,
     /// The time that recent answers took.
     usual: Duration,
 }
@@ -88,7 +88,7 @@ impl Asks {
     /// The request that pages from `first` to `last` answer: its first page, how many it asks for, and at how many
     /// members. Of two the one for which a client waits, which is the shorter.
     pub fn answered_by(&self, first: u32, last: u32) -> Option<(u32, u32, usize)> {
-        let of = |asks: &BTreeMap<u32, Asked>| {
+        let of = |asks: &BTreeMap<u32, PageRequest>| {
             let (page, asked) = asks.range(..=first).next_back()?;
             (last - page < asked.count).then_some((*page, asked.count, asked.of))
         };
@@ -116,14 +116,15 @@ impl Asks {
                 pages: count,
             };
             self.sweep
-                .insert(page, Asked::new(now, count, of, Some(permit)));
+                .insert(page, PageRequest::new(now, count, of, Some(permit)));
         }
         taken
     }
 
     /// Notes a request for which a client waits.
     pub fn demand(&mut self, now: Time, page: u32, count: u32, of: usize) {
-        self.urgent.insert(page, Asked::new(now, count, of, None));
+        self.urgent
+            .insert(page, PageRequest::new(now, count, of, None));
     }
 
     /// Parts from this page on have come: requests that begin with it are done, if all their pages are
@@ -206,9 +207,9 @@ pub(crate) struct Due {
     pub urgent: bool,
 }
 
-impl Asked {
-    fn new(now: Time, count: u32, of: usize, permit: Option<Permit>) -> Asked {
-        Asked {
+impl PageRequest {
+    fn new(now: Time, count: u32, of: usize, permit: Option<Permit>) -> PageRequest {
+        PageRequest {
             count,
             of,
             at: now,

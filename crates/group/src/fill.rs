@@ -17,7 +17,7 @@ use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
 use crate::asks::{Asks, SourceCounts};
 use crate::code::{Recipes, ZERO_PAGE};
-use crate::member::{Ctx, Effects, State};
+use crate::state::{Ctx, Effects, MemberState};
 use crate::table::{UNWRITTEN, is_zero};
 
 /// A page at hand that has waited so long for the streams is asked for again, of another member where
@@ -94,7 +94,7 @@ struct Rebuilding {
     streams: Vec<Label>,
 }
 
-impl State {
+impl MemberState {
     /// Asks again for what did not come, and for what is lacking.
     pub fn tick_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if self.table.absent_count() > 0 {

@@ -9,7 +9,7 @@ use staves_store::{EXTENT_PAGES, Pages};
 use staves_wire::group::{Delta, GroupMessage, Labels, PageContent, PagePart};
 
 use crate::code;
-use crate::member::{Ctx, Effects, State};
+use crate::state::{Ctx, Effects, MemberState};
 use crate::table::{bytes_in, is_zero, touched};
 
 /// Most pages that one request may name; a bound on what a peer can make us send.
@@ -40,7 +40,7 @@ impl Copied {
     }
 }
 
-impl State {
+impl MemberState {
     /// Gives the pages that are here to a joiner of the same epoch, at whose cut this member stands. A joiner
     /// asks only once the epoch is open, so this one need not have been told yet: the joiner would have to
     /// wait until it asks again.

@@ -10,8 +10,9 @@ use staves_model::{
 use staves_store::BUCKET_EXTENTS_MAX;
 use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
-use crate::member::{Ctx, Effects, Member, ctx};
+use crate::member::{Member, ctx};
 use crate::requests::RequestTable;
+use crate::state::{Ctx, Effects};
 use crate::stream::CUT_MAX;
 use crate::table::{PAGES_MAX, sound_deltas, touched};
 
@@ -22,7 +23,7 @@ struct Sealed {
 }
 
 /// The cut to which every listed member is brought.
-struct Plan {
+struct CutPlan {
     streams: Vec<SyncStream>,
     want_extents: u32,
     pages: u32,
@@ -32,7 +33,7 @@ struct Plan {
 pub(crate) struct Leading {
     group: Arc<Group>,
     sealed: BTreeMap<MemberSlot, Sealed>,
-    plan: Option<Plan>,
+    plan: Option<CutPlan>,
     done: BTreeSet<MemberSlot>,
     unable: BTreeSet<MemberSlot>,
     since: Time,
@@ -126,7 +127,7 @@ impl Leading {
                 requests: vec![],
                 forgot: false,
             });
-            self.plan = Some(Plan {
+            self.plan = Some(CutPlan {
                 streams: streams.collect(),
                 want_extents: 0,
                 pages: 0,
@@ -160,7 +161,7 @@ impl Leading {
         let pages = logged
             .map(|page| page + 1)
             .fold(most(|s| s.pages), u32::max);
-        self.plan = Some(Plan {
+        self.plan = Some(CutPlan {
             streams,
             want_extents: held,
             pages,
@@ -229,7 +230,7 @@ impl Leading {
         }
     }
 
-    fn send_sync(&self, ctx: &Ctx<'_>, plan: &Plan, out: &mut Effects) {
+    fn send_sync(&self, ctx: &Ctx<'_>, plan: &CutPlan, out: &mut Effects) {
         for (slot, member) in self
             .group
             .listed()
@@ -254,7 +255,7 @@ impl Leading {
 
     // A twin needs what its original has. Parity's share is as large as the largest data bucket, and a node
     // that has room for the one bucket may have none for that.
-    fn extents_for(&self, slot: MemberSlot, plan: &Plan) -> u32 {
+    fn extents_for(&self, slot: MemberSlot, plan: &CutPlan) -> u32 {
         let of = self.group.bucket_slot(slot);
         let original = self.sealed.get(&of).filter(|_| of != slot);
         original.map_or(plan.want_extents, |s| s.want_extents.min(plan.want_extents))

@@ -7,9 +7,9 @@ use staves_model::{
     Epoch, Incarnation, MemberSlot, Time, mutant::Mutant, mutant::planted, shortened,
 };
 
-use crate::member::{Ctx, State};
+use crate::state::{Ctx, MemberState};
 
-impl State {
+impl MemberState {
     /// Returns whether the data bucket may answer reads now (I7): a directory lease, or unexpired promises from
     /// all listed parity buckets, of which there is at least one.
     pub fn lease_holds(&self, ctx: &Ctx<'_>) -> bool {

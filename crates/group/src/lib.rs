@@ -38,8 +38,8 @@
 //! **Invariants.** I1 to I11 of the specification. Where a line here keeps one, it says so; the
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
-//! **Layout.** `member`: the machine and what it is told. `stream`, `requests`, `table`: what it
-//! keeps. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
+//! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
+//! state. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
 //! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
@@ -56,6 +56,7 @@ mod merge;
 mod requests;
 mod scrub;
 mod seal;
+mod state;
 mod stream;
 mod sums;
 mod sync;
@@ -66,9 +67,10 @@ pub use code::supported;
 pub use fill::Filled;
 pub use staves_model::DirectoryCall;
 
-pub use member::{Applied, Durability, Effects, Event, Member, Options, Refused, Unread};
+pub use member::{Event, Member, Refused, Unread};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
+pub use state::{Applied, Durability, Effects, Options};
 pub use stream::{Log, Stream};
 pub use table::{PageTable, Shape};

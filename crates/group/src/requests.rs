@@ -54,7 +54,7 @@ pub const NUMBER_MAX: u64 = 1 << 62;
 const NOBODY: ClientId = ClientId(0);
 
 #[derive(Clone, Default)]
-struct Client {
+struct ClientRequests {
     /// Requests below it that are not in `done` have been answered, or are not known any more.
     floor: u64,
     last_seq: u64,
@@ -63,7 +63,7 @@ struct Client {
     answer_bytes: usize,
 }
 
-impl Client {
+impl ClientRequests {
     /// Forgets the request with the lowest number, and all below it. The bytes of its answer.
     fn forget_first(&mut self) -> usize {
         let Some((number, (_, answer))) = self.done.pop_first() else {
@@ -86,7 +86,7 @@ impl Client {
 /// The requests done by the deltas of one stream, up to its prefix.
 #[derive(Clone, Default)]
 pub struct RequestTable {
-    clients: BTreeMap<ClientId, Client>,
+    clients: BTreeMap<ClientId, ClientRequests>,
     answer_bytes: usize,
     /// The highest number that a forgotten client had used.
     forgotten: u64,
@@ -105,11 +105,14 @@ impl RequestTable {
             self.forget_oldest();
         }
         let (client, forgotten) = (request.client, self.forgotten);
-        let client = self.clients.entry(client).or_insert_with(|| Client {
-            // It may be one of those that were forgotten.
-            floor: forgotten.saturating_add(1),
-            ..Client::default()
-        });
+        let client = self
+            .clients
+            .entry(client)
+            .or_insert_with(|| ClientRequests {
+                // It may be one of those that were forgotten.
+                floor: forgotten.saturating_add(1),
+                ..ClientRequests::default()
+            });
         client.last_seq = seq;
         // A floor above the number itself would have the client forgotten with more than it ever said.
         client.floor = client.floor.max(request.floor.min(request.number));
@@ -195,7 +198,7 @@ impl RequestTable {
 
     /// Everything, for a message.
     pub fn dump(&self) -> Vec<DoneRequest> {
-        let each = |(id, client): (&ClientId, &Client)| {
+        let each = |(id, client): (&ClientId, &ClientRequests)| {
             let (id, floor) = (*id, client.floor);
             client
                 .done

@@ -7,9 +7,9 @@ use std::time::Duration;
 use staves_model::{Epoch, Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
 use staves_wire::group::{GroupMessage, SealedStream};
 
-use crate::member::{Ctx, Effects, State};
+use crate::state::{Ctx, Effects, MemberState};
 
-impl State {
+impl MemberState {
     /// The leader of a new epoch asks this member to seal.
     pub fn on_seal(
         &mut self,

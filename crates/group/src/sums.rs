@@ -7,10 +7,10 @@ use staves_model::PAGE_BYTES;
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{Run, RunKind};
 
-use crate::member::State;
+use crate::state::MemberState;
 use crate::table::touched;
 
-impl State {
+impl MemberState {
     /// The bytes that an update puts, as the sums that it adds.
     pub fn as_sums(&self, runs: Vec<Run>, new: Bytes) -> (Vec<Run>, Bytes) {
         let pages = self.table.pages();

@@ -9,8 +9,9 @@ use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
 use crate::code::fits;
 use crate::fill::Fill;
-use crate::member::{Applied, Ctx, Effects, Event, Member, State, ctx};
+use crate::member::{Event, Member, ctx};
 use crate::requests::RequestTable;
+use crate::state::{Applied, Ctx, Effects, MemberState};
 use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
 use crate::update::{Peer, Reservation};
@@ -54,7 +55,7 @@ impl Member {
             if group.retained(slot) {
                 let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
                 // With m > 1 a page is of its bucket; only copies and twins change slots.
-                let shaped = |s: &&mut State| {
+                let shaped = |s: &&mut MemberState| {
                     sealed
                         && s.streams.len() == streams.len()
                         && (streams.len() == 1 || s.shape().bucket() == group.bucket_slot(slot))
@@ -142,7 +143,7 @@ impl Member {
                 Stream::at_cut(s.cut, requests)
             })
             .collect();
-        self.state = Some(State {
+        self.state = Some(MemberState {
             slot,
             epoch: group.epoch,
             synced: group.epoch,
@@ -167,7 +168,7 @@ impl Member {
     }
 }
 
-impl State {
+impl MemberState {
     // A retained member: it fills its streams to the cut, drops what lies beyond, and applies (rules 9, 10).
     fn bring_to_cut(
         &mut self,

@@ -10,7 +10,7 @@ use staves_model::{
 use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
-use crate::member::{Applied, Ctx, Durability, Effects, State};
+use crate::state::{Applied, Ctx, Durability, Effects, MemberState};
 use crate::table::well_formed;
 
 /// The data bucket's knowledge of one parity bucket.
@@ -157,7 +157,7 @@ const QUICK_DOUBLINGS: u32 = 16;
 /// eighth of what the log may hold.
 const APPLY_WITH_TICK_BYTES: usize = 256 << 10;
 
-impl State {
+impl MemberState {
     /// Rule 1, the data bucket's part that needs no message.
     pub fn make(
         &mut self,

@@ -231,12 +231,12 @@ struct Point<S> {
     put: Option<(bool, usize)>,
 }
 
-type Known<S> = ((usize, Vec<u64>), (usize, Vec<u64>), S);
+type KnownState<S> = ((usize, Vec<u64>), (usize, Vec<u64>), S);
 
 struct Search<O: Operation> {
     ended: Row<O>,
     open: Row<O>,
-    known: HashSet<Known<O::State>>,
+    known: HashSet<KnownState<O::State>>,
 }
 
 impl<O: Operation> Search<O> {

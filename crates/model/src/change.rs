@@ -1,16 +1,16 @@
 //! Changes to the cluster map, and the rules that refuse them.
 //!
 //! A change is made whole or refused whole. What it is checked against lies in the map alone, so every
-//! node that applies the same changes in the same order comes to the same map. `change/refusal.rs` holds
+//! node that applies the same changes in the same order comes to the same map. `change/outcome.rs` holds
 //! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules,
 //! `change/epochs.rs` those of GROUP (7, 11 and 13) for a group's membership.
 
 mod epochs;
 mod holdings;
 mod nodes;
+mod outcome;
 mod pins;
 mod pools;
-mod refusal;
 mod regions;
 
 use serde::{Deserialize, Serialize};
@@ -18,28 +18,17 @@ use serde::{Deserialize, Serialize};
 pub use self::epochs::NewEpoch;
 pub(crate) use self::epochs::{is_source, sources};
 pub use self::holdings::NewHoldings;
-pub use self::refusal::Refusal;
-
-use crate::files::Pin;
-use crate::ids::{
-    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
+pub use self::nodes::NodeFacts;
+pub use self::outcome::{
+    BUCKETS_MAX, GROUPS_MAX, NAME_BYTES_MAX, NODES_MAX, Outcome, POOLS_MAX, REGION_GROUPS_MAX,
+    Refusal,
 };
-use crate::map::{ClusterMap, Group, Medium, NodeState, PoolKind};
-use crate::scheme::Scheme;
 
-/// Most nodes that a cluster may know, up or down.
-pub const NODES_MAX: usize = 1024;
-/// Most pools.
-pub const POOLS_MAX: usize = 64;
-/// Most buckets of one pool.
-pub const BUCKETS_MAX: u32 = 4096;
-/// Most groups of all pools together.
-pub const GROUPS_MAX: usize = 16_384;
-/// Most groups of all regions together. Each is renewed, watched and led on its own: some thousands of them, begun at
-/// once, kept a small cluster from everything else.
-pub const REGION_GROUPS_MAX: usize = 1024;
-/// Longest name, zone or address, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
+use self::outcome::bad_name;
+use crate::files::Pin;
+use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
+use crate::scheme::Scheme;
 
 /// A change that somebody proposes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,18 +42,8 @@ pub enum Change {
     NodeUp {
         /// Its id if it has one; `None` asks for a fresh one.
         id: Option<NodeId>,
-        /// A name for people. Need not be unique.
-        name: String,
-        /// Its zone, if it has one.
-        zone: Option<String>,
-        /// The address of the native protocol.
-        native: String,
-        /// The address of RESP.
-        resp: String,
-        /// The address of the admin door.
-        admin: String,
-        /// Memory for pages, in bytes.
-        memory_bytes: u64,
+        /// Its description of itself.
+        facts: NodeFacts,
         /// True if it keeps its vote on disk.
         durable: bool,
     },
@@ -213,32 +192,6 @@ pub enum Change {
     },
 }
 
-/// The outcome of a change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Outcome {
-    /// Done.
-    Done,
-    /// It was so already; the revision stays.
-    Unchanged,
-    /// A node's new life.
-    Node {
-        /// Its id.
-        id: NodeId,
-        /// Its life.
-        incarnation: Incarnation,
-    },
-    /// A new pool.
-    Pool {
-        /// Its id.
-        id: PoolId,
-    },
-    /// A new region.
-    Region {
-        /// Its id.
-        id: RegionId,
-    },
-}
-
 impl ClusterMap {
     /// Makes a change whole, or refuses it and changes nothing.
     ///
@@ -259,7 +212,7 @@ impl ClusterMap {
         }
         match change {
             Change::Bootstrap { .. } => unreachable!("handled above"),
-            Change::NodeUp { .. } => self.node_up(change),
+            Change::NodeUp { id, facts, durable } => self.node_up(*id, facts, *durable),
             Change::NodeDown { node, incarnation } | Change::NodeLeft { node, incarnation } => {
                 self.set_state(*node, *incarnation, NodeState::Down)
             }
@@ -343,11 +296,7 @@ impl ClusterMap {
             });
         }
         if cluster == ClusterId(0) {
-            return Err(Refusal::BadName {
-                what: "cluster id".into(),
-                name: "0".into(),
-                reason: "0 stands for no cluster".into(),
-            });
+            return Err(bad_name("cluster id", "0", "0 stands for no cluster"));
         }
         self.cluster = cluster;
         self.next_node = NodeId(1);
@@ -356,35 +305,6 @@ impl ClusterMap {
         self.next_incarnation = Incarnation(1);
         self.moved(Outcome::Done)
     }
-}
-
-impl Group {
-    /// True if any life of this node is a member of the newest epoch or of the last open one.
-    pub fn names(&self, node: NodeId) -> bool {
-        self.members
-            .iter()
-            .chain(&self.last_open.members)
-            .flatten()
-            .any(|x| x.id.node == node)
-    }
-}
-
-fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
-    let reason = if text.is_empty() {
-        "it is empty".to_owned()
-    } else if text.len() > NAME_BYTES_MAX {
-        format!("it is longer than {NAME_BYTES_MAX} bytes")
-    } else if text.chars().any(|c| c.is_control()) {
-        "it holds a control character".to_owned()
-    } else {
-        return Ok(());
-    };
-    let name = text.chars().take(64).filter(|c| !c.is_control()).collect();
-    Err(Refusal::BadName {
-        what: what.to_owned(),
-        name,
-        reason,
-    })
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use self::balance::Load;
 use self::plan::{Choice, EpochReason, Fit, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
-use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
+use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
 use crate::ring::Ring;
 use crate::time::Time;
 
@@ -108,7 +108,7 @@ pub struct StuckReport {
 #[derive(Clone, Debug)]
 pub struct Keeper {
     config: KeeperConfig,
-    watches: BTreeMap<GroupId, Watch>,
+    watches: BTreeMap<GroupId, GroupWatch>,
     /// The lives of nodes that could not follow, per group.
     unable: BTreeMap<(GroupId, MemberId), Unable>,
     down_since: BTreeMap<NodeId, Time>,
@@ -131,7 +131,7 @@ struct PoolPlan {
 
 /// The keeper's memory of one group.
 #[derive(Clone, Debug, Default)]
-struct Watch {
+struct GroupWatch {
     epoch: Epoch,
     /// Since when that epoch was seen committed and not open.
     waiting_since: Option<Time>,
@@ -293,16 +293,10 @@ impl Keeper {
             let known = unable.known_until > now && map.groups.contains_key(group);
             known && map.runs(*member)
         });
-        self.down_since
-            .retain(|n, _| map.nodes.get(n).is_some_and(|n| n.state == NodeState::Down));
-        for node in map.nodes.values().filter(|n| n.state == NodeState::Down) {
-            self.down_since.entry(node.id).or_insert(now);
-        }
-        self.draining_since
-            .retain(|n, _| map.nodes.get(n).is_some_and(|n| n.draining));
-        for node in map.nodes.values().filter(|n| n.draining) {
-            self.draining_since.entry(node.id).or_insert(now);
-        }
+        record_since(&mut self.down_since, now, map, |n| {
+            n.state == NodeState::Down
+        });
+        record_since(&mut self.draining_since, now, map, |n| n.draining);
         self.watches.retain(|id, _| map.groups.contains_key(id));
         for group in map.groups.values() {
             let watch = self.watches.entry(group.id).or_default();
@@ -357,8 +351,8 @@ impl Keeper {
         }
     }
 
-    /// Whoever could not follow a group of these pools for want of memory can now that they have more of it, as
-    /// soon as it has heard so.
+    /// Shortens the exclusion of members that could not follow a group of these pools for want of memory: they can, as
+    /// soon as the raised budget has reached them.
     fn forgive(&mut self, now: Time, map: &ClusterMap, pools: &[PoolId]) {
         for ((group, ..), unable) in &mut self.unable {
             let of = map.groups.get(group).map(|g| g.pool);
@@ -482,7 +476,7 @@ impl Keeper {
     }
 
     /// Too few complete members are left to go on with.
-    fn need_of_gone(&self, now: Time, view: &View<'_>, watch: &Watch, since: Time) -> Need {
+    fn need_of_gone(&self, now: Time, view: &View<'_>, watch: &GroupWatch, since: Time) -> Need {
         if !view.pool.may_start_empty {
             return if view.group.lost {
                 Need::Nothing
@@ -516,7 +510,7 @@ impl Keeper {
     }
 
     /// True if the newest epoch cannot go on as it is.
-    fn disturbed(&self, now: Time, view: &View<'_>, watch: &Watch) -> bool {
+    fn disturbed(&self, now: Time, view: &View<'_>, watch: &GroupWatch) -> bool {
         let deadline = self.config.open_deadline * (1 << view.tries().min(4));
         let late = watch
             .waiting_since
@@ -550,6 +544,19 @@ impl PoolPlan {
             pool: pool.clone(),
             choices,
         }
+    }
+}
+
+/// Records the time since which `holds` is true of each node, as far as the caller has seen the map.
+pub fn record_since(
+    since: &mut BTreeMap<NodeId, Time>,
+    now: Time,
+    map: &ClusterMap,
+    holds: impl Fn(&Node) -> bool,
+) {
+    since.retain(|node, _| map.nodes.get(node).is_some_and(&holds));
+    for node in map.nodes.values().filter(|node| holds(node)) {
+        since.entry(node.id).or_insert(now);
     }
 }
 

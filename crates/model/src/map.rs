@@ -173,6 +173,15 @@ impl Group {
         position(&self.members, id)
     }
 
+    /// True if any life of this node is a member of the newest epoch or of the last open one.
+    pub fn names(&self, node: NodeId) -> bool {
+        self.members
+            .iter()
+            .chain(&self.last_open.members)
+            .flatten()
+            .any(|x| x.id.node == node)
+    }
+
     /// True if any life of this disk of this node is a member of the newest epoch or of the last open one.
     pub fn seats(&self, node: NodeId, disk: DiskId) -> bool {
         let all = self.members.iter().chain(&self.last_open.members);
@@ -351,16 +360,17 @@ impl ClusterMap {
 
     /// A region by name, with its pool.
     pub fn region_named(&self, name: &str) -> Option<(&Pool, &Region)> {
-        let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
-        let mut all = self.pools.values().flat_map(in_pool);
-        all.find(|(_, region)| region.name == name)
+        self.regions().find(|(_, region)| region.name == name)
     }
 
     /// A region by id, with its pool.
     pub fn region(&self, id: RegionId) -> Option<(&Pool, &Region)> {
+        self.regions().find(|(_, region)| region.id == id)
+    }
+
+    fn regions(&self) -> impl Iterator<Item = (&Pool, &Region)> {
         let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
-        let mut all = self.pools.values().flat_map(in_pool);
-        all.find(|(_, region)| region.id == id)
+        self.pools.values().flat_map(in_pool)
     }
 
     /// The node that a member stands on.

@@ -2,221 +2,135 @@
 //! machines and the world. The first two must be found by the simulator, the last by the chaos runs on
 //! real processes. They are compiled in only with the feature `mutants`, which only tests turn on.
 
-/// A planted bug. The numbers are GROUP.md's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // the names say it; the numbers lead to GROUP.md
-pub enum Mutant {
-    AckHighestReceived = 1,
-    ReadUnstable = 2,
-    PromiseFromReceipt = 3,
-    SealBeforePromiseEnds = 4,
-    RestartForgetsPromise = 5,
-    SealingKeepsPromising = 6,
-    OpenWithoutLeaseWait = 7,
-    NewDirectoryLeaderSkipsWait = 8,
-    LeaseWithoutEpoch = 9,
-    OldEpochAccepted = 10,
-    FenceByLabel = 11,
-    GoOnWithSealMissing = 12,
-    OpenBeforeAllHoldCut = 13,
-    ServeBeforeOpen = 14,
-    SourcesFromCommitted = 15,
-    PurgeWhileNotOpen = 16,
-    JoinerNotCounted = 17,
-    SourceListedAsJoiner = 18,
-    LateOldMapDrops = 19,
-    KeepBeyondCut = 20,
-    PartsBeforeCutApplied = 21,
-    PageAheadTakenAsDone = 22,
-    PartOlderThanGone = 23,
-    LabelsBySeqAlone = 24,
-    ReturningTrustsPrefix = 25,
-    RetryAnsweredBeforeStable = 26,
-    RequestTableNotRebuilt = 27,
-    OldIncarnationCounted = 28,
-    // Of the key-value service (`staves-cache`); not in GROUP.md.
-    CopyForgetsIndex = 101,
-    LargeNamedBeforeWritten = 102,
-    NoOpNotRemembered = 104,
-    // Of the memory service (`staves-memory`); not in GROUP.md.
-    LostReadWaits = 501,
-    OldPlaceNeedsNoMemory = 502,
-    // Of placement by capacity (`capacity.rs`); not in GROUP.md.
-    OrphanKeptForItsShare = 601,
-    SharesOfOneSize = 602,
-    FlaggedTakenAsStaying = 603,
-    SpreadBeforeFlagged = 604,
-    AnyBucketSpread = 605,
-    AllSparesLeftAtOnce = 606,
-    DrainLeavesTheLastCopy = 607,
-    // Of groups with m > 1; not in GROUP.md.
-    MixedPageVersions = 401,
-    RecipeOfOtherSources = 402,
-    DeltaAppliedTwice = 403,
-    LaggingSourceTakenAsCurrent = 404,
-    MissingPageTakenAsZero = 405,
-    ParityTakenAsXor = 406,
-    ParityPurgesUnstable = 407,
-    DonePagesReset = 408,
-    VacantStreamForgotten = 409,
-    EqualLabelsTakenAsOne = 410,
-    MemoryOfTheLargestAsked = 411,
-    GrantedToAll = 412,
-    MissingPagesMemoryGivenBack = 413,
-    SecondTakenAsNode = 414,
-    SecondsMailToFirst = 415,
-    TwinSettledEarly = 416,
-    // Of groups whose storage syncs late; not in GROUP.md.
-    AnsweredAtHeld = 901,
-    PurgedAtHeld = 902,
-    SyncedBeyondGap = 903,
-    ConfirmedUnsynced = 904,
-    // Of the glue; not in GROUP.md.
-    VoteNotPersisted = 301,
-    DirectoryLogNotSynced = 302,
-    SendErrorTakenAsDone = 303,
-    IncarnationReused = 304,
-    ServeBeforeCatchUp = 305,
-    InterruptedUnderNewNumber = 306,
-    LeaseNotLookedAt = 307,
-    // That the simulator adds; not in GROUP.md.
-    HeldReadNeedsNoLease = 201,
-    LeaseUnconfirmed = 202,
-    QuietMemberGoesOn = 203,
-    HeardWhileGone = 204,
-    // Of the client's turn (`staves-client`); not in GROUP.md.
-    TurnWithoutEnd = 801,
-    RetriedUnderNewNumber = 802,
-    // Of the directory's machines; not in GROUP.md.
-    MissedPingReported = 701,
-    PauseBlamedOnOthers = 702,
-    LoneWordBelieved = 703,
-    LeaseFromOldRead = 704,
-    PermitNotRecorded = 705,
-    PermitsForgottenByNewLeader = 706,
-    YoungLeaderTrusts = 707,
-    PermitUnconfirmed = 708,
-    BackoffNeverResets = 709,
-    BackoffNeverGrows = 710,
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $group:ident: [$($name:ident = $number:literal,)*])*) => {
+        /// A planted bug. The numbers up to 28 are GROUP.md's.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)] // the names say it; the numbers lead to GROUP.md
+        pub enum Mutant {
+            $($($name = $number,)*)*
+        }
+
+        impl Mutant {
+            $($(#[$doc])* pub const $group: [Mutant; [$($number),*].len()] = [$(Mutant::$name),*];)*
+        }
+    };
 }
 
-impl Mutant {
-    /// All of them, in GROUP.md's order.
-    pub const ALL: [Mutant; 28] = [
-        Mutant::AckHighestReceived,
-        Mutant::ReadUnstable,
-        Mutant::PromiseFromReceipt,
-        Mutant::SealBeforePromiseEnds,
-        Mutant::RestartForgetsPromise,
-        Mutant::SealingKeepsPromising,
-        Mutant::OpenWithoutLeaseWait,
-        Mutant::NewDirectoryLeaderSkipsWait,
-        Mutant::LeaseWithoutEpoch,
-        Mutant::OldEpochAccepted,
-        Mutant::FenceByLabel,
-        Mutant::GoOnWithSealMissing,
-        Mutant::OpenBeforeAllHoldCut,
-        Mutant::ServeBeforeOpen,
-        Mutant::SourcesFromCommitted,
-        Mutant::PurgeWhileNotOpen,
-        Mutant::JoinerNotCounted,
-        Mutant::SourceListedAsJoiner,
-        Mutant::LateOldMapDrops,
-        Mutant::KeepBeyondCut,
-        Mutant::PartsBeforeCutApplied,
-        Mutant::PageAheadTakenAsDone,
-        Mutant::PartOlderThanGone,
-        Mutant::LabelsBySeqAlone,
-        Mutant::ReturningTrustsPrefix,
-        Mutant::RetryAnsweredBeforeStable,
-        Mutant::RequestTableNotRebuilt,
-        Mutant::OldIncarnationCounted,
-    ];
-
-    /// Those of the key-value service.
-    pub const SERVICE: [Mutant; 3] = [
-        Mutant::CopyForgetsIndex,
-        Mutant::LargeNamedBeforeWritten,
-        Mutant::NoOpNotRemembered,
-    ];
-
-    /// Those of the memory service.
-    pub const MEMORY: [Mutant; 2] = [Mutant::LostReadWaits, Mutant::OldPlaceNeedsNoMemory];
-
-    /// Those of placement by capacity.
-    pub const PLACEMENT: [Mutant; 7] = [
-        Mutant::OrphanKeptForItsShare,
-        Mutant::SharesOfOneSize,
-        Mutant::FlaggedTakenAsStaying,
-        Mutant::SpreadBeforeFlagged,
-        Mutant::AnyBucketSpread,
-        Mutant::AllSparesLeftAtOnce,
-        Mutant::DrainLeavesTheLastCopy,
-    ];
-
+mutants! {
+    /// All of GROUP.md, in its order.
+    ALL: [
+        AckHighestReceived = 1,
+        ReadUnstable = 2,
+        PromiseFromReceipt = 3,
+        SealBeforePromiseEnds = 4,
+        RestartForgetsPromise = 5,
+        SealingKeepsPromising = 6,
+        OpenWithoutLeaseWait = 7,
+        NewDirectoryLeaderSkipsWait = 8,
+        LeaseWithoutEpoch = 9,
+        OldEpochAccepted = 10,
+        FenceByLabel = 11,
+        GoOnWithSealMissing = 12,
+        OpenBeforeAllHoldCut = 13,
+        ServeBeforeOpen = 14,
+        SourcesFromCommitted = 15,
+        PurgeWhileNotOpen = 16,
+        JoinerNotCounted = 17,
+        SourceListedAsJoiner = 18,
+        LateOldMapDrops = 19,
+        KeepBeyondCut = 20,
+        PartsBeforeCutApplied = 21,
+        PageAheadTakenAsDone = 22,
+        PartOlderThanGone = 23,
+        LabelsBySeqAlone = 24,
+        ReturningTrustsPrefix = 25,
+        RetryAnsweredBeforeStable = 26,
+        RequestTableNotRebuilt = 27,
+        OldIncarnationCounted = 28,
+    ]
+    /// Those of the key-value service (`staves-cache`).
+    SERVICE: [
+        CopyForgetsIndex = 101,
+        LargeNamedBeforeWritten = 102,
+        NoOpNotRemembered = 104,
+    ]
+    /// Those of the memory service (`staves-memory`).
+    MEMORY: [
+        LostReadWaits = 501,
+        OldPlaceNeedsNoMemory = 502,
+    ]
+    /// Those of placement by capacity (`capacity.rs`).
+    PLACEMENT: [
+        OrphanKeptForItsShare = 601,
+        SharesOfOneSize = 602,
+        FlaggedTakenAsStaying = 603,
+        SpreadBeforeFlagged = 604,
+        AnyBucketSpread = 605,
+        AllSparesLeftAtOnce = 606,
+        DrainLeavesTheLastCopy = 607,
+    ]
     /// Those of groups with m > 1.
-    pub const CODED: [Mutant; 16] = [
-        Mutant::MixedPageVersions,
-        Mutant::RecipeOfOtherSources,
-        Mutant::DeltaAppliedTwice,
-        Mutant::LaggingSourceTakenAsCurrent,
-        Mutant::MissingPageTakenAsZero,
-        Mutant::ParityTakenAsXor,
-        Mutant::ParityPurgesUnstable,
-        Mutant::DonePagesReset,
-        Mutant::VacantStreamForgotten,
-        Mutant::EqualLabelsTakenAsOne,
-        Mutant::MemoryOfTheLargestAsked,
-        Mutant::GrantedToAll,
-        Mutant::MissingPagesMemoryGivenBack,
-        Mutant::SecondTakenAsNode,
-        Mutant::SecondsMailToFirst,
-        Mutant::TwinSettledEarly,
-    ];
-
+    CODED: [
+        MixedPageVersions = 401,
+        RecipeOfOtherSources = 402,
+        DeltaAppliedTwice = 403,
+        LaggingSourceTakenAsCurrent = 404,
+        MissingPageTakenAsZero = 405,
+        ParityTakenAsXor = 406,
+        ParityPurgesUnstable = 407,
+        DonePagesReset = 408,
+        VacantStreamForgotten = 409,
+        EqualLabelsTakenAsOne = 410,
+        MemoryOfTheLargestAsked = 411,
+        GrantedToAll = 412,
+        MissingPagesMemoryGivenBack = 413,
+        SecondTakenAsNode = 414,
+        SecondsMailToFirst = 415,
+        TwinSettledEarly = 416,
+    ]
     /// Those of groups whose storage syncs late.
-    pub const DURABLE: [Mutant; 4] = [
-        Mutant::AnsweredAtHeld,
-        Mutant::PurgedAtHeld,
-        Mutant::SyncedBeyondGap,
-        Mutant::ConfirmedUnsynced,
-    ];
-
+    DURABLE: [
+        AnsweredAtHeld = 901,
+        PurgedAtHeld = 902,
+        SyncedBeyondGap = 903,
+        ConfirmedUnsynced = 904,
+    ]
     /// Those of the glue.
-    pub const GLUE: [Mutant; 7] = [
-        Mutant::VoteNotPersisted,
-        Mutant::DirectoryLogNotSynced,
-        Mutant::SendErrorTakenAsDone,
-        Mutant::IncarnationReused,
-        Mutant::ServeBeforeCatchUp,
-        Mutant::InterruptedUnderNewNumber,
-        Mutant::LeaseNotLookedAt,
-    ];
-
+    GLUE: [
+        VoteNotPersisted = 301,
+        DirectoryLogNotSynced = 302,
+        SendErrorTakenAsDone = 303,
+        IncarnationReused = 304,
+        ServeBeforeCatchUp = 305,
+        InterruptedUnderNewNumber = 306,
+        LeaseNotLookedAt = 307,
+    ]
     /// Those that the simulator adds to GROUP.md's.
-    pub const ADDED: [Mutant; 4] = [
-        Mutant::HeldReadNeedsNoLease,
-        Mutant::LeaseUnconfirmed,
-        Mutant::QuietMemberGoesOn,
-        Mutant::HeardWhileGone,
-    ];
-
-    /// Those of the client's turn.
-    pub const TURN: [Mutant; 2] = [Mutant::TurnWithoutEnd, Mutant::RetriedUnderNewNumber];
-
+    ADDED: [
+        HeldReadNeedsNoLease = 201,
+        LeaseUnconfirmed = 202,
+        QuietMemberGoesOn = 203,
+        HeardWhileGone = 204,
+    ]
+    /// Those of the client's turn (`staves-client`).
+    TURN: [
+        TurnWithoutEnd = 801,
+        RetriedUnderNewNumber = 802,
+    ]
     /// Those of the directory's machines.
-    pub const DIRECTORY: [Mutant; 10] = [
-        Mutant::MissedPingReported,
-        Mutant::PauseBlamedOnOthers,
-        Mutant::LoneWordBelieved,
-        Mutant::LeaseFromOldRead,
-        Mutant::PermitNotRecorded,
-        Mutant::PermitsForgottenByNewLeader,
-        Mutant::YoungLeaderTrusts,
-        Mutant::PermitUnconfirmed,
-        Mutant::BackoffNeverResets,
-        Mutant::BackoffNeverGrows,
-    ];
+    DIRECTORY: [
+        MissedPingReported = 701,
+        PauseBlamedOnOthers = 702,
+        LoneWordBelieved = 703,
+        LeaseFromOldRead = 704,
+        PermitNotRecorded = 705,
+        PermitsForgottenByNewLeader = 706,
+        YoungLeaderTrusts = 707,
+        PermitUnconfirmed = 708,
+        BackoffNeverResets = 709,
+        BackoffNeverGrows = 710,
+    ]
 }
 
 #[cfg(any(test, feature = "mutants"))]

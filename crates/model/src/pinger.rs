@@ -240,7 +240,7 @@ impl FailureReports {
         }
     }
 
-    /// Whether this evidence is to be reported now. Evidence of a life that the map does not hold for up never is.
+    /// True if this evidence is to be reported now. Evidence of a life that the map does not hold for up never is.
     pub fn admit(&mut self, now: Time, map: &ClusterMap, seen: Evidence) -> bool {
         if !map.is_up(seen.node, seen.incarnation) {
             return false;
@@ -256,7 +256,7 @@ impl FailureReports {
         true
     }
 
-    /// Whether no node was reported yet.
+    /// True if no node was reported yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }

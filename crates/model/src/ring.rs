@@ -392,14 +392,7 @@ mod tests {
     #[test]
     fn down_and_draining_nodes_take_nothing_and_few_nodes_make_few_members() {
         let mut map = cluster_with_pool(4, "1+2", 64);
-        map.apply(
-            None,
-            &Change::Drain {
-                node: NodeId(2),
-                on: true,
-            },
-        )
-        .expect("known");
+        map.apply(None, &set_drain(2, true)).expect("known");
         map.apply(None, &node_down(&map, 3)).expect("up");
         for members in plan(&map) {
             assert_eq!(members.iter().collect::<BTreeSet<_>>().len(), 2);

@@ -128,7 +128,7 @@ impl StopBook {
             .retain(|node, life| map.nodes.get(node).is_some_and(|n| n.incarnation == *life));
     }
 
-    /// Whether a permit of the former leader may still be on its way.
+    /// True if a permit of the former leader may still be on its way.
     pub fn is_young(&self, now: Time) -> bool {
         self.followed
             .is_some_and(|at| now.since(at) < self.times.young)
@@ -143,7 +143,7 @@ impl StopBook {
             .filter(|_| !planted(Mutant::PermitsForgottenByNewLeader))
     }
 
-    /// Whether a node that replied so counts as gone; `young` is that of the leader when it began to ask.
+    /// True if a node that replied so counts as gone; `young` is that of the leader when it began to ask.
     pub fn counts_as_gone(reply: StopReply, young: bool) -> bool {
         match reply {
             StopReply::State(StopState::Permitted) | StopReply::Over => true,

@@ -1,6 +1,6 @@
 //! Small clusters for the tests of this crate and of those above it.
 
-use crate::change::{Change, NewEpoch, Outcome, Refusal};
+use crate::change::{Change, NewEpoch, NodeFacts, Outcome, Refusal};
 use crate::files::Holdings;
 use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Medium, PoolKind};
@@ -19,17 +19,24 @@ pub fn cluster(nodes: u64) -> ClusterMap {
     map
 }
 
-/// A node that the cluster does not know yet, with a data folder; its doors are `NAME:1600` and so on.
+/// A node that the cluster does not know yet, with a data folder.
 pub fn new_node(name: &str, memory_bytes: u64) -> Change {
     Change::NodeUp {
         id: None,
+        facts: node_facts(name, memory_bytes),
+        durable: true,
+    }
+}
+
+/// A node's description of itself, in no zone; its doors are `NAME:1600` and so on.
+pub fn node_facts(name: &str, memory_bytes: u64) -> NodeFacts {
+    NodeFacts {
         name: name.into(),
         zone: None,
         native: format!("{name}:1600"),
         resp: format!("{name}:6379"),
         admin: format!("{name}:1680"),
         memory_bytes,
-        durable: true,
     }
 }
 
@@ -46,8 +53,8 @@ pub fn node_up(known: Option<u64>) -> Change {
 /// A new node in a zone.
 pub fn node_in_zone(name: &str, memory_bytes: u64) -> Change {
     let mut up = new_node("new", memory_bytes);
-    if let Change::NodeUp { zone, .. } = &mut up {
-        *zone = Some(name.to_owned());
+    if let Change::NodeUp { facts, .. } = &mut up {
+        facts.zone = Some(name.to_owned());
     }
     up
 }
@@ -59,6 +66,18 @@ pub fn node_down(map: &ClusterMap, node: u64) -> Change {
         node,
         incarnation: map.nodes[&node].incarnation,
     }
+}
+
+/// The return of a life of a node that was declared dead.
+pub fn node_back(node: u64, incarnation: Incarnation) -> Change {
+    let node = NodeId(node);
+    Change::NodeBack { node, incarnation }
+}
+
+/// The beginning or the end of a node's drain.
+pub fn set_drain(node: u64, on: bool) -> Change {
+    let node = NodeId(node);
+    Change::Drain { node, on }
 }
 
 /// The same with a pool `cache` that may start empty.

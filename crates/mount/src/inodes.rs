@@ -68,7 +68,7 @@ impl Inode {
 
 /// The inode of a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownInode {
     /// Its path.
     pub path: Arc<Path>,
     /// Its version, if it is no folder.
@@ -114,9 +114,9 @@ impl Inodes {
     }
 
     /// The inode of a number.
-    pub fn get(&self, number: u64) -> Option<Known> {
+    pub fn get(&self, number: u64) -> Option<KnownInode> {
         let inode = self.by_number.get(&number)?;
-        Some(Known {
+        Some(KnownInode {
             path: inode.path.clone(),
             version: inode.version,
             stale: inode.stale,

@@ -31,7 +31,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::export::Export;
-use self::server::Server;
+use self::server::RpcServer;
 use crate::files::Files;
 
 /// The options of the server.
@@ -79,7 +79,7 @@ trait End: Send + Sync {
 }
 
 struct Running<S: Files> {
-    server: Arc<Server<S>>,
+    server: Arc<RpcServer<S>>,
     listener: Arc<TcpListener>,
 }
 
@@ -109,7 +109,7 @@ pub fn serve_nfs<S: Files>(
     let bound = listener.local_addr().map_err(failed("listen for"))?;
     let (lifetime, ahead) = (options.lifetime, options.read_ahead_bytes);
     let export = Export::new(files, &options.name, lifetime, ahead);
-    let server = Server::new(export, options.connections_max);
+    let server = RpcServer::new(export, options.connections_max);
     let listener = Arc::new(listener);
     let running = Running {
         server: server.clone(),
@@ -129,7 +129,7 @@ pub fn serve_nfs<S: Files>(
 pub fn nfs_answers<S: Files>(files: S, options: &NfsOptions, mut sent: &[u8]) -> Vec<Vec<u8>> {
     let (lifetime, ahead) = (options.lifetime, options.read_ahead_bytes);
     let export = Export::new(files, &options.name, lifetime, ahead);
-    let (mut record, mut reply) = (Vec::new(), xdr::Reply::default());
+    let (mut record, mut reply) = (Vec::new(), xdr::XdrWriter::default());
     let mut answers = Vec::new();
     while let Ok(true) = rpc::read_record(&mut sent, &mut record)
         && server::respond(&export, &record, &mut reply).is_ok()

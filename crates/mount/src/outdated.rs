@@ -23,7 +23,7 @@ pub enum Outdated {
 
 /// The end to put in.
 #[derive(Debug)]
-pub struct Queue {
+pub struct OutdatedQueue {
     sender: SyncSender<Outdated>,
     at_names: Arc<AtomicBool>,
 }
@@ -36,17 +36,17 @@ pub struct Work {
 }
 
 /// A queue.
-pub fn queue() -> (Queue, Work) {
+pub fn queue() -> (OutdatedQueue, Work) {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let at_names = Arc::new(AtomicBool::new(false));
-    let queue = Queue {
+    let queue = OutdatedQueue {
         sender,
         at_names: at_names.clone(),
     };
     (queue, Work { receiver, at_names })
 }
 
-impl Queue {
+impl OutdatedQueue {
     /// Puts in, if there is room.
     pub fn push(&self, outdated: Outdated) {
         let names = matches!(outdated, Outdated::Names(_));

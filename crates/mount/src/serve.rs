@@ -12,9 +12,9 @@ use crate::ahead::Ahead;
 use crate::complaints::Complaints;
 use crate::files::{FileError, Files, Kind, Stat};
 use crate::handles::{Handles, OpenFile};
-use crate::inodes::{Inodes, Known};
+use crate::inodes::{Inodes, KnownInode};
 use crate::mount::Options;
-use crate::outdated::{Outdated, Queue};
+use crate::outdated::{Outdated, OutdatedQueue};
 use crate::waiters::Waiters;
 
 /// The server of a mount.
@@ -26,7 +26,7 @@ pub struct Serve<S: Files> {
     /// The files and folders that programs have open.
     pub handles: Handles<S::File>,
     complaints: Complaints,
-    outdated: Queue,
+    outdated: OutdatedQueue,
     /// The time that the kernel may cache an answer.
     pub lifetime: Duration,
     read_ahead_bytes: u64,
@@ -37,7 +37,7 @@ pub struct Serve<S: Files> {
 
 impl<S: Files> Serve<S> {
     /// Nothing is open yet.
-    pub fn new(files: S, options: &Options, outdated: Queue) -> Serve<S> {
+    pub fn new(files: S, options: &Options, outdated: OutdatedQueue) -> Serve<S> {
         Serve {
             files,
             inodes: Mutex::new(Inodes::new(options.inodes_max)),
@@ -83,7 +83,7 @@ impl<S: Files> Serve<S> {
     }
 
     /// The inode of a number; ESTALE if it was forgotten.
-    pub fn known(&self, number: INodeNo) -> Result<Known, Errno> {
+    pub fn known(&self, number: INodeNo) -> Result<KnownInode, Errno> {
         self.inodes.lock().get(number.0).ok_or(Errno::ESTALE)
     }
 

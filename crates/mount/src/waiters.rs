@@ -20,17 +20,17 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads. Clones are the same ones.
 #[derive(Clone)]
-pub struct Waiters(Arc<Inner>);
+pub struct Waiters(Arc<WaitersInner>);
 
-struct Inner {
+struct WaitersInner {
     /// The most threads that serve the kernel and wait.
     seats_max: usize,
-    state: Mutex<State>,
+    state: Mutex<WaitersState>,
     come: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitersState {
     seats: usize,
     jobs: VecDeque<Job>,
     threads: usize,
@@ -38,9 +38,9 @@ struct State {
 }
 
 /// The seat of a serving thread that waits, until this is dropped.
-pub struct Seat<'a>(&'a Inner);
+pub struct WaiterSeat<'a>(&'a WaitersInner);
 
-impl Drop for Seat<'_> {
+impl Drop for WaiterSeat<'_> {
     fn drop(&mut self) {
         self.0.state.lock().seats -= 1;
     }
@@ -49,7 +49,7 @@ impl Drop for Seat<'_> {
 impl Waiters {
     /// Half of so many threads that serve the kernel may wait; a single one, too.
     pub fn new(serving: usize) -> Waiters {
-        Waiters(Arc::new(Inner {
+        Waiters(Arc::new(WaitersInner {
             seats_max: serving.div_ceil(2),
             state: Mutex::default(),
             come: Condvar::new(),
@@ -57,11 +57,11 @@ impl Waiters {
     }
 
     /// Takes a seat for the caller, which serves the kernel and is about to wait; none if all are taken.
-    pub fn seat(&self) -> Option<Seat<'_>> {
+    pub fn seat(&self) -> Option<WaiterSeat<'_>> {
         let mut state = self.0.state.lock();
         (state.seats < self.0.seats_max).then(|| {
             state.seats += 1;
-            Seat(&self.0)
+            WaiterSeat(&self.0)
         })
     }
 
@@ -78,7 +78,7 @@ impl Waiters {
     }
 
     /// True if a thread will take one more; starts one if need be.
-    fn is_served(&self, state: &mut State) -> bool {
+    fn is_served(&self, state: &mut WaitersState) -> bool {
         if state.jobs.len() < state.idle || state.threads >= THREADS_MAX {
             return true;
         }
@@ -92,7 +92,7 @@ impl Waiters {
     }
 }
 
-impl Inner {
+impl WaitersInner {
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {

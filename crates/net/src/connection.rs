@@ -39,16 +39,16 @@ type Answer = Result<Message, NetError>;
 /// A connection to a node. Clones are the same connection; it ends when the last is dropped.
 #[derive(Clone)]
 pub struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionShared>,
     _open: Arc<OpenGuard>,
 }
 
-struct Shared {
+struct ConnectionShared {
     addr: String,
     welcome: Welcome,
     outbox: Outbox,
     in_flight: Semaphore,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingRequests>,
     /// Somebody closed it here.
     closing: Notify,
     /// It is over.
@@ -119,13 +119,13 @@ impl Heard {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingRequests {
     requests: BTreeMap<u64, (Opcode, oneshot::Sender<Answer>)>,
     over: Option<NetError>,
 }
 
 /// Ends the connection's task with the last clone.
-struct OpenGuard(Arc<Shared>);
+struct OpenGuard(Arc<ConnectionShared>);
 
 impl Drop for OpenGuard {
     fn drop(&mut self) {
@@ -134,7 +134,7 @@ impl Drop for OpenGuard {
 }
 
 /// Takes a request off the list when nobody waits for it any more.
-struct Forget<'a>(&'a Shared, u64);
+struct Forget<'a>(&'a ConnectionShared, u64);
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
@@ -176,7 +176,7 @@ impl Connection {
             })
         })?;
         let in_flight = options.in_flight_max.min(welcome.in_flight_max).max(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ConnectionShared {
             addr: addr.to_owned(),
             welcome,
             outbox: Outbox::new(options.queued_bytes_max, group),
@@ -296,7 +296,7 @@ impl Connection {
     }
 }
 
-impl Shared {
+impl ConnectionShared {
     fn begin(&self, opcode: Opcode) -> Result<(u64, oneshot::Receiver<Answer>), NetError> {
         let (tell, answer) = oneshot::channel();
         let id = self.outbox.next_request();
@@ -431,7 +431,7 @@ impl Shared {
 }
 
 async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionShared>,
     socket: TcpStream,
     decoder: Decoder,
     buffer: BytesMut,
@@ -477,7 +477,7 @@ impl Turn {
 }
 
 async fn read(
-    shared: &Shared,
+    shared: &ConnectionShared,
     socket: &mut (impl AsyncRead + Unpin),
     mut decoder: Decoder,
     mut buffer: BytesMut,

@@ -23,10 +23,10 @@ pub struct Dialer {
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
 }
 
-type Slot = tokio::sync::Mutex<State>;
+type Slot = tokio::sync::Mutex<DialState>;
 
 #[derive(Default)]
-enum State {
+enum DialState {
     #[default]
     Empty,
     Open(Connection),
@@ -80,10 +80,10 @@ impl Dialer {
     async fn connection(&self, addr: &str) -> Result<Connection, NetError> {
         let mut state = self.slot(addr).lock_owned().await;
         match &*state {
-            State::Open(connection) if connection.over().is_none() => {
+            DialState::Open(connection) if connection.over().is_none() => {
                 return Ok(connection.clone());
             }
-            State::Failed(error, at) if at.elapsed() < self.failure_kept => {
+            DialState::Failed(error, at) if at.elapsed() < self.failure_kept => {
                 return Err(error.clone());
             }
             _ => {}
@@ -94,8 +94,8 @@ impl Dialer {
         let opening = tokio::spawn(async move {
             let opened = Connection::open(&addr, &identity, &options).await;
             *state = match &opened {
-                Ok(connection) => State::Open(connection.clone()),
-                Err(error) => State::Failed(error.clone(), Instant::now()),
+                Ok(connection) => DialState::Open(connection.clone()),
+                Err(error) => DialState::Failed(error.clone(), Instant::now()),
             };
             opened
         });

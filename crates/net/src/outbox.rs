@@ -52,25 +52,25 @@ pub(crate) enum NotPut {
 
 #[derive(Default)]
 struct Frames {
-    chunks: VecDeque<Waiting>,
+    chunks: VecDeque<OutboxChunk>,
     /// Large messages, one after another.
-    bulk: VecDeque<Waiting>,
+    bulk: VecDeque<OutboxChunk>,
     /// An empty chunk whose memory is used again.
     spare: Option<BytesMut>,
     closed: bool,
 }
 
 /// Frames, and since when they wait.
-struct Waiting {
+struct OutboxChunk {
     bytes: BytesMut,
     since: Instant,
     /// Some of it has left: the rest has to follow.
     begun: bool,
 }
 
-impl Waiting {
-    fn new(bytes: BytesMut) -> Waiting {
-        Waiting {
+impl OutboxChunk {
+    fn new(bytes: BytesMut) -> OutboxChunk {
+        OutboxChunk {
             bytes,
             since: Instant::now(),
             begun: false,
@@ -173,7 +173,7 @@ impl Outbox {
             Some(chunk) if chunk.has_room() => frames.chunks.pop_back(),
             _ => None,
         }
-        .unwrap_or_else(|| Waiting::new(frames.spare.take().unwrap_or_default()));
+        .unwrap_or_else(|| OutboxChunk::new(frames.spare.take().unwrap_or_default()));
         let before = chunk.bytes.len();
         frame::encode(envelope, message, &mut chunk.bytes);
         let added = chunk.bytes.len() - before;
@@ -212,7 +212,7 @@ impl Outbox {
         if frames.closed {
             return Err(NotPut::Closed);
         }
-        frames.bulk.push_back(Waiting::new(bytes));
+        frames.bulk.push_back(OutboxChunk::new(bytes));
         self.more(added);
         drop(frames);
         self.wake.notify_one();

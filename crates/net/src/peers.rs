@@ -76,32 +76,32 @@ pub struct PeerStats {
 /// All links of this node. Clones are the same links.
 #[derive(Clone)]
 pub struct Peers {
-    shared: Arc<Shared>,
+    shared: Arc<PeersShared>,
 }
 
-struct Shared {
+struct PeersShared {
     identity: Identity,
     options: PeerOptions,
     evidence: Evidence,
-    links: RwLock<BTreeMap<NodeId, Arc<Link>>>,
+    links: RwLock<BTreeMap<NodeId, Arc<PeerLink>>>,
 }
 
-struct Link {
+struct PeerLink {
     node: NodeId,
     addr: watch::Sender<String>,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
     group: Arc<GroupQueue>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Link {
+impl Drop for PeerLink {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 #[derive(Clone)]
-enum State {
+enum LinkState {
     Connecting,
     Up(Connection),
     Failed(NetError),
@@ -112,7 +112,7 @@ impl Peers {
     pub fn new(identity: Identity, options: PeerOptions, evidence: Evidence) -> Peers {
         let links = RwLock::default();
         Peers {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PeersShared {
                 identity,
                 options,
                 evidence,
@@ -169,7 +169,7 @@ impl Peers {
         for link in self.shared.links.read().values() {
             if link.group.take_unsaid() {
                 match &*link.state.borrow() {
-                    State::Up(connection) => connection.write_now(),
+                    LinkState::Up(connection) => connection.write_now(),
                     _ => link.group.wake().notify_one(),
                 }
             }
@@ -203,12 +203,12 @@ impl Peers {
             let link = links.get(&node).ok_or(NetError::NoAddress { node })?;
             (link.state.subscribe(), link.addr.borrow().clone())
         };
-        let settled = state.wait_for(|state| !matches!(state, State::Connecting));
+        let settled = state.wait_for(|state| !matches!(state, LinkState::Connecting));
         match tokio::time::timeout_at(deadline.into(), settled).await {
             Ok(Ok(settled)) => match &*settled {
-                State::Up(connection) => Ok(connection.clone()),
-                State::Failed(error) => Err(error.clone()),
-                State::Connecting => Err(NetError::NoAddress { node }),
+                LinkState::Up(connection) => Ok(connection.clone()),
+                LinkState::Failed(error) => Err(error.clone()),
+                LinkState::Connecting => Err(NetError::NoAddress { node }),
             },
             // The link was removed meanwhile.
             Ok(Err(_)) => Err(NetError::NoAddress { node }),
@@ -224,13 +224,13 @@ impl Peers {
 
     /// Counts of all links.
     pub fn stats(&self) -> Vec<PeerStats> {
-        let links: Vec<Arc<Link>> = self.shared.links.read().values().cloned().collect();
+        let links: Vec<Arc<PeerLink>> = self.shared.links.read().values().cloned().collect();
         links.iter().map(|link| link.stats()).collect()
     }
 
-    fn link(&self, node: NodeId, addr: &str) -> Link {
+    fn link(&self, node: NodeId, addr: &str) -> PeerLink {
         let (addr, addr_seen) = watch::channel(addr.to_owned());
-        let (state, _) = watch::channel(State::Connecting);
+        let (state, _) = watch::channel(LinkState::Connecting);
         let group = Arc::new(GroupQueue::new(self.shared.options.group_bytes_max));
         let keeper = Keeper {
             node,
@@ -242,7 +242,7 @@ impl Peers {
             evidence: self.shared.evidence.clone(),
         };
         let task = tokio::spawn(keeper.run());
-        Link {
+        PeerLink {
             node,
             addr,
             state,
@@ -252,16 +252,16 @@ impl Peers {
     }
 }
 
-impl Link {
+impl PeerLink {
     fn stats(&self) -> PeerStats {
         let counts = self.group.counts();
         let state = self.state.borrow().clone();
         PeerStats {
             node: self.node,
             addr: self.addr.borrow().clone(),
-            connected: matches!(state, State::Up(_)),
+            connected: matches!(state, LinkState::Up(_)),
             trouble: match state {
-                State::Failed(error) => Some(error.to_string()),
+                LinkState::Failed(error) => Some(error.to_string()),
                 _ => None,
             },
             queued_bytes: counts.queued_bytes,
@@ -275,7 +275,7 @@ impl Link {
 struct Keeper {
     node: NodeId,
     addr: watch::Receiver<String>,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
     group: Arc<GroupQueue>,
     identity: Identity,
     options: PeerOptions,
@@ -291,7 +291,7 @@ impl Keeper {
             match self.open(&addr).await {
                 Ok(connection) => {
                     (self.evidence)(self.node, Sign::Alive);
-                    self.state.send_replace(State::Up(connection.clone()));
+                    self.state.send_replace(LinkState::Up(connection.clone()));
                     self.hold(connection).await;
                     // A peer that takes connections and drops them is not asked all the time.
                     if started.elapsed() >= self.options.backoff_max {
@@ -304,14 +304,14 @@ impl Keeper {
                     if let Some(sign) = error.sign() {
                         (self.evidence)(self.node, sign);
                     }
-                    self.state.send_replace(State::Failed(error));
+                    self.state.send_replace(LinkState::Failed(error));
                 }
             }
             let moved = tokio::time::timeout(wait, self.addr.changed()).await;
             match moved {
                 Ok(Ok(())) => {
                     wait = self.options.backoff_min;
-                    self.state.send_replace(State::Connecting);
+                    self.state.send_replace(LinkState::Connecting);
                 }
                 Ok(Err(_)) => return, // the link is gone
                 Err(_) => wait = (wait * 2).min(self.options.backoff_max),
@@ -348,6 +348,6 @@ impl Keeper {
         if let Some(sign) = error.sign() {
             (self.evidence)(self.node, sign);
         }
-        self.state.send_replace(State::Connecting);
+        self.state.send_replace(LinkState::Connecting);
     }
 }

@@ -49,7 +49,7 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// The state that all connections of a server share.
-pub(crate) struct Shared<H> {
+pub(crate) struct ServerShared<H> {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     pub(crate) handler: H,
@@ -58,7 +58,7 @@ pub(crate) struct Shared<H> {
     connections: AtomicU64,
 }
 
-impl<H> Shared<H> {
+impl<H> ServerShared<H> {
     /// The next connection's number.
     pub(crate) fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed)
@@ -93,7 +93,7 @@ impl Server {
     ) -> io::Result<Server> {
         let addr = listener.local_addr()?;
         let (stop, stopping) = watch::channel(false);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             identity,
             options,
             handler,
@@ -138,7 +138,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 async fn accept<H: Handler>(
     listener: TcpListener,
-    shared: Arc<Shared<H>>,
+    shared: Arc<ServerShared<H>>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let room = Arc::new(Semaphore::new(shared.options.connections_max));
@@ -174,7 +174,7 @@ async fn accept<H: Handler>(
 async fn session<H: Handler>(
     socket: TcpStream,
     addr: SocketAddr,
-    shared: Arc<Shared<H>>,
+    shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
 ) {
     match serve(socket, addr, &shared, stopping).await {

@@ -15,13 +15,13 @@ use tokio::sync::watch;
 use crate::connection::{READ_BYTES, Turn};
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
-use crate::server::{Handler, PeerInfo, Shared};
+use crate::server::{Handler, PeerInfo, ServerShared};
 
 /// Serves a connection until it ends; says why.
 pub(crate) async fn serve<H: Handler>(
     mut socket: TcpStream,
     addr: SocketAddr,
-    shared: &Shared<H>,
+    shared: &ServerShared<H>,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), String> {
     let options = &shared.options;
@@ -124,7 +124,7 @@ impl Input {
 async fn greet<H: Handler>(
     socket: &mut TcpStream,
     input: &mut Input,
-    shared: &Shared<H>,
+    shared: &ServerShared<H>,
 ) -> Result<Hello, String> {
     let incoming = match input.next(socket, shared.options.connect_timeout).await {
         Ok(Some(incoming)) => incoming,
@@ -173,7 +173,7 @@ async fn say(socket: &mut TcpStream, request: u64, message: &Message) {
 
 fn accept_hello<H: Handler>(
     incoming: Incoming,
-    shared: &Shared<H>,
+    shared: &ServerShared<H>,
 ) -> Result<(Hello, Welcome), ErrorPacket> {
     let malformed = |text: &str| ErrorPacket::new(ErrorCode::Malformed, text);
     let Incoming::Message(raw) = incoming else {
@@ -222,7 +222,7 @@ fn accept_hello<H: Handler>(
 }
 
 struct Session<'a, H> {
-    shared: &'a Shared<H>,
+    shared: &'a ServerShared<H>,
     peer: PeerInfo,
     outbox: Arc<Outbox>,
     owed: Arc<Owed>,

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use staves_directory::{DirectoryError, NodeFacts, Options, StoreError, Times};
-use staves_model::{Change, ClusterId, ClusterMap, Medium, PoolKind};
+use staves_directory::{DirectoryError, Options, StoreError, Times};
+use staves_model::{Change, ClusterId, ClusterMap, Medium, NodeFacts, PoolKind};
 use staves_store::Budget;
 use tokio::net::TcpListener;
 
@@ -210,22 +210,9 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
 pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
     let options = directory_options(config, told);
     options.check().map_err(|error| error.to_string())?;
-    let NodeFacts {
-        name,
-        zone,
-        native,
-        resp,
-        admin,
-        memory_bytes,
-    } = options.node;
     let node = Change::NodeUp {
         id: None,
-        name,
-        zone,
-        native,
-        resp,
-        admin,
-        memory_bytes,
+        facts: options.node,
         durable: config.data.is_some(),
     };
     let mut map = ClusterMap::default();

@@ -1,6 +1,6 @@
 //! Every rule finds what it is there for.
 
-use staves_tidy::{File, Tree, docs, ratchet, rust, trailing_blanks, words};
+use staves_tidy::{File, Tree, circles, docs, ratchet, rust, trailing_blanks, words};
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let files = files.iter().map(|(path, text)| File {
@@ -165,5 +165,54 @@ fn two_types_of_one_crate_with_one_name_are_found() {
     assert_eq!(
         names.keys().collect::<Vec<_>>(),
         [&("crates/a".to_owned(), "Room")]
+    );
+}
+
+#[test]
+fn decisions_by_the_kind_of_a_pool_are_found_outside_of_their_homes() {
+    let code = "if pool.is_cache() {\n    matches!(kind, PoolKind::Cache);\n// PoolKind::Files\nlet new = Pool {\n    \
+                kind: PoolKind::Cache,\n};\n#[cfg(test)]\nmod tests {\n    pool.is_cache();\n}\n";
+    let decisions = |path: &str| {
+        rust::pool_kind_decisions(&File {
+            path: path.to_owned(),
+            text: code.to_owned(),
+        })
+    };
+    assert_eq!(decisions("crates/node/src/host.rs"), 2);
+    assert_eq!(decisions("crates/node/src/host/services.rs"), 0);
+    assert_eq!(decisions("crates/model/src/ring.rs"), 0);
+}
+
+#[test]
+fn a_circle_of_four_files_is_found_and_one_of_three_is_not() {
+    let files = [
+        ("crates/a/src/lib.rs", "mod a;\nmod b;\npub use a::A;\n"),
+        (
+            "crates/a/src/a.rs",
+            "use crate::b::{self, B};\n// use crate::e::E;\n",
+        ),
+        (
+            "crates/a/src/b.rs",
+            "use std::fmt;\nuse super::{\n    a::A,\n    c::deep::{C, Deep as D},\n};\n",
+        ),
+        (
+            "crates/a/src/c/deep.rs",
+            "fn f() {\n    super::super::e::g();\n}\n",
+        ),
+        (
+            "crates/a/src/e.rs",
+            "use crate::a::*;\n#[cfg(test)]\nmod tests {\n    use crate::f::F;\n}\n",
+        ),
+        ("crates/a/src/f.rs", "use crate::e;\n"),
+        ("crates/b/src/a.rs", "use crate::b;\n"),
+        ("crates/b/src/b.rs", "use crate::c;\n"),
+        ("crates/b/src/c.rs", "use crate::a;\n"),
+    ];
+    let tree = tree(&files);
+    let found = circles::large_circles(&tree);
+    let modules = ["a", "b", "c/deep", "e"].map(str::to_owned).to_vec();
+    assert_eq!(
+        found.into_iter().collect::<Vec<_>>(),
+        [("crates/a", modules)]
     );
 }

@@ -1,4 +1,4 @@
-//! Looks whether the file is what was written, before anything of it is believed.
+//! The check that a file holds what was written, before any of it is used.
 //!
 //! redb has a checksum for each page, and looks at them only where it was not closed well: of a file in which bytes have
 //! changed meanwhile it would take a wrong vote for ours, or end by a panic. So all of it is looked through at each
@@ -13,11 +13,11 @@ use std::path::Path;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, DatabaseError, StorageBackend};
 
-/// Why a file is not opened.
+/// The reason for which a file is not opened.
 pub(super) enum Damage {
     /// Another process has it open, and changes it.
     InUse,
-    /// What is wrong, and what can be done.
+    /// The fault and the remedy.
     Found(String),
 }
 
@@ -25,7 +25,7 @@ thread_local! {
     static LOOKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread, now, tells of a damaged file and becomes an error: it is nobody's fault and ends nothing.
+/// True if a panic of this thread, now, comes of a damaged file and becomes an error, so that it is not reported as one.
 pub fn panic_becomes_an_error() -> bool {
     LOOKING.get()
 }
@@ -66,7 +66,7 @@ fn read_alone(path: &Path) -> Result<Vec<u8>, Damage> {
     Ok(bytes)
 }
 
-/// Whether all checksums fit. A file that was not closed well is put in order first: that is no damage.
+/// True if all checksums fit. A file that was not closed well is put in order first: that is no damage.
 fn is_whole(bytes: &[u8]) -> Result<bool, DatabaseError> {
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64)?;
@@ -79,18 +79,11 @@ fn is_whole(bytes: &[u8]) -> Result<bool, DatabaseError> {
 
 #[cfg(test)]
 mod tests {
+    use staves_model::testing::Dice;
     use staves_model::{ClusterId, NodeId};
 
     use super::super::{FILE, Identity, Store};
     use crate::error::StoreError;
-
-    /// SplitMix64.
-    fn next(state: &mut u64) -> usize {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) as usize
-    }
 
     /// Regression: a damaged file ended the node by a panic of the library, or was believed.
     #[tokio::test]
@@ -107,11 +100,11 @@ mod tests {
         drop(store);
         let path = folder.path().join(FILE);
         let sound = std::fs::read(&path).unwrap();
-        let told: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
-        let (mut rng, mut refused) = (1600, 0);
+        let written: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
+        let (mut dice, mut refused) = (Dice(1600), 0);
         for turn in 0..120 {
             let mut bytes = sound.clone();
-            let mut at = || told[next(&mut rng) % told.len()];
+            let mut at = || dice.pick(&written).expect("it is not empty");
             match turn % 4 {
                 0 => bytes[at()] ^= 1 << (turn / 4 % 8),
                 1 => (0..20).for_each(|_| bytes[at()] = turn as u8),

@@ -10,7 +10,7 @@ use staves_model::NodeId;
 use staves_model::mutant::{Mutant, planted};
 
 use super::{Held, Store, encode, writer};
-use crate::types::{Entry, LogId, Types, Vote};
+use crate::types::{LogEntry, LogId, Types, Vote};
 
 /// Most bytes of entries in one append request: it must cross the network within a heartbeat.
 const APPEND_BYTES_MAX: usize = 256 << 10;
@@ -23,7 +23,7 @@ impl RaftLogReader<Types> for Store {
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: RB,
-    ) -> Result<Vec<Entry>, StorageError<NodeId>> {
+    ) -> Result<Vec<LogEntry>, StorageError<NodeId>> {
         Ok(self
             .memory
             .lock()
@@ -37,7 +37,7 @@ impl RaftLogReader<Types> for Store {
         &mut self,
         start: u64,
         end: u64,
-    ) -> Result<Vec<Entry>, StorageError<NodeId>> {
+    ) -> Result<Vec<LogEntry>, StorageError<NodeId>> {
         let memory = self.memory.lock();
         let mut room = APPEND_BYTES_MAX;
         let mut entries = Vec::new();
@@ -104,7 +104,7 @@ impl RaftLogStorage<Types> for Store {
         flushed: LogFlushed<Types>,
     ) -> Result<(), StorageError<NodeId>>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let mut encoded = Vec::new();

@@ -1,5 +1,6 @@
-//! What a map looks like in the file: postcard names no fields, so a program that has others reads nonsense.
+//! The layout of a map in the file: postcard names no fields, so a program that has others reads nonsense.
 
+use staves_model::testing::node_facts;
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberId, MemberSlot,
     NewEpoch, NodeId, Pin, PoolKind,
@@ -21,14 +22,11 @@ fn map() -> ClusterMap {
     let cluster = ClusterId(7);
     make(Change::Bootstrap { cluster });
     for (name, zone) in [("a", Some("z")), ("b", None)] {
+        let mut facts = node_facts(name, 1 << 30);
+        facts.zone = zone.map(str::to_owned);
         make(Change::NodeUp {
             id: None,
-            name: name.into(),
-            zone: zone.map(str::to_owned),
-            native: format!("{name}:1600"),
-            resp: format!("{name}:6379"),
-            admin: format!("{name}:1680"),
-            memory_bytes: 1 << 30,
+            facts,
             durable: zone.is_some(),
         });
     }

@@ -1,4 +1,4 @@
-//! The thread that owns the file: takes what waits, writes it in one durable transaction, then says so.
+//! The thread that owns the file: writes all waiting requests in one durable transaction, then acknowledges them.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::types::{LogId, Types};
 /// Most requests in one transaction.
 const BATCH_MAX: usize = 64;
 
-/// Who hears that a request is durable.
+/// The receiver of a request's acknowledgement, once it is durable.
 pub(super) enum Done {
     Flushed(LogFlushed<Types>),
     Reply(tokio::sync::oneshot::Sender<io::Result<()>>),
@@ -26,7 +26,7 @@ impl Done {
     fn complete(self, result: io::Result<()>) {
         match self {
             Done::Flushed(flushed) => flushed.log_io_completed(result),
-            // The asker may have gone (shut down); nobody else needs to know.
+            // The receiver may be gone (shut down); no other needs it.
             Done::Reply(tx) => drop(tx.send(result)),
         }
     }

@@ -3,20 +3,21 @@
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
-use staves_model::{Change, Epoch, Medium, NodeId, PoolKind};
+use staves_model::testing::create_pool;
+use staves_model::{Change, Epoch, NodeId};
 
-use crate::town::{Citizen, PATIENCE, Town, eventually, leader, others};
+use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
-async fn the_leader(citizens: &[Citizen]) -> Citizen {
-    eventually("somebody leads", || leader(citizens).is_some()).await;
-    leader(citizens).expect("just seen")
+async fn the_leader(nodes: &[TestNode]) -> TestNode {
+    eventually("somebody leads", || leader(nodes).is_some()).await;
+    leader(nodes).expect("just seen")
 }
 
 /// Commits through any of these nodes, trying again as a client would.
-async fn commits_again(citizens: &[Citizen]) -> Duration {
+async fn commits_again(nodes: &[TestNode]) -> Duration {
     let begun = Instant::now();
     loop {
-        for c in citizens {
+        for c in nodes {
             if c.touch(Duration::from_millis(400)).await.is_ok() {
                 return begun.elapsed();
             }
@@ -27,12 +28,12 @@ async fn commits_again(citizens: &[Citizen]) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d5_the_leader_is_killed_and_another_commits_and_declares_it_dead() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    let victim = the_leader(&citizens).await;
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let victim = the_leader(&nodes).await;
     let begun = Instant::now();
-    town.kill(&victim).await;
-    let rest = others(&citizens, &victim);
+    cluster.kill(&victim).await;
+    let rest = others(&nodes, &victim);
     let committed = commits_again(&rest).await;
     eventually("the victim is declared dead", || {
         rest[0].sees_down(victim.id())
@@ -44,20 +45,18 @@ async fn d5_the_leader_is_killed_and_another_commits_and_declares_it_dead() {
     );
     // Alone on a machine it is some 700 ms; tests share theirs.
     assert!(committed < Duration::from_secs(4));
-    for c in &rest {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&rest).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn x4_a_dead_follower_is_declared_dead_and_its_neighbours_get_new_ones() {
-    let town = Town::new();
-    let citizens = town.found(5).await;
-    let lead = the_leader(&citizens).await;
-    let victim = others(&citizens, &lead)[1].clone();
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(5).await;
+    let lead = the_leader(&nodes).await;
+    let victim = others(&nodes, &lead)[1].clone();
     let begun = Instant::now();
-    town.kill(&victim).await;
-    for c in others(&citizens, &victim) {
+    cluster.kill(&victim).await;
+    for c in others(&nodes, &victim) {
         eventually("all learn of the death", || c.sees_down(victim.id())).await;
         let pinged = staves_model::whom_to_ping(&c.map(), c.id());
         assert!(
@@ -67,64 +66,58 @@ async fn x4_a_dead_follower_is_declared_dead_and_its_neighbours_get_new_ones() {
     }
     println!("declared dead after {:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(10));
-    for c in others(&citizens, &victim) {
-        town.kill(&c).await;
-    }
+    cluster.kill_all(&others(&nodes, &victim)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d5_a_silent_node_is_declared_dead_and_comes_back_in_the_same_life() {
-    let town = Town::new();
-    let citizens = town.found(4).await;
-    let lead = the_leader(&citizens).await;
-    let victim = others(&citizens, &lead)[2].clone();
-    for c in others(&citizens, &victim) {
-        town.net.cut(&victim.addr, &c.addr);
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(4).await;
+    let lead = the_leader(&nodes).await;
+    let victim = others(&nodes, &lead)[2].clone();
+    for c in others(&nodes, &victim) {
+        cluster.net.cut(&victim.addr, &c.addr);
     }
     eventually("it is declared dead", || lead.sees_down(victim.id())).await;
-    town.net.heal();
+    cluster.net.heal();
     eventually("it is taken back", || !lead.sees_down(victim.id())).await;
     assert_eq!(
         lead.map().nodes[&victim.id()].incarnation,
         victim.life.incarnation
     );
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }
 
 /// A and B cut, both reach C: nobody is dead (DESIGN section 5).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d5_a_partial_partition_kills_nobody() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    let lead = the_leader(&citizens).await;
-    let [x, y] = &others(&citizens, &lead)[..] else {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let lead = the_leader(&nodes).await;
+    let [x, y] = &others(&nodes, &lead)[..] else {
         panic!("three nodes")
     };
-    town.net.cut(&x.addr, &y.addr);
+    cluster.net.cut(&x.addr, &y.addr);
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!lead.sees_down(x.id()) && !lead.sees_down(y.id()));
     }
-    town.net.heal();
+    cluster.net.heal();
     // The same with the leader cut from one of them: its questions go round by the other.
-    town.net.cut(&lead.addr, &x.addr);
+    cluster.net.cut(&lead.addr, &x.addr);
     commits_again(std::slice::from_ref(x)).await;
-    town.net.heal();
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.net.heal();
+    cluster.kill_all(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_in_the_minority_commits_nothing_and_grants_no_lease() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    let old = the_leader(&citizens).await;
-    let rest = others(&citizens, &old);
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let old = the_leader(&nodes).await;
+    let rest = others(&nodes, &old);
     for c in &rest {
-        town.net.cut(&old.addr, &c.addr);
+        cluster.net.cut(&old.addr, &c.addr);
     }
     let asked = old
         .directory
@@ -150,20 +143,18 @@ async fn a_leader_in_the_minority_commits_nothing_and_grants_no_lease() {
     let stop = old.directory.may_stop(Duration::from_millis(300)).await;
     let no_leader = matches!(stop, Err(DirectoryError::NoLeader { .. }));
     assert!(no_leader, "{stop:?}");
-    town.net.heal();
+    cluster.net.heal();
     let newest = rest[0].map().revision;
     eventually("the old leader follows", || old.map().revision >= newest).await;
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }
 
 /// Regression: a leader let one node stop and ended; the next knew nothing of it and let the only other copy stop as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_told_to_stop_is_known_to_the_next_leader() {
-    let town = Town::new();
-    let citizens = town.found(5).await;
-    let lead = the_leader(&citizens).await;
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(5).await;
+    let lead = the_leader(&nodes).await;
     let patience = Duration::from_secs(20);
     let propose = async |change: Change| {
         let proposal = Proposal::unconditional(change);
@@ -175,16 +166,7 @@ async fn who_was_told_to_stop_is_known_to_the_next_leader() {
     // A pool whose only bucket is not at the leader.
     let mut pair = Vec::new();
     for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
-        propose(Change::CreatePool {
-            name: name.into(),
-            kind: PoolKind::Cache,
-            scheme: "1+1".parse().expect("a scheme"),
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 1,
-            may_start_empty: false,
-        })
-        .await;
+        propose(create_pool(name, "1+1", 1, false)).await;
         let group = || {
             let map = lead.map();
             let pool = map.pool_named(name)?;
@@ -206,35 +188,33 @@ async fn who_was_told_to_stop_is_known_to_the_next_leader() {
     let [one, two] = pair[..] else {
         panic!("all of them are at the leader: {pair:?}");
     };
-    let citizen = |id: NodeId| citizens.iter().find(|c| c.id() == id).expect("it lives");
-    let told = citizen(one).directory.may_stop(patience).await;
+    let node = |id: NodeId| nodes.iter().find(|c| c.id() == id).expect("it lives");
+    let told = node(one).directory.may_stop(patience).await;
     assert_eq!(told.expect("a leader says"), None);
-    town.kill(&lead).await;
-    let rest = others(&citizens, &lead);
+    cluster.kill(&lead).await;
+    let rest = others(&nodes, &lead);
     commits_again(&rest).await;
-    let told = citizen(two).directory.may_stop(patience).await;
+    let told = node(two).directory.may_stop(patience).await;
     let why = told.expect("the next leader says").expect("it is the last");
     assert!(why.contains("--force"), "{why}");
-    for c in &rest {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&rest).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_voter_is_replaced_by_a_node_that_watched() {
-    let town = Town::new();
-    let citizens = town.found(4).await;
-    let lead = the_leader(&citizens).await;
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(4).await;
+    let lead = the_leader(&nodes).await;
     let voters = lead.directory.status().voters;
-    let victim = others(&citizens, &lead)
+    let victim = others(&nodes, &lead)
         .into_iter()
         .find(|c| voters.contains(&c.id()))
         .expect("a voter");
-    let spare = citizens
+    let spare = nodes
         .iter()
         .find(|c| !voters.contains(&c.id()))
         .expect("four nodes, three voters");
-    town.kill(&victim).await;
+    cluster.kill(&victim).await;
     eventually("the spare node votes instead", || {
         let now = lead.directory.status().voters;
         !lead.directory.status().changing_voters
@@ -243,16 +223,14 @@ async fn a_dead_voter_is_replaced_by_a_node_that_watched() {
             && now.len() == 3
     })
     .await;
-    for c in others(&citizens, &victim) {
-        town.kill(&c).await;
-    }
+    cluster.kill_all(&others(&nodes, &victim)).await;
 }
 
 /// Row X7: seven of ten nodes killed one by one, whoever leads first; the rest goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn x7_seven_of_ten_nodes_die_one_by_one() {
-    let town = Town::new();
-    let mut alive = town.found(10).await;
+    let cluster = TestCluster::new();
+    let mut alive = cluster.found(10).await;
     for round in 0..7 {
         let victim = the_leader(&alive).await;
         // Every other time somebody else.
@@ -261,7 +239,7 @@ async fn x7_seven_of_ten_nodes_die_one_by_one() {
         } else {
             others(&alive, &victim)[0].clone()
         };
-        town.kill(&victim).await;
+        cluster.kill(&victim).await;
         alive = others(&alive, &victim);
         let resumed = commits_again(&alive).await;
         println!("{} left: commits again after {resumed:?}", alive.len());
@@ -277,31 +255,25 @@ async fn x7_seven_of_ten_nodes_die_one_by_one() {
         }
     }
     assert_eq!(alive.len(), 3);
-    for c in &alive {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&alive).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_hands_over_down_to_the_last() {
-    let town = Town::new();
-    let mut citizens = town.found(3).await;
-    while citizens.len() > 1 {
-        let lead = the_leader(&citizens).await;
+    let cluster = TestCluster::new();
+    let mut nodes = cluster.found(3).await;
+    while nodes.len() > 1 {
+        let lead = the_leader(&nodes).await;
         let left = lead.directory.leave(PATIENCE).await.expect("it leaves");
         assert_eq!(left, Left::HandedOver);
-        town.kill(&lead).await;
-        citizens = others(&citizens, &lead);
-        commits_again(&citizens).await;
-        assert!(citizens[0].sees_down(lead.id()));
+        cluster.kill(&lead).await;
+        nodes = others(&nodes, &lead);
+        commits_again(&nodes).await;
+        assert!(nodes[0].sees_down(lead.id()));
     }
-    let last = citizens[0]
-        .directory
-        .leave(PATIENCE)
-        .await
-        .expect("it may go");
+    let last = nodes[0].directory.leave(PATIENCE).await.expect("it may go");
     assert_eq!(last, Left::LastVoter);
-    town.kill(&citizens[0]).await;
+    cluster.kill(&nodes[0]).await;
 }
 
 /// Not a test of right or wrong: what a commit and an election cost here. Runs where STAVES_MEASURE is set; see
@@ -311,8 +283,8 @@ async fn measure_commits_and_elections() {
     if std::env::var_os("STAVES_MEASURE").is_none() {
         return;
     }
-    let town = Town::new();
-    let mut alive = town.found(10).await;
+    let cluster = TestCluster::new();
+    let mut alive = cluster.found(10).await;
     let mut commits = Vec::new();
     let lead = the_leader(&alive).await;
     for _ in 0..200 {
@@ -325,7 +297,7 @@ async fn measure_commits_and_elections() {
     let mut elections = Vec::new();
     for _ in 0..7 {
         let victim = the_leader(&alive).await;
-        town.kill(&victim).await;
+        cluster.kill(&victim).await;
         alive = others(&alive, &victim);
         elections.push(commits_again(&alive).await);
         for c in &alive {
@@ -342,9 +314,7 @@ async fn measure_commits_and_elections() {
         "kill of the leader to the next commit: {elections:?}, p50 {:?}",
         elections[3]
     );
-    for c in &alive {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&alive).await;
 }
 
 /// A clean stop of the leader costs no election: here one would take ten seconds and more. A machine that stops these threads
@@ -360,17 +330,17 @@ async fn hands_over_without_an_election(nodes: usize) {
 }
 
 async fn hands_over(nodes: usize) -> Result<(), String> {
-    let mut town = Town::new();
-    town.adjust = |options| {
+    let mut cluster = TestCluster::new();
+    cluster.adjust = |options| {
         options.times.raft_election_min = Duration::from_secs(10);
         options.times.raft_election_max = Duration::from_secs(11);
     };
-    let citizens = town.found(nodes).await;
-    let lead = the_leader(&citizens).await;
-    let rest = others(&citizens, &lead);
+    let nodes = cluster.found(nodes).await;
+    let lead = the_leader(&nodes).await;
+    let rest = others(&nodes, &lead);
     let begun = Instant::now();
     let left = lead.directory.leave(Duration::from_secs(8)).await;
-    town.kill(&lead).await;
+    cluster.kill(&lead).await;
     let handed = match left {
         Ok(Left::HandedOver) => {
             commits_again(&rest).await;
@@ -382,9 +352,7 @@ async fn hands_over(nodes: usize) -> Result<(), String> {
         }
         other => Err(format!("{other:?}")),
     };
-    for c in &rest {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&rest).await;
     handed
 }
 

@@ -4,90 +4,79 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use staves_directory::{DirectoryError, Proposal, StoreError};
-use staves_model::{Change, Medium, NodeId, NodeState, PoolKind, Refusal, Scheme};
+use staves_model::testing::create_pool;
+use staves_model::{Change, NodeId, NodeState, Refusal};
 
-use crate::town::{PATIENCE, Town, eventually};
+use crate::test_cluster::{PATIENCE, TestCluster, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d6_a_node_alone_makes_a_cluster() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
     assert_eq!(a.id(), NodeId(1));
     let map = a.map();
     assert_eq!(map.cluster, a.life.cluster);
     assert_eq!(map.nodes[&a.id()].incarnation, a.life.incarnation);
     assert_eq!(a.directory.status().voters, [a.id()]);
-    town.kill(&a).await;
+    cluster.kill(&a).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d6_several_join_at_once_knowing_one_address() {
-    let town = Town::new();
-    let citizens = town.found(5).await;
-    let mut ids: Vec<u64> = citizens.iter().map(|c| c.id().0).collect();
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(5).await;
+    let mut ids: Vec<u64> = nodes.iter().map(|c| c.id().0).collect();
     ids.sort_unstable();
     assert_eq!(ids, [1, 2, 3, 4, 5], "one id each, none twice");
-    let revision = citizens[0].map().revision;
-    for c in &citizens {
+    let revision = nodes[0].map().revision;
+    for c in &nodes {
         eventually("every node has the whole map", || {
             c.map().revision >= revision
         })
         .await;
         assert!(c.map().nodes.values().all(|n| n.state == NodeState::Up));
     }
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d6_joins_survive_a_lossy_network() {
-    let town = Town::new();
-    town.net.drop_one_of(7);
-    let citizens = town.found(3).await;
-    town.net.drop_one_of(0);
+    let cluster = TestCluster::new();
+    cluster.net.drop_one_of(7);
+    let nodes = cluster.found(3).await;
+    cluster.net.drop_one_of(0);
     assert_eq!(
-        citizens[0].map().nodes.len(),
+        nodes[0].map().nodes.len(),
         3,
         "a join asked for twice makes one node"
     );
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d6_a_node_comes_back_under_its_id_in_a_new_life() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    let gone = citizens[2].clone();
-    town.kill(&gone).await;
-    eventually("the dead node is seen", || citizens[0].sees_down(gone.id())).await;
-    let back = town.start("c", &["a"]).await;
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let gone = nodes[2].clone();
+    cluster.kill(&gone).await;
+    eventually("the dead node is seen", || nodes[0].sees_down(gone.id())).await;
+    let back = cluster.start("c", &["a"]).await;
     assert_eq!(back.id(), gone.id());
     assert!(back.life.incarnation > gone.life.incarnation);
-    eventually("it is up for all", || !citizens[0].sees_down(gone.id())).await;
-    for c in [&citizens[0], &citizens[1], &back] {
-        town.kill(c).await;
+    eventually("it is up for all", || !nodes[0].sees_down(gone.id())).await;
+    for c in [&nodes[0], &nodes[1], &back] {
+        cluster.kill(c).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_changes_are_made_once() {
-    let mut town = Town::new();
-    town.adjust = |options| {
-        options.first_changes = vec![Change::CreatePool {
-            name: "cache".into(),
-            kind: PoolKind::Cache,
-            scheme: Scheme { m: 1, k: 2 },
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 4,
-            may_start_empty: true,
-        }];
+    let mut cluster = TestCluster::new();
+    cluster.adjust = |options| {
+        options.first_changes = vec![create_pool("cache", "1+2", 4, true)];
     };
-    let a = town.start("a", &[]).await;
-    let b = town.start("b", &["a"]).await;
+    let a = cluster.start("a", &[]).await;
+    let b = cluster.start("b", &["a"]).await;
     assert!(b.map().pool_named("cache").is_some());
     let delete = Proposal::unconditional(Change::DeletePool {
         name: "cache".into(),
@@ -96,25 +85,25 @@ async fn the_first_changes_are_made_once() {
         .propose(delete, PATIENCE)
         .await
         .expect("deleted");
-    town.kill(&a).await;
-    let a = town.start("a", &[]).await;
+    cluster.kill(&a).await;
+    let a = cluster.start("a", &[]).await;
     assert!(
         a.map().pool_named("cache").is_none(),
         "a restart does not bring it back"
     );
-    town.kill(&b).await;
-    town.kill(&a).await;
+    cluster.kill(&b).await;
+    cluster.kill(&a).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_a_folder_is_new_each_time_and_does_not_vote() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
-    let mut options = town.options("b", &["a"]);
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let mut options = cluster.options("b", &["a"]);
     options.data_dir = None;
-    let first = town.try_start(options.clone()).await.expect("joins");
-    town.kill(&first).await;
-    let second = town.try_start(options).await.expect("joins again");
+    let first = cluster.try_start(options.clone()).await.expect("joins");
+    cluster.kill(&first).await;
+    let second = cluster.try_start(options).await.expect("joins again");
     assert_ne!(first.id(), second.id());
     eventually("its former life is over", || a.sees_down(first.id())).await;
     eventually("it follows", || {
@@ -126,69 +115,64 @@ async fn a_node_without_a_folder_is_new_each_time_and_does_not_vote() {
     })
     .await;
     assert_eq!(a.directory.status().voters, [a.id()]);
-    town.kill(&second).await;
-    town.kill(&a).await;
+    cluster.kill(&second).await;
+    cluster.kill(&a).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_volatile_votes_a_cluster_in_memory_has_three_voters() {
-    let mut town = Town::new();
-    town.adjust = |options| {
+    let mut cluster = TestCluster::new();
+    cluster.adjust = |options| {
         options.data_dir = None;
         options.volatile_votes = true;
     };
-    let citizens = town.found(3).await;
-    town.kill(&citizens[0]).await;
-    citizens[1]
-        .touch(PATIENCE)
-        .await
-        .expect("two of three go on");
-    for c in &citizens[1..] {
-        town.kill(c).await;
-    }
+    let nodes = cluster.found(3).await;
+    cluster.kill(&nodes[0]).await;
+    nodes[1].touch(PATIENCE).await.expect("two of three go on");
+    cluster.kill_all(&nodes[1..]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_another_cluster_is_refused() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
-    let b = town.start("b", &[]).await;
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let b = cluster.start("b", &[]).await;
     assert_ne!(a.life.cluster, b.life.cluster);
     // B gets a second node, whose folder then names B's cluster.
-    let c = town.start("c", &["b"]).await;
-    town.kill(&c).await;
-    town.kill(&b).await;
-    let mut options = town.options("c", &["a"]);
+    let c = cluster.start("c", &["b"]).await;
+    cluster.kill(&c).await;
+    cluster.kill(&b).await;
+    let mut options = cluster.options("c", &["a"]);
     options.times.join = Duration::from_secs(5);
-    let refused = town.try_start(options).await.err().expect("refused");
+    let refused = cluster.try_start(options).await.err().expect("refused");
     let text = refused.to_string();
     assert!(
         matches!(refused, DirectoryError::OtherCluster { ours, theirs }
         if ours == b.life.cluster && theirs == a.life.cluster),
         "{text}"
     );
-    town.kill(&a).await;
+    cluster.kill(&a).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_node_is_told_so_when_it_returns() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    let gone = citizens[2].clone();
-    town.kill(&gone).await;
-    eventually("it is seen dead", || citizens[0].sees_down(gone.id())).await;
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let gone = nodes[2].clone();
+    cluster.kill(&gone).await;
+    eventually("it is seen dead", || nodes[0].sees_down(gone.id())).await;
     let forget = Proposal::unconditional(Change::ForgetNode { node: gone.id() });
-    citizens[1]
+    nodes[1]
         .directory
         .propose(forget, PATIENCE)
         .await
         .expect("forgotten");
     eventually("two nodes have one voter", || {
-        citizens[0].directory.status().voters.len() == 1
+        nodes[0].directory.status().voters.len() == 1
     })
     .await;
-    let refused = town
-        .try_start(town.options("c", &["a"]))
+    let refused = cluster
+        .try_start(cluster.options("c", &["a"]))
         .await
         .err()
         .expect("refused");
@@ -197,50 +181,45 @@ async fn a_removed_node_is_told_so_when_it_returns() {
         "{refused}"
     );
     // Its old vote and log disturb nobody.
-    citizens[0]
-        .touch(PATIENCE)
-        .await
-        .expect("the cluster goes on");
-    for c in &citizens[..2] {
-        town.kill(c).await;
-    }
+    nodes[0].touch(PATIENCE).await.expect("the cluster goes on");
+    cluster.kill_all(&nodes[..2]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_of_a_running_node_is_refused() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
-    let mut options = town.options("z", &["a"]);
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let mut options = cluster.options("z", &["a"]);
     options.node.native = a.addr.clone();
     // Not plugged in: the address is A's.
-    let other = Town::new();
+    let other = TestCluster::new();
     let elsewhere = other.options("z", &[]);
     options.data_dir = elsewhere.data_dir;
-    let directory = town.open_unplugged(options).expect("opens");
+    let directory = cluster.open_unplugged(options).expect("opens");
     let refused = directory.start().await.expect_err("refused");
     assert!(
         matches!(refused, DirectoryError::AddressTaken { node, .. } if node == a.id()),
         "{refused}"
     );
     directory.stop().await;
-    town.kill(&a).await;
+    cluster.kill(&a).await;
 }
 
 /// Regression: a node that found nobody to join logged nothing until it gave up, and did not say then that a cluster's first
 /// node has nobody to join.
 #[tokio::test]
 async fn who_finds_nobody_to_join_says_so_while_it_waits_and_when_it_gives_up() {
-    let town = Town::new();
+    let cluster = TestCluster::new();
     let (log, _here) = Log::of_this_thread();
     tokio::select! {
-        started = town.try_start(town.options("b", &["a"])) => panic!("{:?}", started.map(|_| ())),
+        started = cluster.try_start(cluster.options("b", &["a"])) => panic!("{:?}", started.map(|_| ())),
         _ = eventually("it says what it waits for", || log.has("waits for a cluster at a:1600")) => {}
     }
     assert!(log.has("leave `join` out on the first node"));
 
-    let mut options = town.options("c", &["a"]);
+    let mut options = cluster.options("c", &["a"]);
     options.times.join = Duration::from_millis(100);
-    let error = town
+    let error = cluster
         .try_start(options)
         .await
         .err()
@@ -256,20 +235,18 @@ async fn who_finds_nobody_to_join_says_so_while_it_waits_and_when_it_gives_up() 
 /// The same of a node that belongs to a cluster, whose other voters are gone.
 #[tokio::test]
 async fn who_has_no_majority_says_so_while_it_waits() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    for citizen in &citizens {
-        town.kill(citizen).await;
-    }
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    cluster.kill_all(&nodes).await;
     let (log, _here) = Log::of_this_thread();
     tokio::select! {
-        started = town.try_start(town.options("c", &["a"])) => panic!("{:?}", started.map(|_| ())),
+        started = cluster.try_start(cluster.options("c", &["a"])) => panic!("{:?}", started.map(|_| ())),
         _ = eventually("it says what it waits for", || log.has("waits for a majority of its directory")) => {}
     }
     assert!(log.has("start its voters again"));
 }
 
-/// What was logged.
+/// A captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -301,10 +278,10 @@ impl std::io::Write for Log {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_in_use_and_another_format_are_refused() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
-    let locked = town
-        .open_unplugged(town.options("a", &[]))
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let locked = cluster
+        .open_unplugged(cluster.options("a", &[]))
         .err()
         .expect("locked");
     assert!(
@@ -313,8 +290,8 @@ async fn a_folder_in_use_and_another_format_are_refused() {
     );
     let holder = format!("process {}", std::process::id());
     assert!(locked.to_string().contains(&holder), "{locked}");
-    town.kill(&a).await;
-    let path = town.folder("a").join("directory.redb");
+    cluster.kill(&a).await;
+    let path = cluster.folder("a").join("directory.redb");
     for format in [9u32, 1] {
         let db = redb::Database::create(&path).expect("closed in order");
         let meta: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("meta");
@@ -325,8 +302,8 @@ async fn a_folder_in_use_and_another_format_are_refused() {
             .expect("put");
         tx.commit().expect("commit");
         drop(db);
-        let refused = town
-            .open_unplugged(town.options("a", &[]))
+        let refused = cluster
+            .open_unplugged(cluster.options("a", &[]))
             .err()
             .expect("another format");
         let newer = matches!(
@@ -340,8 +317,8 @@ async fn a_folder_in_use_and_another_format_are_refused() {
         assert!(if format == 9 { newer } else { former }, "{refused}");
     }
     std::fs::write(&path, b"no database").expect("overwritten");
-    let bad = town
-        .open_unplugged(town.options("a", &[]))
+    let bad = cluster
+        .open_unplugged(cluster.options("a", &[]))
         .err()
         .expect("unreadable");
     assert!(
@@ -352,12 +329,12 @@ async fn a_folder_in_use_and_another_format_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_reach_the_proposer_and_nothing_waits_for_ever() {
-    let town = Town::new();
-    let citizens = town.found(2).await;
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(2).await;
     let forget = Proposal::unconditional(Change::ForgetNode {
-        node: citizens[0].id(),
+        node: nodes[0].id(),
     });
-    let refused = citizens[1]
+    let refused = nodes[1]
         .directory
         .propose(forget, PATIENCE)
         .await
@@ -373,7 +350,7 @@ async fn refusals_reach_the_proposer_and_nothing_waits_for_ever() {
             on: true,
         },
     );
-    let refused = citizens[1]
+    let refused = nodes[1]
         .directory
         .propose(stale, PATIENCE)
         .await
@@ -383,9 +360,9 @@ async fn refusals_reach_the_proposer_and_nothing_waits_for_ever() {
         "{refused}"
     );
 
-    town.kill(&citizens[0]).await;
+    cluster.kill(&nodes[0]).await;
     let begun = std::time::Instant::now();
-    let late = citizens[1]
+    let late = nodes[1]
         .touch(Duration::from_millis(300))
         .await
         .expect_err("no leader");
@@ -397,13 +374,13 @@ async fn refusals_reach_the_proposer_and_nothing_waits_for_ever() {
         "{late}"
     );
     assert!(begun.elapsed() < Duration::from_secs(3));
-    town.kill(&citizens[1]).await;
+    cluster.kill(&nodes[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_bytes_are_answered_and_harm_nothing() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
     let mut x = 0x9e37_79b9_7f4a_7c15_u64;
     for len in 0..400usize {
         let bytes: Vec<u8> = (0..len)
@@ -417,5 +394,5 @@ async fn random_bytes_are_answered_and_harm_nothing() {
         a.directory.handle(bytes.into()).await;
     }
     a.touch(PATIENCE).await.expect("it still serves");
-    town.kill(&a).await;
+    cluster.kill(&a).await;
 }

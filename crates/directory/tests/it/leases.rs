@@ -3,47 +3,36 @@
 use std::time::{Duration, Instant};
 
 use staves_directory::Proposal;
-use staves_model::{
-    Change, DirectoryCall, Epoch, Group, GroupId, Medium, MemberSlot, NodeId, PoolKind, Scheme,
-    Time,
-};
+use staves_model::testing::create_pool;
+use staves_model::{DirectoryCall, Epoch, Group, GroupId, MemberSlot, NodeId, Time};
 
-use crate::town::{Citizen, PATIENCE, Town, eventually, leader, others};
+use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
 const LEASE: Duration = Duration::from_millis(500);
 
 /// A cluster of three with a pool of one bucket, whose first epoch is open.
-async fn with_pool(town: &Town) -> (Vec<Citizen>, GroupId) {
-    let citizens = town.found(3).await;
-    let change = Change::CreatePool {
-        name: "cache".into(),
-        kind: PoolKind::Cache,
-        scheme: Scheme { m: 1, k: 1 },
-        medium: Medium::Ram,
-        node_budget_bytes: 1 << 20,
-        buckets: 1,
-        may_start_empty: true,
-    };
-    let proposal = Proposal::unconditional(change);
-    citizens[1]
+async fn with_pool(cluster: &TestCluster) -> (Vec<TestNode>, GroupId) {
+    let nodes = cluster.found(3).await;
+    let proposal = Proposal::unconditional(create_pool("cache", "1+1", 1, true));
+    nodes[1]
         .directory
         .propose(proposal, PATIENCE)
         .await
         .expect("a pool");
     let group = GroupId(1);
-    open_newest(&citizens, group, Epoch(0)).await;
-    (citizens, group)
+    open_newest(&nodes, group, Epoch(0)).await;
+    (nodes, group)
 }
 
-fn entry(citizen: &Citizen, group: GroupId) -> Option<Group> {
-    citizen.map().groups.get(&group).cloned()
+fn entry(node: &TestNode, group: GroupId) -> Option<Group> {
+    node.map().groups.get(&group).cloned()
 }
 
 /// Plays the leading member of the next epoch; returns the group once it is open.
-async fn open_newest(citizens: &[Citizen], group: GroupId, after: Epoch) -> Group {
+async fn open_newest(nodes: &[TestNode], group: GroupId, after: Epoch) -> Group {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        let Some(g) = entry(&citizens[0], group).filter(|g| g.epoch > after) else {
+        let Some(g) = entry(&nodes[0], group).filter(|g| g.epoch > after) else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -51,7 +40,7 @@ async fn open_newest(citizens: &[Citizen], group: GroupId, after: Epoch) -> Grou
             return g;
         }
         // The keeper may commit a further epoch meanwhile; then that one is to be opened.
-        let _ = citizens[0]
+        let _ = nodes[0]
             .directory
             .call(
                 DirectoryCall::Open {
@@ -65,12 +54,12 @@ async fn open_newest(citizens: &[Citizen], group: GroupId, after: Epoch) -> Grou
     panic!("no epoch after {after} opens");
 }
 
-fn on(citizens: &[Citizen], node: NodeId) -> &Citizen {
-    citizens.iter().find(|c| c.id() == node).expect("a citizen")
+fn on(nodes: &[TestNode], node: NodeId) -> &TestNode {
+    nodes.iter().find(|c| c.id() == node).expect("a node")
 }
 
-async fn ask(citizen: &Citizen, group: GroupId, epoch: Epoch) -> bool {
-    let lease = citizen
+async fn ask(node: &TestNode, group: GroupId, epoch: Epoch) -> bool {
+    let lease = node
         .directory
         .lease(Time(7), vec![(group, epoch)], PATIENCE)
         .await
@@ -81,30 +70,28 @@ async fn ask(citizen: &Citizen, group: GroupId, epoch: Epoch) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_data_bucket_of_the_open_epoch_gets_a_lease() {
-    let town = Town::new();
-    let (citizens, group) = with_pool(&town).await;
-    let g = entry(&citizens[0], group).expect("the group");
-    let data = on(&citizens, g.members[0].expect("a data bucket").id.node).clone();
+    let cluster = TestCluster::new();
+    let (nodes, group) = with_pool(&cluster).await;
+    let g = entry(&nodes[0], group).expect("the group");
+    let data = on(&nodes, g.members[0].expect("a data bucket").id.node).clone();
     assert!(ask(&data, group, g.epoch).await);
     assert!(!ask(&data, group, Epoch(g.epoch.0 + 1)).await);
-    for other in others(&citizens, &data) {
+    for other in others(&nodes, &data) {
         assert!(!ask(&other, group, g.epoch).await, "not the data bucket");
     }
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_epoch_opens_only_after_the_old_holders_lease() {
-    let town = Town::new();
-    let (citizens, group) = with_pool(&town).await;
-    let g = entry(&citizens[0], group).expect("the group");
-    let data = on(&citizens, g.members[0].expect("a data bucket").id.node).clone();
+    let cluster = TestCluster::new();
+    let (nodes, group) = with_pool(&cluster).await;
+    let g = entry(&nodes[0], group).expect("the group");
+    let data = on(&nodes, g.members[0].expect("a data bucket").id.node).clone();
     let asked = Instant::now();
     assert!(ask(&data, group, g.epoch).await);
-    town.kill(&data).await;
-    let rest = others(&citizens, &data);
+    cluster.kill(&data).await;
+    let rest = others(&nodes, &data);
     let opened = open_newest(&rest, group, g.epoch).await;
     assert_ne!(opened.members[0].expect("a data bucket").id.node, data.id());
     assert!(
@@ -112,19 +99,17 @@ async fn an_epoch_opens_only_after_the_old_holders_lease() {
         "opened {:?} after a lease was granted",
         asked.elapsed()
     );
-    for c in &rest {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&rest).await;
 }
 
-/// Whose map is ahead of the leader's must not have the next epoch's opening judged by the last one's members.
+/// A node whose map is ahead of the leader's must not have the next epoch's opening judged by the last one's members.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
-    let town = Town::new();
-    let (citizens, group) = with_pool(&town).await;
-    let g = entry(&citizens[0], group).expect("the group");
+    let cluster = TestCluster::new();
+    let (nodes, group) = with_pool(&cluster).await;
+    let g = entry(&nodes[0], group).expect("the group");
     let next = g.epoch.next();
-    let early = citizens[1]
+    let early = nodes[1]
         .directory
         .call(
             DirectoryCall::Open { group, epoch: next },
@@ -136,7 +121,7 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
         text.contains("the opening of an epoch") && text.contains("so far"),
         "{text}"
     );
-    citizens[1]
+    nodes[1]
         .directory
         .call(
             DirectoryCall::Open {
@@ -147,39 +132,35 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
         )
         .await
         .expect("open already");
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }
 
 /// A new leader knows nothing of its predecessor's leases: it waits one out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_leader_waits_a_lease_before_it_opens() {
-    let town = Town::new();
-    let (citizens, group) = with_pool(&town).await;
-    let g = entry(&citizens[0], group).expect("the group");
-    eventually("somebody leads", || leader(&citizens).is_some()).await;
-    let old = leader(&citizens).expect("just seen");
-    let data = on(&citizens, g.members[0].expect("a data bucket").id.node).clone();
+    let cluster = TestCluster::new();
+    let (nodes, group) = with_pool(&cluster).await;
+    let g = entry(&nodes[0], group).expect("the group");
+    eventually("somebody leads", || leader(&nodes).is_some()).await;
+    let old = leader(&nodes).expect("just seen");
+    let data = on(&nodes, g.members[0].expect("a data bucket").id.node).clone();
     let asked = Instant::now();
     assert!(ask(&data, group, g.epoch).await);
-    town.kill(&old).await;
-    let rest = others(&citizens, &old);
+    cluster.kill(&old).await;
+    let rest = others(&nodes, &old);
     if data.id() == old.id() || g.members.iter().flatten().any(|x| x.id.node == old.id()) {
         open_newest(&rest, group, g.epoch).await;
         assert!(asked.elapsed() >= LEASE);
     }
-    for c in &rest {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&rest).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
-    let town = Town::new();
-    let (citizens, group) = with_pool(&town).await;
-    let g = entry(&citizens[0], group).expect("the group");
-    let copy = on(&citizens, g.members[1].expect("a copy").id.node).clone();
+    let cluster = TestCluster::new();
+    let (nodes, group) = with_pool(&cluster).await;
+    let g = entry(&nodes[0], group).expect("the group");
+    let copy = on(&nodes, g.members[1].expect("a copy").id.node).clone();
     let slot = MemberSlot(1);
     let incarnation = g.members[1].expect("a copy").id.incarnation;
     let complete = |epoch| DirectoryCall::Complete {
@@ -205,7 +186,5 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
         )
         .await
         .expect("heard");
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    cluster.kill_all(&nodes).await;
 }

@@ -4,4 +4,4 @@ mod failover;
 mod join;
 mod leases;
 mod restart;
-mod town;
+mod test_cluster;

@@ -1,20 +1,20 @@
-//! What the data folder is for.
+//! Restarts from the data folder.
 
 use std::time::Duration;
 
 use staves_model::NodeState;
 
-use crate::town::{PATIENCE, Town, eventually};
+use crate::test_cluster::{PATIENCE, TestCluster, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_alone_finds_its_map_again() {
-    let town = Town::new();
-    let a = town.start("a", &[]).await;
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
     a.touch(PATIENCE).await.expect("commits");
     let before = a.map();
     let term = a.directory.status().term;
-    town.kill(&a).await;
-    let again = town.start("a", &[]).await;
+    cluster.kill(&a).await;
+    let again = cluster.start("a", &[]).await;
     assert_eq!(again.life.cluster, a.life.cluster);
     assert_eq!(again.id(), a.id());
     assert!(again.life.incarnation > a.life.incarnation);
@@ -25,26 +25,25 @@ async fn a_node_alone_finds_its_map_again() {
     );
     assert!(after.revision > before.revision);
     assert!(again.directory.status().term >= term, "the vote was kept");
-    town.kill(&again).await;
+    cluster.kill(&again).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_cluster_stops_and_starts() {
-    let town = Town::new();
-    let citizens = town.found(3).await;
-    citizens[0].touch(PATIENCE).await.expect("commits");
-    let before = citizens[0].map();
-    for c in &citizens {
-        town.kill(c).await;
-    }
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    nodes[0].touch(PATIENCE).await.expect("commits");
+    let before = nodes[0].map();
+    cluster.kill_all(&nodes).await;
     // At once: one alone has no majority, and waits.
-    let starts = ["a", "b", "c"].map(|name| town.open(town.options(name, &[])).expect("opens"));
+    let starts =
+        ["a", "b", "c"].map(|name| cluster.open(cluster.options(name, &[])).expect("opens"));
     let lives = starts.map(|(directory, _)| {
         tokio::spawn(async move { (directory.start().await.expect("comes back"), directory) })
     });
     let draining = |m: &staves_model::ClusterMap| m.nodes.values().filter(|n| n.draining).count();
     let mut back = Vec::new();
-    for (start, old) in lives.into_iter().zip(&citizens) {
+    for (start, old) in lives.into_iter().zip(&nodes) {
         let (life, directory) = start.await.expect("no panic");
         assert_eq!(life.node, old.id());
         let map = directory.map().borrow().clone();
@@ -58,19 +57,19 @@ async fn a_whole_cluster_stops_and_starts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_is_bounded_and_a_newcomer_gets_the_snapshot() {
-    let mut town = Town::new();
-    town.adjust = |options| options.times.snapshot_entries = 20;
-    let citizens = town.found(3).await;
+    let mut cluster = TestCluster::new();
+    cluster.adjust = |options| options.times.snapshot_entries = 20;
+    let nodes = cluster.found(3).await;
     for i in 0..150 {
-        citizens[i % 3].touch(PATIENCE).await.expect("commits");
+        nodes[i % 3].touch(PATIENCE).await.expect("commits");
     }
-    let revision = citizens[0].map().revision;
-    let late = town.start("d", &["b"]).await;
+    let revision = nodes[0].map().revision;
+    let late = cluster.start("d", &["b"]).await;
     assert!(late.map().revision > revision);
     assert_eq!(late.map().nodes.len(), 4);
     // And it is found again after a restart.
-    town.kill(&citizens[2]).await;
-    let again = town.start("c", &["a"]).await;
+    cluster.kill(&nodes[2]).await;
+    let again = cluster.start("c", &["a"]).await;
     assert!(again.map().revision > revision);
     assert!(
         again
@@ -79,29 +78,26 @@ async fn the_log_is_bounded_and_a_newcomer_gets_the_snapshot() {
             .values()
             .all(|n| n.state == NodeState::Up || n.id == again.id())
     );
-    for c in [&citizens[0], &citizens[1], &late, &again] {
-        town.kill(c).await;
+    for c in [&nodes[0], &nodes[1], &late, &again] {
+        cluster.kill(c).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_voter_that_missed_much_catches_up_when_it_returns() {
-    let mut town = Town::new();
-    town.adjust = |options| options.times.snapshot_entries = 20;
-    let citizens = town.found(3).await;
-    town.kill(&citizens[2]).await;
+    let mut cluster = TestCluster::new();
+    cluster.adjust = |options| options.times.snapshot_entries = 20;
+    let nodes = cluster.found(3).await;
+    cluster.kill(&nodes[2]).await;
     for _ in 0..100 {
-        citizens[1]
-            .touch(PATIENCE)
-            .await
-            .expect("two of three commit");
+        nodes[1].touch(PATIENCE).await.expect("two of three commit");
     }
-    let revision = citizens[1].map().revision;
-    let back = town.start("c", &["a"]).await;
+    let revision = nodes[1].map().revision;
+    let back = cluster.start("c", &["a"]).await;
     eventually("it has all it missed", || back.map().revision >= revision).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(back.directory.status().voters.len(), 3);
-    for c in [&citizens[0], &citizens[1], &back] {
-        town.kill(c).await;
+    for c in [&nodes[0], &nodes[1], &back] {
+        cluster.kill(c).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever a listed peer says, a member neither panics nor fills its memory.
+//! A member neither panics nor fills its memory, whatever a listed peer sends.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use staves_wire::group::{
 };
 use staves_wire::{Message, Opcode};
 
-use crate::town::{Town, life, options};
+use crate::test_group::{TestGroup, life, options};
 
 /// Numbers where things go wrong, and small ones.
 fn number() -> impl Strategy<Value = u64> {
@@ -139,7 +139,7 @@ fn group() -> impl Strategy<Value = Arc<Group>> {
     )
         .prop_map(|(members, kept, m, epoch, (open, fresh), leader, ours)| {
             let width = members.len();
-            let mut group = Town::new(1, 1, 0).group;
+            let mut group = TestGroup::new(1, 1, 0).group;
             group.id = GroupId(if ours { 1 } else { 2 });
             group.m = m.min(width as u8);
             group.kept = kept
@@ -322,41 +322,41 @@ fn over_the_wire(envelope: &GroupEnvelope) -> Option<GroupEnvelope> {
     }
 }
 
-/// A member in one of the roles that there are; its index in the town.
-fn role(role: usize) -> (Town, usize) {
+/// A member in one of the roles that there are; its index in the cluster.
+fn role(role: usize) -> (TestGroup, usize) {
     let (m, k) = [(1, 2), (2, 1)][role % 2];
-    let mut town = Town::new(m, k, 1);
+    let mut cluster = TestGroup::new(m, k, 1);
     for i in 0..6 {
-        town.write(i * 4096, b"what the joiner has to fetch");
+        cluster.write(i * 4096, b"what the joiner has to fetch");
     }
-    town.ticks(2);
+    cluster.ticks(2);
     match role / 2 {
-        0 => (town, 0),
-        1 => (town, 2),
+        0 => (cluster, 0),
+        1 => (cluster, 2),
         2 => {
             // A joiner that nobody gives anything.
-            town.keep_parts = true;
-            town.replace(2, 4);
-            town.tell_map();
-            town.ticks(80);
-            (town, 3)
+            cluster.keep_parts = true;
+            cluster.replace(2, 4);
+            cluster.tell_map();
+            cluster.ticks(80);
+            (cluster, 3)
         }
         _ => {
             // The leader of an epoch whose other members do not answer.
-            town.replace(2, 4);
-            town.silent = Some(NodeId(2));
-            let leader = town.group.leader.index();
-            town.tell_map();
-            (town, leader)
+            cluster.replace(2, 4);
+            cluster.silent = Some(NodeId(2));
+            let leader = cluster.group.leader.index();
+            cluster.tell_map();
+            (cluster, leader)
         }
     }
 }
 
 /// Makes a message one that the member takes for its data bucket's, its copy's or its leader's.
-fn aim(town: &Town, index: usize, envelope: &mut GroupEnvelope) {
-    let member = &town.members[index];
+fn aim(cluster: &TestGroup, index: usize, envelope: &mut GroupEnvelope) {
+    let member = &cluster.members[index];
     let prefix = member.stream(0).map_or(0, |s| s.prefix);
-    let listed = |slot: MemberSlot| town.group.member(slot).copied();
+    let listed = |slot: MemberSlot| cluster.group.member(slot).copied();
     envelope.epoch = member.epoch();
     let from = match &mut envelope.message {
         GroupMessage::Deltas { stream, deltas, .. } => {
@@ -372,11 +372,11 @@ fn aim(town: &Town, index: usize, envelope: &mut GroupEnvelope) {
             listed(*slot)
         }
         GroupMessage::Sealed { slot, .. } | GroupMessage::Synced { slot, .. } => {
-            envelope.epoch = town.group.epoch;
+            envelope.epoch = cluster.group.epoch;
             listed(*slot)
         }
         GroupMessage::Seal { group, .. } => {
-            let next = next_of(town, index, member.epoch().0 + u64::from(group.open));
+            let next = next_of(cluster, index, member.epoch().0 + u64::from(group.open));
             *group = Arc::new(next);
             group.member(group.leader).copied()
         }
@@ -386,7 +386,7 @@ fn aim(town: &Town, index: usize, envelope: &mut GroupEnvelope) {
             streams,
             ..
         } => {
-            let next = next_of(town, index, member.epoch().0);
+            let next = next_of(cluster, index, member.epoch().0);
             *slot = next.slot_of(life(index as u64 + 1).id).unwrap_or(*slot);
             streams.resize_with(usize::from(next.m), || streams_at(prefix));
             for (i, s) in streams.iter_mut().enumerate() {
@@ -423,8 +423,8 @@ fn streams_at(cut: u64) -> SyncStream {
 }
 
 /// An epoch in which everybody that is listed is retained.
-fn next_of(town: &Town, index: usize, epoch: u64) -> Group {
-    let mut group = town.group.clone();
+fn next_of(cluster: &TestGroup, index: usize, epoch: u64) -> Group {
+    let mut group = cluster.group.clone();
     (group.epoch, group.open, group.fresh) = (Epoch(epoch), false, false);
     group.kept = (0..group.members.len())
         .map(|s| Some(MemberSlot(s as u8)))
@@ -433,8 +433,8 @@ fn next_of(town: &Town, index: usize, epoch: u64) -> Group {
     group
 }
 
-fn check(town: &Town, index: usize) -> Result<(), TestCaseError> {
-    let member = &town.members[index];
+fn check(cluster: &TestGroup, index: usize) -> Result<(), TestCaseError> {
+    let member = &cluster.members[index];
     for stream in (0..2).filter_map(|s| member.stream(s)) {
         // One delta is always let in, whatever it weighs; a sync brings what other logs had.
         let heaviest = stream.log.all().map(Delta::weight).max().unwrap_or(0);
@@ -459,12 +459,12 @@ proptest! {
     fn no_peer_can_make_a_member_panic_or_swell(
         (what, steps) in (0..8usize, prop::collection::vec(step(), 1..40))
     ) {
-        let (mut town, index) = role(what);
+        let (mut cluster, index) = role(what);
         for step in steps {
             let event = match step {
                 Step::Say(mut envelope, aimed) => {
                     if aimed {
-                        aim(&town, index, &mut envelope);
+                        aim(&cluster, index, &mut envelope);
                     }
                     match over_the_wire(&envelope) {
                         Some(envelope) => Event::Message(envelope),
@@ -472,20 +472,20 @@ proptest! {
                     }
                 }
                 Step::Tick => {
-                    town.now = town.now + std::time::Duration::from_millis(100);
+                    cluster.now = cluster.now + std::time::Duration::from_millis(100);
                     Event::Tick
                 }
-                Step::Map => Event::Map(Arc::new(town.group.clone())),
+                Step::Map => Event::Map(Arc::new(cluster.group.clone())),
                 Step::Write(offset) => {
                     if index == 0 {
-                        town.write(offset, b"12345678");
+                        cluster.write(offset, b"12345678");
                     }
                     continue;
                 }
             };
             let mut out = staves_group::Effects::default();
-            town.members[index].step(town.now, event, &mut out, &mut |_, _| {});
-            check(&town, index)?;
+            cluster.members[index].step(cluster.now, event, &mut out, &mut |_, _| {});
+            check(&cluster, index)?;
         }
     }
 }
@@ -493,9 +493,9 @@ proptest! {
 /// A leader that names a cut to which nothing leads is not followed, and the member stays as it was.
 #[test]
 fn a_cut_out_of_reach_is_refused() {
-    let (mut town, _) = role(0);
-    town.replace(2, 4);
-    let group = Arc::new(town.group.clone());
+    let (mut cluster, _) = role(0);
+    cluster.replace(2, 4);
+    let group = Arc::new(cluster.group.clone());
     let say = |message| GroupEnvelope {
         group: GroupId(1),
         epoch: group.epoch,
@@ -507,10 +507,10 @@ fn a_cut_out_of_reach_is_refused() {
         group: group.clone(),
         released: u32::MAX,
     });
-    town.silent = Some(NodeId(1));
-    town.step(1, Event::Message(seal));
-    assert_eq!(town.members[1].epoch(), group.epoch, "it sealed");
-    let prefix = town.members[1].stream(0).expect("a stream").prefix;
+    cluster.silent = Some(NodeId(1));
+    cluster.step(1, Event::Message(seal));
+    assert_eq!(cluster.members[1].epoch(), group.epoch, "it sealed");
+    let prefix = cluster.members[1].stream(0).expect("a stream").prefix;
     for cut in [prefix - 1, prefix + 1, 1 << 60] {
         let sync = say(GroupMessage::Sync {
             group: group.clone(),
@@ -525,19 +525,22 @@ fn a_cut_out_of_reach_is_refused() {
             want_extents: 2,
             pages: 64,
         });
-        town.step(1, Event::Message(sync));
-        assert!(town.members[1].synced() < group.epoch);
-        assert_eq!(town.members[1].stream(0).expect("a stream").prefix, prefix);
+        cluster.step(1, Event::Message(sync));
+        assert!(cluster.members[1].synced() < group.epoch);
+        assert_eq!(
+            cluster.members[1].stream(0).expect("a stream").prefix,
+            prefix
+        );
     }
 }
 
-fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
+fn deltas_from_data(cluster: &TestGroup, seq: u64, offset: u64) -> Event {
     let run = Run {
         offset,
         len: 4,
         kind: RunKind::Bytes,
     };
-    let epoch = town.group.epoch;
+    let epoch = cluster.group.epoch;
     Event::Message(GroupEnvelope {
         group: GroupId(1),
         epoch,
@@ -555,7 +558,7 @@ fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
             stable: seq,
             floor: seq,
             last: seq,
-            clock: town.now,
+            clock: cluster.now,
             want_extents: 2,
         },
     })
@@ -565,25 +568,29 @@ fn deltas_from_data(town: &Town, seq: u64, offset: u64) -> Event {
 /// found stuck. It keeps what it had.
 #[test]
 fn a_delta_beyond_the_reservation_stops_a_copy() {
-    let (mut town, _) = role(0);
-    let applied = town.members[1].stream(0).expect("a stream").applied;
-    town.silent = Some(NodeId(1));
-    town.kept_back.clear();
-    let event = deltas_from_data(&town, applied + 1, 3 << 18);
-    town.step(1, event);
+    let (mut cluster, _) = role(0);
+    let applied = cluster.members[1].stream(0).expect("a stream").applied;
+    cluster.silent = Some(NodeId(1));
+    cluster.kept_back.clear();
+    let event = deltas_from_data(&cluster, applied + 1, 3 << 18);
+    cluster.step(1, event);
     assert_eq!(
-        town.members[1].stream(0).expect("a stream").applied,
+        cluster.members[1].stream(0).expect("a stream").applied,
         applied
     );
-    assert!(town.kept_back.is_empty(), "no ack: {:?}", town.kept_back);
+    assert!(
+        cluster.kept_back.is_empty(),
+        "no ack: {:?}",
+        cluster.kept_back
+    );
 }
 
 /// A page whose giver says that it carries a seq which never comes is asked for again.
 #[test]
 fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
-    let (mut town, joiner) = role(4);
-    assert!(town.members[joiner].progress().0 > 0, "pages are absent");
-    let (epoch, now) = (town.group.epoch, town.now);
+    let (mut cluster, joiner) = role(4);
+    assert!(cluster.members[joiner].progress().0 > 0, "pages are absent");
+    let (epoch, now) = (cluster.group.epoch, cluster.now);
     let lie = |seq| {
         Event::Message(GroupEnvelope {
             group: GroupId(1),
@@ -600,24 +607,24 @@ fn a_part_with_an_absurd_seq_does_not_wait_for_ever() {
             },
         })
     };
-    town.step(joiner, lie(1 << 50));
-    let waits = |town: &Town| {
-        town.members[joiner]
+    cluster.step(joiner, lie(1 << 50));
+    let waits = |cluster: &TestGroup| {
+        cluster.members[joiner]
             .table()
             .is_some_and(|t| t.is_waiting(0))
     };
-    assert!(waits(&town));
-    while town.now.since(now) < std::time::Duration::from_millis(1500) {
-        town.ticks(1);
+    assert!(waits(&cluster));
+    while cluster.now.since(now) < std::time::Duration::from_millis(1500) {
+        cluster.ticks(1);
     }
-    assert!(!waits(&town));
+    assert!(!waits(&cluster));
 }
 
 /// A message answers one request, page after page. What no request asked for is not taken, and not kept either.
 #[test]
 fn parts_that_answer_no_request_are_not_taken() {
-    let (mut town, joiner) = role(4);
-    let epoch = town.group.epoch;
+    let (mut cluster, joiner) = role(4);
+    let epoch = cluster.group.epoch;
     let parts = |pages: &[u32]| {
         let part = |page: &u32| PagePart {
             page: *page,
@@ -639,31 +646,31 @@ fn parts_that_answer_no_request_are_not_taken() {
             },
         })
     };
-    let waits = |town: &Town| {
-        let table = town.members[joiner].table();
+    let waits = |cluster: &TestGroup| {
+        let table = cluster.members[joiner].table();
         table.is_some_and(|t| (0..6).any(|page| t.is_waiting(page)))
     };
     for lie in [&[0, 5000][..], &[3, 0], &[0, 0], &[]] {
-        town.step(joiner, parts(lie));
-        assert!(!waits(&town), "{lie:?}");
+        cluster.step(joiner, parts(lie));
+        assert!(!waits(&cluster), "{lie:?}");
     }
-    town.step(joiner, parts(&[0, 3]));
-    assert!(waits(&town), "two of those that it asked for");
+    cluster.step(joiner, parts(&[0, 3]));
+    assert!(waits(&cluster), "two of those that it asked for");
 }
 
 /// Regression: parts of a twin, which nobody asks, were taken for those of a row that no code has.
 #[test]
 fn a_part_from_a_twin_is_not_built_upon() {
-    let mut town = Town::new(2, 1, 2);
-    town.write(0, b"");
-    assert!(town.write(0, b"what the joiner has to fetch"));
-    town.ticks(2);
-    town.keep_parts = true;
+    let mut cluster = TestGroup::new(2, 1, 2);
+    cluster.write(0, b"");
+    assert!(cluster.write(0, b"what the joiner has to fetch"));
+    cluster.ticks(2);
+    cluster.keep_parts = true;
     let beside = twin(2, MemberSlot(0));
-    town.exchange(&[(1, 4), (beside.index(), 5)]);
-    town.ticks(70);
+    cluster.exchange(&[(1, 4), (beside.index(), 5)]);
+    cluster.ticks(70);
     let joiner = 3;
-    assert!(town.group.open && town.members[joiner].progress().0 > 0);
+    assert!(cluster.group.open && cluster.members[joiner].progress().0 > 0);
     let unwritten = Some(Label::default());
     for (node, slot) in [(5, beside), (3, MemberSlot(2))] {
         let part = PagePart {
@@ -673,7 +680,7 @@ fn a_part_from_a_twin_is_not_built_upon() {
         };
         let envelope = GroupEnvelope {
             group: GroupId(1),
-            epoch: town.group.epoch,
+            epoch: cluster.group.epoch,
             from: life(node).id,
             to: DiskId::MEMORY,
             message: GroupMessage::Parts {
@@ -681,8 +688,8 @@ fn a_part_from_a_twin_is_not_built_upon() {
                 parts: vec![part],
             },
         };
-        town.step(joiner, Event::Message(envelope));
+        cluster.step(joiner, Event::Message(envelope));
     }
-    let table = town.members[joiner].table().expect("a member");
+    let table = cluster.members[joiner].table().expect("a member");
     assert!(!table.is_here(0) && !table.is_waiting(0), "made of a lie");
 }

@@ -5,4 +5,4 @@ mod lies;
 mod marks;
 mod pace;
 mod scrub;
-mod town;
+mod test_group;

@@ -4,46 +4,46 @@ use staves_group::{Durability, Options};
 use staves_model::mutant::{Mutant, plant};
 use staves_store::Journal;
 
-use crate::town::{Town, options};
+use crate::test_group::{TestGroup, options};
 
 /// Steps of a member until a sync ends.
 const LATE: usize = 20;
 
-fn town(durability: Durability) -> Town {
+fn cluster(durability: Durability) -> TestGroup {
     let late = Options {
         durability,
         journal: Journal::late(LATE),
         ..options()
     };
-    let mut town = Town::with(late, 1, 2, 1);
-    while !town.write(0, b"first") {
-        town.ticks(1);
+    let mut cluster = TestGroup::with(late, 1, 2, 1);
+    while !cluster.write(0, b"first") {
+        cluster.ticks(1);
     }
-    town
+    cluster
 }
 
 /// The seqs of node 1's answers, and of the first delta in the log of each of three nodes.
-fn marks(town: &Town) -> (u64, [Option<u64>; 3]) {
-    let first = |index: usize| town.members[index].stream(0).and_then(|s| s.log.first());
-    (town.members[0].stable(), [0, 1, 2].map(first))
+fn marks(cluster: &TestGroup) -> (u64, [Option<u64>; 3]) {
+    let first = |index: usize| cluster.members[index].stream(0).and_then(|s| s.log.first());
+    (cluster.members[0].stable(), [0, 1, 2].map(first))
 }
 
 #[test]
 fn a_durable_answer_waits_for_the_sync_and_so_do_the_logs() {
-    let mut town = town(Durability::Durable);
-    let held = town.members[1].stream(0).map(|s| (s.prefix, s.synced));
+    let mut cluster = cluster(Durability::Durable);
+    let held = cluster.members[1].stream(0).map(|s| (s.prefix, s.synced));
     assert_eq!(held, Some((1, 0)));
-    assert_eq!(marks(&town), (0, [Some(1); 3]));
-    town.ticks(2 * LATE);
-    assert_eq!(marks(&town), (1, [None; 3]));
+    assert_eq!(marks(&cluster), (0, [Some(1); 3]));
+    cluster.ticks(2 * LATE);
+    assert_eq!(marks(&cluster), (1, [None; 3]));
 }
 
 #[test]
 fn a_writeback_answer_waits_for_the_others_and_the_logs_for_the_sync() {
-    let mut town = town(Durability::Writeback);
-    assert_eq!(marks(&town), (1, [Some(1); 3]));
-    town.ticks(2 * LATE);
-    assert_eq!(marks(&town), (1, [None; 3]));
+    let mut cluster = cluster(Durability::Writeback);
+    assert_eq!(marks(&cluster), (1, [Some(1); 3]));
+    cluster.ticks(2 * LATE);
+    assert_eq!(marks(&cluster), (1, [None; 3]));
 }
 
 #[test]
@@ -52,27 +52,30 @@ fn a_group_without_parity_waits_for_its_own_sync() {
         journal: Journal::late(LATE),
         ..options()
     };
-    let mut town = Town::with(late, 1, 0, 0);
-    assert!(town.write(0, b"first"));
-    assert_eq!(town.members[0].stable(), 0);
-    town.ticks(LATE);
-    assert_eq!(town.members[0].stable(), 1);
+    let mut cluster = TestGroup::with(late, 1, 0, 0);
+    assert!(cluster.write(0, b"first"));
+    assert_eq!(cluster.members[0].stable(), 0);
+    cluster.ticks(LATE);
+    assert_eq!(cluster.members[0].stable(), 1);
 }
 
 /// The faults of a cluster's marks.
-fn violation(town: &Town, durability: Durability) -> Option<String> {
+fn violation(cluster: &TestGroup, durability: Durability) -> Option<String> {
     let members = || {
-        let listed = town.group.listed().map(|(_, x)| x.id.node.0 as usize - 1);
+        let listed = cluster
+            .group
+            .listed()
+            .map(|(_, x)| x.id.node.0 as usize - 1);
         let of_epoch = |i: &usize| {
-            let member = &town.members[*i];
-            member.is_open() && member.epoch() == town.group.epoch
+            let member = &cluster.members[*i];
+            member.is_open() && member.epoch() == cluster.group.epoch
         };
         listed.filter(of_epoch)
     };
-    let stream = |i: usize| town.members[i].stream(0).expect("a member");
+    let stream = |i: usize| cluster.members[i].stream(0).expect("a member");
     let synced = members().map(|i| stream(i).synced).min()?;
     let held = members().map(|i| stream(i).prefix).min()?;
-    let stable = town.members[0].stable();
+    let stable = cluster.members[0].stable();
     let released = match durability {
         Durability::Durable => synced,
         Durability::Writeback => held,
@@ -96,7 +99,7 @@ fn violation(town: &Town, durability: Durability) -> Option<String> {
 
 /// Writes, losses, ticks and a change of epoch; the first violation, if there is one.
 fn walk(seed: u64, durability: Durability) -> Option<String> {
-    let mut town = town(durability);
+    let mut cluster = cluster(durability);
     let mut dice = seed;
     let mut roll = |n: u64| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -104,25 +107,25 @@ fn walk(seed: u64, durability: Durability) -> Option<String> {
     };
     for step in 0..160 {
         match roll(6) {
-            0..=2 => drop(town.write(roll(8) * 512, b"bytes")),
-            3 => town.silent = (roll(2) == 0).then_some(town.members[2].me().node),
-            _ => town.ticks(1),
+            0..=2 => drop(cluster.write(roll(8) * 512, b"bytes")),
+            3 => cluster.silent = (roll(2) == 0).then_some(cluster.members[2].me().node),
+            _ => cluster.ticks(1),
         }
         if step == 80 {
-            town.silent = None;
-            town.replace(1, 4);
-            town.tell_map();
-            while !town.group.open {
-                town.ticks(1);
+            cluster.silent = None;
+            cluster.replace(1, 4);
+            cluster.tell_map();
+            while !cluster.group.open {
+                cluster.ticks(1);
             }
-            for (_, x) in town.group.listed() {
-                let s = town.members[x.id.node.0 as usize - 1].stream(0)?;
+            for (_, x) in cluster.group.listed() {
+                let s = cluster.members[x.id.node.0 as usize - 1].stream(0)?;
                 if s.synced < s.prefix {
                     return Some(format!("opened with {} of {} synced", s.synced, s.prefix));
                 }
             }
         }
-        if let Some(violation) = violation(&town, durability) {
+        if let Some(violation) = violation(&cluster, durability) {
             return Some(format!("step {step}: {violation}"));
         }
     }

@@ -1,4 +1,4 @@
-//! How often a member that does not answer is spoken to.
+//! The pace of messages to a member that does not answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,41 +7,41 @@ use staves_group::{DirectoryCall, Effects, Event};
 use staves_model::{Epoch, MemberSlot, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage};
 
-use crate::town::{Town, options};
+use crate::test_group::{TestGroup, options};
 
 /// A copy that is paused finds a few repetitions of the window when it wakes up, not one for each
 /// 60 ms; it is reported as early as ever; and once it answers it has everything at once.
 #[test]
 fn a_silent_copy_is_not_flooded_and_is_found_stuck_in_time() {
-    let mut town = Town::new(1, 2, 0);
-    assert!(!town.write(0, b"asks for memory"));
-    town.silent = Some(NodeId(3));
+    let mut cluster = TestGroup::new(1, 2, 0);
+    assert!(!cluster.write(0, b"asks for memory"));
+    cluster.silent = Some(NodeId(3));
     for i in 0..20 {
-        assert!(town.write(i * 8, b"8 bytes."), "there is memory now");
+        assert!(cluster.write(i * 8, b"8 bytes."), "there is memory now");
     }
     assert_eq!(
-        town.kept_back_deltas(),
+        cluster.kept_back_deltas(),
         20,
         "each is sent once as it is made"
     );
-    town.ticks(78);
-    assert!(town.calls.is_empty(), "not stuck before 800 ms");
-    town.ticks(4);
-    let sent = town.kept_back_deltas();
+    cluster.ticks(78);
+    assert!(cluster.calls.is_empty(), "not stuck before 800 ms");
+    cluster.ticks(4);
+    let sent = cluster.kept_back_deltas();
     assert!((40..=80).contains(&sent), "{sent} deltas were sent again");
     let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
-    assert!(town.calls.iter().any(stuck), "{:?}", town.calls);
+    assert!(cluster.calls.iter().any(stuck), "{:?}", cluster.calls);
 
-    town.silent = None;
-    town.ticks(50);
-    assert_eq!(town.members[0].stable(), 20);
+    cluster.silent = None;
+    cluster.ticks(50);
+    assert_eq!(cluster.members[0].stable(), 20);
     // It answers again, so what is lost now is sent again as soon as ever; more than once, for this way
     // loses messages.
-    town.silent = Some(NodeId(3));
-    assert!(town.write(0, b"lost"));
-    town.kept_back_deltas();
-    town.ticks(8);
-    let again = town.kept_back_deltas();
+    cluster.silent = Some(NodeId(3));
+    assert!(cluster.write(0, b"lost"));
+    cluster.kept_back_deltas();
+    cluster.ticks(8);
+    let again = cluster.kept_back_deltas();
     assert!((1..=6).contains(&again), "sent {again} times again");
 }
 
@@ -50,19 +50,19 @@ fn a_silent_copy_is_not_flooded_and_is_found_stuck_in_time() {
 /// each 60 ms that the way takes for it.
 #[test]
 fn a_copy_behind_a_slow_way_is_not_sent_the_window_again_and_again() {
-    let mut town = Town::new(1, 2, 0);
-    assert!(!town.write(0, b"asks for memory"));
+    let mut cluster = TestGroup::new(1, 2, 0);
+    assert!(!cluster.write(0, b"asks for memory"));
     let slow = NodeId(3);
-    town.silent = Some(slow);
+    cluster.silent = Some(slow);
     for i in 0..20 {
-        assert!(town.write(i * 8, b"8 bytes."), "there is memory now");
+        assert!(cluster.write(i * 8, b"8 bytes."), "there is memory now");
     }
     let mut way: VecDeque<GroupEnvelope> = VecDeque::new();
     let mut sent = 0;
     for tick in 1..=400 {
-        town.ticks(1);
+        cluster.ticks(1);
         let mut arrived = Vec::new();
-        for (to, envelope) in std::mem::take(&mut town.kept_back) {
+        for (to, envelope) in std::mem::take(&mut cluster.kept_back) {
             let GroupMessage::Deltas { deltas, .. } = &envelope.message else {
                 continue;
             };
@@ -77,10 +77,10 @@ fn a_copy_behind_a_slow_way_is_not_sent_the_window_again_and_again() {
             arrived.extend(way.pop_front());
         }
         for envelope in arrived {
-            town.step(2, Event::Message(envelope));
+            cluster.step(2, Event::Message(envelope));
         }
     }
-    assert_eq!(town.members[0].stable(), 20, "all of it came");
+    assert_eq!(cluster.members[0].stable(), 20, "all of it came");
     assert!((20..=60).contains(&sent), "{sent} deltas were sent");
 }
 
@@ -103,100 +103,112 @@ fn one_by_one(envelope: GroupEnvelope) -> impl Iterator<Item = GroupEnvelope> {
 /// to six times over a way that loses messages.)
 #[test]
 fn a_gap_is_filled_once_and_then_waited_for() {
-    let mut town = Town::new(1, 2, 0);
-    assert!(!town.write(0, b"asks for memory"));
-    town.silent = Some(NodeId(3));
+    let mut cluster = TestGroup::new(1, 2, 0);
+    assert!(!cluster.write(0, b"asks for memory"));
+    cluster.silent = Some(NodeId(3));
     for i in 0..20 {
-        assert!(town.write(i * 8, b"8 bytes."), "there is memory now");
+        assert!(cluster.write(i * 8, b"8 bytes."), "there is memory now");
     }
     let mut came: Vec<GroupEnvelope> = Vec::new();
-    for (_, envelope) in std::mem::take(&mut town.kept_back) {
+    for (_, envelope) in std::mem::take(&mut cluster.kept_back) {
         came.extend(one_by_one(envelope));
     }
     let mut came = came.into_iter().skip(1);
     let mut sent = 0;
     for tick in 0..38 {
-        town.ticks(1);
+        cluster.ticks(1);
         if tick % 2 == 0
             && let Some(envelope) = came.next()
         {
-            town.step(2, Event::Message(envelope));
+            cluster.step(2, Event::Message(envelope));
         }
-        sent += town.kept_back_deltas();
+        sent += cluster.kept_back_deltas();
     }
     assert!((20..=240).contains(&sent), "{sent} deltas were sent again");
 }
 
 /// A way to node 3 that takes a millisecond and has just lost a message, which both ends know by now.
-fn lossy() -> Town {
-    let mut town = Town::new(1, 2, 0);
-    assert!(!town.write(0, b"asks for memory"));
-    town.silent = Some(NodeId(3));
-    assert!(town.write(0, b"lost"));
-    town.kept_back.clear();
-    assert!(town.write(8, b"arrives"));
-    arrive(&mut town);
-    let again = town.kept_back.len();
+fn lossy() -> TestGroup {
+    let mut cluster = TestGroup::new(1, 2, 0);
+    assert!(!cluster.write(0, b"asks for memory"));
+    cluster.silent = Some(NodeId(3));
+    assert!(cluster.write(0, b"lost"));
+    cluster.kept_back.clear();
+    assert!(cluster.write(8, b"arrives"));
+    arrive(&mut cluster);
+    let again = cluster.kept_back.len();
     assert_eq!(again, 1, "the gap is told, and filled at once");
-    arrive(&mut town);
-    assert_eq!(town.members[0].stable(), 2);
-    town
+    arrive(&mut cluster);
+    assert_eq!(cluster.members[0].stable(), 2);
+    cluster
 }
 
-/// What is on the way to node 3 arrives a millisecond later.
-fn arrive(town: &mut Town) {
-    town.now = town.now + Duration::from_millis(1);
-    for (_, envelope) in std::mem::take(&mut town.kept_back) {
-        town.step(2, Event::Message(envelope));
+/// Delivers the messages on their way to node 3 a millisecond later.
+fn arrive(cluster: &mut TestGroup) {
+    cluster.now = cluster.now + Duration::from_millis(1);
+    for (_, envelope) in std::mem::take(&mut cluster.kept_back) {
+        cluster.step(2, Event::Message(envelope));
     }
 }
 
-/// Where messages get lost, silence after a round trip means one more loss; each message repeats what is
+/// On a link that loses messages, silence after a round trip means one more loss; each message repeats what is
 /// not reported, so that one that arrives is enough; and after more silence it goes more than once.
 #[test]
 fn where_messages_get_lost_they_are_repeated_soon() {
-    let mut town = lossy();
-    assert_eq!(town.members[0].resend_at(town.now), None, "nothing is owed");
-    assert!(town.write(0, b"lost too"));
-    town.kept_back.clear();
+    let mut cluster = lossy();
+    assert_eq!(
+        cluster.members[0].resend_at(cluster.now),
+        None,
+        "nothing is owed"
+    );
+    assert!(cluster.write(0, b"lost too"));
+    cluster.kept_back.clear();
     for silences in 1..=2 {
-        let at = town.members[0].resend_at(town.now).expect("it is owed");
+        let at = cluster.members[0]
+            .resend_at(cluster.now)
+            .expect("it is owed");
         let bound = Duration::from_millis(10);
-        assert!(at > town.now && at.since(town.now) < bound, "{at:?}");
-        town.now = at;
-        town.step(0, Event::Tick);
-        let sent = town.kept_back_deltas();
+        assert!(at > cluster.now && at.since(cluster.now) < bound, "{at:?}");
+        cluster.now = at;
+        cluster.step(0, Event::Tick);
+        let sent = cluster.kept_back_deltas();
         assert!((1..=4 * silences).contains(&sent), "{sent} times again");
         assert!(silences == 1 || sent > 1, "once more is not enough");
     }
-    assert!(town.write(8, b"arrives"));
-    assert!(!town.kept_back.is_empty());
-    arrive(&mut town);
-    assert_eq!(town.members[0].stable(), 4, "it carried what was lost, too");
+    assert!(cluster.write(8, b"arrives"));
+    assert!(!cluster.kept_back.is_empty());
+    arrive(&mut cluster);
+    assert_eq!(
+        cluster.members[0].stable(),
+        4,
+        "it carried what was lost, too"
+    );
 }
 
 /// A way that loses nothing any more is given time again, however quick it is.
 #[test]
 fn a_way_that_lost_a_message_is_believed_again_later() {
-    let mut town = lossy();
-    town.ticks(120);
-    arrive(&mut town);
-    town.kept_back.clear();
-    assert!(town.write(0, b"slow, not lost"));
-    assert_eq!(town.kept_back_deltas(), 1);
-    let at = town.members[0].resend_at(town.now).expect("it is owed");
-    assert_eq!(at.since(town.now), Duration::from_millis(60));
+    let mut cluster = lossy();
+    cluster.ticks(120);
+    arrive(&mut cluster);
+    cluster.kept_back.clear();
+    assert!(cluster.write(0, b"slow, not lost"));
+    assert_eq!(cluster.kept_back_deltas(), 1);
+    let at = cluster.members[0]
+        .resend_at(cluster.now)
+        .expect("it is owed");
+    assert_eq!(at.since(cluster.now), Duration::from_millis(60));
 }
 
 /// Heartbeats may overtake deltas: that something is missing before one says nothing.
 #[test]
 fn a_heartbeat_is_never_answered_with_a_gap() {
-    let mut town = Town::new(1, 2, 0);
-    assert!(!town.write(0, b"asks for memory"));
-    town.silent = Some(NodeId(3));
-    assert!(town.write(0, b"on its way"));
-    assert!(town.write(8, b"on its way"));
-    let later = town.kept_back.pop().expect("two are on their way").1;
+    let mut cluster = TestGroup::new(1, 2, 0);
+    assert!(!cluster.write(0, b"asks for memory"));
+    cluster.silent = Some(NodeId(3));
+    assert!(cluster.write(0, b"on its way"));
+    assert!(cluster.write(8, b"on its way"));
+    let later = cluster.kept_back.pop().expect("two are on their way").1;
     let mut heartbeat = later.clone();
     if let GroupMessage::Deltas { deltas, .. } = &mut heartbeat.message {
         deltas.clear();
@@ -204,7 +216,7 @@ fn a_heartbeat_is_never_answered_with_a_gap() {
     for (envelope, told) in [(later, true), (heartbeat, false)] {
         let mut out = Effects::default();
         let event = Event::Message(envelope);
-        town.members[2].step(town.now, event, &mut out, &mut |_, _| {});
+        cluster.members[2].step(cluster.now, event, &mut out, &mut |_, _| {});
         let acks = out.sends.iter().filter_map(|(_, e)| match e.message {
             GroupMessage::Ack { gap, prefix, .. } => Some((gap, prefix)),
             _ => None,
@@ -220,31 +232,40 @@ fn only_who_came_to_the_epoch_has_heard() {
     let quiet_after = Some(Duration::from_millis(600));
     let mut options = options();
     options.quiet_after = quiet_after;
-    let mut town = Town::with(options, 1, 1, 0);
-    let answers = |town: &mut Town, epoch| {
-        town.ticks(60);
-        assert!(!town.members[0].may_answer(town.now), "it is quiet by now");
-        let clock = town.now;
-        town.step(0, Event::Heard { epoch, clock });
-        town.members[0].may_answer(town.now)
+    let mut cluster = TestGroup::with(options, 1, 1, 0);
+    let answers = |cluster: &mut TestGroup, epoch| {
+        cluster.ticks(60);
+        assert!(
+            !cluster.members[0].may_answer(cluster.now),
+            "it is quiet by now"
+        );
+        let clock = cluster.now;
+        cluster.step(0, Event::Heard { epoch, clock });
+        cluster.members[0].may_answer(cluster.now)
     };
-    let epoch = town.members[0].epoch();
-    assert!(answers(&mut town, epoch));
-    assert!(!answers(&mut town, epoch.next()), "it is of a life before");
-    assert!(answers(&mut town, Epoch(0)), "the group has not begun yet");
+    let epoch = cluster.members[0].epoch();
+    assert!(answers(&mut cluster, epoch));
+    assert!(
+        !answers(&mut cluster, epoch.next()),
+        "it is of a life before"
+    );
+    assert!(
+        answers(&mut cluster, Epoch(0)),
+        "the group has not begun yet"
+    );
 }
 
-/// Who stood still itself finds all others silent when it wakes, and must not say so: their words wait for it.
+/// A member that stood still itself finds all others silent when it wakes, and must not report them: their messages wait.
 #[test]
 fn who_stood_still_calls_nobody_stuck() {
-    let mut town = Town::new(1, 2, 0);
-    town.ticks(5);
-    town.now = town.now + Duration::from_secs(3);
-    town.step(0, Event::Tick);
-    assert!(town.calls.is_empty(), "{:?}", town.calls);
+    let mut cluster = TestGroup::new(1, 2, 0);
+    cluster.ticks(5);
+    cluster.now = cluster.now + Duration::from_secs(3);
+    cluster.step(0, Event::Tick);
+    assert!(cluster.calls.is_empty(), "{:?}", cluster.calls);
     // One that is silent from then on is found.
-    town.silent = Some(NodeId(3));
-    town.ticks(90);
+    cluster.silent = Some(NodeId(3));
+    cluster.ticks(90);
     let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
-    assert!(town.calls.iter().any(stuck), "{:?}", town.calls);
+    assert!(cluster.calls.iter().any(stuck), "{:?}", cluster.calls);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Refusal};
+use super::outcome::{Outcome, Refusal};
 use crate::ids::{DiskId, Epoch, GroupId, Incarnation, MemberId, MemberSlot};
 use crate::map::{ClusterMap, Group, LastOpen, Member, whole_buckets};
 use crate::mutant::{Mutant, planted};
@@ -58,10 +58,7 @@ impl ClusterMap {
 
     /// Rule 7. Gives the members as they go into the map, with their `complete` marks.
     fn check_epoch(&self, n: &NewEpoch) -> Result<Vec<Option<Member>>, Refusal> {
-        let group = self
-            .groups
-            .get(&n.group)
-            .ok_or(Refusal::UnknownGroup { group: n.group })?;
+        let group = self.known_group(n.group)?;
         if n.epoch != group.epoch.next() {
             return Err(Refusal::WrongEpoch {
                 group: n.group,
@@ -155,10 +152,7 @@ impl ClusterMap {
 
     pub(super) fn open(&mut self, id: GroupId, epoch: Epoch) -> Result<Outcome, Refusal> {
         let revision = self.revision.next();
-        let group = self
-            .groups
-            .get_mut(&id)
-            .ok_or(Refusal::UnknownGroup { group: id })?;
+        let group = self.known_group_mut(id)?;
         if group.epoch != epoch || epoch == Epoch(0) {
             return Err(Refusal::NotNewest {
                 group: id,
@@ -187,10 +181,7 @@ impl ClusterMap {
         incarnation: Incarnation,
     ) -> Result<Outcome, Refusal> {
         let revision = self.revision.next();
-        let group = self
-            .groups
-            .get_mut(&id)
-            .ok_or(Refusal::UnknownGroup { group: id })?;
+        let group = self.known_group_mut(id)?;
         if group.epoch != epoch {
             return Err(Refusal::NotNewest {
                 group: id,
@@ -221,10 +212,7 @@ impl ClusterMap {
 
     pub(super) fn mark_lost(&mut self, ids: &[GroupId]) -> Result<Outcome, Refusal> {
         for id in ids {
-            let group = self
-                .groups
-                .get(id)
-                .ok_or(Refusal::UnknownGroup { group: *id })?;
+            let group = self.known_group(*id)?;
             let kept = self.complete_sources_up(group);
             if kept >= usize::from(group.m) || group.last_open.epoch == Epoch(0) {
                 return Err(Refusal::NotLost {

@@ -1,6 +1,6 @@
 //! Holders of the buckets of files pools, and datasets.
 
-use super::{Outcome, Refusal, check_text};
+use super::outcome::{Outcome, Refusal, bad_name, check_text, too_many};
 use crate::files::{DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, SOURCE_BYTES_MAX};
 use crate::ids::{Incarnation, NodeId, PoolId};
 use crate::map::{ClusterMap, PoolKind};
@@ -33,11 +33,7 @@ impl ClusterMap {
             return Err(Refusal::HolderNotUp { node, incarnation });
         }
         let revision = self.revision.next();
-        let holdings = self
-            .pools
-            .get(&new.pool)
-            .and_then(|pool| pool.holdings())
-            .ok_or(Refusal::NoFilesPool { pool: new.pool })?;
+        let holdings = self.files_pool(new.pool)?;
         let mut then = holdings.clone();
         let refuse = |bucket: u32, reason: &str| Refusal::BadHolding {
             node,
@@ -89,6 +85,11 @@ impl ClusterMap {
         self.moved(Outcome::Done)
     }
 
+    fn files_pool(&self, pool: PoolId) -> Result<&Holdings, Refusal> {
+        let holdings = self.pools.get(&pool).and_then(|pool| pool.holdings());
+        holdings.ok_or(Refusal::NoFilesPool { pool })
+    }
+
     pub(super) fn holdings_mut(&mut self, pool: PoolId) -> &mut Holdings {
         match self.pools.get_mut(&pool).map(|pool| &mut pool.kind) {
             Some(PoolKind::Files(holdings)) => holdings,
@@ -124,19 +125,10 @@ impl ClusterMap {
             _ => None,
         };
         if let Some(reason) = reason {
-            return Err(Refusal::BadName {
-                what: "dataset".into(),
-                name: name.into(),
-                reason: reason.into(),
-            });
+            return Err(bad_name("dataset", name, reason));
         }
-        let id = self
-            .pool_named(pool)
-            .ok_or_else(|| Refusal::UnknownPool { name: pool.into() })?;
-        let id = id
-            .holdings()
-            .map(|_| id.id)
-            .ok_or(Refusal::NoFilesPool { pool: id.id })?;
+        let id = self.known_pool(pool)?.id;
+        self.files_pool(id)?;
         if let Some((there, dataset)) = self.dataset(name) {
             return match there.id == id && dataset.source == source {
                 true => Ok(Outcome::Unchanged),
@@ -149,10 +141,7 @@ impl ClusterMap {
         }
         let all = self.pools.values().filter_map(|p| p.holdings());
         if all.map(|h| h.datasets.len()).sum::<usize>() >= DATASETS_MAX {
-            return Err(Refusal::TooMany {
-                what: "datasets".into(),
-                max: DATASETS_MAX,
-            });
+            return Err(too_many("datasets", DATASETS_MAX));
         }
         let datasets = &mut self.holdings_mut(id).datasets;
         let at = datasets.partition_point(|d| d.name.as_str() < name);
@@ -165,8 +154,7 @@ impl ClusterMap {
     }
 
     pub(super) fn drop_dataset(&mut self, name: &str) -> Result<Outcome, Refusal> {
-        let pool = self.dataset(name).map(|(pool, _)| pool.id);
-        let pool = pool.ok_or_else(|| Refusal::UnknownDataset { name: name.into() })?;
+        let pool = self.pool_of_dataset(name)?.id;
         let holdings = self.holdings_mut(pool);
         holdings.datasets.retain(|d| d.name != name);
         holdings.pins.retain(|pin| pin.dataset != name);
@@ -179,22 +167,12 @@ mod tests {
     use super::*;
     use crate::change::Change;
     use crate::ids::Revision;
-    use crate::map::Medium;
-    use crate::scheme::Scheme;
-    use crate::testing::{cluster, node_down, node_up};
+    use crate::testing::{cluster, create_files_pool, node_down, node_up};
 
     fn files(nodes: u64) -> ClusterMap {
         let mut map = cluster(nodes);
-        let pool = Change::CreatePool {
-            name: "files".into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes: 1 << 20,
-            buckets: 8,
-            may_start_empty: true,
-        };
-        map.apply(None, &pool).unwrap();
+        map.apply(None, &create_files_pool("files", 8, 1 << 20))
+            .unwrap();
         map
     }
 

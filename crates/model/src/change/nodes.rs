@@ -1,65 +1,75 @@
 //! Nodes: they start, die, come back, leave, drain, and are forgotten.
 
-use super::{Change, NODES_MAX, Outcome, Refusal, check_text};
+use serde::{Deserialize, Serialize};
+
+use super::outcome::{NODES_MAX, Outcome, Refusal, check_text, too_many};
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, Node, NodeState};
 use crate::mutant::{Mutant, planted};
 
-impl ClusterMap {
-    pub(super) fn node_up(&mut self, change: &Change) -> Result<Outcome, Refusal> {
-        let Change::NodeUp {
-            id,
-            name,
-            zone,
-            native,
-            resp,
-            admin,
-            memory_bytes,
-            durable,
-        } = change
-        else {
-            unreachable!("called for NodeUp only");
-        };
-        check_text("node name", name)?;
-        zone.as_ref().map_or(Ok(()), |z| check_text("zone", z))?;
-        for (what, address) in [
-            ("native address", native),
-            ("RESP address", resp),
-            ("admin address", admin),
-        ] {
-            check_text(what, address)?;
+/// A node's description of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// A name for people. Need not be unique.
+    pub name: String,
+    /// Its zone, if it has one.
+    pub zone: Option<String>,
+    /// The address of its native door, `host:port`.
+    pub native: String,
+    /// The address of its RESP door.
+    pub resp: String,
+    /// The address of its admin door.
+    pub admin: String,
+    /// Memory for pages, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl NodeFacts {
+    fn check(&self) -> Result<(), Refusal> {
+        check_text("node name", &self.name)?;
+        if let Some(zone) = &self.zone {
+            check_text("zone", zone)?;
         }
-        let known = match id {
-            Some(id) => Some(
-                self.nodes
-                    .get(id)
-                    .ok_or(Refusal::UnknownNode { node: *id })?,
-            ),
+        check_text("native address", &self.native)?;
+        check_text("RESP address", &self.resp)?;
+        check_text("admin address", &self.admin)
+    }
+}
+
+impl ClusterMap {
+    pub(super) fn node_up(
+        &mut self,
+        id: Option<NodeId>,
+        facts: &NodeFacts,
+        durable: bool,
+    ) -> Result<Outcome, Refusal> {
+        facts.check()?;
+        let former = match id {
+            Some(id) => Some(self.known_node(id)?.clone()),
             None if self.nodes.len() >= NODES_MAX || self.next_node >= NodeId::END => {
-                return Err(Refusal::TooMany {
-                    what: "nodes".into(),
-                    max: NODES_MAX,
-                });
+                return Err(too_many("nodes", NODES_MAX));
             }
             None => None,
         };
+        let reused = former
+            .as_ref()
+            .filter(|_| planted(Mutant::IncarnationReused));
+        let facts = facts.clone();
         let node = Node {
-            id: known.map_or(self.next_node, |n| n.id),
-            incarnation: known
-                .filter(|_| planted(Mutant::IncarnationReused))
-                .map_or(self.next_incarnation, |n| n.incarnation),
-            name: name.clone(),
-            zone: zone.clone(),
-            native: native.clone(),
-            resp: resp.clone(),
-            admin: admin.clone(),
-            memory_bytes: *memory_bytes,
-            durable: *durable,
+            id: former.as_ref().map_or(self.next_node, |n| n.id),
+            incarnation: reused.map_or(self.next_incarnation, |n| n.incarnation),
+            name: facts.name,
+            zone: facts.zone,
+            native: facts.native,
+            resp: facts.resp,
+            admin: facts.admin,
+            memory_bytes: facts.memory_bytes,
+            durable,
             state: NodeState::Up,
             // A restart does not undo an operator's wish.
-            draining: known.is_some_and(|n| n.draining),
+            draining: former.as_ref().is_some_and(|n| n.draining),
         };
-        if known.is_none() {
+        if former.is_none() {
             self.next_node = NodeId(self.next_node.0 + 1);
         }
         self.next_incarnation = Incarnation(self.next_incarnation.0 + 1);
@@ -78,10 +88,7 @@ impl ClusterMap {
         incarnation: Incarnation,
         state: NodeState,
     ) -> Result<Outcome, Refusal> {
-        let entry = self
-            .nodes
-            .get_mut(&node)
-            .ok_or(Refusal::UnknownNode { node })?;
+        let entry = self.known_node(node)?;
         if entry.incarnation != incarnation {
             let present = entry.incarnation;
             return Err(Refusal::OldIncarnation {
@@ -101,8 +108,7 @@ impl ClusterMap {
     }
 
     pub(super) fn forget_node(&mut self, node: NodeId) -> Result<Outcome, Refusal> {
-        let entry = self.nodes.get(&node).ok_or(Refusal::UnknownNode { node })?;
-        if entry.state == NodeState::Up {
+        if self.known_node(node)?.state == NodeState::Up {
             return Err(Refusal::NodeIsUp { node });
         }
         if let Some(group) = self.groups.values().find(|g| g.names(node)) {
@@ -116,10 +122,7 @@ impl ClusterMap {
     }
 
     pub(super) fn drain(&mut self, node: NodeId, on: bool) -> Result<Outcome, Refusal> {
-        let entry = self
-            .nodes
-            .get_mut(&node)
-            .ok_or(Refusal::UnknownNode { node })?;
+        let entry = self.known_node(node)?;
         if entry.draining == on {
             return Ok(Outcome::Unchanged);
         }

@@ -1,6 +1,6 @@
 //! Files that are to stay in memory.
 
-use super::{Outcome, Refusal};
+use super::outcome::{Outcome, Refusal, too_many};
 use crate::files::{PIN_TEXT_BYTES_MAX, PINS_MAX, Pin};
 use crate::map::ClusterMap;
 
@@ -10,10 +10,7 @@ impl ClusterMap {
             return Ok(Outcome::Unchanged);
         };
         pins.iter().try_for_each(|pin| check(pin, &first.dataset))?;
-        let found = self.dataset(&first.dataset);
-        let (pool, _) = found.ok_or_else(|| Refusal::UnknownDataset {
-            name: first.dataset.clone(),
-        })?;
+        let pool = self.pool_of_dataset(&first.dataset)?;
         let (id, holdings) = (pool.id, pool.holdings().expect("it has a dataset"));
         let place = |pin: &Pin| (pin.dataset.clone(), pin.path.clone());
         let mut then = holdings.pins.clone();
@@ -23,10 +20,7 @@ impl ClusterMap {
         then.sort_by_key(place);
         then.dedup_by_key(|pin| place(pin));
         if elsewhere + then.len() > PINS_MAX {
-            return Err(Refusal::TooMany {
-                what: "pinned files".into(),
-                max: PINS_MAX,
-            });
+            return Err(too_many("pinned files", PINS_MAX));
         }
         let (wanted, room) = (bytes_of(pins), self.pin_room(pool));
         if kept.saturating_add(wanted) > room {
@@ -49,10 +43,7 @@ impl ClusterMap {
         dataset: &str,
         paths: &[Vec<u8>],
     ) -> Result<Outcome, Refusal> {
-        let found = self.dataset(dataset).map(|(pool, _)| pool.id);
-        let pool = found.ok_or_else(|| Refusal::UnknownDataset {
-            name: dataset.into(),
-        })?;
+        let pool = self.pool_of_dataset(dataset)?.id;
         let pins = &mut self.holdings_mut(pool).pins;
         let were = pins.len();
         let goes =
@@ -96,26 +87,15 @@ fn check(pin: &Pin, dataset: &str) -> Result<(), Refusal> {
 mod tests {
     use super::*;
     use crate::change::Change;
-    use crate::files::Holdings;
-    use crate::map::{Medium, PoolKind};
-    use crate::scheme::Scheme;
-    use crate::testing::{cluster, node_down};
+    use crate::testing::{cluster, create_files_pool, node_down};
 
     const MIB: u64 = 1 << 20;
 
     /// Two nodes with 4 MiB each: 6 MiB may be pinned.
     fn files() -> ClusterMap {
         let mut map = cluster(2);
-        let pool = Change::CreatePool {
-            name: "files".into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes: 4 * MIB,
-            buckets: 8,
-            may_start_empty: true,
-        };
-        map.apply(None, &pool).unwrap();
+        map.apply(None, &create_files_pool("files", 8, 4 * MIB))
+            .unwrap();
         for name in ["a", "b"] {
             let (pool, name, source) = ("files".into(), name.into(), "/x".into());
             map.apply(None, &Change::SetDataset { pool, name, source })
@@ -210,16 +190,8 @@ mod tests {
             let node = crate::testing::new_node("new", u64::MAX);
             map.apply(None, &node).unwrap();
         }
-        let pool = Change::CreatePool {
-            name: "files".into(),
-            kind: PoolKind::Files(Holdings::default()),
-            scheme: Scheme { m: 1, k: 0 },
-            medium: Medium::Ram,
-            node_budget_bytes: u64::MAX,
-            buckets: 8,
-            may_start_empty: true,
-        };
-        map.apply(None, &pool).unwrap();
+        map.apply(None, &create_files_pool("files", 8, u64::MAX))
+            .unwrap();
         assert!(map.pin_room(map.pool_named("files").unwrap()) > u64::MAX / 2);
     }
 }

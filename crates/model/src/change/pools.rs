@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{BUCKETS_MAX, Change, GROUPS_MAX, Outcome, POOLS_MAX, Refusal, check_text};
+use super::Change;
+use super::outcome::{
+    BUCKETS_MAX, GROUPS_MAX, Outcome, POOLS_MAX, Refusal, bad_name, check_text, too_many,
+};
 use crate::files::Holdings;
 use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision};
 use crate::map::{ClusterMap, Group, LastOpen, Pool, PoolKind};
@@ -27,10 +30,7 @@ impl ClusterMap {
             return Err(Refusal::PoolExists { name: name.clone() });
         }
         if self.pools.len() >= POOLS_MAX {
-            return Err(Refusal::TooMany {
-                what: "pools".into(),
-                max: POOLS_MAX,
-            });
+            return Err(too_many("pools", POOLS_MAX));
         }
         check_kind(name, kind, *buckets, *may_start_empty)?;
         // Buckets of files have holders, and no groups.
@@ -39,10 +39,7 @@ impl ClusterMap {
             other => (other.clone(), *buckets),
         };
         if self.groups.len() + groups as usize > GROUPS_MAX {
-            return Err(Refusal::TooMany {
-                what: "groups of all pools".into(),
-                max: GROUPS_MAX,
-            });
+            return Err(too_many("groups of all pools", GROUPS_MAX));
         }
         check_scheme(name, *scheme)?;
         check_budget(name, *node_budget_bytes)?;
@@ -76,13 +73,8 @@ impl ClusterMap {
         scheme: Option<Scheme>,
         budget: Option<u64>,
     ) -> Result<Outcome, Refusal> {
-        let pool = self
-            .pools
-            .values_mut()
-            .find(|p| p.name == name)
-            .ok_or_else(|| Refusal::UnknownPool {
-                name: name.to_owned(),
-            })?;
+        let pool = self.known_pool(name)?;
+        let (id, before) = (pool.id, (pool.scheme, pool.node_budget_bytes));
         let scheme = scheme.unwrap_or(pool.scheme);
         let budget = budget.unwrap_or(pool.node_budget_bytes);
         if scheme.m != pool.scheme.m {
@@ -94,28 +86,19 @@ impl ClusterMap {
         }
         check_scheme(name, scheme)?;
         check_budget(name, budget)?;
-        if (scheme, budget) == (pool.scheme, pool.node_budget_bytes) {
+        if (scheme, budget) == before {
             return Ok(Outcome::Unchanged);
         }
-        pool.scheme = scheme;
-        pool.node_budget_bytes = budget;
+        let pool = self.pools.get_mut(&id).expect("looked up above");
+        (pool.scheme, pool.node_budget_bytes) = (scheme, budget);
         self.moved(Outcome::Done)
     }
 
     pub(super) fn delete_pool(&mut self, name: &str) -> Result<Outcome, Refusal> {
-        let id = self
-            .pool_named(name)
-            .map(|p| p.id)
-            .ok_or_else(|| Refusal::UnknownPool {
-                name: name.to_owned(),
-            })?;
-        let gone: BTreeSet<GroupId> = self
-            .pools
-            .remove(&id)
-            .map(|p| p.groups)
-            .unwrap_or_default()
-            .into_iter()
-            .collect();
+        let pool = self.known_pool(name)?;
+        let (id, gone) = (pool.id, pool.groups.iter().copied());
+        let gone: BTreeSet<GroupId> = gone.collect();
+        self.pools.remove(&id);
         self.groups.retain(|g, _| !gone.contains(g));
         self.moved(Outcome::Done)
     }
@@ -129,25 +112,21 @@ fn check_kind(
     buckets: u32,
     may_start_empty: bool,
 ) -> Result<(), Refusal> {
+    let name = name.to_owned();
     match kind {
         PoolKind::Memory { regions } if regions.is_empty() && buckets == 0 && !may_start_empty => {
             Ok(())
         }
+        PoolKind::Memory { .. } => Err(Refusal::BadMemoryPool { name }),
         PoolKind::Files(holdings) if *holdings != Holdings::default() => {
-            Err(Refusal::BadFilesPool { name: name.into() })
+            Err(Refusal::BadFilesPool { name })
         }
         PoolKind::Slots(service) if service.has_kind() => Err(Refusal::HasKind {
-            name: name.to_owned(),
+            name,
             service: *service,
         }),
-        PoolKind::Memory { .. } => Err(Refusal::BadMemoryPool {
-            name: name.to_owned(),
-        }),
         _ if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
-        _ => Err(Refusal::BadBuckets {
-            name: name.to_owned(),
-            buckets,
-        }),
+        _ => Err(Refusal::BadBuckets { name, buckets }),
     }
 }
 
@@ -180,32 +159,27 @@ pub(super) fn unborn(id: GroupId, pool: PoolId, bucket: u32, m: u8, revision: Re
 pub(super) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     check_text(what, name)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.chars().all(plain) {
-        return Ok(());
+    match name.chars().all(plain) {
+        true => Ok(()),
+        false => {
+            let reason = "only letters, digits, '-', '_' and '.' may stand in it";
+            Err(bad_name(what, name, reason))
+        }
     }
-    Err(Refusal::BadName {
-        what: what.into(),
-        name: name.chars().take(64).collect(),
-        reason: "only letters, digits, '-', '_' and '.' may stand in it".into(),
-    })
 }
 
 fn check_scheme(name: &str, scheme: Scheme) -> Result<(), Refusal> {
-    if scheme.m == 0 || scheme.m > M_MAX || scheme.k > K_MAX {
-        return Err(Refusal::BadScheme {
-            name: name.to_owned(),
-            scheme,
-        });
+    let name = name.to_owned();
+    match scheme.m == 0 || scheme.m > M_MAX || scheme.k > K_MAX {
+        true => Err(Refusal::BadScheme { name, scheme }),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 fn check_budget(name: &str, bytes: u64) -> Result<(), Refusal> {
-    if bytes < PAGE_BYTES as u64 {
-        return Err(Refusal::BadBudget {
-            name: name.to_owned(),
-            bytes,
-        });
+    let name = name.to_owned();
+    match bytes < PAGE_BYTES as u64 {
+        true => Err(Refusal::BadBudget { name, bytes }),
+        false => Ok(()),
     }
-    Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, too_many};
 use super::pools::{check_name, unborn};
-use super::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal};
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::map::{ClusterMap, PoolKind};
 use crate::region::{Region, Stretch, stretch_unit};
@@ -67,8 +67,7 @@ impl ClusterMap {
             }
             stretch = Some(self.add_groups(pool, m, size_bytes - capacity));
         }
-        let region = self.regions_of(pool).iter_mut().find(|r| r.name == name);
-        let region = region.expect("looked up above");
+        let region = self.region_mut(pool, name);
         region.size_bytes = size_bytes;
         region.stretches.extend(stretch);
         self.moved(Outcome::Done)
@@ -79,8 +78,7 @@ impl ClusterMap {
         if region.loading == on {
             return Ok(Outcome::Unchanged);
         }
-        let region = self.regions_of(pool).iter_mut().find(|r| r.name == name);
-        region.expect("looked up above").loading = on;
+        self.region_mut(pool, name).loading = on;
         self.moved(Outcome::Done)
     }
 
@@ -103,9 +101,7 @@ impl ClusterMap {
     }
 
     fn memory_pool(&self, name: &str) -> Result<(PoolId, u8), Refusal> {
-        let pool = self
-            .pool_named(name)
-            .ok_or_else(|| Refusal::UnknownPool { name: name.into() })?;
+        let pool = self.known_pool(name)?;
         match pool.kind {
             PoolKind::Memory { .. } => Ok((pool.id, pool.scheme.m)),
             _ => Err(Refusal::NoMemoryPool { name: name.into() }),
@@ -126,12 +122,13 @@ impl ClusterMap {
         }
     }
 
+    fn region_mut(&mut self, pool: PoolId, name: &str) -> &mut Region {
+        let mut regions = self.regions_of(pool).iter_mut();
+        regions.find(|r| r.name == name).expect("looked up before")
+    }
+
     /// Bytes that all regions together may still get, in whole groups of so many data buckets.
     fn bytes_left_for_regions(&self, m: u8) -> Result<u64, Refusal> {
-        let too_many = |what: &str, max| Refusal::TooMany {
-            what: what.into(),
-            max,
-        };
         let of_all = GROUPS_MAX.saturating_sub(self.groups.len());
         let in_regions = self.pools.values().flat_map(|p| p.regions());
         let there: usize = in_regions.map(|region| region.groups().count()).sum();

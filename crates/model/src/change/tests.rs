@@ -77,20 +77,10 @@ fn a_node_declared_dead_may_come_back_in_the_same_life() {
     let life = Incarnation(1);
     map.apply(None, &node_down(&map, 1)).expect("up");
     assert_eq!(map.complete_sources_up(&map.groups[&GroupId(1)]), 0);
-    map.apply(
-        None,
-        &Change::NodeBack {
-            node: NodeId(1),
-            incarnation: life,
-        },
-    )
-    .expect("same life");
+    map.apply(None, &node_back(1, life)).expect("same life");
     assert_eq!(map.complete_sources_up(&map.groups[&GroupId(1)]), 1);
     map.apply(None, &node_up(Some(1))).expect("known");
-    let late = Change::NodeBack {
-        node: NodeId(1),
-        incarnation: life,
-    };
+    let late = node_back(1, life);
     assert!(matches!(
         refused(&mut map, &late),
         Refusal::OldIncarnation { .. }
@@ -174,22 +164,13 @@ fn names_addresses_and_pools_are_checked() {
 fn a_proposal_on_an_old_map_is_refused() {
     let mut map = cluster_with_pool(3, "1+1", 2);
     let seen = map.revision;
-    let drain = Change::Drain {
-        node: NodeId(3),
-        on: true,
-    };
+    let drain = set_drain(3, true);
     map.apply(Some(seen), &drain).expect("the present map");
     let now = map.revision;
     assert_eq!(map.apply(Some(now), &drain), Ok(Outcome::Unchanged));
     assert_eq!(map.revision, now);
     assert_eq!(
-        map.apply(
-            Some(seen),
-            &Change::Drain {
-                node: NodeId(3),
-                on: false
-            }
-        ),
+        map.apply(Some(seen), &set_drain(3, false)),
         Err(Refusal::MapMovedOn {
             expected: seen,
             found: now
@@ -501,10 +482,7 @@ fn a_start_from_nothing_is_not_taken_back() {
     };
     let new = anew(&map, 3);
     commit(&mut map, new).expect("all are gone");
-    let back = Change::NodeBack {
-        node: NodeId(1),
-        incarnation: life,
-    };
+    let back = node_back(1, life);
     map.apply(None, &back).expect("it lives");
     let kept = next_epoch(&map, 1, &[(1, Some(0))]);
     assert!(matches!(

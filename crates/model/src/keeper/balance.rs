@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::plan::{Seat, View, seat};
+use super::plan::{EpochSeat, View, seat};
 use crate::ids::{MemberId, MemberSlot, NodeId, PoolId};
 use crate::map::{ClusterMap, Member};
 use crate::scheme::twin;
@@ -54,7 +54,7 @@ impl View<'_> {
     pub(super) fn spread(
         &self,
         members: &[(MemberSlot, Member)],
-        seats: &mut Vec<Option<Seat>>,
+        seats: &mut Vec<Option<EpochSeat>>,
     ) -> bool {
         // What is loaded is written once, and not to a twin as well.
         if self.pool.is_loading(self.group.id) {
@@ -63,7 +63,7 @@ impl View<'_> {
         let fullest = members
             .iter()
             .max_by_key(|(slot, x)| (self.load(x.id.node), *slot));
-        let taken: Vec<Seat> = members.iter().map(seat).collect();
+        let taken: Vec<EpochSeat> = members.iter().map(seat).collect();
         let emptiest = |id: &MemberId| self.load(id.node);
         let (Some((slot, x)), Some(to)) = (fullest, self.joiners(&taken).min_by_key(emptiest))
         else {

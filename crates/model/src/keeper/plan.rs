@@ -103,7 +103,7 @@ pub(super) struct View<'a> {
 }
 
 /// A member on its way into an epoch: where it is kept from, if it is.
-pub(super) type Seat = (MemberId, Option<MemberSlot>);
+pub(super) type EpochSeat = (MemberId, Option<MemberSlot>);
 
 impl View<'_> {
     /// The number of epochs committed since the last open one and not opened, the newest not counted.
@@ -144,7 +144,10 @@ impl View<'_> {
     }
 
     /// The best nodes that hold none of `taken` and may join.
-    pub(super) fn joiners<'s>(&'s self, taken: &'s [Seat]) -> impl Iterator<Item = MemberId> + 's {
+    pub(super) fn joiners<'s>(
+        &'s self,
+        taken: &'s [EpochSeat],
+    ) -> impl Iterator<Item = MemberId> + 's {
         self.choice.able.iter().copied().filter(|id| {
             let there = taken.iter().any(|(member, _)| member.node == id.node);
             !there && !is_source(self.group, *id)
@@ -152,7 +155,11 @@ impl View<'_> {
     }
 
     /// The second places of the best nodes that hold just one of `taken`, for a member beside it.
-    fn seconds<'s>(&'s self, fit: Fit, taken: &'s [Seat]) -> impl Iterator<Item = MemberId> + 's {
+    fn seconds<'s>(
+        &'s self,
+        fit: Fit,
+        taken: &'s [EpochSeat],
+    ) -> impl Iterator<Item = MemberId> + 's {
         let of = match fit {
             Fit::Able => &self.choice.seconds[0],
             _ => &self.choice.seconds[1],
@@ -165,7 +172,7 @@ impl View<'_> {
         })
     }
 
-    fn epoch(&self, seats: Vec<Option<Seat>>, leader: MemberSlot) -> NewEpoch {
+    fn epoch(&self, seats: Vec<Option<EpochSeat>>, leader: MemberSlot) -> NewEpoch {
         NewEpoch {
             group: self.group.id,
             epoch: self.group.epoch.next(),
@@ -267,7 +274,7 @@ fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
     })
 }
 
-pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> Seat {
+pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> EpochSeat {
     (x.id, Some(*slot))
 }
 
@@ -276,9 +283,9 @@ fn seats_of_copies(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
     joiners: bool,
-) -> Vec<Option<Seat>> {
+) -> Vec<Option<EpochSeat>> {
     let first = kept.iter().position(|(_, x)| x.complete).unwrap_or(0);
-    let mut seats: Vec<Seat> = vec![seat(&kept[first])];
+    let mut seats: Vec<EpochSeat> = vec![seat(&kept[first])];
     seats.extend(
         kept.iter()
             .enumerate()
@@ -300,10 +307,10 @@ fn seats_in_place(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
     joiners: bool,
-) -> Vec<Option<Seat>> {
+) -> Vec<Option<EpochSeat>> {
     let m = view.group.m;
     let end = kept.iter().map(|(s, _)| s.index() + 1).max().unwrap_or(0);
-    let mut seats: Vec<Option<Seat>> = vec![None; end.max(view.width())];
+    let mut seats: Vec<Option<EpochSeat>> = vec![None; end.max(view.width())];
     for x in kept {
         // In order of slot: the original of a twin was looked at before it.
         let of = bucket_slot(m, x.0);
@@ -325,14 +332,14 @@ fn seats_in_place(
 }
 
 /// Lets go of vacant slots at the end, beyond those that the scheme wants.
-fn shorten(seats: &mut Vec<Option<Seat>>, width: usize) {
+fn shorten(seats: &mut Vec<Option<EpochSeat>>, width: usize) {
     let end = seats.iter().rposition(Option::is_some).map_or(0, |s| s + 1);
     seats.truncate(end.max(width));
 }
 
 /// The leader: the present one if it is at work and has reported its obstacle; else the next in turn
 /// of those that are complete, beginning with the one that will serve.
-fn choose_leader(view: &View<'_>, seats: &[Option<Seat>]) -> Option<MemberSlot> {
+fn choose_leader(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<MemberSlot> {
     let group = view.group;
     let whole = |from: MemberSlot| {
         sources(group)
@@ -416,7 +423,7 @@ impl View<'_> {
     fn call_in(&self, members: &[(MemberSlot, Member)]) -> Option<(EpochReason, NewEpoch)> {
         // A copy half made in the wrong place is of no use any more.
         let useful = |x: &Member| x.complete || self.wanted(x);
-        let mut seats: Vec<Seat> = members
+        let mut seats: Vec<EpochSeat> = members
             .iter()
             .filter(|(_, x)| useful(x))
             .map(seat)
@@ -433,7 +440,7 @@ impl View<'_> {
             .desired()
             .iter()
             .filter(|id| !seats.iter().any(|(member, _)| member.node == id.node));
-        let missing: Vec<Seat> = missing.take(room).map(|member| (*member, None)).collect();
+        let missing: Vec<EpochSeat> = missing.take(room).map(|member| (*member, None)).collect();
         if missing.is_empty() {
             return None;
         }
@@ -458,7 +465,8 @@ impl View<'_> {
             return None;
         }
         let stays = |x: &Member| stands(x) || (moves && x == serving);
-        let mut seats: Vec<Seat> = members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
+        let mut seats: Vec<EpochSeat> =
+            members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
         // Stable: the ring's first before all others, who keep their order.
         seats.sort_by_key(|(member, _)| *member != first);
         let kind = if surplus {
@@ -489,7 +497,7 @@ impl View<'_> {
     fn move_in_place(&self) -> Option<(EpochReason, NewEpoch)> {
         let members = self.members();
         let end = self.width().max(self.group.members.len());
-        let mut seats: Vec<Option<Seat>> = vec![None; end];
+        let mut seats: Vec<Option<EpochSeat>> = vec![None; end];
         for x in &members {
             seats[x.0.index()] = Some(seat(x));
         }
@@ -521,7 +529,7 @@ impl View<'_> {
     }
 
     /// Finds somebody for vacant slots. Whether it did.
-    fn repair(&self, filling: bool, seats: &mut [Option<Seat>]) -> bool {
+    fn repair(&self, filling: bool, seats: &mut [Option<EpochSeat>]) -> bool {
         let m = usize::from(self.group.m);
         let calm = self.calm && !filling;
         self.fill_vacant(seats)
@@ -536,7 +544,7 @@ impl View<'_> {
     fn call_in_a_twin(
         &self,
         members: &[(MemberSlot, Member)],
-        seats: &mut Vec<Option<Seat>>,
+        seats: &mut Vec<Option<EpochSeat>>,
     ) -> bool {
         let Some((slot, _)) = members
             .iter()
@@ -544,7 +552,7 @@ impl View<'_> {
         else {
             return false;
         };
-        let taken: Vec<Seat> = members.iter().map(seat).collect();
+        let taken: Vec<EpochSeat> = members.iter().map(seat).collect();
         let Some(joiner) = self.joiners(&taken).next() else {
             return false;
         };
@@ -557,7 +565,11 @@ impl View<'_> {
     /// The last steps, for the first complete twin there is. It takes the place of a member that is to go elsewhere:
     /// a data bucket stays for one epoch as the twin, so that it is sealed and nothing of its stream is in
     /// doubt. A twin that nothing is to be taken from goes.
-    fn settle_a_twin(&self, members: &[(MemberSlot, Member)], seats: &mut [Option<Seat>]) -> bool {
+    fn settle_a_twin(
+        &self,
+        members: &[(MemberSlot, Member)],
+        seats: &mut [Option<EpochSeat>],
+    ) -> bool {
         let m = self.group.m;
         let Some((at, x)) = members.iter().find(|(s, _)| bucket_slot(m, *s) != *s) else {
             return false;
@@ -578,8 +590,8 @@ impl View<'_> {
 
     /// Puts joiners into vacant slots, data buckets first, all at once: one pass then makes the pages of all.
     /// True if there was one.
-    fn fill_vacant(&self, seats: &mut [Option<Seat>]) -> bool {
-        let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
+    fn fill_vacant(&self, seats: &mut [Option<EpochSeat>]) -> bool {
+        let taken: Vec<EpochSeat> = seats.iter().flatten().copied().collect();
         let vacant = seats.iter_mut().take(self.width()).filter(|s| s.is_none());
         let mut any = false;
         for (seat, member) in vacant.zip(self.joiners(&taken)) {
@@ -590,8 +602,8 @@ impl View<'_> {
     }
 
     /// Puts second members of nodes into vacant slots below `end`. Whether there was one.
-    fn double_up(&self, fit: Fit, end: usize, seats: &mut [Option<Seat>]) -> bool {
-        let taken: Vec<Seat> = seats.iter().flatten().copied().collect();
+    fn double_up(&self, fit: Fit, end: usize, seats: &mut [Option<EpochSeat>]) -> bool {
+        let taken: Vec<EpochSeat> = seats.iter().flatten().copied().collect();
         let vacant = seats.iter_mut().take(end).filter(|s| s.is_none());
         let mut any = false;
         for (seat, member) in vacant.zip(self.seconds(fit, &taken)) {
@@ -602,8 +614,8 @@ impl View<'_> {
     }
 
     /// The same for parity, if the group then bears the loss of more nodes. Whether it does.
-    fn double_parity_up(&self, seats: &mut [Option<Seat>]) -> bool {
-        let spare = |seats: &[Option<Seat>]| {
+    fn double_parity_up(&self, seats: &mut [Option<EpochSeat>]) -> bool {
+        let spare = |seats: &[Option<EpochSeat>]| {
             let holders = (0..).zip(seats).filter_map(|(slot, seat)| {
                 let (member, _) = (*seat)?;
                 Some((MemberSlot(slot), member))
@@ -621,7 +633,7 @@ impl View<'_> {
 
     /// To make a bucket that is missing is worth more than to move one that is there: twins give their nodes up.
     /// True if there was one.
-    fn give_twins_up(&self, seats: &mut [Option<Seat>]) -> bool {
+    fn give_twins_up(&self, seats: &mut [Option<EpochSeat>]) -> bool {
         let twins_from = usize::from(self.group.m + PARITY_SLOTS).min(seats.len());
         let missing = seats.iter().take(self.width()).any(Option::is_none);
         let gives = missing && seats[twins_from..].iter().any(Option::is_some);
@@ -634,9 +646,9 @@ impl View<'_> {
     /// A data bucket without a node is worth more than a parity bucket: where no node has room for one, the last
     /// parity bucket that the group can do without is given up, so that its node can take the data
     /// bucket's place in the epoch after. Whether it was.
-    fn free_a_node(&self, seats: &mut [Option<Seat>]) -> bool {
+    fn free_a_node(&self, seats: &mut [Option<EpochSeat>]) -> bool {
         let m = usize::from(self.group.m);
-        let complete = |s: &Option<Seat>| {
+        let complete = |s: &Option<EpochSeat>| {
             let from = s.and_then(|(_, kept)| kept);
             let source = from.and_then(|f| sources(self.group).get(f.index()).copied().flatten());
             source.is_some_and(|x| x.complete)

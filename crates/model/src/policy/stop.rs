@@ -139,15 +139,9 @@ impl AfterStop {
 
     fn mute_warning(&self, map: &ClusterMap) -> Option<String> {
         let (pool, group) = map.named(&self.mute)?;
-        let has = match self.mute.len() {
-            1 => format!("group {} of pool '{pool}' would have", group.id),
-            n => format!(
-                "{n} groups (group {} of pool '{pool}' first) would have",
-                group.id
-            ),
-        };
+        let groups = some_groups(self.mute.len(), pool, group);
         Some(format!(
-            "{has} a data bucket that no node is left to answer for until one comes (nothing is lost)"
+            "{groups} would have a data bucket that no node is left to answer for until one comes (nothing is lost)"
         ))
     }
 
@@ -162,16 +156,22 @@ impl AfterStop {
 
     fn bare_warning(&self, map: &ClusterMap) -> Option<String> {
         let (pool, group) = map.named(&self.bare)?;
-        let groups = match self.bare.len() {
-            1 => format!("group {} of pool '{pool}' bears", group.id),
-            n => format!(
-                "{n} groups (group {} of pool '{pool}' first) bear",
-                group.id
-            ),
+        let groups = some_groups(self.bare.len(), pool, group);
+        let bear = if self.bare.len() == 1 {
+            "bears"
+        } else {
+            "bear"
         };
         Some(format!(
-            "{groups} no further loss until what is missing is rebuilt: stop no other node before that"
+            "{groups} {bear} no further loss until what is missing is rebuilt: stop no other node before that"
         ))
+    }
+}
+
+fn some_groups(count: usize, pool: &str, first: &Group) -> String {
+    match count {
+        1 => format!("group {} of pool '{pool}'", first.id),
+        n => format!("{n} groups (group {} of pool '{pool}' first)", first.id),
     }
 }
 

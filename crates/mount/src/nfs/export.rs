@@ -58,12 +58,12 @@ pub struct Export<S: Files> {
     paths: Mutex<Recent<u64, Arc<Path>>>,
     /// The cached attributes of paths, and their times.
     seen: Mutex<Recent<Arc<Path>, (Instant, Stat)>>,
-    open: Mutex<Recent<u64, Arc<Open<S::File>>>>,
+    open: Mutex<Recent<u64, Arc<OpenFile<S::File>>>>,
     listings: Mutex<Recent<Arc<Path>, Arc<PlacedListing>>>,
 }
 
 /// A file that was read recently.
-struct Open<F> {
+struct OpenFile<F> {
     file: F,
     ahead: Mutex<Ahead>,
     /// The time of the last check of its version.
@@ -291,7 +291,7 @@ impl<S: Files> Export<S> {
     }
 
     /// A file in the version that a handle stands for.
-    fn open(&self, handle: &Handle) -> Result<Arc<Open<S::File>>, Status> {
+    fn open(&self, handle: &Handle) -> Result<Arc<OpenFile<S::File>>, Status> {
         let known = self.open.lock().get(&handle.number());
         if let Some(open) = known {
             match self.check(handle, &open) {
@@ -322,7 +322,7 @@ impl<S: Files> Export<S> {
             return Err(Status::STALE);
         }
         self.may_read(&path, stat)?;
-        let open = Arc::new(Open {
+        let open = Arc::new(OpenFile {
             file,
             ahead: Mutex::new(Ahead::new(self.read_ahead_bytes)),
             checked: Mutex::new(Instant::now()),
@@ -336,7 +336,7 @@ impl<S: Files> Export<S> {
 
     /// Checks once a lifetime that the source has the same version still. A source that does not answer is no hindrance: a file that
     /// was open is read on.
-    fn check(&self, handle: &Handle, open: &Open<S::File>) -> Result<(), Status> {
+    fn check(&self, handle: &Handle, open: &OpenFile<S::File>) -> Result<(), Status> {
         {
             let mut checked = open.checked.lock();
             if checked.elapsed() < self.lifetime {

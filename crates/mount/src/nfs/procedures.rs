@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::export::{DOTS, Export, NAME_BYTES_MAX, Status};
 use super::handle::{HANDLE_BYTES_MAX, Handle, number};
-use super::rpc::{Accepted, Call};
-use super::xdr::{Args, Garbage, Reply};
+use super::rpc::{Accepted, RpcCall};
+use super::xdr::{Garbage, XdrReader, XdrWriter};
 use crate::files::{Files, Kind, Stat};
 
 const NFS: u32 = 100_003;
@@ -25,28 +25,28 @@ const WRITE_BYTES: u32 = 64 << 10;
 const MOUNT_PATH_BYTES_MAX: usize = 1024;
 
 /// The reason that a procedure has no answer but this.
-enum Refused {
+enum NfsRefusal {
     Garbage,
     Status(Status),
 }
 
-impl From<Garbage> for Refused {
-    fn from(_: Garbage) -> Refused {
-        Refused::Garbage
+impl From<Garbage> for NfsRefusal {
+    fn from(_: Garbage) -> NfsRefusal {
+        NfsRefusal::Garbage
     }
 }
 
-impl From<Status> for Refused {
-    fn from(status: Status) -> Refused {
-        Refused::Status(status)
+impl From<Status> for NfsRefusal {
+    fn from(status: Status) -> NfsRefusal {
+        NfsRefusal::Status(status)
     }
 }
 
-type Answered = Result<(), Refused>;
+type Answered = Result<(), NfsRefusal>;
 
 impl<S: Files> Export<S> {
     /// Answers a call.
-    pub fn call(&self, call: &Call, args: &mut Args, reply: &mut Reply) -> Accepted {
+    pub fn call(&self, call: &RpcCall, args: &mut XdrReader, reply: &mut XdrWriter) -> Accepted {
         match (call.program, call.version, call.procedure) {
             (NFS | MOUNT, VERSION, 0) => Accepted::Success,
             (NFS, VERSION, 1..=21) => self.file(call.procedure, args, reply),
@@ -57,7 +57,7 @@ impl<S: Files> Export<S> {
         }
     }
 
-    fn file(&self, procedure: u32, args: &mut Args, reply: &mut Reply) -> Accepted {
+    fn file(&self, procedure: u32, args: &mut XdrReader, reply: &mut XdrWriter) -> Accepted {
         let at = reply.len();
         reply.u32(0);
         let answered = match procedure {
@@ -75,8 +75,8 @@ impl<S: Files> Export<S> {
         };
         let status = match answered {
             Ok(()) => return Accepted::Success,
-            Err(Refused::Garbage) => return Accepted::Garbage,
-            Err(Refused::Status(status)) => status,
+            Err(NfsRefusal::Garbage) => return Accepted::Garbage,
+            Err(NfsRefusal::Status(status)) => status,
         };
         reply.truncate(at);
         reply.u32(status.0);
@@ -92,13 +92,13 @@ impl<S: Files> Export<S> {
         Accepted::Success
     }
 
-    fn getattr(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn getattr(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let (path, stat) = self.stat(&handle(args)?)?;
         self.attributes(reply, &path, &stat);
         Ok(())
     }
 
-    fn lookup(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn lookup(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let folder = handle(args)?;
         let name = OsStr::from_bytes(args.bytes(MOUNT_PATH_BYTES_MAX)?);
         if name.len() > NAME_BYTES_MAX {
@@ -127,7 +127,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn access(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn access(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let handle = handle(args)?;
         let wanted = args.u32()?;
         let (path, stat) = self.stat(&handle)?;
@@ -143,7 +143,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn readlink(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn readlink(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let (path, stat) = self.stat(&handle(args)?)?;
         let Kind::Link(target) = &stat.kind else {
             return Err(Status::INVAL.into());
@@ -153,7 +153,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn read_some(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn read_some(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let handle = handle(args)?;
         let (offset, len) = (args.u64()?, args.u32()?.min(READ_BYTES_MAX));
         self.read(&handle, offset, u64::from(len), |stat, bytes| {
@@ -167,7 +167,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn readdir(&self, args: &mut Args, reply: &mut Reply, plus: bool) -> Answered {
+    fn readdir(&self, args: &mut XdrReader, reply: &mut XdrWriter, plus: bool) -> Answered {
         let handle = handle(args)?;
         let place = args.u64()?;
         let _verifier = args.u64()?;
@@ -223,7 +223,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn fsstat(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn fsstat(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let (path, stat) = self.stat(&handle(args)?)?;
         self.attributes_told(reply, &path, &stat);
         // All that there is, and nothing free: nothing can be written.
@@ -235,7 +235,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn fsinfo(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn fsinfo(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let (path, stat) = self.stat(&handle(args)?)?;
         self.attributes_told(reply, &path, &stat);
         for size in [READ_BYTES_MAX, READ_BYTES_MAX, 4096] {
@@ -253,7 +253,7 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn pathconf(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn pathconf(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let (path, stat) = self.stat(&handle(args)?)?;
         self.attributes_told(reply, &path, &stat);
         let (links_max, no_cut, owners_stay, any_case, case_kept) = (1, 1, 1, 0, 1);
@@ -270,12 +270,12 @@ impl<S: Files> Export<S> {
         Ok(())
     }
 
-    fn attributes_told(&self, reply: &mut Reply, path: &Path, stat: &Stat) {
+    fn attributes_told(&self, reply: &mut XdrWriter, path: &Path, stat: &Stat) {
         reply.u32(1);
         self.attributes(reply, path, stat);
     }
 
-    fn attributes(&self, reply: &mut Reply, path: &Path, stat: &Stat) {
+    fn attributes(&self, reply: &mut XdrWriter, path: &Path, stat: &Stat) {
         let (kind, links) = match stat.kind {
             Kind::File => (1, 1),
             Kind::Folder => (2, 2),
@@ -296,7 +296,7 @@ impl<S: Files> Export<S> {
         }
     }
 
-    fn mount(&self, procedure: u32, args: &mut Args, reply: &mut Reply) -> Accepted {
+    fn mount(&self, procedure: u32, args: &mut XdrReader, reply: &mut XdrWriter) -> Accepted {
         let at = reply.len();
         let answered = match procedure {
             1 => self.first_handle(args, reply),
@@ -308,7 +308,7 @@ impl<S: Files> Export<S> {
             3 => args
                 .bytes(MOUNT_PATH_BYTES_MAX)
                 .map(|_| ())
-                .map_err(Refused::from),
+                .map_err(NfsRefusal::from),
             4 => Ok(()),
             _ => {
                 // One thing to mount, for everybody, and nothing else.
@@ -321,8 +321,8 @@ impl<S: Files> Export<S> {
         };
         match answered {
             Ok(()) => Accepted::Success,
-            Err(Refused::Garbage) => Accepted::Garbage,
-            Err(Refused::Status(status)) => {
+            Err(NfsRefusal::Garbage) => Accepted::Garbage,
+            Err(NfsRefusal::Status(status)) => {
                 reply.truncate(at);
                 reply.u32(match status {
                     Status::NOENT | Status::NOTDIR | Status::ACCES | Status::INVAL => status.0,
@@ -333,7 +333,7 @@ impl<S: Files> Export<S> {
         }
     }
 
-    fn first_handle(&self, args: &mut Args, reply: &mut Reply) -> Answered {
+    fn first_handle(&self, args: &mut XdrReader, reply: &mut XdrWriter) -> Answered {
         let asked = Path::new(OsStr::from_bytes(args.bytes(MOUNT_PATH_BYTES_MAX)?));
         let mut path = std::path::PathBuf::new();
         for part in asked.components() {
@@ -358,12 +358,12 @@ impl<S: Files> Export<S> {
     }
 }
 
-fn handle(args: &mut Args) -> Result<Handle, Refused> {
+fn handle(args: &mut XdrReader) -> Result<Handle, NfsRefusal> {
     let sent = args.bytes(HANDLE_BYTES_MAX)?;
     Ok(Handle::parse(sent).ok_or(Status::BADHANDLE)?)
 }
 
-fn time(reply: &mut Reply, at: SystemTime) {
+fn time(reply: &mut XdrWriter, at: SystemTime) {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     reply.u32(u32::try_from(since.as_secs()).unwrap_or(u32::MAX));
     reply.u32(since.subsec_nanos());

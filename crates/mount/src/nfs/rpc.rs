@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::xdr::{Args, Garbage, Reply};
+use super::xdr::{Garbage, XdrReader, XdrWriter};
 
 /// Most bytes of a call. A client that writes more than our stated maximum is cut off.
 pub const CALL_BYTES_MAX: usize = 128 << 10;
@@ -37,7 +37,7 @@ pub fn read_record(from: &mut impl Read, record: &mut Vec<u8>) -> io::Result<boo
 
 /// A call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call {
+pub struct RpcCall {
     xid: u32,
     /// True if the caller speaks our version of the calls.
     understood: bool,
@@ -49,15 +49,15 @@ pub struct Call {
     pub procedure: u32,
 }
 
-impl Call {
+impl RpcCall {
     /// Takes it from the beginning of a record; the procedure's arguments are left.
-    pub fn take(args: &mut Args) -> Result<Call, Garbage> {
+    pub fn take(args: &mut XdrReader) -> Result<RpcCall, Garbage> {
         let xid = args.u32()?;
         if args.u32()? != 0 {
             return Err(Garbage);
         }
         let understood = args.u32()? == 2;
-        let call = Call {
+        let call = RpcCall {
             xid,
             understood,
             program: args.u32()?,
@@ -92,7 +92,7 @@ pub enum Accepted {
 }
 
 /// Writes the record that answers a call.
-pub fn answer(call: &Call, reply: &mut Reply, run: impl FnOnce(&mut Reply) -> Accepted) {
+pub fn answer(call: &RpcCall, reply: &mut XdrWriter, run: impl FnOnce(&mut XdrWriter) -> Accepted) {
     reply.truncate(0);
     reply.u32(0); // the record's mark
     reply.u32(call.xid);
@@ -109,7 +109,7 @@ pub fn answer(call: &Call, reply: &mut Reply, run: impl FnOnce(&mut Reply) -> Ac
     reply.set_u32(0, len | LAST);
 }
 
-fn accepted(reply: &mut Reply, run: impl FnOnce(&mut Reply) -> Accepted) {
+fn accepted(reply: &mut XdrWriter, run: impl FnOnce(&mut XdrWriter) -> Accepted) {
     for word in [0, 0, 0] {
         reply.u32(word);
     }

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::export::Export;
-use super::rpc::{self, Call};
-use super::xdr::{Args, Garbage, Reply};
+use super::rpc::{self, RpcCall};
+use super::xdr::{Garbage, XdrReader, XdrWriter};
 use crate::files::Files;
 
 /// Calls of a connection that are answered at a time.
@@ -23,16 +23,16 @@ const WRITE: Duration = Duration::from_secs(30);
 const SILENT: Duration = Duration::from_secs(60);
 
 /// The state that all connections share.
-pub struct Server<S: Files> {
+pub struct RpcServer<S: Files> {
     export: Export<S>,
-    connections: Mutex<Vec<Arc<Connection>>>,
+    connections: Mutex<Vec<Arc<NfsConnection>>>,
     connections_max: usize,
     began: Instant,
     over: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct NfsConnection {
     peer: SocketAddr,
     stream: TcpStream,
     reads: Mutex<BufReader<TcpStream>>,
@@ -41,10 +41,10 @@ struct Connection {
     used_ms: AtomicU64,
 }
 
-impl<S: Files> Server<S> {
+impl<S: Files> RpcServer<S> {
     /// Nobody is connected yet.
-    pub fn new(export: Export<S>, connections_max: usize) -> Arc<Server<S>> {
-        Arc::new(Server {
+    pub fn new(export: Export<S>, connections_max: usize) -> Arc<RpcServer<S>> {
+        Arc::new(RpcServer {
             export,
             connections: Mutex::default(),
             connections_max: connections_max.max(1),
@@ -74,7 +74,7 @@ impl<S: Files> Server<S> {
         stream.set_write_timeout(Some(WRITE))?;
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, SILENT)?;
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(NfsConnection {
             peer,
             reads: Mutex::new(BufReader::new(stream.try_clone()?)),
             writes: Mutex::new(stream.try_clone()?),
@@ -102,10 +102,10 @@ impl<S: Files> Server<S> {
 
     /// Takes a connection in; if there are too many, the one that has been idle for longest is closed. Clients of
     /// NFS connect again by themselves.
-    fn make_room(&self, connection: Arc<Connection>) {
+    fn make_room(&self, connection: Arc<NfsConnection>) {
         let mut all = self.connections.lock();
         if all.len() >= self.connections_max {
-            let used = |(_, c): &(usize, &Arc<Connection>)| c.used_ms.load(Ordering::Relaxed);
+            let used = |(_, c): &(usize, &Arc<NfsConnection>)| c.used_ms.load(Ordering::Relaxed);
             if let Some((idle, _)) = all.iter().enumerate().min_by_key(used) {
                 let closed = all.swap_remove(idle);
                 closed.close();
@@ -120,15 +120,15 @@ impl<S: Files> Server<S> {
         }
     }
 
-    fn forget(&self, connection: &Arc<Connection>) {
+    fn forget(&self, connection: &Arc<NfsConnection>) {
         connection.close();
         let mut all = self.connections.lock();
         all.retain(|other| !Arc::ptr_eq(other, connection));
     }
 
     /// Runs one thread of a connection: it takes the next call, leaves the rest to the others, and answers.
-    fn serve(&self, connection: &Connection) {
-        let (mut record, mut reply) = (Vec::new(), Reply::default());
+    fn serve(&self, connection: &NfsConnection) {
+        let (mut record, mut reply) = (Vec::new(), XdrWriter::default());
         loop {
             match rpc::read_record(&mut *connection.reads.lock(), &mut record) {
                 Ok(true) => {}
@@ -163,15 +163,15 @@ impl<S: Files> Server<S> {
 pub fn respond<S: Files>(
     export: &Export<S>,
     record: &[u8],
-    reply: &mut Reply,
+    reply: &mut XdrWriter,
 ) -> Result<(), Garbage> {
-    let mut args = Args::new(record);
-    let call = Call::take(&mut args)?;
+    let mut args = XdrReader::new(record);
+    let call = RpcCall::take(&mut args)?;
     rpc::answer(&call, reply, |reply| export.call(&call, &mut args, reply));
     Ok(())
 }
 
-impl Connection {
+impl NfsConnection {
     /// Its threads see the end, whatever they wait for.
     fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);

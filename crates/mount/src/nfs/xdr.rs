@@ -6,14 +6,14 @@ pub struct Garbage;
 
 /// The arguments of a call, read from their beginning. Nothing is allocated for lengths that others state.
 #[derive(Debug)]
-pub struct Args<'a> {
+pub struct XdrReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Args<'a> {
+impl<'a> XdrReader<'a> {
     /// All of a message.
-    pub fn new(message: &'a [u8]) -> Args<'a> {
-        Args { rest: message }
+    pub fn new(message: &'a [u8]) -> XdrReader<'a> {
+        XdrReader { rest: message }
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], Garbage> {
@@ -46,11 +46,11 @@ impl<'a> Args<'a> {
 
 /// An answer, written from its beginning.
 #[derive(Debug, Default)]
-pub struct Reply {
+pub struct XdrWriter {
     bytes: Vec<u8>,
 }
 
-impl Reply {
+impl XdrWriter {
     /// The bytes that were written.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -88,7 +88,7 @@ impl Reply {
         self.fill();
     }
 
-    /// Room for so many bytes, which are zeroes until they are written; [`Reply::fill`] follows.
+    /// Room for so many bytes, which are zeroes until they are written; [`XdrWriter::fill`] follows.
     pub fn room(&mut self, len: usize) -> &mut [u8] {
         let from = self.bytes.len();
         self.bytes.resize(from + len, 0);
@@ -107,25 +107,25 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_what_is_cut_is_garbage() {
-        let mut reply = Reply::default();
+        let mut reply = XdrWriter::default();
         reply.u32(7);
         reply.u64(1 << 40);
         reply.string(b"names");
         reply.room(3).copy_from_slice(b"abc");
         reply.fill();
         assert_eq!(reply.len(), 4 + 8 + 4 + 8 + 4);
-        let mut args = Args::new(reply.bytes());
+        let mut args = XdrReader::new(reply.bytes());
         assert_eq!(args.u32(), Ok(7));
         assert_eq!(args.u64(), Ok(1 << 40));
         assert_eq!(args.bytes(5), Ok(&b"names"[..]));
         assert_eq!(args.u32(), Ok(u32::from_be_bytes(*b"abc\0")));
         assert_eq!(args.u32(), Err(Garbage));
         for cut in 0..24 {
-            let mut args = Args::new(&reply.bytes()[..cut]);
+            let mut args = XdrReader::new(&reply.bytes()[..cut]);
             let all = args.u32().and(args.u64().map(|_| ())).and(args.bytes(5));
             assert_eq!(all.is_err(), cut < 24, "{cut}");
         }
-        assert_eq!(Args::new(&reply.bytes()[12..]).bytes(4), Err(Garbage));
-        assert_eq!(Args::new(&[0xff; 64]).bytes(usize::MAX), Err(Garbage));
+        assert_eq!(XdrReader::new(&reply.bytes()[12..]).bytes(4), Err(Garbage));
+        assert_eq!(XdrReader::new(&[0xff; 64]).bytes(usize::MAX), Err(Garbage));
     }
 }

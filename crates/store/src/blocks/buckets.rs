@@ -1,18 +1,18 @@
 //! The blocks of each bucket, and the memory that each bucket takes. Kept as blocks come and go, so that nobody
 //! looks at all of them to know it.
 
-use super::Copies;
+use super::block::Copies;
 
 /// The place of an entry.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct BucketPlace {
     bucket: u32,
     /// Among the entries of its bucket.
     at: u32,
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct BucketEntries {
     /// The entries of its blocks, in no order.
     entries: Vec<u32>,
     frames: u32,
@@ -21,21 +21,21 @@ struct Bucket {
 
 #[derive(Debug)]
 pub(super) struct Buckets {
-    all: Vec<Bucket>,
+    all: Vec<BucketEntries>,
     /// By entry; of those that nobody is in it means nothing.
-    places: Vec<Place>,
+    places: Vec<BucketPlace>,
 }
 
 impl Buckets {
     pub(super) fn new(buckets: u32, entries: usize) -> Buckets {
-        let empty = || Bucket {
+        let empty = || BucketEntries {
             entries: Vec::new(),
             frames: 0,
             copies: Copies::Last,
         };
         Buckets {
             all: (0..buckets).map(|_| empty()).collect(),
-            places: vec![Place::default(); entries],
+            places: vec![BucketPlace::default(); entries],
         }
     }
 
@@ -44,7 +44,7 @@ impl Buckets {
         let entries = &mut self.all[bucket as usize].entries;
         let at = entries.len() as u32;
         entries.push(entry);
-        self.places[entry as usize] = Place { bucket, at };
+        self.places[entry as usize] = BucketPlace { bucket, at };
     }
 
     /// The block took one frame more.
@@ -55,7 +55,7 @@ impl Buckets {
 
     /// The entry is empty again, and so many frames are free.
     pub(super) fn remove(&mut self, entry: u32, frames: u32) {
-        let Place { bucket, at } = self.places[entry as usize];
+        let BucketPlace { bucket, at } = self.places[entry as usize];
         let bucket = &mut self.all[bucket as usize];
         let gone = bucket.entries.swap_remove(at as usize);
         assert_eq!(gone, entry, "an entry is where it was put");

@@ -95,7 +95,7 @@ impl Blocks {
 
     /// The content of an entry, for the holder of the lock.
     fn listed(&self, index: usize) -> Option<Listed> {
-        let entry = self.shelf.entry(index);
+        let entry = self.mapping.entry(index);
         self.is_taken(index).then(|| Listed {
             key: entry.key(),
             bytes: entry.bytes.load(Relaxed),
@@ -105,7 +105,7 @@ impl Blocks {
 
     /// Places of the table.
     fn entries(&self) -> usize {
-        self.shelf.layout().entries()
+        self.mapping.layout().entries()
     }
 }
 

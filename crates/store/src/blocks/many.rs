@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::MutexGuard;
 
-use super::shared::Entry;
-use super::writer::{Blocks, Inner, Listed, PutError};
-use super::{BLOCK_PARTS, BlockKey, Copies, PART_BYTES};
+use super::block::{BLOCK_PARTS, BlockKey, Copies, PART_BYTES};
+use super::shared::FrameEntry;
+use super::writer::{Blocks, BlocksInner, Listed, PutError};
 
 /// Blocks that are looked at while others wait.
 const LOOKS: usize = 1024;
@@ -16,7 +16,12 @@ const FRAMES: usize = EVICTIONS * BLOCK_PARTS;
 
 impl Blocks {
     /// Does something to each block of a bucket that was there and stays, and maybe to some that come meanwhile.
-    fn each(&self, bucket: u32, looks: usize, mut on: impl FnMut(&mut Inner, usize, &Entry)) {
+    fn each(
+        &self,
+        bucket: u32,
+        looks: usize,
+        mut on: impl FnMut(&mut BlocksInner, usize, &FrameEntry),
+    ) {
         let mut place = usize::MAX;
         let mut inner = self.inner.lock();
         loop {
@@ -31,11 +36,11 @@ impl Blocks {
     /// The same to so many of them, from before a place down. Where to go on; 0: nowhere.
     fn some(
         &self,
-        inner: &mut Inner,
+        inner: &mut BlocksInner,
         bucket: u32,
         mut place: usize,
         looks: usize,
-        mut on: impl FnMut(&mut Inner, usize, &Entry),
+        mut on: impl FnMut(&mut BlocksInner, usize, &FrameEntry),
     ) -> usize {
         for _ in 0..looks {
             let Some((before, index)) = inner.buckets.before(bucket, place) else {
@@ -45,7 +50,7 @@ impl Blocks {
             {
                 inner.looked += 1;
             }
-            on(inner, index as usize, self.shelf.entry(index as usize));
+            on(inner, index as usize, self.mapping.entry(index as usize));
             place = before;
         }
         place
@@ -110,7 +115,7 @@ impl Blocks {
     /// it, and its memory back to the kernel: so this takes as long as that does.
     pub fn set_limit(&self, bytes: u64) -> Result<(), PutError> {
         let frames = usize::try_from(bytes).unwrap_or(usize::MAX) / PART_BYTES;
-        self.limit(frames.clamp(BLOCK_PARTS, self.shelf.layout().frames))
+        self.limit(frames.clamp(BLOCK_PARTS, self.mapping.layout().frames))
     }
 
     /// Lets go of everything, and gives the memory back though others have it mapped still: they find nothing there. Nothing is
@@ -141,7 +146,7 @@ impl Blocks {
             if done {
                 return shrunk;
             }
-            let (punched, kept) = self.shelf.punch_all(given);
+            let (punched, kept) = self.mapping.punch_all(given);
             let stuck = punched.is_empty();
             let mut inner = self.inner.lock();
             inner.punched.extend(punched);
@@ -153,7 +158,7 @@ impl Blocks {
     }
 
     /// One step towards a limit.
-    fn shrink(&self, inner: &mut Inner, frames: usize) -> Result<(), PutError> {
+    fn shrink(&self, inner: &mut BlocksInner, frames: usize) -> Result<(), PutError> {
         let step = inner.taken.saturating_sub(FRAMES);
         inner.frames_max = frames.max(step.min(inner.frames_max));
         while inner.taken > inner.frames_max {
@@ -165,7 +170,7 @@ impl Blocks {
     }
 }
 
-impl Inner {
+impl BlocksInner {
     /// Some free frames whose memory is there still, if with them there is more than the limit. They are nobody's then: there are
     /// enough others for whoever wants one.
     fn beyond_limit(&mut self) -> Vec<u32> {

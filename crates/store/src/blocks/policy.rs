@@ -5,7 +5,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::Copies;
+use super::block::Copies;
 
 /// The small queue's part of the frames.
 const SMALL_PART: usize = 10;
@@ -14,14 +14,14 @@ const READS_MAX: u8 = 3;
 
 /// A place in a queue: an entry of the table, and which of its stays in queues it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+struct QueuePlace {
     entry: u32,
     turn: u32,
 }
 
 /// The policy's state of an entry.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KnownBlock {
     turn: u32,
     /// Key bits for the ghosts; 0: nobody is in the entry.
     tag: u64,
@@ -38,15 +38,15 @@ struct Known {
 /// The queues of spare copies, or of last ones. What an entry is not in any more is passed over.
 #[derive(Debug, Default)]
 struct Queues {
-    small: VecDeque<Place>,
-    main: VecDeque<Place>,
+    small: VecDeque<QueuePlace>,
+    main: VecDeque<QueuePlace>,
     small_frames: usize,
     main_frames: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Policy {
-    known: Vec<Known>,
+    known: Vec<KnownBlock>,
     spare: Queues,
     last: Queues,
     ghosts: VecDeque<u64>,
@@ -58,7 +58,7 @@ pub(super) struct Policy {
 impl Policy {
     pub(super) fn new(entries: usize) -> Policy {
         Policy {
-            known: vec![Known::default(); entries],
+            known: vec![KnownBlock::default(); entries],
             spare: Queues::default(),
             last: Queues::default(),
             ghosts: VecDeque::new(),
@@ -79,13 +79,13 @@ impl Policy {
         let main = self.ghost_set.remove(&tag);
         let known = &mut self.known[entry as usize];
         debug_assert_eq!(known.tag, 0, "entry {entry} is taken");
-        *known = Known {
+        *known = KnownBlock {
             turn: known.turn.wrapping_add(1),
             tag,
             moment,
             main,
             spare: copies == Copies::Spare,
-            ..Known::default()
+            ..KnownBlock::default()
         };
         self.held += 1;
         self.enqueue(entry);
@@ -102,7 +102,7 @@ impl Policy {
             true => &mut queues.main,
             false => &mut queues.small,
         };
-        queue.push_back(Place { entry, turn });
+        queue.push_back(QueuePlace { entry, turn });
         if queue.len() > most {
             let mut whole = std::mem::take(queue);
             whole.retain(|place| !self.is_void(*place));
@@ -115,7 +115,7 @@ impl Policy {
     }
 
     /// Returns whether nobody is in that place of a queue any more.
-    fn is_void(&self, place: Place) -> bool {
+    fn is_void(&self, place: QueuePlace) -> bool {
         let known = &self.known[place.entry as usize];
         known.tag == 0 || known.turn != place.turn
     }
@@ -175,7 +175,7 @@ impl Policy {
     }
 
     /// Into the queue where it now belongs, at its end; who finds it in another passes over it.
-    fn requeue(&mut self, entry: u32, change: impl FnOnce(&mut Known)) {
+    fn requeue(&mut self, entry: u32, change: impl FnOnce(&mut KnownBlock)) {
         let known = &mut self.known[entry as usize];
         let (main, spare, frames) = (known.main, known.spare, known.frames);
         // The old place in the queue is void.
@@ -188,15 +188,15 @@ impl Policy {
     /// The entry is empty again.
     pub(super) fn remove(&mut self, entry: u32) {
         let known = &mut self.known[entry as usize];
-        let Known {
+        let KnownBlock {
             main,
             spare,
             frames,
             ..
         } = *known;
-        *known = Known {
+        *known = KnownBlock {
             turn: known.turn,
-            ..Known::default()
+            ..KnownBlock::default()
         };
         self.held -= 1;
         self.queues(spare).count(main, -(frames as isize));

@@ -3,7 +3,7 @@
 //!
 //! The base of everything here: all but the frames' bytes are atomics, so that any process may look at them at any time.
 //! Bytes of frames are copied as they are found, perhaps while a node writes others there, and are used only if the entry
-//! that named the frame has not changed meanwhile (`Entry::seq`) and their checksums are right. A mapping is
+//! that named the frame has not changed meanwhile (`FrameEntry::seq`) and their checksums are right. A mapping is
 //! as long as the sealed memfd behind it; nothing in the memory, which a hostile node could fill as it likes, is used as an
 //! offset before it is checked against that length.
 #![allow(unsafe_code)]
@@ -17,7 +17,7 @@ use std::sync::atomic::{
     fence,
 };
 
-use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
+use super::block::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stavblk2");
 /// Entries that a key may be in.
@@ -46,7 +46,7 @@ pub(super) struct Set {
 
 /// The entry of a block.
 #[repr(C, align(64))]
-pub(super) struct Entry {
+pub(super) struct FrameEntry {
     /// Odd while the rest changes.
     seq: AtomicU64,
     file: [AtomicU64; 2],
@@ -59,9 +59,9 @@ pub(super) struct Entry {
     pub sums: [AtomicU32; SUMS],
 }
 
-impl Entry {
+impl FrameEntry {
     /// Changes an entry, so that readers who are at it begin again. One caller at a time.
-    pub(super) fn change(&self, change: impl FnOnce(&Entry)) {
+    pub(super) fn change(&self, change: impl FnOnce(&FrameEntry)) {
         let seq = self.seq.load(Relaxed);
         self.seq.store(seq.wrapping_add(1), Relaxed);
         fence(Release);
@@ -126,7 +126,7 @@ impl Layout {
     }
 
     fn frames_at(&self) -> usize {
-        let end = self.entries_at() + self.entries() * size_of::<Entry>();
+        let end = self.entries_at() + self.entries() * size_of::<FrameEntry>();
         end.next_multiple_of(PAGE)
     }
 
@@ -150,7 +150,7 @@ impl Layout {
 
 /// The shared memory, mapped for reading.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct BlockMapping {
     base: NonNull<u8>,
     bytes: usize,
     layout: Layout,
@@ -158,21 +158,21 @@ pub struct Shelf {
 }
 
 // SAFETY: address space and a descriptor; neither belongs to a thread.
-unsafe impl Send for Shelf {}
-// SAFETY: everything reached through `&Shelf` is atomics, but for frames, which `copy_out` and
+unsafe impl Send for BlockMapping {}
+// SAFETY: everything reached through `&BlockMapping` is atomics, but for frames, which `copy_out` and
 // `Blocks::put` (one owner per frame) care for.
-unsafe impl Sync for Shelf {}
+unsafe impl Sync for BlockMapping {}
 
-impl Drop for Shelf {
+impl Drop for BlockMapping {
     fn drop(&mut self) {
         // SAFETY: the range is the mapping that `map` made, and nothing borrowed from `self` is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
-impl Shelf {
+impl BlockMapping {
     /// New memory, zero, for the node that owns it.
-    pub(super) fn create(layout: Layout) -> io::Result<Shelf> {
+    pub(super) fn create(layout: Layout) -> io::Result<BlockMapping> {
         // SAFETY: the name is a C string; the call touches no memory of ours.
         let raw = unsafe {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -194,19 +194,19 @@ impl Shelf {
             return Err(io::Error::last_os_error());
         }
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let shelf = Shelf::map_bytes(memfd, layout, prot, layout.bytes())?;
-        let header = shelf.header();
+        let mapping = BlockMapping::map_bytes(memfd, layout, prot, layout.bytes())?;
+        let header = mapping.header();
         header.sets.store(layout.sets as u64, Relaxed);
         header.frames.store(layout.frames as u64, Relaxed);
         header.magic.store(MAGIC, Release);
-        Ok(shelf)
+        Ok(mapping)
     }
 
     /// Maps what [`super::Blocks::descriptor`] gave.
     ///
     /// # Errors
     /// It is not such a memory, or may still shrink, or cannot be mapped.
-    pub fn open(memfd: OwnedFd) -> io::Result<Shelf> {
+    pub fn open(memfd: OwnedFd) -> io::Result<BlockMapping> {
         let strange = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         // SAFETY: plain system call on a descriptor that we own.
         let seals = unsafe { libc::fcntl(memfd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -223,20 +223,25 @@ impl Shelf {
         }
         // Not more than a look, until the header has told its sizes.
         let smallest = Layout { sets: 0, frames: 0 };
-        let mut shelf = Shelf::map_bytes(memfd, smallest, libc::PROT_READ, bytes)?;
-        let header = shelf.header();
+        let mut mapping = BlockMapping::map_bytes(memfd, smallest, libc::PROT_READ, bytes)?;
+        let header = mapping.header();
         if header.magic.load(Acquire) != MAGIC {
             return Err(strange(
                 "not a node's blocks, or of another version of Staves",
             ));
         }
         let (sets, frames) = (header.sets.load(Relaxed), header.frames.load(Relaxed));
-        shelf.layout = Layout::checked(sets, frames, bytes)
+        mapping.layout = Layout::checked(sets, frames, bytes)
             .ok_or_else(|| strange("a node's blocks whose sizes cannot be"))?;
-        Ok(shelf)
+        Ok(mapping)
     }
 
-    fn map_bytes(memfd: OwnedFd, layout: Layout, prot: i32, bytes: usize) -> io::Result<Shelf> {
+    fn map_bytes(
+        memfd: OwnedFd,
+        layout: Layout,
+        prot: i32,
+        bytes: usize,
+    ) -> io::Result<BlockMapping> {
         assert!(bytes >= PAGE && layout.bytes() <= bytes.max(PAGE));
         // SAFETY: a new mapping at an address that the kernel chooses; nothing of ours is replaced.
         let base = unsafe {
@@ -250,7 +255,7 @@ impl Shelf {
             NonNull::new(base.cast::<u8>()).expect("mmap without MAP_FIXED never maps page 0");
         // SAFETY: the range is the mapping just made. A hint only: failure changes speed, not meaning.
         unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
-        Ok(Shelf {
+        Ok(BlockMapping {
             base,
             bytes,
             layout,
@@ -281,11 +286,11 @@ impl Shelf {
         }
     }
 
-    pub(super) fn entry(&self, index: usize) -> &Entry {
+    pub(super) fn entry(&self, index: usize) -> &FrameEntry {
         assert!(index < self.layout.entries());
         // SAFETY: as for `set`; an entry's size is a multiple of its alignment of 64.
         unsafe {
-            let entries = self.base.add(self.layout.entries_at()).cast::<Entry>();
+            let entries = self.base.add(self.layout.entries_at()).cast::<FrameEntry>();
             entries.add(index).as_ref()
         }
     }
@@ -422,7 +427,7 @@ impl Shelf {
     /// Copies and checks, sum by sum.
     fn copy_sums(
         &self,
-        entry: &Entry,
+        entry: &FrameEntry,
         key: BlockKey,
         range: std::ops::Range<usize>,
         into: &mut [u8],
@@ -451,7 +456,7 @@ impl Shelf {
             };
             let frame = entry.frames[part].load(Relaxed);
             let there = self.copy_out(frame, start % PART_BYTES, copied);
-            if !there || super::sum(copied) != entry.sums[sum].load(Relaxed) {
+            if !there || super::block::sum(copied) != entry.sums[sum].load(Relaxed) {
                 return Err(Miss::Damaged);
             }
             if let Some(scratch) = &scratch

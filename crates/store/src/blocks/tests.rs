@@ -49,7 +49,7 @@ fn pin_where(blocks: &Blocks, on: bool, which: impl Fn(BlockKey) -> bool + Copy)
 
 /// The memory as whoever may write to it sees it.
 fn raw(blocks: &Blocks) -> File {
-    let path = format!("/proc/self/fd/{}", blocks.shelf().memfd().as_raw_fd());
+    let path = format!("/proc/self/fd/{}", blocks.mapping().memfd().as_raw_fd());
     File::options().read(true).write(true).open(path).unwrap()
 }
 
@@ -60,7 +60,7 @@ const BUCKETS: u32 = 4096;
 #[test]
 fn what_is_read_is_what_was_put_at_any_offset() {
     let blocks = Blocks::new(4 * BLOCK, BUCKETS).unwrap();
-    let other = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let other = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
     let short = 5 * PART_BYTES + 1234;
     let k = key(1, 7);
     for part in [0, 1, 2, 4, 5] {
@@ -115,21 +115,21 @@ fn d9_a_flipped_bit_of_what_is_there_brings_back_no_former_block() {
     let blocks = Blocks::new(BLOCK, BUCKETS).unwrap();
     let before = key(1, 0);
     put_whole(&blocks, before, Copies::Last);
-    let entry = blocks.shelf().find(before);
+    let entry = blocks.mapping().find(before);
     blocks.drop_bucket(blocks.bucket_of(before));
     let after = (2..).map(|file| key(file, 0)).find(|k| {
         put(&blocks, *k, BLOCK_BYTES, 0, Copies::Last);
-        let is_there = blocks.shelf().find(*k) == entry;
+        let is_there = blocks.mapping().find(*k) == entry;
         if !is_there {
             blocks.drop_bucket(blocks.bucket_of(*k));
         }
         is_there
     });
     let after = after.expect("some key comes to the same place");
-    let parts = &blocks.shelf().entry(entry.unwrap()).parts;
+    let parts = &blocks.mapping().entry(entry.unwrap()).parts;
     parts.fetch_or(1 << 1, Ordering::Relaxed);
     let mut into = vec![0; 4096];
-    let read = blocks.shelf().read(after, PART_BYTES, &mut into);
+    let read = blocks.mapping().read(after, PART_BYTES, &mut into);
     assert_eq!(read, Err(Miss::Damaged));
     parts.fetch_and(!(1 << 1), Ordering::Relaxed);
 }
@@ -138,7 +138,7 @@ fn d9_a_flipped_bit_of_what_is_there_brings_back_no_former_block() {
 #[test]
 fn d9_a_flipped_bit_is_never_returned() {
     let blocks = Blocks::new(2 * BLOCK, BUCKETS).unwrap();
-    let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let mount = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
     let k = key(3, 0);
     put_whole(&blocks, k, Copies::Last);
     let memory = raw(&blocks);
@@ -174,7 +174,7 @@ fn a_strange_memory_is_an_error_and_harms_nobody() {
     let memory = raw(&blocks);
     put_whole(&blocks, key(1, 0), Copies::Last);
     let open = || {
-        Shelf::open(blocks.descriptor().unwrap())
+        BlockMapping::open(blocks.descriptor().unwrap())
             .map(drop)
             .map_err(|e| e.to_string())
     };
@@ -194,7 +194,7 @@ fn a_strange_memory_is_an_error_and_harms_nobody() {
         memory.write_all_at(&was, at).unwrap();
     }
     // Whatever is in the table: no read leaves the memory.
-    let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let mount = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
     let index = mount.find(key(1, 0)).unwrap();
     let entry = mount.entry(index);
     let frames = &raw const entry.frames as u64;
@@ -207,7 +207,7 @@ fn a_strange_memory_is_an_error_and_harms_nobody() {
     assert!(mount.read(key(1, 0), PART_BYTES, &mut into).is_ok());
     let plain = File::open("/proc/self/exe").unwrap();
     assert!(
-        Shelf::open(plain.into())
+        BlockMapping::open(plain.into())
             .unwrap_err()
             .to_string()
             .contains("not a node's blocks")
@@ -375,11 +375,11 @@ proptest! {
 
 /// All blocks, by a look at the whole table.
 fn every(blocks: &Blocks) -> Vec<Listed> {
-    let shelf = blocks.shelf();
+    let mapping = blocks.mapping();
     let taken =
-        (0..shelf.layout().entries()).filter(|i| shelf.tag(*i).load(Ordering::Relaxed) != 0);
+        (0..mapping.layout().entries()).filter(|i| mapping.tag(*i).load(Ordering::Relaxed) != 0);
     let mut all: Vec<Listed> = taken
-        .map(|index| shelf.entry(index))
+        .map(|index| mapping.entry(index))
         .map(|entry| Listed {
             key: entry.key(),
             bytes: entry.bytes.load(Ordering::Relaxed),
@@ -432,7 +432,7 @@ fn listed(blocks: &Blocks, bucket: u32, most: usize) -> Vec<Listed> {
     all
 }
 
-/// Whatever goes and comes between two pages: what stays is listed.
+/// Buckets that stay are listed, whatever goes and comes between two pages.
 #[test]
 fn what_stays_is_on_some_page_whatever_goes_between() {
     let blocks = Blocks::new(400 * BLOCK, 1).unwrap();
@@ -447,7 +447,7 @@ fn what_stays_is_on_some_page_whatever_goes_between() {
         before = next;
         // Every fifth goes, from both ends: what is last fills the gaps.
         for i in [gone, 295 - gone] {
-            if let Some(index) = blocks.shelf.find(key(1, i)) {
+            if let Some(index) = blocks.mapping.find(key(1, i)) {
                 blocks.evict(&mut blocks.inner.lock(), index);
             }
         }
@@ -464,7 +464,7 @@ fn what_stays_is_on_some_page_whatever_goes_between() {
 #[test]
 fn a_pool_that_is_closed_gives_all_back_under_its_readers() {
     let blocks = Blocks::new(300 * BLOCK, BUCKETS).unwrap();
-    let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+    let mount = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
     for i in 0..300 {
         put_whole(&blocks, key(1, i), Copies::Last);
     }
@@ -508,7 +508,7 @@ fn readers_beside_evictions_see_right_bytes_or_none() {
     let (hits, misses) = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2u32)
             .map(|reader| {
-                let mount = Shelf::open(blocks.descriptor().unwrap()).unwrap();
+                let mount = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
                 let over = &over;
                 scope.spawn(move || {
                     let (mut hits, mut misses, mut i) = (0, 0, reader);

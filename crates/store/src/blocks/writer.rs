@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use parking_lot::Mutex;
 use staves_model::bucket_of;
 
+use super::block::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
 use super::buckets::Buckets;
 use super::changes::Changes;
 use super::policy::Policy;
-use super::shared::{Layout, Shelf, WAYS};
-use super::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, Miss, PART_BYTES, SUM_BYTES};
+use super::shared::{BlockMapping, Layout, Miss, WAYS};
 
 /// A part was not put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -84,15 +84,15 @@ pub struct Checked {
 /// A node's blocks.
 #[derive(Debug)]
 pub struct Blocks {
-    pub(super) shelf: Arc<Shelf>,
-    pub(super) inner: Mutex<Inner>,
+    pub(super) mapping: Arc<BlockMapping>,
+    pub(super) inner: Mutex<BlocksInner>,
     /// Held by whoever changes the limit: one at a time.
     pub(super) limiting: Mutex<()>,
     buckets: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct BlocksInner {
     pub(super) policy: Policy,
     pub(super) buckets: Buckets,
     pub(super) changes: Changes,
@@ -121,7 +121,7 @@ impl Blocks {
         let frames = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)? / PART_BYTES;
         let frames = frames.max(BLOCK_PARTS);
         let layout = Layout::for_frames(frames);
-        let inner = Inner {
+        let inner = BlocksInner {
             changes: Changes::new(layout.entries()),
             policy: Policy::new(layout.entries()),
             buckets: Buckets::new(buckets, layout.entries()),
@@ -138,7 +138,7 @@ impl Blocks {
             looked: 0,
         };
         Ok(Blocks {
-            shelf: Arc::new(Shelf::create(layout)?),
+            mapping: Arc::new(BlockMapping::create(layout)?),
             inner: Mutex::new(inner),
             limiting: Mutex::new(()),
             buckets,
@@ -146,13 +146,13 @@ impl Blocks {
     }
 
     /// For reading, without any lock.
-    pub fn shelf(&self) -> &Arc<Shelf> {
-        &self.shelf
+    pub fn mapping(&self) -> &Arc<BlockMapping> {
+        &self.mapping
     }
 
     /// The memory, opened anew for reading only: what a mount on this machine is given.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.shelf.memfd().as_raw_fd());
+        let path = format!("/proc/self/fd/{}", self.mapping.memfd().as_raw_fd());
         Ok(std::fs::File::open(path)?.into())
     }
 
@@ -170,8 +170,8 @@ impl Blocks {
         check_shape(block_bytes, part, bytes.len())?;
         let frame = {
             let mut inner = self.inner.lock();
-            if let Some(index) = self.shelf.find(key) {
-                let entry = self.shelf.entry(index);
+            if let Some(index) = self.mapping.find(key) {
+                let entry = self.mapping.entry(index);
                 if entry.parts.load(Relaxed) & 1 << part != 0 {
                     return Ok(());
                 }
@@ -179,10 +179,10 @@ impl Blocks {
             self.take_frame(&mut inner)?
         };
         // Outside the lock: nobody else has the frame.
-        self.shelf.fill(frame, bytes);
+        self.mapping.fill(frame, bytes);
         let mut sums = [0; PART_BYTES / SUM_BYTES];
         for (sum, bytes) in sums.iter_mut().zip(bytes.chunks(SUM_BYTES)) {
-            *sum = super::sum(bytes);
+            *sum = super::block::sum(bytes);
         }
         let mut inner = self.inner.lock();
         if inner.frames_max == 0 {
@@ -195,7 +195,7 @@ impl Blocks {
                 frames: inner.frames_max,
             });
         };
-        let entry = self.shelf.entry(index);
+        let entry = self.mapping.entry(index);
         let parts = entry.parts.load(Relaxed);
         if parts & 1 << part != 0 || entry.bytes.load(Relaxed) as usize != block_bytes {
             inner.give(frame); // somebody was faster
@@ -228,28 +228,28 @@ impl Blocks {
     /// The entry of a key, made if it has none; `None` if its set is full of what is pinned.
     fn place(
         &self,
-        inner: &mut Inner,
+        inner: &mut BlocksInner,
         key: BlockKey,
         block_bytes: usize,
         moment: u32,
     ) -> Option<usize> {
-        if let Some(index) = self.shelf.find(key) {
+        if let Some(index) = self.mapping.find(key) {
             return Some(index);
         }
         let tag = key.mixed();
         let index = match self.emptier(tag) {
             Some(index) => index,
             None => {
-                let all = self.shelf.ways(tag).map(|index| index as u32);
+                let all = self.mapping.ways(tag).map(|index| index as u32);
                 let victim = inner.policy.least(all)? as usize;
                 self.make_room(inner, victim);
                 victim
             }
         };
         let bytes = block_bytes as u32;
-        let entry = self.shelf.entry(index);
+        let entry = self.mapping.entry(index);
         entry.change(|entry| entry.name(key, bytes));
-        self.shelf.tag(index).store(tag, Release);
+        self.mapping.tag(index).store(tag, Release);
         let bucket = self.bucket_of(key);
         let copies = inner.buckets.copies(bucket);
         inner.policy.insert(index as u32, tag, copies, moment);
@@ -265,11 +265,11 @@ impl Blocks {
             let set = index / WAYS * WAYS;
             (set..set + WAYS).filter(free).count()
         };
-        let all = self.shelf.ways(tag).filter(free);
+        let all = self.mapping.ways(tag).filter(free);
         all.max_by_key(|index| in_set(*index))
     }
 
-    fn take_frame(&self, inner: &mut Inner) -> Result<u32, PutError> {
+    fn take_frame(&self, inner: &mut BlocksInner) -> Result<u32, PutError> {
         if inner.frames_max == 0 {
             return Err(PutError::Closed);
         }
@@ -288,16 +288,16 @@ impl Blocks {
     }
 
     /// Evicts whoever is in an entry.
-    pub(super) fn make_room(&self, inner: &mut Inner, index: usize) {
+    pub(super) fn make_room(&self, inner: &mut BlocksInner, index: usize) {
         inner.evicted += 1;
         inner.evicted_last += u64::from(!inner.policy.is_spare(index as u32));
         self.evict(inner, index);
     }
 
     /// Empties an entry.
-    pub(super) fn evict(&self, inner: &mut Inner, index: usize) {
-        let entry = self.shelf.entry(index);
-        self.shelf.tag(index).store(0, Release);
+    pub(super) fn evict(&self, inner: &mut BlocksInner, index: usize) {
+        let entry = self.mapping.entry(index);
+        self.mapping.tag(index).store(0, Release);
         let parts = entry.parts.load(Relaxed);
         entry.change(|entry| entry.parts.store(0, Relaxed));
         for part in (0..BLOCK_PARTS).filter(|part| parts & 1 << part != 0) {
@@ -317,7 +317,7 @@ impl Blocks {
         into: &mut [u8],
         moment: u32,
     ) -> Result<(), Miss> {
-        match self.shelf.read(key, from, into) {
+        match self.mapping.read(key, from, into) {
             Ok(entry) => {
                 // A count that waits for nobody: whoever holds the lock does more for the order than it would.
                 if let Some(mut inner) = self.inner.try_lock() {
@@ -336,7 +336,7 @@ impl Blocks {
     /// Lets go of a block that a reader found damaged, if it still is. Whether it was.
     pub fn drop_damaged(&self, key: BlockKey) -> bool {
         let mut inner = self.inner.lock();
-        let Some(index) = self.shelf.find(key) else {
+        let Some(index) = self.mapping.find(key) else {
             return false;
         };
         let (_, wrong) = self.look_at(index);
@@ -349,7 +349,7 @@ impl Blocks {
 
     /// Compares the checksums of all that an entry has. How many bytes that is, and whether any is wrong.
     fn look_at(&self, index: usize) -> (u64, bool) {
-        let entry = self.shelf.entry(index);
+        let entry = self.mapping.entry(index);
         let (key, parts) = (entry.key(), entry.parts.load(Relaxed));
         let bytes = (entry.bytes.load(Relaxed) as usize).min(BLOCK_BYTES);
         let mut part_bytes = [0; PART_BYTES];
@@ -358,7 +358,7 @@ impl Blocks {
             let start = part * PART_BYTES;
             let into = &mut part_bytes[..bytes.saturating_sub(start).min(PART_BYTES)];
             looked += into.len() as u64;
-            if self.shelf.read(key, start, into) == Err(Miss::Damaged) {
+            if self.mapping.read(key, start, into) == Err(Miss::Damaged) {
                 return (looked, true);
             }
         }
@@ -369,7 +369,7 @@ impl Blocks {
     /// what is damaged. Nobody waits for it but for what is dropped.
     pub fn check(&self, from: usize, bytes_max: u64) -> Checked {
         let mut checked = Checked::default();
-        for index in from..self.shelf.layout().entries() {
+        for index in from..self.mapping.layout().entries() {
             if checked.bytes >= bytes_max {
                 checked.next = Some(index);
                 break;
@@ -377,7 +377,7 @@ impl Blocks {
             if !self.is_taken(index) {
                 continue;
             }
-            let key = self.shelf.entry(index).key();
+            let key = self.mapping.entry(index).key();
             let (bytes, wrong) = self.look_at(index);
             checked.bytes += bytes;
             // Looked at again under the lock: it may have been evicted meanwhile.
@@ -386,10 +386,10 @@ impl Blocks {
         checked
     }
 
-    /// Counts reads that a mount made by itself: entries as [`Shelf::read`] gave them.
+    /// Counts reads that a mount made by itself: entries as [`BlockMapping::read`] gave them.
     pub fn touch(&self, entries: &[u32], moment: u32) {
         let mut inner = self.inner.lock();
-        let known = self.shelf.layout().entries() as u32;
+        let known = self.mapping.layout().entries() as u32;
         for entry in entries.iter().filter(|entry| **entry < known) {
             inner.policy.read(*entry, moment);
         }
@@ -397,18 +397,18 @@ impl Blocks {
 
     /// The parts of a block that are there, a bit each.
     pub fn parts(&self, key: BlockKey) -> u32 {
-        let found = self.shelf.find(key);
-        found.map_or(0, |index| self.shelf.entry(index).parts.load(Relaxed))
+        let found = self.mapping.find(key);
+        found.map_or(0, |index| self.mapping.entry(index).parts.load(Relaxed))
     }
 
     pub(super) fn is_taken(&self, index: usize) -> bool {
-        self.shelf.tag(index).load(Relaxed) != 0
+        self.mapping.tag(index).load(Relaxed) != 0
     }
 
     /// Pins one block, or lets it be evicted again. Whether it is there.
     pub fn pin(&self, key: BlockKey, on: bool) -> bool {
         let mut inner = self.inner.lock();
-        let found = self.shelf.find(key);
+        let found = self.mapping.find(key);
         if let Some(index) = found {
             inner.policy.pin(index as u32, on);
         }
@@ -431,7 +431,7 @@ impl Blocks {
     }
 }
 
-impl Inner {
+impl BlocksInner {
     fn give(&mut self, frame: u32) {
         self.taken = self.taken.checked_sub(1).expect("a frame comes back once");
         self.free.push(frame);

@@ -1,3 +1,3 @@
-//! What others see of a store: the memory that it shares.
+//! The memory that a store shares with other processes.
 
 mod fuzz;

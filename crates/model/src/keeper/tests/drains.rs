@@ -7,17 +7,11 @@ use super::*;
 fn a_drained_node_is_emptied() {
     let mut town = settled(5, "1+1", 64);
     let before = town.map.clone();
-    town.change(&Change::Drain {
-        node: NodeId(2),
-        on: true,
-    });
+    town.change(&set_drain(2, true));
     town.settle();
     town.check_at_rest();
     assert!(town.map.groups.values().all(|g| !g.names(NodeId(2))));
-    town.change(&Change::Drain {
-        node: NodeId(2),
-        on: false,
-    });
+    town.change(&set_drain(2, false));
     town.settle();
     town.check_at_rest();
     let members = |map: &ClusterMap| -> Vec<BTreeSet<NodeId>> {
@@ -27,10 +21,7 @@ fn a_drained_node_is_emptied() {
     assert_eq!(members(&town.map), members(&before), "as it was");
     // With no other node to go to, the buckets stay.
     let mut town = settled(1, "1+1", 4);
-    town.change(&Change::Drain {
-        node: NodeId(1),
-        on: true,
-    });
+    town.change(&set_drain(1, true));
     town.settle();
     assert!(
         town.map
@@ -44,10 +35,7 @@ fn a_drained_node_is_emptied() {
 fn drains_go_before_balance() {
     let mut town = settled(5, "1+1", 64);
     town.change(&node_up(None));
-    town.change(&Change::Drain {
-        node: NodeId(1),
-        on: true,
-    });
+    town.change(&set_drain(1, true));
     let said = town.keep(&[]);
     let new = epochs_of(&said);
     assert_eq!(new.len(), 16);

@@ -38,10 +38,7 @@ fn very_many_groups_begin_a_few_hundred_at_a_time() {
 #[test]
 fn fills_that_do_not_end_hold_no_move_back_for_ever() {
     let mut town = settled(6, "2+1", 64);
-    let drain = |node| Change::Drain {
-        node: NodeId(node),
-        on: true,
-    };
+    let drain = |node| set_drain(node, true);
     town.change(&drain(1));
     let opens = |town: &mut TestCluster| {
         let new: Vec<Group> = town

@@ -3,13 +3,10 @@
 use super::*;
 use crate::change::Change;
 use crate::policy::testing::{MIB, mem, usage};
-use crate::testing::{create_pool, start_group};
+use crate::testing::{create_pool, set_drain, start_group};
 
 fn drain(node: u64) -> Change {
-    Change::Drain {
-        node: NodeId(node),
-        on: true,
-    }
+    set_drain(node, true)
 }
 
 /// Regression: a drain that no node had room for was accepted without a word.

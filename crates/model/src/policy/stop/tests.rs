@@ -123,10 +123,7 @@ fn a_stop_that_leaves_nobody_to_answer_counts_those_that_drain_or_stop() {
 #[test]
 fn the_stop_of_a_draining_node_is_judged_like_any_other() {
     let mut map = map();
-    let drain = Change::Drain {
-        node: NodeId(1),
-        on: true,
-    };
+    let drain = set_drain(1, true);
     map.apply(None, &drain).expect("known");
     let drains = |n: NodeId| map.nodes[&n].draining;
     let after = map.after_stop(NodeId(1), drains);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use staves_directory::LETTER_VERSION;
+use staves_directory::MESSAGE_VERSION;
 use staves_model::{
     ClientId, ClusterId, DiskId, Epoch, GroupId, Incarnation, Label, MemberId, MemberSlot, NodeId,
     Time,
@@ -129,7 +129,7 @@ pub fn of_directories(served: &Served) -> Vec<Message> {
     let real = group.members.iter().flatten().next().expect("it is open");
     let mut letters: Vec<Vec<u8>> = vec![Vec::new(), vec![0xFF; 100], vec![4; 100]];
     let mut letter = |cluster: ClusterId, to: NodeId, body: &[u8]| {
-        let mut bytes = encoded(&(LETTER_VERSION, cluster, NOBODY, to));
+        let mut bytes = encoded(&(MESSAGE_VERSION, cluster, NOBODY, to));
         bytes.extend_from_slice(body);
         letters.push(bytes);
     };

@@ -1,4 +1,4 @@
-//! A town of nodes: each a `Directory`, joined by an in-process network with faults.
+//! A cluster of nodes, each a `Directory`, joined by an in-process network with faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{
-    CallFuture, Directory, DirectoryError, Life, NodeFacts, Options, Proposal, Transport,
-    TransportError,
+    CallFuture, Directory, DirectoryError, Life, Options, Proposal, Transport, TransportError,
 };
+use staves_model::testing::node_facts;
 use staves_model::{Change, ClusterMap, NodeId, NodeState};
 use tempfile::TempDir;
 
@@ -118,21 +118,21 @@ impl Net {
 
 /// One node that runs.
 #[derive(Clone)]
-pub struct Citizen {
+pub struct TestNode {
     pub directory: Directory,
     pub life: Life,
     pub addr: String,
 }
 
 /// The network, the folders, and how nodes start.
-pub struct Town {
+pub struct TestCluster {
     pub net: Net,
     folders: TempDir,
     pub adjust: fn(&mut Options),
 }
 
-impl Town {
-    pub fn new() -> Town {
+impl TestCluster {
+    pub fn new() -> TestCluster {
         if std::env::var_os("STAVES_LOG").is_some() {
             use tracing_subscriber::fmt;
             let _ = fmt()
@@ -141,7 +141,7 @@ impl Town {
                 .try_init();
         }
         let folders = tempfile::tempdir().expect("a folder for tests");
-        Town {
+        TestCluster {
             net: Net::default(),
             folders,
             adjust: |_| {},
@@ -153,15 +153,7 @@ impl Town {
     }
 
     pub fn options(&self, name: &str, join: &[&str]) -> Options {
-        let facts = NodeFacts {
-            name: name.into(),
-            zone: None,
-            native: format!("{name}:1600"),
-            resp: format!("{name}:6379"),
-            admin: format!("{name}:1680"),
-            memory_bytes: 1 << 30,
-        };
-        let mut options = Options::new(facts);
+        let mut options = Options::new(node_facts(name, 1 << 30));
         options.data_dir = Some(self.folder(name));
         options.join = join.iter().map(|n| format!("{n}:1600")).collect();
         options.times.join = PATIENCE;
@@ -189,10 +181,10 @@ impl Town {
         Directory::open(options, Arc::new(door))
     }
 
-    pub async fn try_start(&self, options: Options) -> Result<Citizen, DirectoryError> {
+    pub async fn try_start(&self, options: Options) -> Result<TestNode, DirectoryError> {
         let (directory, addr) = self.open(options)?;
         match directory.start().await {
-            Ok(life) => Ok(Citizen {
+            Ok(life) => Ok(TestNode {
                 directory,
                 life,
                 addr,
@@ -205,15 +197,15 @@ impl Town {
         }
     }
 
-    pub async fn start(&self, name: &str, join: &[&str]) -> Citizen {
+    pub async fn start(&self, name: &str, join: &[&str]) -> TestNode {
         self.try_start(self.options(name, join))
             .await
             .expect("the node starts")
     }
 
     /// The first node alone, the others at once; returns when every node that should vote does.
-    pub async fn found(&self, n: usize) -> Vec<Citizen> {
-        let mut citizens = vec![self.start("a", &[]).await];
+    pub async fn found(&self, n: usize) -> Vec<TestNode> {
+        let mut nodes = vec![self.start("a", &[]).await];
         let names: Vec<String> = (1..n)
             .map(|i| ((b'a' + i as u8) as char).to_string())
             .collect();
@@ -223,7 +215,7 @@ impl Town {
                 .expect("an empty folder");
             tokio::spawn(async move {
                 let life = directory.start().await.expect("the node joins");
-                Citizen {
+                TestNode {
                     directory,
                     life,
                     addr,
@@ -231,32 +223,38 @@ impl Town {
             })
         });
         for start in starts.collect::<Vec<_>>() {
-            citizens.push(start.await.expect("no panic"));
+            nodes.push(start.await.expect("no panic"));
         }
         let voters = match n {
             1 | 2 => 1,
             3 | 4 => 3,
             _ => 5,
         };
-        for citizen in &citizens {
+        for node in &nodes {
             eventually("all voters sit", || {
-                let status = citizen.directory.status();
+                let status = node.directory.status();
                 let all = status.voters.len() + status.learners.len() == n;
                 status.voters.len() == voters && all && !status.changing_voters
             })
             .await;
         }
-        citizens
+        nodes
+    }
+
+    pub async fn kill_all<'a>(&self, nodes: impl IntoIterator<Item = &'a TestNode>) {
+        for node in nodes {
+            self.kill(node).await;
+        }
     }
 
     /// As SIGKILL does: nobody listens there any more, at once.
-    pub async fn kill(&self, citizen: &Citizen) {
-        self.net.unplug(&citizen.addr);
-        citizen.directory.stop().await;
+    pub async fn kill(&self, node: &TestNode) {
+        self.net.unplug(&node.addr);
+        node.directory.stop().await;
     }
 }
 
-impl Citizen {
+impl TestNode {
     pub fn map(&self) -> Arc<ClusterMap> {
         self.directory.map().borrow().clone()
     }
@@ -290,20 +288,20 @@ impl Citizen {
     }
 }
 
-pub fn leader(citizens: &[Citizen]) -> Option<Citizen> {
-    let named = citizens.iter().filter_map(|c| {
+pub fn leader(nodes: &[TestNode]) -> Option<TestNode> {
+    let named = nodes.iter().filter_map(|c| {
         let status = c.directory.status();
         Some((status.term, status.leader?))
     });
     let (_, leader) = named.max()?;
-    citizens
+    nodes
         .iter()
         .find(|c| c.id() == leader && c.directory.status().leader == Some(leader))
         .cloned()
 }
 
-pub fn others(citizens: &[Citizen], but: &Citizen) -> Vec<Citizen> {
-    citizens
+pub fn others(nodes: &[TestNode], but: &TestNode) -> Vec<TestNode> {
+    nodes
         .iter()
         .filter(|c| c.id() != but.id())
         .cloned()

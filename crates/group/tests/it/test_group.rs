@@ -34,34 +34,34 @@ pub fn life(node: u64) -> staves_model::Member {
 }
 
 /// Members 1, 2, ... in slots 0, 1, ... of group 1.
-pub struct Town {
+pub struct TestGroup {
     pub members: Vec<Member>,
-    /// What each member may take of its arena.
+    /// The extents that each member may take of its arena.
     pub budgets: Vec<Arc<Budget>>,
     pub group: Group,
     pub now: Time,
     /// Messages that were sent to nodes that are no members here, or were kept back.
     pub kept_back: Vec<(NodeId, GroupEnvelope)>,
-    /// What was asked of the directory and not done.
+    /// Calls to the directory that are not done yet.
     pub calls: Vec<DirectoryCall>,
     /// Messages to this node are kept back.
     pub silent: Option<NodeId>,
     /// Pages for joiners are kept back.
     pub keep_parts: bool,
-    /// What all members together may have asked for.
+    /// The pages that all members together may have asked for.
     pub fill_budget: Arc<Budget>,
     /// Pages that each node gave to joiners.
     pub given: BTreeMap<NodeId, usize>,
 }
 
-impl Town {
+impl TestGroup {
     /// A group m+k, open and empty, and so many nodes more.
-    pub fn new(m: u8, k: u8, more: u8) -> Town {
-        Town::with(options(), m, k, more)
+    pub fn new(m: u8, k: u8, more: u8) -> TestGroup {
+        TestGroup::with(options(), m, k, more)
     }
 
     /// The same, with other options.
-    pub fn with(options: Options, m: u8, k: u8, more: u8) -> Town {
+    pub fn with(options: Options, m: u8, k: u8, more: u8) -> TestGroup {
         let width = m + k;
         let group = Group {
             id: GroupId(1),
@@ -87,7 +87,7 @@ impl Town {
             let budget = budgets[n as usize - 1].clone();
             Member::new(options.clone(), group.id, life(n).id, arena, budget)
         };
-        let mut town = Town {
+        let mut cluster = TestGroup {
             members: (1..=u64::from(width + more)).map(member).collect(),
             budgets,
             group,
@@ -99,10 +99,10 @@ impl Town {
             fill_budget,
             given: BTreeMap::new(),
         };
-        town.tell_map();
-        town.ticks(2);
-        assert!(town.group.open, "the first epoch opens");
-        town
+        cluster.tell_map();
+        cluster.ticks(2);
+        assert!(cluster.group.open, "the first epoch opens");
+        cluster
     }
 
     /// Steps one member, and everything that follows from it.

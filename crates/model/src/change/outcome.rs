@@ -1,14 +1,55 @@
-//! Reasons for a rejected change: the thing, the reason, and the remedy.
+//! The outcome of a change, or the reason for its rejection: the thing, the reason, and the remedy.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::BUCKETS_MAX;
 use crate::ids::{
-    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision, ServiceId,
+    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
+    ServiceId,
 };
+use crate::map::{ClusterMap, Group, Node, Pool};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 use crate::units::with_unit;
+
+/// Most nodes that a cluster may know, up or down.
+pub const NODES_MAX: usize = 1024;
+/// Most pools.
+pub const POOLS_MAX: usize = 64;
+/// Most buckets of one pool.
+pub const BUCKETS_MAX: u32 = 4096;
+/// Most groups of all pools together.
+pub const GROUPS_MAX: usize = 16_384;
+/// Most groups of all regions together. Each is renewed, watched and led on its own: some thousands of them, begun at
+/// once, kept a small cluster from everything else.
+pub const REGION_GROUPS_MAX: usize = 1024;
+/// Longest name, zone or address, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// The outcome of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// It was so already; the revision stays.
+    Unchanged,
+    /// A node's new life.
+    Node {
+        /// Its id.
+        id: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// A new pool.
+    Pool {
+        /// Its id.
+        id: PoolId,
+    },
+    /// A new region.
+    Region {
+        /// Its id.
+        id: RegionId,
+    },
+}
 
 /// A refused change. The map is as it was.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
@@ -263,5 +304,62 @@ impl Refusal {
                 | Refusal::UnknownGroup { .. }
                 | Refusal::UnknownRegion { .. }
         )
+    }
+}
+
+/// A name that cannot be used.
+pub(super) fn bad_name(what: &str, name: &str, reason: &str) -> Refusal {
+    Refusal::BadName {
+        what: what.to_owned(),
+        name: name.chars().take(64).filter(|c| !c.is_control()).collect(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// The refusal of one more than `max`.
+pub(super) fn too_many(what: &str, max: usize) -> Refusal {
+    let what = what.to_owned();
+    Refusal::TooMany { what, max }
+}
+
+pub(super) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
+    if text.is_empty() {
+        Err(bad_name(what, text, "it is empty"))
+    } else if text.len() > NAME_BYTES_MAX {
+        let reason = format!("it is longer than {NAME_BYTES_MAX} bytes");
+        Err(bad_name(what, text, &reason))
+    } else if text.chars().any(|c| c.is_control()) {
+        Err(bad_name(what, text, "it holds a control character"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Lookups by a change that names a thing.
+impl ClusterMap {
+    pub(super) fn known_node(&mut self, node: NodeId) -> Result<&mut Node, Refusal> {
+        let known = self.nodes.get_mut(&node);
+        known.ok_or(Refusal::UnknownNode { node })
+    }
+
+    pub(super) fn known_pool(&self, name: &str) -> Result<&Pool, Refusal> {
+        let known = self.pool_named(name);
+        known.ok_or_else(|| Refusal::UnknownPool { name: name.into() })
+    }
+
+    pub(super) fn known_group(&self, group: GroupId) -> Result<&Group, Refusal> {
+        let known = self.groups.get(&group);
+        known.ok_or(Refusal::UnknownGroup { group })
+    }
+
+    pub(super) fn known_group_mut(&mut self, group: GroupId) -> Result<&mut Group, Refusal> {
+        let known = self.groups.get_mut(&group);
+        known.ok_or(Refusal::UnknownGroup { group })
+    }
+
+    /// The files pool that a dataset is in.
+    pub(super) fn pool_of_dataset(&self, name: &str) -> Result<&Pool, Refusal> {
+        let found = self.dataset(name).map(|(pool, _)| pool);
+        found.ok_or_else(|| Refusal::UnknownDataset { name: name.into() })
     }
 }
