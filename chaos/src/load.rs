@@ -19,8 +19,8 @@ use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 use staves_resp::client::{Reply, Resp};
 
-use self::memory::Pages;
-use self::native::{Cache, Handle};
+use self::memory::RegionClient;
+use self::native::{CacheClient, Handle};
 
 /// The time that a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
@@ -260,7 +260,7 @@ pub fn start(
     let last = (contended + nodes) as u32;
     let mut clients: Vec<JoinHandle<()>> = (0..=last).map(spawn).collect();
     let native = last + 1;
-    clients.push(Handle::<Cache>::start(
+    clients.push(Handle::<CacheClient>::start(
         shared,
         native,
         seed,
@@ -273,7 +273,7 @@ pub fn start(
     for at in (0..=CLIENTS_OF_MEMORY).filter(|_| region) {
         let process = native + 1 + at;
         let draw = memory::draw(process, at == 0);
-        clients.push(Handle::<Pages>::start(shared, process, seed, draw));
+        clients.push(Handle::<RegionClient>::start(shared, process, seed, draw));
     }
     clients
 }

@@ -723,7 +723,7 @@ impl Runner<'_> {
         let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
         let mut reader = Client::reader(&self.shared, READER, self.settings.seed);
         let region = self.scenario.memory.is_some();
-        let region = region.then(|| Handle::<memory::Pages>::open(&self.shared, READER + 1));
+        let region = region.then(|| Handle::<memory::RegionClient>::open(&self.shared, READER + 1));
         let region = match region.transpose() {
             Ok(region) => region,
             Err(error) => return self.wrong(format!("the region cannot be read: {error:#}")),

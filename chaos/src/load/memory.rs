@@ -16,7 +16,7 @@ use staves_history::Record;
 use staves_history::record::{Answered, Asked};
 
 use super::Shared;
-use super::native::Door;
+use super::native::NativeService;
 
 /// The region's name and size.
 pub const REGION: &str = "chaos";
@@ -98,17 +98,17 @@ pub fn draw(
 }
 
 /// The region, as a client of it.
-pub struct Pages {
+pub struct RegionClient {
     region: Region,
     shared: Arc<Shared>,
 }
 
-impl Door for Pages {
-    async fn open(client: Client, shared: &Arc<Shared>) -> anyhow::Result<Pages> {
+impl NativeService for RegionClient {
+    async fn open(client: Client, shared: &Arc<Shared>) -> anyhow::Result<RegionClient> {
         let region = client.region(REGION).await;
         let region = region.context("cannot open the region")?;
         let shared = shared.clone();
-        Ok(Pages { region, shared })
+        Ok(RegionClient { region, shared })
     }
 
     async fn execute(&self, record: &Record) -> Result<Answered, ClientError> {
@@ -146,7 +146,7 @@ impl Door for Pages {
     }
 }
 
-impl Pages {
+impl RegionClient {
     /// The word of which the page consists; a page of two is a violation by itself.
     fn uniform(&self, key: &str, page: &[u8]) -> u64 {
         let word = word_at(page, 0);

@@ -16,7 +16,7 @@ use staves_wire::service::Answer;
 use super::{PATIENCE, PAUSE, REST, Shared};
 
 /// A service, as these clients use it.
-pub trait Door: Sized {
+pub trait NativeService: Sized {
     /// Opens it.
     fn open(client: Client, shared: &Arc<Shared>) -> impl Future<Output = anyhow::Result<Self>>;
     /// Executes a request.
@@ -31,7 +31,7 @@ pub struct Handle<D> {
     process: u32,
 }
 
-impl<D: Door> Handle<D> {
+impl<D: NativeService> Handle<D> {
     /// Connects.
     pub fn open(shared: &Arc<Shared>, process: u32) -> anyhow::Result<Handle<D>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -108,11 +108,11 @@ impl<D: Door> Handle<D> {
 }
 
 /// The cache, as a client of it.
-pub struct Cache(Client);
+pub struct CacheClient(Client);
 
-impl Door for Cache {
-    async fn open(client: Client, _shared: &Arc<Shared>) -> anyhow::Result<Cache> {
-        Ok(Cache(client))
+impl NativeService for CacheClient {
+    async fn open(client: Client, _shared: &Arc<Shared>) -> anyhow::Result<CacheClient> {
+        Ok(CacheClient(client))
     }
 
     async fn execute(&self, record: &Record) -> Result<Answered, ClientError> {

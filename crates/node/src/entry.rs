@@ -2,8 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
+use staves_directory::{Directory, DirectoryError, Life};
+use staves_model::ClusterId;
+
 use crate::config::{Config, Endpoint};
+use crate::links::DirectoryLinks;
 use crate::running::Running;
+use crate::start::{self, StartError};
 
 /// The state that the doors share from the start: the node, once it runs.
 pub(crate) struct Entry {
@@ -42,4 +47,52 @@ impl Entry {
         let waits_for = &self.waits_for;
         format!("this node has not joined its cluster yet: {waits_for}; ask again in a moment")
     }
+}
+
+/// Makes, joins or comes back to the cluster. A data folder takes its node back to its own cluster,
+/// whatever it was told to join, and a new node joins the first that answers: so all are compared before
+/// anything is done.
+pub(crate) async fn enter(
+    config: &Config,
+    links: &Arc<DirectoryLinks>,
+    directory: &Directory,
+) -> Result<Life, StartError> {
+    same_cluster(config, links, directory.cluster_of_folder()).await?;
+    let life = directory.start().await;
+    life.map_err(|error| start::start_error(config, error))
+}
+
+/// If the nodes that are to be joined, or the data folder, are of two clusters, somebody has mixed up folders
+/// or addresses. Who does not answer now is not compared.
+async fn same_cluster(
+    config: &Config,
+    links: &Arc<DirectoryLinks>,
+    folder: Option<ClusterId>,
+) -> Result<(), StartError> {
+    let ask = |address: &Endpoint| {
+        let (links, address) = (links.clone(), address.to_string());
+        tokio::spawn(async move { links.cluster_at(&address).await })
+    };
+    let asked: Vec<_> = config.join.iter().map(ask).collect();
+    let mut first: Option<(&Endpoint, ClusterId)> = None;
+    for (address, answer) in config.join.iter().zip(asked) {
+        let Ok(Some(theirs)) = answer.await else {
+            continue;
+        };
+        let ours = folder.filter(|ours| *ours != theirs);
+        if let Some(ours) = ours {
+            return Err(StartError::Join {
+                addresses: address.to_string(),
+                reason: DirectoryError::OtherCluster { ours, theirs },
+            });
+        }
+        let (other, other_cluster) = *first.get_or_insert((address, theirs));
+        if other_cluster != theirs {
+            return Err(StartError::TwoClusters {
+                nodes: [other, address].map(Endpoint::to_string),
+                clusters: [other_cluster, theirs],
+            });
+        }
+    }
+    Ok(())
 }

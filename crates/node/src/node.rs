@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use staves_directory::{Directory, DirectoryError, Life};
-use staves_model::{ClusterId, ClusterMap, NodeId};
+use staves_directory::{Directory, Life};
+use staves_model::{ClusterMap, NodeId};
 use staves_net::{Identity, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
-use crate::config::{Config, Endpoint};
+use crate::config::Config;
 use crate::door::state::DoorState;
 use crate::door::{self, Door, Phase};
-use crate::entry::Entry;
+use crate::entry::{Entry, enter};
 use crate::files::Files;
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::host::services::{HostedService, SERVICES};
@@ -299,54 +299,6 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     });
     runtime.shutdown_timeout(GRACE);
     served
-}
-
-/// Makes, joins or comes back to the cluster. A data folder takes its node back to its own cluster,
-/// whatever it was told to join, and a new node joins the first that answers: so all are compared before
-/// anything is done.
-async fn enter(
-    config: &Config,
-    links: &Arc<DirectoryLinks>,
-    directory: &Directory,
-) -> Result<Life, StartError> {
-    same_cluster(config, links, directory.cluster_of_folder()).await?;
-    let life = directory.start().await;
-    life.map_err(|error| start::start_error(config, error))
-}
-
-/// If the nodes that are to be joined, or the data folder, are of two clusters, somebody has mixed up folders
-/// or addresses. Who does not answer now is not compared.
-async fn same_cluster(
-    config: &Config,
-    links: &Arc<DirectoryLinks>,
-    folder: Option<ClusterId>,
-) -> Result<(), StartError> {
-    let ask = |address: &Endpoint| {
-        let (links, address) = (links.clone(), address.to_string());
-        tokio::spawn(async move { links.cluster_at(&address).await })
-    };
-    let asked: Vec<_> = config.join.iter().map(ask).collect();
-    let mut first: Option<(&Endpoint, ClusterId)> = None;
-    for (address, answer) in config.join.iter().zip(asked) {
-        let Ok(Some(theirs)) = answer.await else {
-            continue;
-        };
-        let ours = folder.filter(|ours| *ours != theirs);
-        if let Some(ours) = ours {
-            return Err(StartError::Join {
-                addresses: address.to_string(),
-                reason: DirectoryError::OtherCluster { ours, theirs },
-            });
-        }
-        let (other, other_cluster) = *first.get_or_insert((address, theirs));
-        if other_cluster != theirs {
-            return Err(StartError::TwoClusters {
-                nodes: [other, address].map(Endpoint::to_string),
-                clusters: [other_cluster, theirs],
-            });
-        }
-    }
-    Ok(())
 }
 
 async fn follow_map(host: Arc<Host>, files: Arc<Files>, mut map: watch::Receiver<Arc<ClusterMap>>) {
