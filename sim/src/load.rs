@@ -11,16 +11,17 @@ use std::time::Duration;
 use staves_conformance::{Draw, Workload, counter};
 use staves_group::{Member, Options};
 use staves_history::{Call, Operation, Verdict, check};
-use staves_model::HashSlot;
 use staves_model::mutant::Mutant;
+use staves_model::{HashSlot, Revision, Time};
 use staves_service::{AnyBucket, Bucket, Limits, Service};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Answer, Body};
 
 use crate::chunks::Chunks;
+use crate::event::Place;
+use crate::history::in_life;
 use crate::keys::Keys;
-use crate::loss::in_life;
-use crate::run::Scenario;
+use crate::scenario::Scenario;
 
 /// Requests that may wait at a bucket for the copies, and as many to begin.
 pub const WAITING_MAX: usize = 8;
@@ -178,6 +179,17 @@ impl DerefMut for Seat {
             Seat::Served(bucket) => bucket.member_mut(),
         }
     }
+}
+
+/// A request at a bucket that has no answer yet.
+pub(crate) struct Open {
+    pub(crate) route: Vec<Place>,
+    pub(crate) attempt: u32,
+    /// Of the map that it was sent by.
+    pub(crate) revision: Revision,
+    pub(crate) operation: usize,
+    /// On the node's clock.
+    pub(crate) deadline: Time,
 }
 
 /// An object: the index of its region, 0 where there are none, and its number there.

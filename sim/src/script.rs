@@ -14,14 +14,16 @@ use staves_model::mutant::{Mutant, plant};
 use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
-use crate::client::SimClient;
+use crate::clients::SimClient;
 use crate::event::{ClientRequest, Happening, Packet, Place, client_id};
 use crate::history::Operation;
 use crate::keys::{Keys, OnKey};
 use crate::load::{Load, Served};
 use crate::node::{PAGES, REGISTERS};
-use crate::run::{Scenario, world};
-use crate::world::{MS, World};
+use crate::run::world;
+use crate::scale::MS;
+use crate::scenario::Scenario;
+use crate::world::World;
 
 /// An event that a script waits for comes within so many milliseconds of simulated time, or never.
 const PATIENCE_MS: u64 = 5000;
