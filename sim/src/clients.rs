@@ -46,7 +46,7 @@ pub(crate) enum Wait {
 }
 
 /// One operation on its way.
-pub(crate) struct Turn {
+pub(crate) struct ClientTurn {
     pub(crate) machine: RouterTurn,
     pub(crate) operation: usize,
     pub(crate) wait: Wait,
@@ -57,7 +57,7 @@ pub(crate) struct Turn {
 pub struct Router {
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) number: u64,
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<ClientTurn>,
     /// Requests sent.
     pub(crate) attempt: u32,
     /// Its timer; earlier ones count no more.

@@ -20,7 +20,7 @@ use staves_wire::service::{Answer, Body};
 use crate::chunks::Chunks;
 use crate::event::Place;
 use crate::history::in_life;
-use crate::keys::Keys;
+use crate::keys::KeyLoad;
 use crate::scenario::Scenario;
 
 /// Requests that may wait at a bucket for the copies, and as many to begin.
@@ -44,7 +44,7 @@ pub struct ServiceEntry {
 
 /// Every service that simulated worlds run; the first that serves a scenario is its world's.
 pub const SERVICES: [ServiceEntry; 3] = [
-    entry::<Keys>("key-value", false, serves_keys),
+    entry::<KeyLoad>("key-value", false, serves_keys),
     entry::<Chunks>("memory", true, serves_memory),
     entry::<counter::Load>("counter", false, serves_counters),
 ];
@@ -182,7 +182,7 @@ impl DerefMut for Seat {
 }
 
 /// A request at a bucket that has no answer yet.
-pub(crate) struct Open {
+pub(crate) struct OpenRequest {
     pub(crate) route: Vec<Place>,
     pub(crate) attempt: u32,
     /// Of the map that it was sent by.
@@ -245,7 +245,7 @@ pub trait Load: Any {
 }
 
 /// An operation of the history.
-struct Record<O: Operation> {
+struct HistoryEntry<O: Operation> {
     object: ObjectId,
     operation: O,
     called: u64,
@@ -258,7 +258,7 @@ struct Record<O: Operation> {
     refused: bool,
 }
 
-impl<O: Operation> Record<O> {
+impl<O: Operation> HistoryEntry<O> {
     // In the eyes of one life of the group, if the operation reached it.
     fn in_life(&self, span: (usize, u64, u64)) -> Option<Call<O>> {
         if self.refused && self.life <= span.0 {
@@ -272,11 +272,11 @@ impl<O: Operation> Record<O> {
 
 /// The load of one service in one world.
 pub struct Served<W: Workload> {
-    history: Vec<Record<W::Operation>>,
-    recent: BTreeMap<ObjectId, Vec<Answered<W>>>,
+    history: Vec<HistoryEntry<W::Operation>>,
+    recent: BTreeMap<ObjectId, Vec<AnsweredOp<W>>>,
 }
 
-type Answered<W> = (
+type AnsweredOp<W> = (
     <W as Workload>::Operation,
     <<W as Workload>::Operation as Operation>::Seen,
 );
@@ -293,7 +293,7 @@ impl<W: Workload> Default for Served<W> {
 impl<W: Workload> Served<W> {
     /// Puts an operation that begins now into the history; its index.
     pub fn push(&mut self, object: ObjectId, operation: W::Operation, now: u64) -> usize {
-        self.history.push(Record {
+        self.history.push(HistoryEntry {
             object,
             operation,
             called: now,

@@ -11,7 +11,7 @@ use staves_model::{CHUNK_BYTES, GroupId, MemberSlot, NodeId, PoolId, ServiceId, 
 use staves_wire::ErrorCode;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 
-use crate::clients::{Turn, Wait};
+use crate::clients::{ClientTurn, Wait};
 use crate::event::{Happening, OpRequest, Packet, Place, client_id};
 use crate::region::chunks_of;
 use crate::scale::MS;
@@ -125,7 +125,7 @@ impl World {
         let numbers = std::iter::once(router.number);
         let deadline = Time(now + DEADLINE);
         let machine = RouterTurn::new(of, options(), vec![(op, windows)], numbers, deadline);
-        router.turn = Some(Turn {
+        router.turn = Some(ClientTurn {
             machine,
             operation,
             wait: Wait::Time,

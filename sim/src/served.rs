@@ -11,7 +11,7 @@ use staves_wire::service::{Answer, ServiceAnswers};
 
 use crate::clients::SimClient;
 use crate::event::{OpAnswer, OpRequest, Packet, Place};
-use crate::load::{Load, ObjectId, Open, Seat, SimBucket, WAITING_MAX};
+use crate::load::{Load, ObjectId, OpenRequest, Seat, SimBucket, WAITING_MAX};
 use crate::scale::MS;
 use crate::world::World;
 
@@ -146,7 +146,7 @@ impl World {
             request: (op.number > 0).then_some(id),
             deadline: now + Duration::from_millis(40 + self.rng.below(400)),
         };
-        let open = Open {
+        let open = OpenRequest {
             route: r.route,
             attempt: r.attempt,
             revision: r.request.revision,

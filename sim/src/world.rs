@@ -17,7 +17,7 @@ use crate::directory_state::Directory;
 use crate::event::{EventHash, Happening, OpRequest, Packet, Place, Queue};
 use crate::ghost::{Done, Ghost};
 use crate::history::Operation;
-use crate::load::{Load, Open, Seat};
+use crate::load::{Load, OpenRequest, Seat};
 use crate::rng::Rng;
 use crate::scale::{LEASE, LOG_BYTES_MAX, MS, NODE_EXTENTS, QUIET};
 use crate::scenario::{LateSyncs, Loss, Profile, Room};
@@ -102,7 +102,7 @@ pub struct World {
     /// The regions that there were, the present one last, each with its last known size.
     pub regions: Vec<Region>,
     /// Requests at buckets that have no answer yet, by node and token.
-    pub(crate) open: BTreeMap<(usize, u64), Open>,
+    pub(crate) open: BTreeMap<(usize, u64), OpenRequest>,
     pub(crate) tokens: u64,
     /// Objects whose history was too tangled to be decided.
     pub undecided: usize,
