@@ -1,47 +1,19 @@
 //! Simulated clients: one request at a time, sent again until it is answered or given up, with a map
 //! that may be old.
 
-use std::sync::Arc;
-
-use staves_model::{Group, MemberSlot};
+use staves_model::MemberSlot;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Answer, NumberedOp};
 
 use crate::event::{ClientRequest, Happening, OpAnswer, OpRequest, Packet, Place, client_id};
 use crate::history::Operation;
 use crate::node::REGISTERS;
-use crate::router::{Router, request};
-use crate::world::{MS, World};
+use crate::router::request;
+use crate::scale::MS;
+use crate::world::World;
 
 /// A client gives a request up after so many attempts; the operation then stays open for ever.
 pub(crate) const ATTEMPTS_MAX: u32 = 25;
-
-/// A simulated client.
-#[derive(Default)]
-pub struct SimClient {
-    /// The number of its newest request.
-    pub number: u64,
-    /// Its operation under way: an index into the history.
-    pub under_way: Option<usize>,
-    pub(crate) attempts: u32,
-    pub(crate) map: Option<Arc<Group>>,
-    pub(crate) target: (usize, usize),
-    /// Of a service's client.
-    pub router: Router,
-    /// The life of the group that the last answer came from; for the judges alone.
-    pub(crate) life: usize,
-}
-
-impl SimClient {
-    /// A client whose first operation is under way.
-    pub fn with(operation: usize) -> SimClient {
-        SimClient {
-            number: 1,
-            under_way: Some(operation),
-            ..SimClient::default()
-        }
-    }
-}
 
 impl World {
     /// A client begins an operation, or asks again.

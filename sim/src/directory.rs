@@ -8,127 +8,26 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use staves_group::DirectoryCall;
-use staves_model::detector::Report;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Detector, DiskId, Epoch, Group, Keeper, KeeperConfig,
-    LeaseRequest, Medium, Member, MemberSlot, NewEpoch, NodeId, Outcome, PoolKind, Scheme,
-    StuckReport, Time,
+    Change, ClusterId, DiskId, Epoch, Group, LeaseRequest, Medium, Member, MemberSlot, NewEpoch,
+    NodeId, Outcome, PoolKind, Scheme, StuckReport,
 };
 
 use crate::event::{Happening, Packet, Place};
-use crate::leaders::{Former, Leader, LeaderClock};
-use crate::loss::{Loss, QUIET};
-use crate::pinger::Watch;
-use crate::stops::NodeStop;
-use crate::world::{MS, World};
+use crate::scale::MS;
+use crate::scenario::Loss;
+use crate::stop_state::NodeStop;
+use crate::watch::Watch;
+use crate::world::World;
 
 /// Entries of the group that may still be on their way to somebody.
 const ENTRIES_MAX: usize = 6;
 
 /// Reports of nodes that the leader keeps until it next looks.
 const EVIDENCE_MAX: usize = 200;
-
-/// The stand-in.
-pub struct Directory {
-    /// The truth.
-    pub map: ClusterMap,
-    /// The leader.
-    pub leader: Leader,
-    /// The leader before, which may still answer.
-    pub former: Option<Former>,
-    /// It answers nobody before.
-    pub stalled_until: u64,
-    /// The time at which the group's entry last changed.
-    pub since: u64,
-    /// The group's entry, newest last.
-    entries: Vec<Arc<Group>>,
-    /// The newest entry that was open.
-    opened: Option<Arc<Group>>,
-    /// Members that were reported, until the directory next looks.
-    stuck: BTreeSet<(NodeId, DiskId)>,
-    /// The same reports, as the keeper takes them.
-    pub reports: Vec<StuckReport>,
-    /// The real detector of the program's directory leader, and what was reported to it.
-    pub detector: Detector,
-    pub(crate) evidence: Vec<Report>,
-    /// The map as it is shown around.
-    shown: Arc<ClusterMap>,
-    /// The real planner of the program's directory leader, where it is at work.
-    pub keeper: Keeper,
-}
-
-impl Default for Directory {
-    fn default() -> Directory {
-        let map = ClusterMap::default();
-        Directory {
-            leader: Leader::new(1, LeaderClock::default(), 0, &map),
-            map,
-            former: None,
-            stalled_until: 0,
-            since: 0,
-            entries: Vec::new(),
-            opened: None,
-            stuck: BTreeSet::new(),
-            reports: Vec::new(),
-            detector: crate::pinger::new_detector(),
-            evidence: Vec::new(),
-            shown: Arc::default(),
-            keeper: new_keeper(),
-        }
-    }
-}
-
-/// A keeper with the simulator's times.
-pub fn new_keeper() -> Keeper {
-    Keeper::new(KeeperConfig {
-        open_deadline: Duration::from_millis(500),
-        unable_for: Duration::from_millis(1500),
-        calm_after: Duration::from_millis(300),
-        twins_after: Duration::from_millis(300),
-        propose_again: Duration::from_millis(60),
-        start_empty_after: QUIET,
-        ..KeeperConfig::default()
-    })
-}
-
-impl Directory {
-    /// True if it answers at all.
-    pub fn answers(&self, now: u64) -> bool {
-        now >= self.stalled_until
-    }
-
-    /// The leader's clock.
-    pub fn clock(&self, now: u64) -> Time {
-        self.leader.clock.at(now)
-    }
-
-    /// The newest entry that was open.
-    pub fn last_open_entry(&self) -> Option<Arc<Group>> {
-        self.opened.clone()
-    }
-
-    /// The map as it is shown around.
-    pub(crate) fn shown(&self) -> Arc<ClusterMap> {
-        self.shown.clone()
-    }
-
-    /// The group is deleted: what was known and reported of it is void. Who sees the map late sees the old
-    /// entry still.
-    pub(crate) fn forget_group(&mut self) {
-        self.opened = None;
-        self.stuck.clear();
-        self.reports.clear();
-    }
-
-    /// The entry now.
-    pub fn entry(&self) -> Option<Arc<Group>> {
-        self.entries.last().cloned()
-    }
-}
 
 impl World {
     /// The group as the directory has it.

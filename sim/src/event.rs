@@ -11,7 +11,15 @@ use staves_model::{
 use staves_wire::group::{GroupEnvelope, RequestId};
 use staves_wire::service::{ServiceAnswers, ServiceRequest};
 
-use crate::leaders::Confirmation;
+/// A leader's question to a quorum.
+#[derive(Clone, Copy, Debug)]
+pub struct Confirmation {
+    pub(crate) term: u64,
+    /// The time of the question.
+    pub begun: u64,
+    /// The time at which the quorum answers, if it follows this leader then.
+    pub(crate) given: u64,
+}
 
 /// A place on the network: nodes first, then the directory's two leaders, then clients.
 pub type Place = usize;

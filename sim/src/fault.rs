@@ -5,31 +5,11 @@ use staves_wire::group::GroupMessage;
 use std::collections::BTreeSet;
 
 use crate::event::{Happening, Packet};
-use crate::loss::Loss;
-use crate::node::Waiting;
-use crate::stops::NodeStop;
-use crate::world::{LEASE, MS, World};
-
-/// The kinds of faults, as the coverage counts them.
-pub const FAULTS: [&str; 17] = [
-    "crash",
-    "restart with state",
-    "pause",
-    "one-way cut",
-    "partial partition",
-    "full partition",
-    "island",
-    "directory leader change",
-    "split between leaders",
-    "directory stall",
-    "group lost",
-    "group cut off",
-    "memory full",
-    "takeover",
-    "operator",
-    "stop",
-    "heal",
-];
+use crate::scale::{LEASE, MS};
+use crate::scenario::Loss;
+use crate::stop_state::NodeStop;
+use crate::waiting::Waiting;
+use crate::world::World;
 
 impl World {
     /// The next fault.

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::scale::MS;
+
 /// An operation on one register. Times are the simulator's own, which all clients share.
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -118,6 +120,25 @@ fn zones(ops: &[&Operation]) -> BTreeMap<u64, Zone> {
         }
     }
     zones
+}
+
+/// A copy of a message may be under way for so long.
+const LATE_MAX: u64 = 1500 * MS;
+
+/// The time of one operation in the eyes of one life of the group, which lasts from `begin` to `end`:
+/// when it was called there, and whether its answer counts. `None`: that life never heard of it.
+pub(crate) fn in_life(
+    (life, begin, end): (usize, u64, u64),
+    (called, returned, answered_in): (u64, Option<u64>, usize),
+) -> Option<(u64, Option<u64>)> {
+    if called >= end {
+        return None;
+    }
+    match returned {
+        Some(at) if answered_in == life => Some((called.max(begin), Some(at))),
+        Some(at) if answered_in < life && at + LATE_MAX < begin => None,
+        _ => Some((called.max(begin), None)),
+    }
 }
 
 #[cfg(test)]

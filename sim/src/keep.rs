@@ -99,6 +99,6 @@ impl World {
                 .ok();
         }
         self.change_k(self.k);
-        self.directory.keeper = crate::directory::new_keeper();
+        self.directory.keeper = crate::directory_state::new_keeper();
     }
 }

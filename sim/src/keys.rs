@@ -92,9 +92,9 @@ fn is_large(content: &Content) -> bool {
 }
 
 /// The load.
-pub struct Keys;
+pub struct KeyLoad;
 
-impl Workload for Keys {
+impl Workload for KeyLoad {
     type Service = Cache;
     type Operation = OnKey;
     const OBJECTS: u64 = KEYS;

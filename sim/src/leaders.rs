@@ -6,121 +6,14 @@
 //! was deposed, and nothing else: **a confirmation counts if it was given after the request came**, by
 //! a quorum that followed this leader then. What it proposes is lost, for only the newest term commits.
 
-use std::sync::Arc;
-
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{
-    ClusterMap, Group, Incarnation, LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent,
-    LeaseRequest, Leases, StopBook, Time,
-};
+use staves_model::{Incarnation, LeaseAnswer, LeaseEffects, LeaseEvent, LeaseRequest, Time};
 
-use crate::directory::{Directory, new_keeper};
-use crate::event::{Happening, Packet, Place};
-use crate::loss::Loss;
-use crate::stops::{StopRound, new_book};
-use crate::world::{LEASE, MS, World};
-
-/// A leader's clock.
-#[derive(Clone, Copy, Debug)]
-pub struct LeaderClock {
-    rate_ppm: u64,
-    offset: u64,
-}
-
-impl Default for LeaderClock {
-    fn default() -> LeaderClock {
-        LeaderClock {
-            rate_ppm: 1_000_000,
-            offset: 0,
-        }
-    }
-}
-
-impl LeaderClock {
-    /// The time that it shows at true time `now`.
-    pub fn at(&self, now: u64) -> Time {
-        Time(self.offset + now / 1000 * self.rate_ppm / 1000)
-    }
-}
-
-/// The state of one leader's term.
-pub struct Leader {
-    /// The term.
-    pub term: u64,
-    /// Its clock.
-    pub clock: LeaderClock,
-    /// Its lease book.
-    pub leases: Leases,
-    /// Its book of stops.
-    pub stops: StopBook,
-    /// Nodes that it asks about on behalf of one that is to stop.
-    pub rounds: Vec<StopRound>,
-    batcher: LeaseBatcher<Asker>,
-}
-
-impl Leader {
-    /// A leader elected at true time `now`.
-    pub fn new(term: u64, clock: LeaderClock, now: u64, map: &ClusterMap) -> Leader {
-        let mut leases = Leases::new(LEASE);
-        leases.become_leader(clock.at(now));
-        Leader {
-            term,
-            clock,
-            leases,
-            stops: new_book(clock.at(now), map),
-            rounds: Vec::new(),
-            batcher: LeaseBatcher::default(),
-        }
-    }
-}
-
-/// A leader that is deposed and still answers.
-pub struct Former {
-    leader: Leader,
-    deposed_at: u64,
-    until: u64,
-    map: ClusterMap,
-    entry: Option<Arc<Group>>,
-    /// The newest entry that it saw open.
-    pub opened: Option<Arc<Group>>,
-}
-
-/// The origin of a request for leases.
-#[derive(Clone, Debug)]
-struct Asker {
-    from: Place,
-    /// The asker's clock.
-    clock: Time,
-    came_at: u64,
-}
-
-/// A leader's question to a quorum.
-#[derive(Clone, Copy, Debug)]
-pub struct Confirmation {
-    term: u64,
-    /// The time of the question.
-    pub begun: u64,
-    /// The time at which the quorum answers, if it follows this leader then.
-    given: u64,
-}
-
-impl Directory {
-    /// The leader of a term, if it is the newest or the one before, and its map.
-    pub(crate) fn leader_at(&mut self, term: u64) -> Option<(&mut Leader, &ClusterMap)> {
-        if term == self.leader.term {
-            return Some((&mut self.leader, &self.map));
-        }
-        let former = self.former.as_mut().filter(|f| f.leader.term == term)?;
-        Some((&mut former.leader, &former.map))
-    }
-}
-
-impl Directory {
-    /// The map of the leader that was deposed last.
-    pub(crate) fn former_map(&self) -> Option<&ClusterMap> {
-        self.former.as_ref().map(|former| &former.map)
-    }
-}
+use crate::directory_state::{Asker, Former, Leader, LeaderClock, new_keeper};
+use crate::event::{Confirmation, Happening, Packet, Place};
+use crate::scale::MS;
+use crate::scenario::Loss;
+use crate::world::World;
 
 impl World {
     /// The first client's place on the network: nodes come first, then two leaders of the directory.

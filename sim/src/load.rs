@@ -11,16 +11,17 @@ use std::time::Duration;
 use staves_conformance::{Draw, Workload, counter};
 use staves_group::{Member, Options};
 use staves_history::{Call, Operation, Verdict, check};
-use staves_model::HashSlot;
 use staves_model::mutant::Mutant;
+use staves_model::{HashSlot, Revision, Time};
 use staves_service::{AnyBucket, Bucket, Limits, Service};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Answer, Body};
 
 use crate::chunks::Chunks;
-use crate::keys::Keys;
-use crate::loss::in_life;
-use crate::run::Scenario;
+use crate::event::Place;
+use crate::history::in_life;
+use crate::keys::KeyLoad;
+use crate::scenario::Scenario;
 
 /// Requests that may wait at a bucket for the copies, and as many to begin.
 pub const WAITING_MAX: usize = 8;
@@ -43,7 +44,7 @@ pub struct ServiceEntry {
 
 /// Every service that simulated worlds run; the first that serves a scenario is its world's.
 pub const SERVICES: [ServiceEntry; 3] = [
-    entry::<Keys>("key-value", false, serves_keys),
+    entry::<KeyLoad>("key-value", false, serves_keys),
     entry::<Chunks>("memory", true, serves_memory),
     entry::<counter::Load>("counter", false, serves_counters),
 ];
@@ -180,6 +181,17 @@ impl DerefMut for Seat {
     }
 }
 
+/// A request at a bucket that has no answer yet.
+pub(crate) struct OpenRequest {
+    pub(crate) route: Vec<Place>,
+    pub(crate) attempt: u32,
+    /// Of the map that it was sent by.
+    pub(crate) revision: Revision,
+    pub(crate) operation: usize,
+    /// On the node's clock.
+    pub(crate) deadline: Time,
+}
+
 /// An object: the index of its region, 0 where there are none, and its number there.
 pub type ObjectId = (usize, u64);
 
@@ -233,7 +245,7 @@ pub trait Load: Any {
 }
 
 /// An operation of the history.
-struct Record<O: Operation> {
+struct HistoryEntry<O: Operation> {
     object: ObjectId,
     operation: O,
     called: u64,
@@ -246,7 +258,7 @@ struct Record<O: Operation> {
     refused: bool,
 }
 
-impl<O: Operation> Record<O> {
+impl<O: Operation> HistoryEntry<O> {
     // In the eyes of one life of the group, if the operation reached it.
     fn in_life(&self, span: (usize, u64, u64)) -> Option<Call<O>> {
         if self.refused && self.life <= span.0 {
@@ -260,11 +272,11 @@ impl<O: Operation> Record<O> {
 
 /// The load of one service in one world.
 pub struct Served<W: Workload> {
-    history: Vec<Record<W::Operation>>,
-    recent: BTreeMap<ObjectId, Vec<Answered<W>>>,
+    history: Vec<HistoryEntry<W::Operation>>,
+    recent: BTreeMap<ObjectId, Vec<AnsweredOp<W>>>,
 }
 
-type Answered<W> = (
+type AnsweredOp<W> = (
     <W as Workload>::Operation,
     <<W as Workload>::Operation as Operation>::Seen,
 );
@@ -281,7 +293,7 @@ impl<W: Workload> Default for Served<W> {
 impl<W: Workload> Served<W> {
     /// Puts an operation that begins now into the history; its index.
     pub fn push(&mut self, object: ObjectId, operation: W::Operation, now: u64) -> usize {
-        self.history.push(Record {
+        self.history.push(HistoryEntry {
             object,
             operation,
             called: now,

@@ -10,44 +10,13 @@
 //! What clients saw is judged life by life. A life knows nothing of the one before; a request that was
 //! sent in an earlier one may still reach it.
 
-use std::time::Duration;
-
 use crate::event::Happening;
-use crate::world::{MS, World};
+use crate::scale::{MS, QUIET};
+use crate::scenario::Loss;
+use crate::world::World;
 
-/// T of rule 13.
-pub const QUIET: Duration = Duration::from_millis(600);
 /// Before this time of a run nothing is lost for good, so that there is something to lose.
 const FATAL_FROM: u64 = 3000 * MS;
-/// A copy of a message may be under way for so long.
-const LATE_MAX: u64 = 1500 * MS;
-
-/// The fate of a group that has lost more than its scheme bears.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Loss {
-    /// It never does.
-    Bounded,
-    /// The pool may start empty.
-    StartsEmpty,
-    /// It waits for its members.
-    Waits,
-}
-
-/// The time of one operation in the eyes of one life of the group, which lasts from `begin` to `end`:
-/// when it was called there, and whether its answer counts. `None`: that life never heard of it.
-pub(crate) fn in_life(
-    (life, begin, end): (usize, u64, u64),
-    (called, returned, answered_in): (u64, Option<u64>, usize),
-) -> Option<(u64, Option<u64>)> {
-    if called >= end {
-        return None;
-    }
-    match returned {
-        Some(at) if answered_in == life => Some((called.max(begin), Some(at))),
-        Some(at) if answered_in < life && at + LATE_MAX < begin => None,
-        _ => Some((called.max(begin), None)),
-    }
-}
 
 impl World {
     /// The number of the group's present life.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
-use staves_sim::run::{Scenario, run, shape_of, wide_shape_of};
+use staves_sim::run::{run, shape_of, wide_shape_of};
+use staves_sim::scenario::Scenario;
 
 struct Arguments {
     seed: u64,

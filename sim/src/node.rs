@@ -12,8 +12,10 @@ use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{GroupMessage, RequestId, Run, RunKind};
 
 use crate::event::{ClientRequest, Happening, Packet, Place};
-use crate::loss::Loss;
-use crate::world::{MS, World};
+use crate::scale::MS;
+use crate::scenario::Loss;
+use crate::waiting::{Waiting, WaitingRead, WaitingWrite};
+use crate::world::World;
 
 /// Registers of a bucket. The second spans two pages; the third lies in an extent of its own, which
 /// some writes free and fill again in one delta.
@@ -34,31 +36,6 @@ pub const PAGES: [u32; 4] = [0, 1, 2, EXTENT_PAGES];
 /// Extents that a write to a register needs.
 fn extents(register: usize) -> u32 {
     (offset(register) / EXTENT_BYTES as u64) as u32 + 1
-}
-
-/// A write that waits for stable.
-pub struct WaitingWrite {
-    client: Place,
-    number: u64,
-    seq: u64,
-}
-
-/// A read that waits for a lease, and then for what it saw to be stable. The lease must hold when it
-/// is answered too: the value would be one that an order explains, but no deposed data bucket speaks.
-pub struct WaitingRead {
-    client: Place,
-    number: u64,
-    register: usize,
-    seen: Option<(u64, u64)>,
-}
-
-/// The requests that wait at a node.
-#[derive(Default)]
-pub struct Waiting {
-    /// Writes.
-    pub writes: Vec<WaitingWrite>,
-    /// Reads.
-    pub reads: Vec<WaitingRead>,
 }
 
 fn runs_of(register: usize, frees: bool) -> Vec<Run> {

@@ -1,89 +1,16 @@
 //! The drivers of the failure detector: of each node's [`Pinger`] and [`FailureReports`], and of the
 //! directory leader's detector. The simulator adds the network and the judges.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use staves_model::detector::{Findings, Report, Verdict};
-use staves_model::pinger::{FailureReports, Pinger, PingerConfig, PingerEffects, PingerEvent};
-use staves_model::{
-    Change, ClusterMap, Detector, DetectorConfig, Evidence, Incarnation, NodeId, NodeState, Sign,
-};
+use staves_model::pinger::{PingerEffects, PingerEvent};
+use staves_model::{Change, ClusterMap, Evidence, Incarnation, NodeId, NodeState, Sign};
 
 use crate::event::{Packet, Place};
-use crate::world::{MS, World};
-
-/// Time between two pings of a node; like all times here, the program's in the proportion of the leases.
-const PING_EVERY: u64 = 40 * MS;
-/// Silence that is reported, and how long a ping may take.
-const SUSPICION: u64 = 140 * MS;
-/// Least time between two reports of one node.
-const REPORT_AGAIN: Duration = Duration::from_millis(40);
-/// The time for which a second node looks at a suspect.
-const PROBE: u64 = 100 * MS;
-/// First and longest pause between two assurances that a node lives.
-const ASSURE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(3000));
-/// Clocks differ by so much from true time, in per cent, with room to spare.
-const CLOCKS_PERCENT: u64 = 4;
-
-/// A detector with the simulator's times.
-pub fn new_detector() -> Detector {
-    Detector::new(DetectorConfig {
-        window: Duration::from_millis(400),
-        probe_again: Duration::from_millis(60),
-        probers: 3,
-        alone_after: Duration::from_millis(120),
-        verdict_again: Duration::from_millis(100),
-    })
-}
-
-/// A look at a suspect that the leader asked for.
-struct Look {
-    suspect: NodeId,
-    incarnation: Incarnation,
-    leader: Place,
-    until: u64,
-}
-
-/// A ping under way.
-struct Ping {
-    sent: u64,
-    to: NodeId,
-    incarnation: Incarnation,
-}
-
-/// One process's part in the failure detector. A new process begins without knowledge.
-pub struct Watch {
-    map: Option<Arc<ClusterMap>>,
-    pinger: Pinger,
-    reports: FailureReports,
-    pings: Vec<Ping>,
-    looks: Vec<Look>,
-    ticked_at: u64,
-    /// For the judges: since when each life can have been silent at most.
-    silent_since: BTreeMap<(NodeId, Incarnation), u64>,
-}
-
-impl Default for Watch {
-    fn default() -> Watch {
-        let config = PingerConfig {
-            period: Duration::from_nanos(PING_EVERY),
-            suspicion: Duration::from_nanos(SUSPICION),
-            report_again: REPORT_AGAIN,
-            assure: ASSURE,
-        };
-        Watch {
-            map: None,
-            pinger: Pinger::new(config),
-            reports: FailureReports::new(REPORT_AGAIN),
-            pings: Vec::new(),
-            looks: Vec::new(),
-            ticked_at: 0,
-            silent_since: BTreeMap::new(),
-        }
-    }
-}
+use crate::scale::MS;
+use crate::watch::{CLOCKS_PERCENT, Look, PING_EVERY, PROBE, Ping, SUSPICION};
+use crate::world::World;
 
 impl World {
     /// True if the detector is at work: it is a part of the program's own planner's worlds.

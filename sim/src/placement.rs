@@ -26,7 +26,7 @@ const ROUGH: u64 = 150;
 const CALM: u64 = 3 * BUCKETS as u64;
 
 /// A process's part: what it holds and does.
-struct Place {
+struct PoolNode {
     node: NodeId,
     incarnation: Incarnation,
     capacity: Capacity,
@@ -42,7 +42,7 @@ struct Placement {
     map: ClusterMap,
     now: Time,
     rng: Rng,
-    places: Vec<Place>,
+    places: Vec<PoolNode>,
     violations: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> Vec<String> {
         map.apply(None, &new_node("node", budget))
             .expect("a node joins");
         let (node, known) = map.nodes.last_key_value().expect("it is there");
-        places.push(Place::new(*node, known.incarnation, budget));
+        places.push(PoolNode::new(*node, known.incarnation, budget));
     }
     map.apply(None, &create_files_pool("files", BUCKETS, 1 << 40))
         .expect("a pool");
@@ -85,9 +85,9 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> Vec<String> {
     w.violations
 }
 
-impl Place {
-    fn new(node: NodeId, incarnation: Incarnation, budget: u64) -> Place {
-        Place {
+impl PoolNode {
+    fn new(node: NodeId, incarnation: Incarnation, budget: u64) -> PoolNode {
+        PoolNode {
             node,
             incarnation,
             capacity: Capacity::default(),
@@ -124,12 +124,17 @@ impl Placement {
         }
     }
 
+    fn change(&mut self, change: &Change) {
+        if let Err(why) = self.map.apply(None, change) {
+            self.violations
+                .push(format!("the map refuses {change:?}: {why}"));
+        }
+    }
+
     fn die(&mut self, at: usize) {
         let node = self.places[at].node;
         let down = node_down(&self.map, node.0);
-        self.map
-            .apply(None, &down)
-            .expect("a node that is up goes down");
+        self.change(&down);
         self.places[at].has.clear();
     }
 
@@ -139,14 +144,14 @@ impl Placement {
         if let Change::NodeUp { id, .. } = &mut up {
             *id = Some(node);
         }
-        self.map.apply(None, &up).expect("a node comes back");
+        self.change(&up);
         let incarnation = self.map.nodes[&node].incarnation;
-        self.places[at] = Place::new(node, incarnation, budget);
+        self.places[at] = PoolNode::new(node, incarnation, budget);
     }
 
     fn drain(&mut self, node: NodeId, on: bool) {
         let drain = Change::Drain { node, on };
-        self.map.apply(None, &drain).expect("the node is known");
+        self.change(&drain);
     }
 
     fn come_back(&mut self) {

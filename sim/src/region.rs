@@ -4,8 +4,8 @@
 
 use staves_model::{CHUNK_BYTES, Change, GroupId, Region};
 
-use crate::check::{Done, Ghost};
 use crate::event::Happening;
+use crate::ghost::{Done, Ghost};
 use crate::world::World;
 
 /// Most chunks of one data bucket that are used: three extents of a node's eight.

@@ -2,15 +2,14 @@
 //! little, and bursts of updates to one page.
 
 use bytes::Bytes;
-use staves_model::mutant::Mutant;
 use staves_model::{ClientId, Label, PAGE_BYTES};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::node::PAGES;
 use crate::rng::Rng;
-use crate::run::Scenario;
-use crate::world::{MS, NODE_EXTENTS, World};
+use crate::scale::{MS, NODE_EXTENTS};
+use crate::world::World;
 
 /// Most extents that a data bucket of registers wishes for; it needs two.
 const WISH_MAX: u64 = 5;
@@ -20,46 +19,6 @@ const FEW_EXTENTS: u64 = 3;
 const BURSTS: ClientId = ClientId(1 << 40);
 /// With memory as short as it was, everything listed must be open and whole within so long.
 const SHORT_MS_MAX: u64 = 15_000;
-
-/// The treatment of memory in a world with m > 1. Chances are per mille.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Room {
-    /// A data bucket changes its wish, each time its timer comes.
-    pub wishes: u64,
-    /// A burst, each time a client acts.
-    pub bursts: u64,
-    /// Some nodes have few extents, until somebody gives them more.
-    pub tight: bool,
-}
-
-impl Room {
-    /// By the scenario's seed. Its chances are its own, so that worlds with m = 1 stay as they are.
-    pub fn of(s: &Scenario) -> Room {
-        let mut rng = Rng::new(s.seed ^ 0x524F_4F4D);
-        if s.m == 1 {
-            return Room::default();
-        }
-        let room = Room {
-            wishes: rng.pick(&[0, 15, 60]),
-            bursts: rng.pick(&[0, 30, 150]),
-            tight: rng.chance(350),
-        };
-        // Planted bugs that only such worlds can show are hunted there alone.
-        match s.mutant {
-            Some(Mutant::GrantedToAll | Mutant::MemoryOfTheLargestAsked) => Room {
-                wishes: 60,
-                tight: true,
-                ..room
-            },
-            Some(Mutant::MissingPagesMemoryGivenBack) => Room { wishes: 60, ..room },
-            Some(Mutant::EqualLabelsTakenAsOne) => Room {
-                bursts: 150,
-                ..room
-            },
-            _ => room,
-        }
-    }
-}
 
 // Eight bytes in the middle of a page, where no register lies.
 fn bytes_at(page: u32, i: u64) -> Run {

@@ -2,19 +2,20 @@
 //! map names, follows what nodes answer about newer maps, passes over nodes that are silent, retries under the same
 //! number, and gives up at its deadline. The simulator adds the network, the time and the judge.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use staves_client::turn::{CallFailure, NodeBatch, RouterTurn, ServiceOp, TurnEvent, TurnStep};
-use staves_client::{Avoid, RouterOptions, newest_map, with_moved};
-use staves_model::{CHUNK_BYTES, ClusterMap, GroupId, MemberSlot, NodeId, PoolId, ServiceId, Time};
+use staves_client::{RouterOptions, newest_map, with_moved};
+use staves_model::{CHUNK_BYTES, GroupId, MemberSlot, NodeId, PoolId, ServiceId, Time};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 
+use crate::clients::{ClientTurn, Wait};
 use crate::event::{Happening, OpRequest, Packet, Place, client_id};
 use crate::region::chunks_of;
-use crate::world::{MS, World};
+use crate::scale::MS;
+use crate::world::World;
 
 /// The time that an operation may take, retries and all.
 const DEADLINE: u64 = 1000 * MS;
@@ -31,51 +32,6 @@ fn options() -> RouterOptions {
         backoff_min: Duration::from_millis(4),
         backoff_max: Duration::from_millis(60),
         ..RouterOptions::default()
-    }
-}
-
-/// The wait of a turn.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    /// For the answer of a node.
-    Answer(NodeId),
-    /// For a newer map.
-    Map,
-    /// For its time.
-    Time,
-}
-
-/// One operation on its way.
-struct Turn {
-    machine: RouterTurn,
-    operation: usize,
-    wait: Wait,
-}
-
-/// A client's router.
-#[derive(Default)]
-pub struct Router {
-    map: Arc<ClusterMap>,
-    number: u64,
-    turn: Option<Turn>,
-    /// Requests sent.
-    attempt: u32,
-    /// Its timer; earlier ones count no more.
-    due: u64,
-    /// Nodes that are passed over, and until when.
-    avoid: BTreeMap<NodeId, u64>,
-}
-
-impl Router {
-    /// True if an operation is on its way.
-    pub fn is_busy(&self) -> bool {
-        self.turn.is_some()
-    }
-
-    fn go(&mut self, now: u64) -> TurnEvent {
-        self.avoid.retain(|_, until| *until > now);
-        let nodes = self.avoid.keys().copied().collect();
-        TurnEvent::Go(self.map.clone(), Avoid { nodes, me: None })
     }
 }
 
@@ -169,7 +125,7 @@ impl World {
         let numbers = std::iter::once(router.number);
         let deadline = Time(now + DEADLINE);
         let machine = RouterTurn::new(of, options(), vec![(op, windows)], numbers, deadline);
-        router.turn = Some(Turn {
+        router.turn = Some(ClientTurn {
             machine,
             operation,
             wait: Wait::Time,

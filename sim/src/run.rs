@@ -7,19 +7,19 @@ use staves_erasure::Code;
 use staves_model::mutant::{Mutant, plant};
 use staves_model::{GroupId, K_MAX, PAGE_BYTES};
 
-use crate::check::{Done, Ghost};
-use crate::client::SimClient;
+use crate::clients::SimClient;
 use crate::cover::Coverage;
-use crate::directory::Directory;
+use crate::directory_state::Directory;
 use crate::event::{EventHash, Happening, Queue};
-use crate::history::{Operation, violations};
+use crate::ghost::{Done, Ghost};
+use crate::history::{Operation, in_life, violations};
 use crate::load::service_of;
-use crate::loss::{Loss, in_life};
 use crate::node::PAGES;
 use crate::rng::Rng;
-use crate::room::Room;
-use crate::stops::Stops;
-use crate::world::{LateSyncs, MS, Profile, SimNode, World};
+use crate::scale::MS;
+use crate::scenario::{LateSyncs, Loss, Profile, Room, Scenario};
+use crate::stop_state::Stops;
+use crate::world::{SimNode, World};
 
 /// Every run does at least so many client operations before it heals, but where the group is lost.
 pub const OPERATIONS_MIN: usize = 60;
@@ -35,23 +35,6 @@ const HEALING_CLIENTS_MS: u64 = 1500;
 const PARITY_MAX: usize = 2 * K_MAX as usize;
 /// It must have converged by then.
 const HEALING_MS_MAX: u64 = 20_000;
-
-/// The input of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Scenario {
-    /// The seed.
-    pub seed: u64,
-    /// Data buckets.
-    pub m: usize,
-    /// Parity buckets.
-    pub k: usize,
-    /// A planted bug.
-    pub mutant: Option<Mutant>,
-    /// The roughest profile, with most of its faults aimed: for bugs that need several at once.
-    pub hunting: bool,
-    /// Print what happens.
-    pub trace: bool,
-}
 
 /// The result of a run.
 pub struct Report {

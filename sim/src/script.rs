@@ -14,14 +14,16 @@ use staves_model::mutant::{Mutant, plant};
 use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
-use crate::client::SimClient;
+use crate::clients::SimClient;
 use crate::event::{ClientRequest, Happening, Packet, Place, client_id};
 use crate::history::Operation;
-use crate::keys::{Keys, OnKey};
+use crate::keys::{KeyLoad, OnKey};
 use crate::load::{Load, Served};
 use crate::node::{PAGES, REGISTERS};
-use crate::run::{Scenario, world};
-use crate::world::{MS, World};
+use crate::run::world;
+use crate::scale::MS;
+use crate::scenario::Scenario;
+use crate::world::World;
 
 /// An event that a script waits for comes within so many milliseconds of simulated time, or never.
 const PATIENCE_MS: u64 = 5000;
@@ -118,7 +120,7 @@ impl Script {
 
     /// The same with the key-value service, and nothing written.
     pub fn with_keys(k: usize) -> Script {
-        Script::open(1, k, Some(Box::new(Served::<Keys>::default())))
+        Script::open(1, k, Some(Box::new(Served::<KeyLoad>::default())))
     }
 
     fn open(m: usize, k: usize, load: Option<Box<dyn Load>>) -> Script {
@@ -390,7 +392,7 @@ impl Script {
         self.run_ms(1);
         let (c, now) = (self.world.clients.len(), self.world.now);
         let load: &mut dyn Any = self.world.load.as_deref_mut().expect("a key-value world");
-        let load = load.downcast_mut::<Served<Keys>>();
+        let load = load.downcast_mut::<Served<KeyLoad>>();
         let operation = load.expect("a key-value world").push((0, key), act, now);
         self.world.clients.push(SimClient::with(operation));
         let asked = AskedKey {

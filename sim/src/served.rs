@@ -9,26 +9,16 @@ use staves_wire::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Answer, ServiceAnswers};
 
-use crate::client::SimClient;
+use crate::clients::SimClient;
 use crate::event::{OpAnswer, OpRequest, Packet, Place};
-use crate::load::{Load, ObjectId, Seat, SimBucket, WAITING_MAX};
-use crate::world::{MS, World};
+use crate::load::{Load, ObjectId, OpenRequest, Seat, SimBucket, WAITING_MAX};
+use crate::scale::MS;
+use crate::world::World;
 
 /// A check of one bucket scans its pages, so it is made once in so many steps.
 const CHECK_EVERY: u64 = 32;
 /// Times that a read at rest is sent.
 const TRIES_AT_REST: u64 = 40;
-
-/// A request at a bucket that has no answer yet.
-pub(crate) struct Open {
-    route: Vec<Place>,
-    attempt: u32,
-    /// Of the map that it was sent by.
-    revision: Revision,
-    operation: usize,
-    /// On the node's clock.
-    deadline: Time,
-}
 
 impl World {
     /// Steps what a node's seat holds.
@@ -156,7 +146,7 @@ impl World {
             request: (op.number > 0).then_some(id),
             deadline: now + Duration::from_millis(40 + self.rng.below(400)),
         };
-        let open = Open {
+        let open = OpenRequest {
             route: r.route,
             attempt: r.attempt,
             revision: r.request.revision,

@@ -11,8 +11,8 @@ use staves_wire::group::GroupEnvelope;
 
 use crate::event::Place;
 use crate::load::Seat;
-use crate::node::Waiting;
-use crate::pinger::Watch;
+use crate::waiting::Waiting;
+use crate::watch::Watch;
 use crate::world::{SimNode, World};
 
 impl SimNode {

@@ -1,98 +1,16 @@
 //! The driver of stops: nodes ask a leader of the directory for a permit ([`OwnStop`], [`StopBook`]), and stop.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{
-    ClusterMap, Incarnation, NodeId, OwnStop, StopBook, StopReply, StopState, StopTimes, Time,
-};
+use staves_model::{Incarnation, NodeId, StopBook, StopReply, StopState};
 
 use crate::event::{Happening, Packet, Place};
-use crate::rng::Rng;
-use crate::world::{MS, World};
-
-/// The times of stops, the program's in the proportion of the leases.
-const TIMES: StopTimes = StopTimes {
-    permit: Duration::from_secs(12),
-    young: Duration::from_secs(2),
+use crate::scale::MS;
+use crate::stop_state::{
+    ATTEMPT, Asking, DEADLINE, NodeStop, PATIENCE, PERMITS_MAX, Permit, StopRound, TIMES,
 };
-/// The time for which one attempt waits for its answer.
-const ATTEMPT: u64 = 300 * MS;
-/// The time for which a node asks.
-const DEADLINE: u64 = 900 * MS;
-/// The time for which a leader waits for the states of nodes.
-const PATIENCE: u64 = 120 * MS;
-/// Most permits that the judge remembers.
-const PERMITS_MAX: usize = 20;
-
-/// A node's request for a permit.
-#[derive(Clone, Copy)]
-struct Asking {
-    until: u64,
-    again_at: u64,
-    attempt: u32,
-}
-
-/// A process's own stop.
-#[derive(Clone, Copy, Default)]
-pub struct NodeStop {
-    own: OwnStop,
-    asking: Option<Asking>,
-}
-
-/// A leader's question to all nodes, on behalf of one that asks for a permit.
-pub struct StopRound {
-    number: u64,
-    node: NodeId,
-    incarnation: Incarnation,
-    from: Place,
-    attempt: u32,
-    young: bool,
-    waiting: BTreeSet<NodeId>,
-    gone: BTreeSet<NodeId>,
-    until: u64,
-}
-
-/// A permit as a leader gave it, with the map by which it was given.
-struct Permit {
-    node: NodeId,
-    incarnation: Incarnation,
-    map: ClusterMap,
-}
-
-/// The stops of a world.
-pub struct Stops {
-    /// Chance of its own, so that worlds without stops are what they are.
-    rng: Rng,
-    /// Of a thousand faults, how many are stops.
-    often: u64,
-    /// Of a thousand stops, during how many the leader changes.
-    elects: u64,
-    rounds: u64,
-    /// In the order in which they were given.
-    permits: Vec<Permit>,
-}
-
-/// A new leader's book.
-pub fn new_book(now: Time, map: &ClusterMap) -> StopBook {
-    StopBook::new(now, map, TIMES)
-}
-
-impl Stops {
-    /// The stops of a seed.
-    pub fn new(seed: u64, hunted: bool, elects: u64) -> Stops {
-        let mut rng = Rng::new(seed ^ 0x5709_5709);
-        let often = rng.pick(&[0, 60, 200]);
-        Stops {
-            rng,
-            often: if hunted { 400 } else { often },
-            elects,
-            rounds: 0,
-            permits: Vec::new(),
-        }
-    }
-}
+use crate::world::World;
 
 impl World {
     /// True if the next fault is a stop.

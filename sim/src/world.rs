@@ -5,85 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_erasure::Code;
-use staves_group::{Applied, Durability, Effects, Member, Options};
-use staves_model::mutant::Mutant;
+use staves_group::{Applied, Effects, Member, Options};
 use staves_model::{
     DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, PoolId, Region, StopReply, Time,
 };
 use staves_store::{Arena, Budget, EXTENT_BYTES, Journal};
 
-use crate::check::{Done, Ghost};
-use crate::client::SimClient;
+use crate::clients::SimClient;
 use crate::cover::Coverage;
-use crate::directory::Directory;
+use crate::directory_state::Directory;
 use crate::event::{EventHash, Happening, OpRequest, Packet, Place, Queue};
+use crate::ghost::{Done, Ghost};
 use crate::history::Operation;
-use crate::load::{Load, Seat};
-use crate::loss::{Loss, QUIET};
-use crate::node::Waiting;
-use crate::pinger::Watch;
+use crate::load::{Load, OpenRequest, Seat};
 use crate::rng::Rng;
-use crate::room::Room;
-use crate::run::Scenario;
-use crate::served::Open;
-use crate::stops::{NodeStop, Stops};
-
-/// A lease in the simulator; messages take 1 to 12 ms, and some up to 500 ms.
-pub const LEASE: Duration = Duration::from_millis(200);
-/// Nanoseconds of a millisecond.
-pub const MS: u64 = 1_000_000;
-/// Extents that a node has in all.
-pub const NODE_EXTENTS: u64 = 8;
-/// Bytes that a stream's log may hold in the simulator: some twenty small deltas.
-pub const LOG_BYTES_MAX: usize = 3000;
-
-/// The roughness of a run. Chances are per mille.
-#[derive(Clone, Copy, Debug)]
-pub struct Profile {
-    /// Messages lost.
-    pub lost: u64,
-    /// Messages that take up to half a second.
-    pub slow: u64,
-    /// Members suspected without reason, each time the directory looks.
-    pub suspected: u64,
-    /// Changes of the data bucket without reason, each time the directory looks.
-    pub switched: u64,
-    /// Most milliseconds between faults.
-    pub fault_gap: u64,
-    /// Clients that look at a new map before a request.
-    pub map_seen: u64,
-    /// Most milliseconds that a client thinks.
-    pub think: u64,
-    /// Faults aimed at a step of the protocol.
-    pub aimed: u64,
-    /// Faults that are islands: the data bucket cut off while clients still reach it.
-    pub islands: u64,
-}
-
-/// Members whose storage syncs late.
-#[derive(Clone, Copy, Debug)]
-pub struct LateSyncs {
-    /// The mark that releases answers.
-    pub durability: Durability,
-    /// Steps of a member until a sync ends.
-    pub steps: usize,
-}
-
-impl LateSyncs {
-    /// By the scenario's seed, in some worlds whose clients use registers. Its chances are its own.
-    pub fn of(s: &Scenario) -> Option<LateSyncs> {
-        let mut rng = Rng::new(s.seed ^ 0x4C41_5445);
-        let hunted = s.mutant.is_some_and(|m| Mutant::DURABLE.contains(&m));
-        let late = hunted || (s.mutant.is_none() && rng.chance(250));
-        late.then(|| LateSyncs {
-            durability: match hunted || rng.chance(700) {
-                true => Durability::Durable,
-                false => Durability::Writeback,
-            },
-            steps: 1 + rng.below(6) as usize,
-        })
-    }
-}
+use crate::scale::{LEASE, LOG_BYTES_MAX, MS, NODE_EXTENTS, QUIET};
+use crate::scenario::{LateSyncs, Loss, Profile, Room};
+use crate::stop_state::{NodeStop, Stops};
+use crate::waiting::Waiting;
+use crate::watch::Watch;
 
 /// One simulated node.
 pub struct SimNode {
@@ -162,7 +102,7 @@ pub struct World {
     /// The regions that there were, the present one last, each with its last known size.
     pub regions: Vec<Region>,
     /// Requests at buckets that have no answer yet, by node and token.
-    pub(crate) open: BTreeMap<(usize, u64), Open>,
+    pub(crate) open: BTreeMap<(usize, u64), OpenRequest>,
     pub(crate) tokens: u64,
     /// Objects whose history was too tangled to be decided.
     pub undecided: usize,

@@ -9,7 +9,8 @@
 //! included) with m17; **H7** (a replaced site is fenced) with m03 to m10.
 
 use staves_model::mutant::Mutant;
-use staves_sim::run::{Report, Scenario, run};
+use staves_sim::run::{Report, run};
+use staves_sim::scenario::Scenario;
 
 /// The hunt for one planted bug.
 struct Hunt {

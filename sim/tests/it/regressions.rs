@@ -2,7 +2,8 @@
 //! here with the shape that it ran with and what was wrong. A change of the simulator gives seeds
 //! another meaning; what must not come back for sure also has a script or a unit test, named beside it.
 
-use staves_sim::run::{Scenario, run};
+use staves_sim::run::run;
+use staves_sim::scenario::Scenario;
 
 /// Seed, m, k, and what was wrong.
 const FAILED: &[(u64, usize, usize, &str)] = &[

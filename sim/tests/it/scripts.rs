@@ -6,8 +6,8 @@ use bytes::Bytes;
 use staves_model::mutant::Mutant;
 use staves_sim::event::Packet;
 use staves_sim::keys::{OnKey, Text};
+use staves_sim::scale::MS;
 use staves_sim::script::{Script, brings, group_message, is_ack, is_open_call, play, play_keys};
-use staves_sim::world::MS;
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{GroupMessage, Run, RunKind};
 
@@ -416,7 +416,8 @@ fn a_late_sync_brings_nobody_back() {
 /// stops being true; then this test fails, and belongs among the bugs that are found.
 #[test]
 fn fence_by_label_cannot_show() {
-    use staves_sim::run::{Scenario, run, shape_of};
+    use staves_sim::run::{run, shape_of};
+    use staves_sim::scenario::Scenario;
     for seed in 1..=60 {
         let (m, k) = shape_of(seed);
         let report = run(&Scenario {

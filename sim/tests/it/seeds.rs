@@ -1,7 +1,8 @@
 //! Batches of seeds without a planted bug: every run is clean, does its minimum, and nothing is blind.
 
 use staves_sim::cover::Coverage;
-use staves_sim::run::{FAULTS_MIN, OPERATIONS_MIN, Report, Scenario, run, shape_of};
+use staves_sim::run::{FAULTS_MIN, OPERATIONS_MIN, Report, run, shape_of};
+use staves_sim::scenario::Scenario;
 
 /// Seeds of the batch.
 const SEEDS: u64 = 320;
