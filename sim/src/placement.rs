@@ -211,6 +211,7 @@ impl Placement {
             copying: copied,
             going: &[],
             draining: self.map.nodes[&node].draining,
+            spreads: true,
         };
         let pool = &self.map.pools[&POOL];
         let plan = place.capacity.step(self.now, &self.map, pool, &own);
