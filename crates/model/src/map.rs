@@ -86,11 +86,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// True if it holds key-value records.
-    pub fn is_cache(&self) -> bool {
-        matches!(self.kind, PoolKind::Cache)
-    }
-
     /// Its regions; none if it is no memory pool.
     pub fn regions(&self) -> &[Region] {
         match &self.kind {

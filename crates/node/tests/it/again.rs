@@ -1,4 +1,4 @@
-//! What only a lost node had of files is fetched again, by itself; and nothing else is.
+//! Blocks of files that a lost node alone had are fetched again, by themselves; and nothing else is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -154,7 +154,7 @@ fn d6_nothing_is_fetched_after_a_drain() {
     assert_eq!(in_memory(&cluster, &file), before.1);
 }
 
-/// What only a node has that stops is copied from its memory before it goes, and not fetched again.
+/// Blocks that only the stopping node has are copied from its memory before it goes, and are not fetched again.
 #[test]
 fn d6_who_stops_has_its_files_copied_first() {
     let size = 24 * MIB;
