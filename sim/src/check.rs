@@ -1,4 +1,4 @@
-//! The invariants of GROUP.md, checked as the run goes on. I8 and I9 are checked over the clients'
+//! The invariants of docs/reference/group-protocol.md, checked as the run goes on. I8 and I9 are checked over the clients'
 //! history at its end (`history.rs`), I4 at rest (`run.rs`).
 
 use std::collections::BTreeMap;
@@ -57,10 +57,10 @@ impl World {
             }
             let purged = s.log.first().map_or(s.prefix, |f| f - 1);
             let (epoch, before) = self.purged[node][stream];
-            if epoch == member.synced() && purged > before {
+            if epoch == member.installed() && purged > before {
                 rose.push((stream, purged));
             }
-            self.purged[node][stream] = (member.synced(), purged);
+            self.purged[node][stream] = (member.installed(), purged);
         }
         for (stream, purged) in rose {
             if let Some(what) = self.bad_purge(node, stream, purged) {
@@ -181,12 +181,12 @@ impl World {
                 continue;
             };
             let (prefix, synced) = peer.stream(stream).map_or((0, 0), |s| (s.prefix, s.synced));
-            if peer.synced() == peer.epoch() && prefix < purged {
+            if peer.installed() == peer.epoch() && prefix < purged {
                 return Some(format!(
                     "I3 node {node} purged to {purged}, node {other} has {prefix}"
                 ));
             }
-            if peer.synced() == peer.epoch() && synced < purged {
+            if peer.installed() == peer.epoch() && synced < purged {
                 return Some(format!(
                     "S2 node {node} purged to {purged}, node {other} has synced {synced}"
                 ));
@@ -277,8 +277,8 @@ impl World {
                 "I6 page {page} of node {node} is at {label:?}, received is {prefix}"
             ));
         }
-        let current =
-            member.epoch() == self.committed().last_open.epoch && member.synced() == member.epoch();
+        let current = member.epoch() == self.committed().last_open.epoch
+            && member.installed() == member.epoch();
         let counts = self.ghost.label_at(stream, label.seq)?;
         (current && counts != label && counts.epoch <= member.epoch()).then(|| {
             format!("I5 page {page} of node {node} is at {label:?}, what counts is {counts:?}")
@@ -352,7 +352,7 @@ impl World {
         for slot in group.protectors(stream).chain([MemberSlot(stream as u8)]) {
             let other = group.member(slot).and_then(|x| self.entry_of(x.id));
             let peer = other.and_then(|n| self.nodes[n].member.as_deref());
-            let Some(peer) = peer.filter(|p| p.synced() == member.epoch()) else {
+            let Some(peer) = peer.filter(|p| p.installed() == member.epoch()) else {
                 continue;
             };
             let synced = peer.stream(stream).map_or(0, |s| s.synced);
@@ -381,7 +381,7 @@ impl World {
                         .filter(|n| self.nodes[*n].lives(x.id.incarnation))
                 })
                 .filter_map(|n| self.nodes[n].member.as_deref())
-                .filter(|m| m.synced() == group.epoch && self.is_of_group(m))
+                .filter(|m| m.installed() == group.epoch && self.is_of_group(m))
                 .filter_map(|m| m.stream(stream).map(|s| (s.prefix, s.synced)))
                 .collect();
             let synced = holders.iter().map(|holder| holder.1).min();

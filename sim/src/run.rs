@@ -465,7 +465,7 @@ impl World {
             Some(format!(
                 "node {i} slot {slot} {:?} synced {:?} open {} prefix {} stable {} absent {}",
                 m.epoch(),
-                m.synced(),
+                m.installed(),
                 m.is_open(),
                 s.prefix,
                 s.stable,

@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    // DESIGN section 9: more lost than the scheme bears is reported, and no request waits for what may never
+    // More lost than the scheme bears is reported, and no request waits for what may never
     // come. Those that wait for stability have been served already.
     fn check_lost(&mut self, node: usize) {
         let Some(bucket) = self.nodes[node].member.as_ref().and_then(Seat::bucket) else {

@@ -156,7 +156,7 @@ impl Service for Cache {
     }
 
     #[inline]
-    fn lend<'p>(
+    fn read_in_place<'p>(
         &mut self,
         member: &'p Member,
         tag: Option<Tag>,
@@ -208,7 +208,7 @@ impl Service for Cache {
                 self.stats.hits +=
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
                 match kept {
-                    true => shell.keep(ask, answer, 0),
+                    true => shell.record(ask, answer, 0),
                     false => Outcome::read(shell.unstable_seq(tag), answer),
                 }
             }
@@ -218,7 +218,7 @@ impl Service for Cache {
                     Outcome::Answer {
                         answer: full @ Answer::Error(..),
                         ..
-                    } if kept => shell.keep(ask, full, 0),
+                    } if kept => shell.record(ask, full, 0),
                     outcome => outcome,
                 }
             }
@@ -268,7 +268,7 @@ impl Service for Cache {
         self.advance_large(shell, now, out);
     }
 
-    fn tidy(&mut self, shell: &mut Shell, now: Time) {
+    fn maintain(&mut self, shell: &mut Shell, now: Time) {
         self.housekeeping(shell, now);
     }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
-use staves_service::{Ask, BucketEffects, Outcome, Refused, Shell, Stop, Tag};
+use staves_service::{Ask, BucketEffects, Outcome, Refused, Shell, Tag, UpdateError};
 use staves_wire::service::Answer;
 
 use crate::Options;
@@ -153,7 +153,7 @@ impl Cache {
             return stop.into();
         }
         let Some(segment) = self.kv.segments.fresh() else {
-            return Stop::Full.into();
+            return UpdateError::Full.into();
         };
         let last = large.chunks.len() + 1 == large.count;
         if last && planted(Mutant::LargeNamedBeforeWritten) {
@@ -173,7 +173,7 @@ impl Cache {
         let head = record::large_head(large.value.len(), large.chunk_bytes, &large.chunks);
         let body = [&head[..], large.tail()];
         if record::size(large.key.len(), head.len() + large.tail().len()) > SEGMENT_ROOM {
-            return Stop::Full.into();
+            return UpdateError::Full.into();
         }
         let (ask, answer) = (&large.ask, &large.answer);
         match self.put(shell, now, ask, large.tag, &large.key, true, &body, answer) {
@@ -188,19 +188,19 @@ fn refuse_large(shell: &mut Shell, large: &LargeWrite) -> Progress {
     if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
         return Progress::Done(0, full);
     }
-    match shell.keep(&large.ask, full, 0) {
+    match shell.record(&large.ask, full, 0) {
         Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
         Outcome::Refuse(why) => Progress::Failed(why),
         Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,
     }
 }
 
-impl From<Stop> for Progress {
-    fn from(stop: Stop) -> Progress {
+impl From<UpdateError> for Progress {
+    fn from(stop: UpdateError) -> Progress {
         match stop {
-            Stop::Blocked => Progress::Wait,
-            Stop::Full => Progress::Full,
-            Stop::NotServing => Progress::Failed(Refused::NotServing),
+            UpdateError::Blocked => Progress::Wait,
+            UpdateError::Full => Progress::Full,
+            UpdateError::NotServing => Progress::Failed(Refused::NotServing),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
-use staves_service::{Ask, BucketEffects, Growth, Outcome, Shell, Stop, Tag};
+use staves_service::{Ask, BucketEffects, Growth, Outcome, Shell, Tag, UpdateError};
 use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
@@ -81,7 +81,7 @@ impl Cache {
         large: bool,
         body: &[&[u8]],
         answer: &Answer,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, UpdateError> {
         let body_len = body.iter().map(|part| part.len()).sum();
         let place = self.place(shell, now, record::size(key.len(), body_len))?;
         let mut edit = Edit::default();
@@ -113,8 +113,14 @@ impl Cache {
         }
     }
 
-    fn end_old(&self, shell: &Shell, tag: Tag, key: &[u8], edit: &mut Edit) -> Result<(), Stop> {
-        let pages = shell.member().pages().ok_or(Stop::NotServing)?;
+    fn end_old(
+        &self,
+        shell: &Shell,
+        tag: Tag,
+        key: &[u8],
+        edit: &mut Edit,
+    ) -> Result<(), UpdateError> {
+        let pages = shell.member().pages().ok_or(UpdateError::NotServing)?;
         if let Some(old) = self.kv.find(pages, tag, key) {
             edit.kill(old.offset);
             edit.zero(Kv::chunks_of(pages, old.offset));
@@ -129,7 +135,7 @@ impl Cache {
         tag: Tag,
         mut edit: Edit,
         answer: &Answer,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, UpdateError> {
         let kept = Shell::kept(ask, answer);
         let empty = self.kv.segments.take_empty(EMPTY_PER_DELTA);
         edit.zero(empty.iter().copied());
@@ -144,7 +150,7 @@ impl Cache {
     }
 
     /// Makes a delta of an edit on the service's own account, if the log has room.
-    pub(crate) fn commit_own(&mut self, shell: &mut Shell, edit: Edit) -> Result<(), Stop> {
+    pub(crate) fn commit_own(&mut self, shell: &mut Shell, edit: Edit) -> Result<(), UpdateError> {
         shell.admit(edit.runs.len(), edit.bytes.len(), 0)?;
         self.commit(shell, None, Bytes::new(), edit);
         Ok(())
@@ -165,7 +171,12 @@ impl Cache {
     }
 
     /// A place for a record of so many bytes, all its memory reserved at every member.
-    fn place(&mut self, shell: &mut Shell, now: Time, bytes: usize) -> Result<SegmentPlace, Stop> {
+    fn place(
+        &mut self,
+        shell: &mut Shell,
+        now: Time,
+        bytes: usize,
+    ) -> Result<SegmentPlace, UpdateError> {
         if let Some(place) = self.kv.segments.place(bytes) {
             return Ok(place);
         }
@@ -184,13 +195,13 @@ impl Cache {
                         .segments
                         .fresh()
                         .map(SegmentPlace::Fresh)
-                        .ok_or(Stop::Full);
+                        .ok_or(UpdateError::Full);
                 }
-                Growth::Pending => return Err(Stop::Blocked),
+                Growth::Pending => return Err(UpdateError::Blocked),
                 Growth::Refused => self.compact_or_stop(shell, Aim::SegmentPlace(bytes))?,
             }
         }
-        Err(Stop::Blocked)
+        Err(UpdateError::Blocked)
     }
 
     /// Makes sure of so many further extents, by compaction if need be.
@@ -199,22 +210,22 @@ impl Cache {
         shell: &mut Shell,
         now: Time,
         extents: u32,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), UpdateError> {
         for _ in 0..=COMPACTIONS_PER_OPERATION {
             match grow(shell, now, extents) {
                 Growth::Granted => return Ok(()),
-                Growth::Pending => return Err(Stop::Blocked),
+                Growth::Pending => return Err(UpdateError::Blocked),
                 Growth::Refused => self.compact_or_stop(shell, Aim::Extent)?,
             }
         }
-        Err(Stop::Blocked)
+        Err(UpdateError::Blocked)
     }
 
-    fn compact_or_stop(&mut self, shell: &mut Shell, aim: Aim) -> Result<(), Stop> {
+    fn compact_or_stop(&mut self, shell: &mut Shell, aim: Aim) -> Result<(), UpdateError> {
         match self.compact(shell, aim) {
             Compacted::Done => Ok(()),
-            Compacted::LogFull => Err(Stop::Blocked),
-            Compacted::Useless => Err(Stop::Full),
+            Compacted::LogFull => Err(UpdateError::Blocked),
+            Compacted::Useless => Err(UpdateError::Full),
         }
     }
 

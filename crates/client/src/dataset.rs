@@ -1,4 +1,4 @@
-//! Datasets: files that are read from the memory of all nodes (DESIGN section 8, "files").
+//! Datasets: files that are read from the memory of all nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

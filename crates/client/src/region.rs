@@ -1,4 +1,4 @@
-//! Regions: flat bytes spread over the cluster (DESIGN section 8, "memory").
+//! Regions: flat bytes spread over the cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -184,7 +184,7 @@ impl Service for Counter {
             Growth::Granted => {}
             Growth::Pending => return Outcome::Blocked { starved: true },
             // It is kept, so that a late copy of the request does not take effect after all.
-            Growth::Refused => return shell.keep(ask, full(), shell.member().last()),
+            Growth::Refused => return shell.record(ask, full(), shell.member().last()),
         }
         let pages = shell.member().pages();
         let old = pages.map_or(0, |pages| number(pages.slice(run.offset, 8)));

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::duties::Duties;
 use crate::error::DirectoryError;
-use crate::holder::{self, Holder};
+use crate::folder_owner::{self, FolderOwner};
 use crate::machine::Machine;
 use crate::message::{LeaderRequest, LeaderResponse, PendingLease};
 use crate::network::{Network, SeenAt};
@@ -64,7 +64,7 @@ pub(crate) struct Inner {
     /// Set when this life is over.
     pub over: watch::Sender<Option<Arc<DirectoryError>>>,
     /// The process that held the data folder before this one.
-    pub former: Option<Holder>,
+    pub former: Option<FolderOwner>,
     /// This node leads and hands the lead over: it orders nothing meanwhile.
     pub handing_over: AtomicBool,
     /// The time of the last message from a leader, in nanoseconds of [`Inner::now`].
@@ -164,13 +164,13 @@ impl Directory {
     ) -> Result<Directory, DirectoryError> {
         options.raft()?;
         let folder = options.data_dir.as_deref();
-        let former = folder.and_then(holder::read);
+        let former = folder.and_then(folder_owner::read);
         let store = Store::open(folder)?;
         if let Some(folder) = folder {
             // The former address stays until it is known that nobody answers there.
             let native = former.as_ref().map_or(&options.node.native, |f| &f.native);
             let (pid, native) = (std::process::id(), native.clone());
-            holder::write(folder, &Holder { pid, native });
+            folder_owner::write(folder, &FolderOwner { pid, native });
         }
         let (window_tx, window) = watch::channel(Arc::default());
         let machine =

@@ -1,9 +1,9 @@
-//! The directory: the cluster's one replicated truth, embedded in every node (DESIGN section 6).
+//! The directory: the cluster's one replicated truth, embedded in every node.
 //!
 //! **Promises.** A change that [`Directory::propose`] reports as done is on the disks of a majority of the
 //! voters and in every later map. Every node sees the same maps in the same order, sooner or later
 //! ([`Directory::map`]). A lease that [`Directory::lease`] grants is honoured by every leader, this one and
-//! later ones, until it ends at its holder. An epoch that [`Directory::open_epoch`] opens has no holder of an
+//! later ones, until it ends at its holder. An epoch that it opens ([`Directory::call`]) has no holder of an
 //! older lease against it. Without a majority nothing changes, and no answer says otherwise.
 //!
 //! **Path of the data.** A request goes from any node to the leader (`ask`), which answers it (`lead`,
@@ -43,7 +43,7 @@ mod duties;
 mod election_backoff;
 mod error;
 mod fatal;
-mod holder;
+mod folder_owner;
 mod join;
 mod lead;
 mod leader;

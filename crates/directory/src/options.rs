@@ -28,7 +28,7 @@ pub struct Options {
     pub times: Times,
 }
 
-/// The directory's share of the budget from a kill to resumed writes (at most 2 s, DESIGN section 5).
+/// The directory's share of the budget from a kill to resumed writes (at most 2 s).
 ///
 /// openraft keeps a leader lease of its own: a follower refuses to vote until `raft_election_max` has
 /// passed without a word from the leader, and stands for election one random election time later. So

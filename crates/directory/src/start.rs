@@ -17,7 +17,7 @@ use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
 use crate::ask::{NO_CLUSTER, ask_to_join};
 use crate::directory::{Core, Inner, Life, not_running, unexpected};
 use crate::error::DirectoryError;
-use crate::holder::{self, Holder};
+use crate::folder_owner::{self, FolderOwner};
 use crate::message::{Join, JoinRefusal, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse};
 use crate::network::Network;
 use crate::store::Identity;
@@ -55,7 +55,7 @@ impl Inner {
         };
         if let Some(folder) = &self.options.data_dir {
             let (pid, native) = (std::process::id(), self.options.node.native.clone());
-            holder::write(folder, &Holder { pid, native });
+            folder_owner::write(folder, &FolderOwner { pid, native });
         }
         self.run_raft(identity).await?;
         let incarnation = match life {

@@ -174,7 +174,7 @@ fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
     }
     let locked = || StoreError::Locked {
         path: path.to_owned(),
-        holder: crate::holder::read(folder).map(|holder| holder.pid),
+        holder: crate::folder_owner::read(folder).map(|holder| holder.pid),
     };
     match damage::look(path) {
         Ok(()) => {}

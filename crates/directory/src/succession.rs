@@ -2,7 +2,7 @@
 //!
 //! openraft has no transfer of leadership: a follower grants no vote until the leader has been silent for
 //! one election time-out, which is what makes the loss of a leader cost 450 to 600 ms. But a voter whose
-//! own vote is for a candidate, and not for a leader, is not held by that. So:
+//! stored vote names a candidate that has not won (in openraft, one that is not committed) is not held by that. So:
 //!
 //! ```text
 //! leader     orders nothing more, and waits until a voter has all of its log: the heir

@@ -55,7 +55,7 @@ pub(crate) struct Fill {
     /// The number of requests that were repeated: turns to other sources.
     turns: u32,
     /// The time at which the maker of the pass last sent a page; at first, the beginning of the wait.
-    passed: Option<Time>,
+    pass_seen: Option<Time>,
     recipes: Recipes,
     /// The last time that pages were lacking.
     pub filled: Option<Filled>,
@@ -67,7 +67,7 @@ impl Fill {
         self.asks.clear();
         self.gathered.clear();
         self.next = 0;
-        self.passed = None;
+        self.pass_seen = None;
     }
 
     /// Somebody waits for this page: who has it is asked soon, even where nothing is fetched unasked.
@@ -195,8 +195,8 @@ impl MemberState {
         if alone || self.joiners().next().is_none_or(|s| s >= self.slot) {
             return false;
         }
-        let passed = *self.fill.passed.get_or_insert(now);
-        now.since(passed) < WAITS_FOR_THE_PASS
+        let seen = *self.fill.pass_seen.get_or_insert(now);
+        now.since(seen) < WAITS_FOR_THE_PASS
     }
 
     // The next run of absent pages that nobody was asked for and that is not at hand.
@@ -382,7 +382,7 @@ impl MemberState {
                 parts.extend(part.filter(|p| p.labels.streams() == m).map(|p| (*slot, p)));
             }
             let done = parts.len() >= enough && self.try_rebuild(ctx.now, &parts, &mut with);
-            // Where all have answered that were asked, what does not agree is of no use any more.
+            // Once all that were asked have answered, parts whose labels disagree are dropped and asked for again.
             all &= done || (parts.len() >= enough && parts.len() >= of);
         }
         self.fill.recipes = with.recipes;
@@ -433,7 +433,7 @@ impl MemberState {
                 _ => {}
             }
         }
-        self.fill.passed = Some(ctx.now);
+        self.fill.pass_seen = Some(ctx.now);
         self.sweep(ctx, out);
     }
 

@@ -15,8 +15,7 @@ use crate::table::{bytes_in, is_zero, touched};
 /// Most pages that one request may name; a bound on what a peer can make us send.
 const GET_PAGES_MAX: u32 = 1024;
 
-/// Pages as they were copied out, all that lie together at once: cold memory that is read from one end to the other comes
-/// half as fast again as page by page.
+/// Pages as they were copied out, a contiguous range at once: cold memory is read 1.5 times as fast so as page by page.
 #[derive(Default)]
 struct Copied {
     first: u32,
@@ -55,7 +54,7 @@ impl MemberState {
         held: &[Label],
         out: &mut Effects,
     ) {
-        if epoch != self.epoch || self.synced != self.epoch {
+        if epoch != self.epoch || self.installed != self.epoch {
             return;
         }
         let count = count.min(GET_PAGES_MAX);

@@ -18,14 +18,14 @@ use crate::table::{PAGES_MAX, sound_deltas, touched};
 
 struct Sealed {
     streams: Vec<SealedStream>,
-    want_extents: u32,
+    reserved_extents: u32,
     pages: u32,
 }
 
 /// The cut to which every listed member is brought.
 struct CutPlan {
     streams: Vec<SyncStream>,
-    want_extents: u32,
+    reserve_extents: u32,
     pages: u32,
 }
 
@@ -129,7 +129,7 @@ impl Leading {
             });
             self.plan = Some(CutPlan {
                 streams: streams.collect(),
-                want_extents: 0,
+                reserve_extents: 0,
                 pages: 0,
             });
             return;
@@ -141,18 +141,17 @@ impl Leading {
             .map(|stream| self.cut_stream(stream))
             .collect();
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
-        // No update ever needed more than the least that any copy or parity bucket holds; a joiner needs no
-        // more either, whatever was asked for and refused. m > 1: data buckets differ in length, so that
-        // they say nothing of each other; if there is no parity, a new one needs what the longest has.
-        let held = |s: &Sealed| s.want_extents;
+        // No update ever needed more than the least that any copy or parity bucket has reserved; nor does a
+        // joiner, whatever was asked for and refused. With m > 1 only parity counts, since data buckets differ in
+        // length; if there is no parity, a new one needs what the longest has.
         let coded = self.group.m > 1;
         let parity = |slot: &MemberSlot| !coded || self.group.bucket_slot(*slot).0 >= self.group.m;
         let at_parity = self.sealed.iter().filter(|(slot, _)| parity(slot));
-        let held = at_parity
-            .map(|(_, s)| held(s))
+        let reserve_extents = at_parity
+            .map(|(_, s)| s.reserved_extents)
             .min()
             .filter(|_| !(coded && planted(Mutant::MemoryOfTheLargestAsked)))
-            .unwrap_or_else(|| most(held));
+            .unwrap_or_else(|| most(|s| s.reserved_extents));
         // Pages that only the logs know yet exist at the cut too.
         let logged = streams
             .iter()
@@ -163,7 +162,7 @@ impl Leading {
             .fold(most(|s| s.pages), u32::max);
         self.plan = Some(CutPlan {
             streams,
-            want_extents: held,
+            reserve_extents,
             pages,
         });
     }
@@ -245,7 +244,7 @@ impl Leading {
                 group: self.group.clone(),
                 slot,
                 streams,
-                want_extents: self.extents_for(slot, plan),
+                reserve_extents: self.extents_for(slot, plan),
                 pages: plan.pages,
             };
             out.sends
@@ -258,7 +257,8 @@ impl Leading {
     fn extents_for(&self, slot: MemberSlot, plan: &CutPlan) -> u32 {
         let of = self.group.bucket_slot(slot);
         let original = self.sealed.get(&of).filter(|_| of != slot);
-        original.map_or(plan.want_extents, |s| s.want_extents.min(plan.want_extents))
+        let of = |s: &Sealed| s.reserved_extents.min(plan.reserve_extents);
+        original.map_or(plan.reserve_extents, of)
     }
 
     // A retained member needs the deltas above its prefix; a joiner begins at the cut and needs the
@@ -377,7 +377,7 @@ impl Member {
         epoch: Epoch,
         slot: MemberSlot,
         streams: Vec<SealedStream>,
-        want_extents: u32,
+        reserved_extents: u32,
         pages: u32,
         out: &mut Effects,
     ) {
@@ -390,7 +390,7 @@ impl Member {
         let sound = streams
             .iter()
             .all(|s| s.prefix <= CUT_MAX && sound_deltas(&s.deltas, m, epoch));
-        let bounded = want_extents <= BUCKET_EXTENTS_MAX && pages <= PAGES_MAX;
+        let bounded = reserved_extents <= BUCKET_EXTENTS_MAX && pages <= PAGES_MAX;
         let known = leading.plan.is_some() || leading.sealed.contains_key(&slot);
         if known || !retained || !sound || !bounded {
             return;
@@ -399,7 +399,7 @@ impl Member {
             slot,
             Sealed {
                 streams,
-                want_extents,
+                reserved_extents,
                 pages,
             },
         );
@@ -445,7 +445,7 @@ impl Leading {
                 group: opened.clone(),
                 slot,
                 streams: vec![],
-                want_extents: 0,
+                reserve_extents: 0,
                 pages: 0,
             };
             out.sends

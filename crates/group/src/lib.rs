@@ -21,8 +21,8 @@
 //! bucket's replacement serves at once: a read or a write of a page that is not there yet is told so
 //! ([`Unread::Missing`], [`Member::absent_in`]), asks for that page before the others ([`Member::demand`]),
 //! and waits as long as its deadline lets it. A slot may be vacant, a data bucket's too: its stream is kept by
-//! parity, and it is counted among what is lost until a node takes it. What is free is zero, adds nothing to
-//! parity and has no memory; freeing costs the freed bytes once, since parity must take them out.
+//! parity, and it is counted among what is lost until a node takes it. Freed ranges are zero and
+//! take no memory. Freeing sends the old bytes once, to remove them from parity.
 //!
 //! **A load without logging.** While a group has no parity nothing is logged and nothing is sent. So the groups
 //! of a region that is being loaded have none, whatever their pool's scheme says (row H11), and when the load ends
@@ -35,7 +35,7 @@
 //! yet. Nothing here waits: the service keeps the request, asks again after each step, and gives up when its
 //! deadline comes.
 //!
-//! **Invariants.** I1 to I11 of the specification. Where a line here keeps one, it says so; the
+//! **Invariants.** I1 to I11 of docs/reference/group-protocol.md, which has the rules, too. Where a line here keeps one, it says so; the
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its

@@ -80,7 +80,7 @@ pub struct Member {
     pub(crate) budget: Arc<Budget>,
     newest: Revision,
     /// The newest epoch that was open without this member: no older one can bring it back.
-    pub(crate) passed: Epoch,
+    pub(crate) excluded_at: Epoch,
     heard: Time,
     pub(crate) state: Option<MemberState>,
     pub(crate) leading: Option<Leading>,
@@ -116,7 +116,7 @@ impl Member {
             arena,
             budget,
             newest: Revision(0),
-            passed: Epoch(0),
+            excluded_at: Epoch(0),
             heard: Time::ZERO,
             state: None,
             leading: None,
@@ -401,8 +401,8 @@ impl Member {
     }
 
     /// The epoch at whose cut this member stands, for checkers.
-    pub fn synced(&self) -> Epoch {
-        self.state.as_ref().map_or(Epoch(0), |s| s.synced)
+    pub fn installed(&self) -> Epoch {
+        self.state.as_ref().map_or(Epoch(0), |s| s.installed)
     }
 
     /// Returns whether it leads the change to this epoch and has found its cut, for status and checkers.
@@ -490,10 +490,19 @@ impl Member {
             GroupMessage::Sealed {
                 slot,
                 streams,
-                want_extents,
+                reserved_extents,
                 pages,
             } => {
-                self.on_sealed(now, from, epoch, slot, streams, want_extents, pages, out);
+                self.on_sealed(
+                    now,
+                    from,
+                    epoch,
+                    slot,
+                    streams,
+                    reserved_extents,
+                    pages,
+                    out,
+                );
             }
             GroupMessage::Synced { slot, able } => {
                 self.on_synced(now, from, epoch, slot, able, out);
@@ -502,7 +511,7 @@ impl Member {
                 group,
                 slot,
                 streams,
-                want_extents,
+                reserve_extents,
                 pages,
             } => {
                 self.on_sync(
@@ -511,7 +520,7 @@ impl Member {
                     group,
                     slot,
                     streams,
-                    want_extents,
+                    reserve_extents,
                     pages,
                     out,
                     applied,
@@ -568,7 +577,7 @@ impl Member {
         let fits = |s: &&mut MemberState| s.epoch == group.epoch && s.fits(&group, self.me);
         if let Some(state) = self.state.as_mut().filter(fits) {
             state.view = group.clone();
-            if state.synced == group.epoch && !state.open {
+            if state.installed == group.epoch && !state.open {
                 state.opened(&ctx, out, applied);
             }
         }
@@ -576,7 +585,7 @@ impl Member {
 
     // Rule 12: state is dropped only on an open map, of an epoch not below its own, that does not list it.
     fn drop_state(&mut self, group: &Group) {
-        self.passed = self.passed.max(group.epoch);
+        self.excluded_at = self.excluded_at.max(group.epoch);
         let listed_before = self.state.as_ref().is_some_and(|s| s.epoch > group.epoch);
         if listed_before && !planted(Mutant::LateOldMapDrops) {
             return;

@@ -114,7 +114,7 @@ impl RequestTable {
                 ..ClientRequests::default()
             });
         client.last_seq = seq;
-        // A floor above the number itself would have the client forgotten with more than it ever said.
+        // A floor above the request's own number would purge answers that the client has not acknowledged.
         client.floor = client.floor.max(request.floor.min(request.number));
         let bytes_before = client.answer_bytes;
         while client

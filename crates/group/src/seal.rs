@@ -85,7 +85,7 @@ impl MemberState {
         let message = GroupMessage::Sealed {
             slot,
             streams,
-            want_extents: self.table.pages().reserved(),
+            reserved_extents: self.table.pages().reserved(),
             pages: self.table.end(),
         };
         out.sends.push(ctx.addressed(leader, epoch, message));

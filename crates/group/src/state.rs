@@ -15,7 +15,7 @@ use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
 use crate::update::{Peer, Reservation};
 
-/// The moment at which an update may be answered (DISK rule D-2). In memory there is no difference.
+/// The moment at which an update may be answered. In memory there is no difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
     /// Every listed member has synced it.
@@ -105,7 +105,7 @@ pub(crate) struct MemberState {
     pub slot: MemberSlot,
     pub epoch: Epoch,
     /// The epoch at whose cut this member stands; 0 if none.
-    pub synced: Epoch,
+    pub installed: Epoch,
     pub open: bool,
     pub view: Arc<Group>,
     pub streams: Vec<Stream>,

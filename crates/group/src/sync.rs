@@ -16,7 +16,7 @@ use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
 use crate::update::{Peer, Reservation};
 
-/// The most that a log may hold after a sync, in bounds of a log: its own deltas and those it lacked.
+/// The most that a log may hold after a sync, as a multiple of `log_bytes_max`: its own deltas and those it lacked.
 const SYNC_LOGS: usize = 4;
 
 impl Member {
@@ -28,7 +28,7 @@ impl Member {
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
-        want_extents: u32,
+        reserve_extents: u32,
         pages: u32,
         out: &mut Effects,
         applied: &mut Applied<'_>,
@@ -40,18 +40,23 @@ impl Member {
         let led = group.id == self.id && group.member(group.leader).is_some_and(|x| x.id == leader);
         let sound = streams.len() == usize::from(group.m)
             && fits(streams.len(), group.members.len())
-            && want_extents <= BUCKET_EXTENTS_MAX
+            && reserve_extents <= BUCKET_EXTENTS_MAX
             && pages <= PAGES_MAX
             && streams.iter().enumerate().all(|(i, s)| {
                 usize::from(s.stream) == i
                     && s.cut <= CUT_MAX
                     && sound_deltas(&s.deltas, streams.len(), group.epoch)
             });
-        if !listed || !led || !sound || self.epoch() > group.epoch || group.epoch <= self.passed {
+        if !listed
+            || !led
+            || !sound
+            || self.epoch() > group.epoch
+            || group.epoch <= self.excluded_at
+        {
             return;
         }
         let mut able = true;
-        if self.synced() != group.epoch {
+        if self.installed() != group.epoch {
             if group.retained(slot) {
                 let sealed = self.epoch() == group.epoch || planted(Mutant::GoOnWithSealMissing);
                 // With m > 1 a page is of its bucket; only copies and twins change slots.
@@ -65,9 +70,10 @@ impl Member {
                 let Some(state) = self.state.as_mut().filter(shaped) else {
                     return;
                 };
-                able = state.bring_to_cut(now, group.clone(), slot, streams, want_extents, applied);
+                able =
+                    state.bring_to_cut(now, group.clone(), slot, streams, reserve_extents, applied);
             } else {
-                able = self.join(now, group.clone(), slot, streams, want_extents, pages);
+                able = self.join(now, group.clone(), slot, streams, reserve_extents, pages);
             }
         }
         if able && !self.is_synced_to_cut() {
@@ -96,7 +102,7 @@ impl Member {
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
-        want_extents: u32,
+        reserve_extents: u32,
         pages: u32,
     ) -> bool {
         let shape = Shape {
@@ -104,13 +110,13 @@ impl Member {
             slot,
         };
         let mut fresh = Pages::new(self.arena.clone(), self.budget.clone());
-        if !fresh.reserve(want_extents) {
+        if !fresh.reserve(reserve_extents) {
             // The life before may be what is in the way.
             self.old = None;
             if self.state.as_ref().is_none_or(|s| s.epoch <= group.epoch) {
                 self.state = None;
             }
-            if !fresh.reserve(want_extents) {
+            if !fresh.reserve(reserve_extents) {
                 return false;
             }
         }
@@ -146,7 +152,7 @@ impl Member {
         self.state = Some(MemberState {
             slot,
             epoch: group.epoch,
-            synced: group.epoch,
+            installed: group.epoch,
             open: false,
             streams,
             journal: self.options.journal.clone(),
@@ -157,7 +163,7 @@ impl Member {
             sealing: staves_model::Epoch(0),
             pending_seal: None,
             fill: Fill::default(),
-            want_extents,
+            want_extents: reserve_extents,
             reservation: Reservation::default(),
             stalled: false,
             ticked_at: now,
@@ -176,7 +182,7 @@ impl MemberState {
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
-        want_extents: u32,
+        reserve_extents: u32,
         applied: &mut Applied<'_>,
     ) -> bool {
         // With m > 1 a data bucket made all that it has, and needs nothing for what the others have; nor does its twin.
@@ -184,14 +190,14 @@ impl MemberState {
             || !self.shape().holds_data()
             || planted(Mutant::MemoryOfTheLargestAsked);
         // Never less than it has: deltas up to the cut may need more than the cut itself.
-        let lacks = needs_more && self.table.pages().reserved() < want_extents;
-        if lacks && !self.table.pages_mut().reserve(want_extents) {
+        let lacks = needs_more && self.table.pages().reserved() < reserve_extents;
+        if lacks && !self.table.pages_mut().reserve(reserve_extents) {
             return false;
         }
         self.epoch = group.epoch;
         self.open = false;
         if needs_more {
-            self.want_extents = want_extents;
+            self.want_extents = reserve_extents;
         }
         self.reservation = Reservation::default();
         self.stalled = false;
@@ -206,7 +212,7 @@ impl MemberState {
         let cut = streams.get(slot.index()).map_or(0, |s| s.cut);
         self.peers = vec![Peer::at_cut(cut, now); self.view.members.len()];
         self.fill.clear();
-        self.synced = self.epoch;
+        self.installed = self.epoch;
         true
     }
 

@@ -320,8 +320,8 @@ impl PageTable {
         }
     }
 
-    // A delta passes a page that is not here. If the page is at hand but waited for the streams, and does
-    // not have this delta, its moment is now; else the delta is let go and a part without it is too old.
+    // A delta for a page that is not here. If the page is rebuilt already, waited for the streams, and lacks this
+    // delta, it is installed now. Else the delta's seq is recorded as skipped: a part from before it is too old.
     fn meet_absent(&mut self, page: u32, column: usize, seq: u64, prefixes: &[u64]) {
         if self.is_here(page) {
             return;

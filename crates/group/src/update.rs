@@ -32,16 +32,16 @@ pub(crate) struct Peer {
     pub heard_at: Time,
     /// The time at which all that it has not reported was last sent again.
     pub resent_at: Time,
-    /// The number of repetitions since its prefix last passed what had been sent again.
+    /// The number of retransmissions since its prefix last passed what was retransmitted.
     pub resends: u32,
-    /// Up to here it had been sent everything when that was sent again.
+    /// The last seq that had been sent at the time of the last retransmission.
     pub resent_to: u64,
     /// The smoothed time from sending a delta to its report.
     pub round_trip: Duration,
     /// Messages to it are known to get lost, until then.
     pub lossy_until: Time,
-    /// The number of copies of each message meanwhile.
-    pub copies: u32,
+    /// Each message is sent so many times meanwhile.
+    pub repeats: u32,
     /// It promised that no successor answers before.
     pub promise: Time,
     /// Extents that it has reserved.
@@ -107,8 +107,8 @@ impl Peer {
                 Duration::ZERO => took,
                 before => (before * 7 + took) / 8,
             };
-            self.copies = self.copies.saturating_sub(1);
-            // It was the repetition that brought this, and not what had been repeated.
+            self.repeats = self.repeats.saturating_sub(1);
+            // The report is of a retransmission, not of the original.
             lost |= self.resends > 0 && clock >= self.resent_at;
         }
         self.sent = self.sent.max(self.prefix);
@@ -143,10 +143,10 @@ pub(crate) struct Reservation {
 /// A way that lost a message is taken for one that loses more, for so long.
 const LOSSY_FOR: Duration = Duration::from_secs(1);
 /// On such a way each message repeats what is not reported yet, if that is no more than this; and where much is
-/// lost it goes more than once, since copies then cost less than waits.
+/// lost it goes more than once, since repeats then cost less than waits.
 const REPEAT_BYTES_MAX: usize = 64 << 10;
-/// The most copies of a message: two more after each silence, one less after each report.
-const COPIES_MAX: u32 = 6;
+/// The most times that a message is sent: two more after each silence, one less after each report.
+const REPEATS_MAX: u32 = 6;
 /// A member that does not answer is sent the same again after twice the time before, so often: eight times
 /// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
 const RESEND_DOUBLINGS: u32 = 3;
@@ -245,7 +245,7 @@ impl MemberState {
         if peer.prefix >= peer.sent && peer.resends == 0 {
             peer.moved_at = ctx.now;
         }
-        let copies = self.copies_to(ctx, slot);
+        let repeats = self.repeats_to(ctx, slot);
         loop {
             let stream = &self.streams[own];
             let peer = &self.peers[slot.index()];
@@ -272,8 +272,8 @@ impl MemberState {
             let addressed = ctx.addressed(to, self.epoch, message);
             let peer = &mut self.peers[slot.index()];
             let stuck_in_place = sent == peer.sent;
-            let copies = if stuck_in_place { 1 } else { copies };
-            out.sends.extend(std::iter::repeat_n(addressed, copies));
+            let repeats = if stuck_in_place { 1 } else { repeats };
+            out.sends.extend(std::iter::repeat_n(addressed, repeats));
             peer.sent = sent;
             peer.sent_stable = stable;
             peer.sent_at = ctx.now;
@@ -285,7 +285,7 @@ impl MemberState {
 
     // How often each message goes. On a way that loses them it begins with all that is not reported, so
     // that it needs no other; but not if that is much.
-    fn copies_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot) -> usize {
+    fn repeats_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot) -> usize {
         let log = &self.streams[self.slot.index()].log;
         let peer = &mut self.peers[slot.index()];
         if !peer.is_lossy(ctx.now) {
@@ -303,7 +303,7 @@ impl MemberState {
             peer.sent = peer.prefix;
             peer.resent_at = ctx.now;
         }
-        peer.copies.max(1) as usize
+        peer.repeats.max(1) as usize
     }
 
     /// The time at which what is not reported is sent again, if there is any.
@@ -347,7 +347,7 @@ impl MemberState {
             let due_again = peer.due_again(ctx.now, ctx.options.resend_after);
             if due_again.is_some_and(|at| at <= ctx.now) {
                 peer.send_again(ctx.now);
-                peer.copies = (peer.copies + 2).min(COPIES_MAX);
+                peer.repeats = (peer.repeats + 2).min(REPEATS_MAX);
             }
             let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
@@ -394,7 +394,7 @@ impl MemberState {
                     let carried = !deltas.is_empty();
                     // The data bucket speaks only once the directory has opened the epoch, so this one
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
-                    if !self.open && epoch == self.epoch && self.synced == self.epoch {
+                    if !self.open && epoch == self.epoch && self.installed == self.epoch {
                         self.open = true;
                         self.tick_fill(ctx, out);
                     }
@@ -475,7 +475,7 @@ impl MemberState {
                 .view
                 .member(MemberSlot(stream))
                 .is_some_and(|x| x.id == from);
-        fence == self.epoch && self.synced == self.epoch && from_data
+        fence == self.epoch && self.installed == self.epoch && from_data
     }
 
     fn receive(
@@ -543,9 +543,9 @@ impl MemberState {
         } else {
             self.epoch
         };
-        // Memory reserved for another data bucket goes when that one wants it no more. And a data bucket that asks for less
-        // is granted no more than that, though it may be too soon to give the rest back: it goes with a later message,
-        // and the data bucket, which may want it again by then, would not know.
+        // Memory that is reserved for another data bucket is released once that one no longer wants it. A data bucket that
+        // asks for less is told of no more than it asks for, even while more is still reserved: the rest is released with
+        // a later message, of which it would not know.
         let of = self.reservation.of.get(stream);
         let of = of.map_or(self.want_extents, |(_, extents)| *extents);
         let mut wanted = of.min(asked);

@@ -80,7 +80,7 @@ impl Memory {
                 let old = word(shell, place, offset);
                 let answer = Answer::Int(old as i64);
                 if old != *expected {
-                    return shell.keep(ask, answer, shell.member().last());
+                    return shell.record(ask, answer, shell.member().last());
                 }
                 (Bytes::copy_from_slice(&new.to_le_bytes()), answer)
             }
@@ -165,7 +165,7 @@ fn write(
     match grow(shell, now, chunks::extents_upto(place)) {
         Growth::Granted => {}
         Growth::Refused if !taken => {
-            return shell.keep(ask, out_of_memory(), shell.member().last());
+            return shell.record(ask, out_of_memory(), shell.member().last());
         }
         Growth::Pending | Growth::Refused if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
         Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },

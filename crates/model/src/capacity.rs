@@ -1,4 +1,4 @@
-//! Placement by capacity: what a node takes on and gives up of a files pool (row D7; DESIGN section 6, rules 1 to 4).
+//! Placement by capacity: what a node takes on and gives up of a files pool (row D7, rules 1 to 4).
 //!
 //! Each node looks for itself, at the newest map and at its own memory, and proposes what it alone does. The four
 //! rules, in their order:

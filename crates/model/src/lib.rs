@@ -1,7 +1,7 @@
 //! The model of a Staves cluster, without any I/O: names, time, schemes, and the cluster map with its rules.
 //!
 //! **Promises.** [`ClusterMap`] is the one replicated truth. [`ClusterMap::apply`] either makes a
-//! [`Change`] whole or refuses it and changes nothing; it never breaks a rule of DESIGN section 6.
+//! [`Change`] whole or refuses it and changes nothing; it never breaks a rule of the map.
 //! Everything here is deterministic: the same changes in the same order give the same map on every
 //! node, so the map can be a Raft state machine in the program and a plain value in the simulator.
 //!
@@ -18,7 +18,7 @@
 //! **Layout.** `ids`, `time`, `scheme`: the words. `map`: the state. `change`: its rules. `ring`:
 //! placement. `detector`, `keeper`, `lease`, `stop_book`: the directory leader's own machines. `pinger`,
 //! `election_backoff`: those of every node. `policy`: the rules asked before
-//! pools, drains, stops and loads. `mutant`: the planted bugs of GROUP.md, compiled in for the simulator only.
+//! pools, drains, stops and loads. `mutant`: the planted bugs, compiled in for the simulator only.
 //! `testing`: small clusters for the tests of all crates. Read `map`, then `change`.
 //!
 //! **Not here.** How members agree on bytes (`staves-group`), how changes are ordered (`staves-directory`).

@@ -1,12 +1,12 @@
-//! The planted bugs of GROUP.md, those that the service above adds, and those of the glue between the
+//! The planted bugs of the group protocol (docs/reference/group-protocol.md), those that the service above adds, and those of the glue between the
 //! machines and the world. The first two must be found by the simulator, the last by the chaos runs on
 //! real processes. They are compiled in only with the feature `mutants`, which only tests turn on.
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $group:ident: [$($name:ident = $number:literal,)*])*) => {
-        /// A planted bug. The numbers up to 28 are GROUP.md's.
+        /// A planted bug. The numbers up to 28 are of the group protocol.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs)] // the names say it; the numbers lead to GROUP.md
+        #[allow(missing_docs)] // the names say it
         pub enum Mutant {
             $($($name = $number,)*)*
         }
@@ -18,7 +18,7 @@ macro_rules! mutants {
 }
 
 mutants! {
-    /// All of GROUP.md, in its order.
+    /// Those of the group protocol.
     ALL: [
         AckHighestReceived = 1,
         ReadUnstable = 2,
@@ -106,7 +106,7 @@ mutants! {
         InterruptedUnderNewNumber = 306,
         LeaseNotLookedAt = 307,
     ]
-    /// Those that the simulator adds to GROUP.md's.
+    /// Those of the group protocol that the simulator adds.
     ADDED: [
         HeldReadNeedsNoLease = 201,
         LeaseUnconfirmed = 202,

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Time(pub u64);
 
-/// The largest difference of a node's clock rate from true time, in parts per million. The promises of
-/// GROUP rule 5 rest on it: 3 % is a hundred times what quartz does, and leaves room for slewing.
+/// The largest difference of a node's clock rate from true time, in parts per million. All promises
+/// and leases rest on it: 3 % is a hundred times what quartz does, and leaves room for slewing.
 pub const CLOCK_RATE_BOUND_PPM: u64 = 30_000;
 
 impl Time {

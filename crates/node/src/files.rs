@@ -1,4 +1,4 @@
-//! Files: this node's part of the blocks of each files pool (DESIGN section 8).
+//! Files: this node's part of the blocks of each files pool.
 //!
 //! A block never changes under its key. So there is no protocol between holders: any of them answers, each evicts
 //! for itself, and a block that one lacks comes from another or from the source. Only a bucket's home fetches from the

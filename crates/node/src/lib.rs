@@ -19,7 +19,7 @@
 //!
 //! # One thread at a time
 //!
-//! A bucket's machine must never be stepped by two threads at once (DESIGN section 7). A cell has a
+//! A bucket's machine must never be stepped by two threads at once. A cell has a
 //! mutex, held for one operation or event and never across a wait. It was measured against an owner
 //! thread with batched hand-over and won (`crates/cache/examples`).
 //!

@@ -107,7 +107,7 @@ impl<S: Service> Bucket<S> {
         out: &mut BucketEffects,
     ) -> Result<Option<Answer>, Refused> {
         let tag = S::tag(op);
-        match self.lend(now, &ask, tag, op) {
+        match self.read_in_place(now, &ask, tag, op) {
             Some(answer) => Ok(Some(answer.to_owned())),
             None => self.attempt(now, ask, tag, op, out),
         }
@@ -127,7 +127,7 @@ impl<S: Service> Bucket<S> {
         give: impl FnOnce(AnswerRef<'_>) -> R,
     ) -> Result<Option<R>, Refused> {
         let tag = S::tag(op);
-        if let Some(answer) = self.lend(now, &ask, tag, op) {
+        if let Some(answer) = self.read_in_place(now, &ask, tag, op) {
             return Ok(Some(give(answer)));
         }
         let answer = self.attempt(now, ask, tag, op, out)?;
@@ -153,7 +153,7 @@ impl<S: Service> Bucket<S> {
         if self.serving() {
             self.release(now, out);
             if tick {
-                self.service.tidy(&mut self.shell, now);
+                self.service.maintain(&mut self.shell, now);
             }
             self.pump(now, out);
         } else if tick {
@@ -185,7 +185,7 @@ impl<S: Service> Bucket<S> {
 
     // The fast path of a read: no copy but what the caller makes.
     #[inline]
-    fn lend(
+    fn read_in_place(
         &mut self,
         now: Time,
         ask: &Ask,
@@ -200,7 +200,7 @@ impl<S: Service> Bucket<S> {
         if !member.releases(seq) || !member.may_read(now) {
             return None;
         }
-        self.service.lend(member, tag, op)
+        self.service.read_in_place(member, tag, op)
     }
 
     fn attempt(
@@ -345,7 +345,8 @@ impl<S: Service> Bucket<S> {
             self.shell.unstable.clear();
         }
         self.source = source;
-        // The next epoch may give us another slot before the one that gave us a parked operation's slot opens.
+        // A newer epoch may be committed, with another slot for this member, before the older one has opened:
+        // operations stay parked only for a slot that is served or promised.
         let serves = serving.then(|| self.shell.member.slot()).flatten();
         let chosen = self.chosen;
         let waits = |ask: &Ask| serves == Some(ask.slot) || chosen == Some(ask.slot);

@@ -43,7 +43,7 @@ pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
 pub use any::AnyBucket;
 pub use bucket::Bucket;
 pub use reservation::Growth;
-pub use shell::{Shell, Stop};
+pub use shell::{Shell, UpdateError};
 pub use tag::Tag;
 
 /// The bounds of one bucket.
@@ -57,8 +57,8 @@ pub struct Limits {
     pub parked_max: usize,
     /// Most bytes of them (one operation may pass it).
     pub parked_bytes_max: usize,
-    /// Memory that is not granted within this time is refused. Longer than the removal of a dead member
-    /// takes, which is no refusal.
+    /// The longest wait for members to reserve memory; then the write is refused. It must be longer than the removal of a
+    /// dead member takes, so that a crash is not reported as full memory.
     pub grant_wait: Duration,
     /// Refused memory is not requested again within this time.
     pub refused_for: Duration,
@@ -156,7 +156,7 @@ pub trait Service: Sized + Send + 'static {
     const ID: ServiceId;
     /// The text that answers a retry which came too late to be recognised.
     const FORGOTTEN: &'static str;
-    /// Pages of parity may be replaced under it: it knows nothing of them that is not in them.
+    /// It keeps nothing that it derived from pages of parity, so that a scrub may rewrite them.
     const MENDABLE: bool;
     /// A bucket that was never written holds something all the same.
     const EXISTS_EMPTY: bool;
@@ -171,9 +171,9 @@ pub trait Service: Sized + Send + 'static {
     /// # Errors
     /// It is not; the text says so.
     fn check_address(op: Self::Op<'_>, to: Address) -> Result<(), String>;
-    /// The owned twin of an operation.
+    /// The owned form of an operation.
     fn to_owned(op: Self::Op<'_>) -> Self::OwnedOp;
-    /// The borrowed twin of an operation.
+    /// The borrowed form of an operation.
     fn as_op(op: &Self::OwnedOp) -> Self::Op<'_>;
     /// True if it may change anything.
     fn is_write(op: Self::Op<'_>) -> bool;
@@ -192,7 +192,7 @@ pub trait Service: Sized + Send + 'static {
 
     /// The answer to a read, borrowed from the pages: the path without a copy. Called under a lease, with
     /// everything stable that was written under the tag.
-    fn lend<'p>(
+    fn read_in_place<'p>(
         &mut self,
         _member: &'p Member,
         _tag: Option<Tag>,
@@ -228,7 +228,7 @@ pub trait Service: Sized + Send + 'static {
     /// Continues what is in progress. Called by each step of a serving bucket.
     fn advance(&mut self, _shell: &mut Shell, _now: Time, _out: &mut BucketEffects) {}
     /// Housekeeping, a bounded part on each tick of a serving bucket.
-    fn tidy(&mut self, _shell: &mut Shell, _now: Time) {}
+    fn maintain(&mut self, _shell: &mut Shell, _now: Time) {}
     /// True if an operation in progress holds up all others with this tag.
     fn holds(&self, _tag: Tag) -> bool {
         false

@@ -38,8 +38,8 @@ pub enum Growth {
 }
 
 impl Shell {
-    /// Requests `need` extents in all. `request` is what it asks for where they are lacking, `ahead` where
-    /// they are just enough: a service that grows in long runs asks for more at once.
+    /// Makes sure that `need` extents in all are reserved. Where fewer are, it asks the members for `request`; where
+    /// exactly so many are, for `ahead`, before they are needed.
     pub fn grow(&mut self, now: Time, need: u32, request: u32, ahead: u32) -> Growth {
         let usable = self.member.usable_extents();
         if usable >= need {

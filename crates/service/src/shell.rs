@@ -26,7 +26,7 @@ pub struct Shell {
 
 /// The reason why a change was not made. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub enum UpdateError {
     /// The log, or memory, has no room yet.
     Blocked,
     /// There is no memory.
@@ -35,22 +35,22 @@ pub enum Stop {
     NotServing,
 }
 
-impl From<staves_group::Refused> for Stop {
-    fn from(refused: staves_group::Refused) -> Stop {
+impl From<staves_group::Refused> for UpdateError {
+    fn from(refused: staves_group::Refused) -> UpdateError {
         match refused {
-            staves_group::Refused::Busy => Stop::Blocked,
-            staves_group::Refused::NotServing => Stop::NotServing,
+            staves_group::Refused::Busy => UpdateError::Blocked,
+            staves_group::Refused::NotServing => UpdateError::NotServing,
         }
     }
 }
 
-impl Stop {
+impl UpdateError {
     /// The outcome of the operation, with the service's own answer for want of memory.
     pub fn outcome(self, full: impl FnOnce() -> Answer) -> Outcome {
         match self {
-            Stop::Blocked => Outcome::Blocked { starved: true },
-            Stop::Full => Outcome::at_once(full()),
-            Stop::NotServing => Outcome::Refuse(Refused::NotServing),
+            UpdateError::Blocked => Outcome::Blocked { starved: true },
+            UpdateError::Full => Outcome::at_once(full()),
+            UpdateError::NotServing => Outcome::Refuse(Refused::NotServing),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Shell {
     /// The outcome of a write that changed nothing. Where the client may retry, a delta without bytes brings
     /// the answer to every member, so that a late copy of the request does not take effect after all (I9).
     /// Elsewhere it is a read of what `seq` wrote.
-    pub fn keep(&mut self, ask: &Ask, answer: Answer, seq: u64) -> Outcome {
+    pub fn record(&mut self, ask: &Ask, answer: Answer, seq: u64) -> Outcome {
         let Some(request) = ask.request else {
             return Outcome::read(seq, answer);
         };
@@ -136,7 +136,7 @@ impl Shell {
         answer: &Answer,
         runs: Vec<Run>,
         bytes: Bytes,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, UpdateError> {
         let kept = Shell::kept(ask, answer);
         self.admit(runs.len(), bytes.len(), kept.len())?;
         Ok(self.commit(ask.request, kept, runs, bytes))
@@ -154,7 +154,7 @@ impl Shell {
     }
 
     /// Asks the log for room for a delta.
-    pub fn admit(&self, runs: usize, bytes: usize, kept: usize) -> Result<(), Stop> {
+    pub fn admit(&self, runs: usize, bytes: usize, kept: usize) -> Result<(), UpdateError> {
         Ok(self.member.admit(weight(runs, bytes, kept))?)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! **Promises.** Memory is bounded before it is used: a bucket reserves extents from its pool's
 //! [`Budget`] and from the [`Arena`], and a write within the reservation cannot fail. That is what
-//! lets a group refuse a write everywhere or nowhere (DESIGN section 5, "a seq is never refused").
+//! lets a group refuse a write everywhere or nowhere (a delta that was made is never refused).
 //! A write that would pass the reservation changes nothing and says [`Full`]. What was never
 //! written reads as zeroes. What a bucket gives back is zero before anyone else sees it.
 //!

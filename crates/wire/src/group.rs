@@ -1,4 +1,4 @@
-//! Messages of the group protocol (GROUP.md, "Messages"): the structs that `staves-group` steps on.
+//! Messages of the group protocol (docs/reference/group-protocol.md): the structs that `staves-group` steps on.
 
 mod codec;
 
@@ -238,7 +238,7 @@ pub enum GroupMessage {
         /// Its part of each stream that it keeps.
         streams: Vec<SealedStream>,
         /// Extents that it has reserved, so that joiners reserve as many as they need.
-        want_extents: u32,
+        reserved_extents: u32,
         /// Pages that exist (the end of its page table).
         pages: u32,
     },
@@ -251,7 +251,7 @@ pub enum GroupMessage {
         /// Per stream: the cut and what leads to it.
         streams: Vec<SyncStream>,
         /// Extents to reserve.
-        want_extents: u32,
+        reserve_extents: u32,
         /// Pages that exist at the cut.
         pages: u32,
     },

@@ -332,7 +332,7 @@ fn a_copy_promoted_by_an_epoch_that_never_opened_applies_the_next_cut() {
         s.commit(&[Some(1), Some(2)]);
         s.until("the copy stands as a data bucket at the cut", |s| {
             let member = s.world.nodes[1].member.as_ref();
-            member.is_some_and(|m| m.is_data() && m.synced() == s.group().epoch)
+            member.is_some_and(|m| m.is_data() && m.installed() == s.group().epoch)
         });
         s.heal();
         s.commit(&[Some(0), Some(1), Some(2)]);

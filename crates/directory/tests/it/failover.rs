@@ -88,7 +88,7 @@ async fn d5_a_silent_node_is_declared_dead_and_comes_back_in_the_same_life() {
     cluster.kill_all(&nodes).await;
 }
 
-/// A and B cut, both reach C: nobody is dead (DESIGN section 5).
+/// A and B cut, both reach C: nobody is dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d5_a_partial_partition_kills_nobody() {
     let cluster = TestCluster::new();

@@ -233,7 +233,7 @@ fn sealed() -> impl Strategy<Value = GroupMessage> {
         GroupMessage::Sealed {
             slot,
             streams,
-            want_extents,
+            reserved_extents: want_extents,
             pages,
         }
     })
@@ -256,7 +256,7 @@ fn sync() -> impl Strategy<Value = GroupMessage> {
                 streams: sync.take(usize::from(group.m)).collect(),
                 group,
                 slot,
-                want_extents,
+                reserve_extents: want_extents,
                 pages,
             }
         },
@@ -522,11 +522,11 @@ fn a_cut_out_of_reach_is_refused() {
                 requests: vec![],
                 forgot: false,
             }],
-            want_extents: 2,
+            reserve_extents: 2,
             pages: 64,
         });
         cluster.step(1, Event::Message(sync));
-        assert!(cluster.members[1].synced() < group.epoch);
+        assert!(cluster.members[1].installed() < group.epoch);
         assert_eq!(
             cluster.members[1].stream(0).expect("a stream").prefix,
             prefix

@@ -400,7 +400,7 @@ fn a_data_slot_is_vacant_only_where_others_keep_what_it_held() {
     assert_eq!(group.tolerates(|_| true), Some(0));
 }
 
-/// GROUP rule 13 and DESIGN section 9: only a pool that may starts empty, and only when all is gone.
+/// GROUP rule 13: only a pool that may starts empty, and only when all is gone.
 #[test]
 fn starting_empty_and_being_lost_are_last_resorts() {
     for may in [true, false] {

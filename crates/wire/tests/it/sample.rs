@@ -577,7 +577,7 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
                 requests: r.list(3, done_request),
                 forgot: r.yes(),
             }),
-            want_extents,
+            reserved_extents: want_extents,
             pages,
         },
         4 => GroupMessage::Sync {
@@ -590,7 +590,7 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
                 requests: r.list(3, done_request),
                 forgot: r.yes(),
             }),
-            want_extents,
+            reserve_extents: want_extents,
             pages,
         },
         5 => GroupMessage::Synced {

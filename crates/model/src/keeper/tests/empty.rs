@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// DESIGN section 9: more than k lost. A cache starts empty after T; other pools report the loss.
+/// More than k lost. A cache starts empty after T; other pools report the loss.
 #[test]
 fn when_all_is_lost_a_cache_starts_empty_and_others_say_lost() {
     for may in [true, false] {

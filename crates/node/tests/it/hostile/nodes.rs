@@ -78,7 +78,7 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
         messages.push(GroupMessage::Sealed {
             slot: MemberSlot(255),
             streams: Vec::new(),
-            want_extents: u32::MAX,
+            reserved_extents: u32::MAX,
             pages: u32::MAX,
         });
     }

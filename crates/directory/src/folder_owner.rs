@@ -13,24 +13,24 @@ const LINE_BYTES_MAX: usize = 1024;
 
 /// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Holder {
+pub(crate) struct FolderOwner {
     pub pid: u32,
     /// The native address that it advertises.
     pub native: String,
 }
 
 /// Reads the folder's file.
-pub(crate) fn read(folder: &Path) -> Option<Holder> {
+pub(crate) fn read(folder: &Path) -> Option<FolderOwner> {
     let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
     let line = text.lines().next().filter(|l| l.len() <= LINE_BYTES_MAX)?;
     let (pid, native) = line.split_once(' ')?;
     let pid = pid.parse().ok()?;
     let native = native.to_owned();
-    Some(Holder { pid, native })
+    Some(FolderOwner { pid, native })
 }
 
 /// Writes it anew. A node starts even if it cannot be written.
-pub(crate) fn write(folder: &Path, holder: &Holder) {
+pub(crate) fn write(folder: &Path, holder: &FolderOwner) {
     let path: PathBuf = folder.join(FILE);
     let text = format!("{} {}\n", holder.pid, holder.native);
     if let Err(error) = std::fs::write(&path, text) {
@@ -46,7 +46,7 @@ mod tests {
     fn what_is_written_reads_back_and_nonsense_says_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(read(folder.path()), None);
-        let holder = Holder {
+        let holder = FolderOwner {
             pid: 7,
             native: "10.0.0.1:1600".into(),
         };
