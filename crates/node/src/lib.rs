@@ -42,7 +42,6 @@ pub mod config;
 pub mod cpu;
 mod door;
 mod entry;
-mod files;
 mod forward;
 pub mod group_state;
 mod host;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use staves_net::PeerStats;
 
 use crate::door::state::DoorState;
-use crate::files::FilesPool;
 use crate::host::figures::Figures;
 use crate::running::Running;
 use crate::status::PoolFacts;
+use staves_files_server::FilesPool;
 
 /// One metric of a node.
 pub struct Metric {

@@ -18,7 +18,6 @@ use crate::config::Config;
 use crate::door::state::DoorState;
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
-use crate::files::Files;
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::host::services::{HostedService, SERVICES};
 use crate::host::{self, Host};
@@ -29,6 +28,7 @@ use crate::start::{self, Listeners, StartError};
 use crate::status::StatusReport;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
+use staves_files_server::Files;
 
 /// The time that requests under way may take when the doors close.
 const GRACE: Duration = Duration::from_millis(500);

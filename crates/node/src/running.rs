@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 
 use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
-use crate::files::Files;
 use crate::host::Host;
 use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport};
 use crate::witness::Witness;
+use staves_files_server::Files;
 
 /// After this without a word from a directory leader that a majority confirmed, none is reported.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(2);

@@ -21,6 +21,7 @@ mod waits;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+pub use staves_files_server::{AgainFacts, LackFacts, UseFacts};
 use staves_model::policy::{NodeUsage, Usage, drain_waits_for};
 use staves_model::{
     ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
@@ -88,40 +89,6 @@ pub struct NodeFacts {
     pub fetching_again: Option<AgainFacts>,
     /// Pinned files that it is to keep and has not all of its part of: some of them, if there are many.
     pub lacking: Vec<LackFacts>,
-}
-
-/// A pinned file that is not all in memory.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LackFacts {
-    /// The dataset's name.
-    pub dataset: String,
-    /// The file's path in it.
-    pub path: String,
-    /// The obstacle at the last try; it is tried again.
-    pub why: String,
-}
-
-/// Bytes that are fetched again from sources after the loss of a node.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct AgainFacts {
-    /// The node that is gone.
-    pub node: u64,
-    /// Bytes that it alone had: whole parts.
-    pub bytes: u64,
-    /// Those of them that are in memory again.
-    pub done_bytes: u64,
-}
-
-/// A mount that uses a dataset.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct UseFacts {
-    /// The dataset's name.
-    pub dataset: String,
-    /// The machine, and the mount's folder there.
-    pub by: String,
 }
 
 /// Memory that a pool takes of a node.

@@ -10,8 +10,8 @@ use staves_wire::files::{
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
-use crate::files::check_range;
 use crate::running::Running;
+use staves_files_server::check_range;
 
 fn answer(reply: Reply, answer: Result<Message, ErrorPacket>) {
     match answer {

@@ -2,7 +2,7 @@
 //!
 //! Each node asks the one before it, in the circle of the ids of the nodes that are up, which of its blocks changed since it
 //! asked last: all of them at first, page by page, and then few. When the map ends this life of that node,
-//! the record goes to `files/recovery.rs`. The other nodes need not know the rememberer; two that die
+//! the record goes to `recovery.rs`. The other nodes need not know the rememberer; two that die
 //! together take their records with them, and their blocks are fetched when they are asked for.
 
 use std::collections::BTreeMap;

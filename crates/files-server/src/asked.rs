@@ -21,12 +21,12 @@ const PUT: Duration = Duration::from_secs(2);
 
 impl Files {
     /// Compares checksums for a person's tool.
-    pub(crate) fn check(&self, ask: FileCheck) -> Result<FileChecked, ErrorPacket> {
+    pub fn check(&self, ask: FileCheck) -> Result<FileChecked, ErrorPacket> {
         scrub::asked(&*self.pool(ask.pool)?, ask)
     }
 
     /// Answers from memory.
-    pub(crate) fn read(&self, ask: &FileRead) -> Result<FileBytes, ErrorPacket> {
+    pub fn read(&self, ask: &FileRead) -> Result<FileBytes, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
         let bytes = pool.get(ask.file, ask.from, ask.len as usize, self.moment());
         if bytes.is_some() {
@@ -37,7 +37,7 @@ impl Files {
     }
 
     /// Room for bytes that are fetched. The caller keeps it until the answer waits to be written, and is counted there.
-    pub(crate) async fn flight(
+    pub async fn flight(
         &self,
         bytes: u32,
         deadline: Instant,
@@ -46,12 +46,12 @@ impl Files {
     }
 
     /// True if an answer of so many bytes may be sent now.
-    pub(crate) fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
+    pub fn may_answer(&self, reply: &Reply, bytes: u32) -> bool {
         self.room.may_answer(reply, bytes)
     }
 
     /// Waits until it may be.
-    pub(crate) async fn wait_to_answer(
+    pub async fn wait_to_answer(
         &self,
         reply: &Reply,
         bytes: u32,
@@ -61,11 +61,7 @@ impl Files {
     }
 
     /// Answers from memory, or else from the source.
-    pub(crate) async fn fetch(
-        &self,
-        ask: FileFetch,
-        deadline: Instant,
-    ) -> Result<FileBytes, ErrorPacket> {
+    pub async fn fetch(&self, ask: FileFetch, deadline: Instant) -> Result<FileBytes, ErrorPacket> {
         let pool = self.pool(ask.read.pool)?;
         let (from, len) = (ask.read.from, u64::from(ask.read.len));
         check_range(from, len)?;
@@ -81,7 +77,7 @@ impl Files {
     }
 
     /// Keeps what a mount or a home brings.
-    pub(crate) fn put(&self, ask: FilePut) -> Result<(), ErrorPacket> {
+    pub fn put(&self, ask: FilePut) -> Result<(), ErrorPacket> {
         let pool = self.pool(ask.pool)?;
         let len = ask.bytes.len() as u64;
         check_range(ask.from, len)?;
@@ -140,12 +136,12 @@ impl Files {
     }
 
     /// The changes among this node's blocks.
-    pub(crate) fn changes(&self, ask: FileChanges) -> Result<FileChangesAnswer, ErrorPacket> {
+    pub fn changes(&self, ask: FileChanges) -> Result<FileChangesAnswer, ErrorPacket> {
         neighbour::changes(self, &*self.pool(ask.pool)?, ask)
     }
 
     /// Says what this node has not of what a node had that is gone, or fetches it.
-    pub(crate) async fn lost(
+    pub async fn lost(
         &self,
         ask: FileLost,
         deadline: Instant,
@@ -155,7 +151,7 @@ impl Files {
     }
 
     /// Some of what this node has of a bucket.
-    pub(crate) fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
+    pub fn keys(&self, ask: &FileKeys) -> Result<FileKeysAnswer, ErrorPacket> {
         let pool = self.pool(ask.pool)?;
         let map = self.map();
         let holdings = map.pools.get(&ask.pool).and_then(|p| p.holdings());
@@ -184,7 +180,7 @@ impl Files {
 }
 
 /// Refuses what is no range of one stretch.
-pub(crate) fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
+pub fn check_range(from: u64, len: u64) -> Result<(), ErrorPacket> {
     let within = from % STRETCH_BYTES + len <= STRETCH_BYTES
         && (from / BLOCK_BYTES as u64) < u64::from(u32::MAX);
     if len > 0 && len <= STRETCH_BYTES && within {

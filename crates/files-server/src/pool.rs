@@ -15,15 +15,18 @@ use super::pins::{self, Pinned};
 use super::returned::Returned;
 
 /// One pool.
-pub(crate) struct FilesPool {
-    pub(crate) id: PoolId,
-    pub(crate) blocks: Blocks,
+pub struct FilesPool {
+    /// Its id.
+    pub id: PoolId,
+    /// The blocks that are here.
+    pub blocks: Blocks,
     pub(super) flights: Flights,
     pub(super) sorted: Mutex<Sorted>,
     pub(super) returned: Mutex<Returned>,
     pub(super) pinned: Mutex<Pinned>,
     pub(super) budget_bytes: AtomicU64,
-    pub(crate) counts: Counts,
+    /// Counted since the start.
+    pub counts: Counts,
 }
 
 /// The holdings by which blocks were last divided into spare copies and last ones.
@@ -43,23 +46,23 @@ pub(super) struct Role {
 
 /// The counters since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// Bytes that readers asked the home for and were not there.
-    pub(crate) asked_bytes: AtomicU64,
+    pub asked_bytes: AtomicU64,
     /// Bytes read from sources.
-    pub(crate) fetched_bytes: AtomicU64,
+    pub fetched_bytes: AtomicU64,
     /// The blocks among them that no reader had asked for: readahead.
-    pub(crate) ahead_bytes: AtomicU64,
+    pub ahead_bytes: AtomicU64,
     /// Those of them that were in the memory of a node that is gone.
-    pub(crate) again_bytes: AtomicU64,
+    pub again_bytes: AtomicU64,
     /// Reads from sources.
-    pub(crate) fetches: AtomicU64,
+    pub fetches: AtomicU64,
     /// Reads answered from memory.
-    pub(crate) hits: AtomicU64,
+    pub hits: AtomicU64,
     /// Bytes whose checksums were compared without a reader.
-    pub(crate) scrubbed_bytes: AtomicU64,
+    pub scrubbed_bytes: AtomicU64,
     /// Not a sum: blocks that this node remembers of another.
-    pub(crate) remembered_blocks: AtomicU64,
+    pub remembered_blocks: AtomicU64,
 }
 
 impl Role {
@@ -111,12 +114,13 @@ impl FilesPool {
     }
 
     /// Bytes of blocks that are there.
-    pub(crate) fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         let figures = self.blocks.figures();
         (figures.frames_spare + figures.frames_last) as u64 * PART_BYTES as u64
     }
 
-    pub(crate) fn budget_bytes(&self) -> u64 {
+    /// Bytes of blocks that may be there.
+    pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::status::UseFacts;
+use crate::facts::UseFacts;
 
 /// A mount that has been silent for so long is gone; they speak every few seconds.
 const SILENT_MAX: Duration = Duration::from_secs(20);
@@ -16,10 +16,11 @@ const TEXT_BYTES_MAX: usize = 512;
 
 /// The mounts that reported recently.
 #[derive(Default)]
-pub(crate) struct Uses(Mutex<BTreeMap<UseFacts, Instant>>);
+pub struct Uses(Mutex<BTreeMap<UseFacts, Instant>>);
 
 impl Uses {
-    pub(crate) fn told(&self, dataset: String, by: String) {
+    /// A mount reports its use of a dataset.
+    pub fn told(&self, dataset: String, by: String) {
         if dataset.len() > TEXT_BYTES_MAX || by.len() > TEXT_BYTES_MAX {
             return;
         }
@@ -31,7 +32,8 @@ impl Uses {
         }
     }
 
-    pub(crate) fn list(&self) -> Vec<UseFacts> {
+    /// The mounts that reported lately.
+    pub fn list(&self) -> Vec<UseFacts> {
         let all = self.0.lock();
         let lately = all.iter().filter(|(_, told)| told.elapsed() < SILENT_MAX);
         lately.map(|(one, _)| one.clone()).collect()

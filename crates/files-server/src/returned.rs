@@ -1,7 +1,7 @@
 //! Gives back the blocks that this node still has, when it was taken for dead and is not.
 //!
 //! A node that stood still for a moment loses all its buckets, and others take them with nothing in them. Its neighbour
-//! has the blocks fetched again from the source (`files/recovery.rs`), as far as that is there. But they are still here: before they are
+//! has the blocks fetched again from the source (`recovery.rs`), as far as that is there. But they are still here: before they are
 //! dropped, each bucket's new home reports the blocks that it lacks, and receives them.
 //!
 //! **Bounds.** A few blocks at a time, and no longer than [`PATIENCE`]; the others then go. Meanwhile the memory is evicted as any.

@@ -2,7 +2,7 @@
 //! its credentials.
 //!
 //! Another holder of the bucket may have the bytes; else a node that reaches the source reads them there, and passes them on to the
-//! bucket's holders as all that it fetches (`files/fetch.rs`). It alone knows whether they may be kept: so
+//! bucket's holders as all that it fetches (`fetch.rs`). It alone knows whether they may be kept: so
 //! its answer is dropped, and this node waits for the bytes that it passes on.
 
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Keeps pinned files in memory: the home of each of their buckets fetches missing blocks, and does not evict them. So they
 //! come back when a node dies, a block is damaged, or buckets move. A home that does not reach the source has another node fetch
-//! for it (`files/helpers.rs`). A failed fetch is tried again, ever more seldom, and status reports the reason.
+//! for it (`helpers.rs`). A failed fetch is tried again, ever more seldom, and status reports the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::fetch::{self, Fetched};
 use super::helpers::{self, Helped};
 use super::readahead::all_parts;
 use super::{Files, FilesPool, STRETCH_BYTES, bucket_of};
-use crate::status::LackFacts;
+use crate::facts::LackFacts;
 
 /// The interval between two passes over the pinned files.
 const ROUND: Duration = Duration::from_secs(1);

@@ -1,10 +1,10 @@
 //! Recovery after the end of a node: fetches again the parts that only it had. Runs at the neighbour that remembers them
-//! (`files/neighbour.rs`).
+//! (`neighbour.rs`).
 //!
 //! **Path.** A [`Loss`] waits here until its turn. Each stretch's present home reports which of the lost parts it lacks
 //! (a copy elsewhere, a drain or a reader may have restored them). For the missing ones, the names of the pool's
-//! datasets are listed once (`files/names.rs`), and the home is sent the name of each version, so that it can fetch the
-//! parts (`files/lost.rs`). No bytes come by here.
+//! datasets are listed once (`names.rs`), and the home is sent the name of each version, so that it can fetch the
+//! parts (`lost.rs`). No bytes come by here.
 //!
 //! **Bounds.** One loss at a time, and a few stretches of it. A home that has readers at the source is asked again later. After
 //! many stretches without success (no home, no room, no source), the others are left to their readers.
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use super::names::Names;
 use super::{Files, STRETCH_BYTES, bucket_of};
-use crate::status::AgainFacts;
+use crate::facts::AgainFacts;
 
 /// The most losses that wait; further ones are left to readers.
 const LOSSES_MAX: usize = 16;

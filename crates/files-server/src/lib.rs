@@ -1,18 +1,18 @@
-//! Files: this node's part of the blocks of each files pool.
+//! A node's part of files: its part of the blocks of each files pool.
 //!
 //! A block never changes under its key. So there is no protocol between holders: any of them answers, each evicts
 //! for itself, and a block that one lacks comes from another or from the source. Only a bucket's home fetches from the
 //! source, each part once, however many ask; it passes the bytes on to the other holders and waits for none of them.
 //!
 //! **Layout.**
-//! - `files/pool.rs`: the blocks of one pool. `files/asked.rs`: requests about them.
-//! - `files/place.rs`: takes buckets on and gives them up. `files/returned.rs`: gives blocks back after a false death.
-//! - `files/fetch.rs`: the home's fetches. `files/readahead.rs`: fetches ahead of a reader in order.
-//! - `files/neighbour.rs`: remembers the blocks of another node. `files/recovery.rs`: has them fetched again when that
-//!   node is gone, by way of `files/names.rs` and, at the home, `files/lost.rs`.
-//! - `files/pins.rs`: keeps pinned files, with the help of others (`files/helpers.rs`). `files/scrub.rs`: finds damaged blocks.
-//! - `files/room.rs`: bounds the memory of requests. `files/refused.rs`: remembers refusals of servers.
-//! - `files/door.rs`: gives the memory itself to mounts on this machine.
+//! - `pool.rs`: the blocks of one pool. `asked.rs`: requests about them.
+//! - `place.rs`: takes buckets on and gives them up. `returned.rs`: gives blocks back after a false death.
+//! - `fetch.rs`: the home's fetches. `readahead.rs`: fetches ahead of a reader in order.
+//! - `neighbour.rs`: remembers the blocks of another node. `recovery.rs`: has them fetched again when that
+//!   node is gone, by way of `names.rs` and, at the home, `lost.rs`.
+//! - `pins.rs`: keeps pinned files, with the help of others (`helpers.rs`). `scrub.rs`: finds damaged blocks.
+//! - `room.rs`: bounds the memory of requests. `refused.rs`: remembers refusals of servers.
+//! - `door.rs`: gives the memory itself to mounts on this machine.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: memory that buckets take, files
 //! give up ([`Files::fit`]). Requests take a bounded amount beside that; a small node's blocks leave room for it and for the
@@ -20,6 +20,7 @@
 
 mod asked;
 mod door;
+mod facts;
 mod fetch;
 mod helpers;
 mod lost;
@@ -51,8 +52,9 @@ use staves_wire::files::{FILE_BYTES_MAX, FileId};
 use staves_wire::{ErrorCode, ErrorPacket};
 use tokio::runtime::RuntimeFlavor;
 
-pub(crate) use self::asked::check_range;
-pub(crate) use self::pool::FilesPool;
+pub use self::asked::check_range;
+pub use self::facts::{AgainFacts, LackFacts, UseFacts};
+pub use self::pool::FilesPool;
 use self::pool::{bucket_of, file_of};
 use self::readahead::BlockReadahead;
 use self::recovery::LossRecovery;
@@ -60,7 +62,6 @@ use self::refused::Refused;
 use self::returned::Returned;
 use self::room::Room;
 use self::uses::Uses;
-use crate::status::{AgainFacts, LackFacts};
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
@@ -68,14 +69,14 @@ const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
 const _: () = assert!(STRETCH_BYTES == FILE_BYTES_MAX as u64);
 
 /// All files pools of this node.
-pub(crate) struct Files {
+pub struct Files {
     life: Life,
     peers: Peers,
     /// The arena of buckets; files have the memory that those leave.
     arena: Arc<Arena>,
     began: Instant,
     /// True if memory that is free is to hold copies.
-    pub(crate) spreads: bool,
+    pub spreads: bool,
     map: RwLock<Arc<ClusterMap>>,
     pools: RwLock<BTreeMap<PoolId, Arc<FilesPool>>>,
     /// Those that the map has no more, until their memory has gone back.
@@ -85,12 +86,14 @@ pub(crate) struct Files {
     readahead: BlockReadahead,
     recovery: LossRecovery,
     room: Room,
-    pub(crate) uses: Uses,
+    /// The mounts that use datasets.
+    pub uses: Uses,
     refused: Refused,
 }
 
 impl Files {
-    pub(crate) fn new(life: Life, peers: Peers, arena: Arc<Arena>, memory_bytes: u64) -> Files {
+    /// No pool yet; [`Files::follow`] tells of them.
+    pub fn new(life: Life, peers: Peers, arena: Arc<Arena>, memory_bytes: u64) -> Files {
         Files {
             spreads: true,
             life,
@@ -110,10 +113,7 @@ impl Files {
     }
 
     /// The tasks that drive it, until they are aborted.
-    pub(crate) fn drivers(
-        files: Arc<Files>,
-        directory: Directory,
-    ) -> Vec<tokio::task::JoinHandle<()>> {
+    pub fn drivers(files: Arc<Files>, directory: Directory) -> Vec<tokio::task::JoinHandle<()>> {
         vec![
             tokio::spawn(door::run(files.clone())),
             tokio::spawn(readahead::run(files.clone())),
@@ -136,7 +136,7 @@ impl Files {
     }
 
     /// The map has changed. What that means for blocks that are there is for [`Files::settle`].
-    pub(crate) fn follow(&self, map: &Arc<ClusterMap>) {
+    pub fn follow(&self, map: &Arc<ClusterMap>) {
         *self.map.write() = map.clone();
         let own = map.nodes.get(&self.life.node).map(|n| n.memory_bytes);
         let mut pools = self.pools.write();
@@ -211,12 +211,12 @@ impl Files {
     }
 
     /// Bytes of all pools' blocks that are there.
-    pub(crate) fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         self.pools().iter().map(|pool| pool.used_bytes()).sum()
     }
 
     /// A pool, if it is one of files.
-    pub(crate) fn pool(&self, id: PoolId) -> Result<Arc<FilesPool>, ErrorPacket> {
+    pub fn pool(&self, id: PoolId) -> Result<Arc<FilesPool>, ErrorPacket> {
         self.pools.read().get(&id).cloned().ok_or_else(|| {
             let text = format!("there is no files pool {id} on this node, by its map");
             ErrorPacket::new(ErrorCode::NotFound, text)
@@ -224,24 +224,24 @@ impl Files {
     }
 
     /// All pools.
-    pub(crate) fn pools(&self) -> Vec<Arc<FilesPool>> {
+    pub fn pools(&self) -> Vec<Arc<FilesPool>> {
         self.pools.read().values().cloned().collect()
     }
 
     /// The progress of recovery after the end of a node.
-    pub(crate) fn fetching_again(&self) -> Option<AgainFacts> {
+    pub fn fetching_again(&self) -> Option<AgainFacts> {
         self.recovery.now()
     }
 
     /// Pinned files that this node is to keep and has not, and why.
-    pub(crate) fn lacking(&self) -> Vec<LackFacts> {
+    pub fn lacking(&self) -> Vec<LackFacts> {
         let pools = self.pools();
         let all = pools.iter().flat_map(|pool| pool.pinned.lock().lacking());
         all.take(pins::LACKING_MAX).collect()
     }
 
     /// The number of lost nodes that were recovered from.
-    pub(crate) fn losses(&self) -> u64 {
+    pub fn losses(&self) -> u64 {
         self.recovery.ended()
     }
 
