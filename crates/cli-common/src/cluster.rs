@@ -306,14 +306,17 @@ fn unexpected(question: &Message, answer: &Message) -> anyhow::Error {
     )
 }
 
-/// A node by its name, or by its id (`3`, or `n3` where no node is called so). Ids are given in the order
-/// in which nodes join, so a node called `n2` may well have the id 3: the name counts.
+/// A node by its name, or by its id: `3`, or `n3` for a node without a name of its own. Ids are given in the order in
+/// which nodes join, so a node called `n2` may well have the id 3, and `n2` never means the node with the id 2 that
+/// has another name: commands that stop or forget nodes would end the wrong one.
 pub fn find_node<'a>(map: &'a ClusterMap, wanted: &str) -> anyhow::Result<&'a Node> {
     let digits = wanted.strip_prefix('n').unwrap_or(wanted);
     let by_id = digits
         .parse()
         .ok()
-        .and_then(|id| map.nodes.get(&NodeId(id)));
+        .and_then(|id| map.nodes.get(&NodeId(id)))
+        // A node without a name is called by its address.
+        .filter(|node| digits == wanted || node.name == node.native);
     let nodes = map.nodes.values();
     let named: Vec<&Node> = nodes.filter(|node| node.name == wanted).collect();
     match (&named[..], by_id) {
@@ -359,14 +362,21 @@ mod tests {
         for (node, name) in map.nodes.values_mut().zip(names) {
             node.name = name.to_owned();
         }
-        let found = |wanted: &str| {
-            find_node(&map, wanted)
-                .map(|node| node.id.0)
-                .map_err(|e| e.to_string())
+        let id_of = |map: &ClusterMap, wanted: &str| {
+            let found = find_node(map, wanted);
+            found.map(|node| node.id.0).map_err(|e| e.to_string())
         };
+        let found = |wanted: &str| id_of(&map, wanted);
         assert_eq!(found("n2"), Ok(3));
         assert_eq!(found("2"), Ok(2));
-        assert_eq!(found("n6"), Ok(6), "no node is called so");
+        assert!(
+            found("n6").is_err_and(|e| e.contains("no node 'n6'")),
+            "the node with the id 6 has a name"
+        );
+        let mut nameless = map.clone();
+        let node = nameless.nodes.get_mut(&NodeId(6)).expect("six nodes");
+        node.name = node.native.clone();
+        assert_eq!(id_of(&nameless, "n6"), Ok(6));
         assert_eq!(found("4"), Ok(4));
         assert!(found("5").is_err_and(|e| e.contains("'twin'") && e.contains("the name of node")));
         assert!(found("twin").is_err_and(|e| e.contains("give an id")));

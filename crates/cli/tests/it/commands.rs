@@ -428,8 +428,12 @@ fn nodes_are_shown_drained_and_stopped() {
         "{}",
         shown.stdout
     );
-    // By id, with and without its letter.
-    for wanted in ["3", "n3", "node-3"] {
+    // Regression: 'n3' meant the node with the id 3, though it had another name, and `node stop n3` ended it.
+    for verb in ["stop", "forget", "drain", "show"] {
+        let other = at(&fake, &["node", verb, "n3"]);
+        assert_eq!(other.code, Some(3), "{}", other.stderr);
+    }
+    for wanted in ["3", "node-3"] {
         assert_eq!(
             at(&fake, &["node", "drain", wanted, "--wait", "1s"]).code,
             Some(0)
