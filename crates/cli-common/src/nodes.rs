@@ -13,12 +13,30 @@ use staves_node::status::StatusReport;
 use tempfile::TempDir;
 
 use crate::cluster::Cluster;
+use crate::codes::Own;
+use crate::failure::Failure;
 
 /// The interval at which nodes that are waited for are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for one status of the cluster.
 const STATUS: Duration = Duration::from_millis(1000);
 const HOST: &str = "127.0.0.1";
+
+/// The ports from here on, none of them in use: nodes that find another cluster behind one would join that, and be
+/// killed there.
+fn unused_ports(base: u16, count: u16) -> anyhow::Result<Vec<u16>> {
+    let ports: Vec<u16> = (base..base + count).collect();
+    for port in &ports {
+        if let Err(error) = TcpListener::bind((HOST, *port)) {
+            let last = base + count - 1;
+            let text = format!(
+                "cannot listen on {HOST}:{port}: {error}; the nodes need the ports {base} to {last}: choose another --base-port, or leave it out for free ones. Nothing was started"
+            );
+            return Err(Failure::Own(Own::PortInUse, text).into());
+        }
+    }
+    Ok(ports)
+}
 
 /// One node: its doors and, while it runs, its process.
 struct Process {
@@ -54,7 +72,7 @@ impl Nodes {
             .context("cannot make a temporary folder")?;
         let path = folder.path().to_owned();
         let ports = match base_port {
-            Some(base) => (0..count as u16 * 3).map(|i| base + i).collect(),
+            Some(base) => unused_ports(base, count as u16 * 3)?,
             None => free_ports(count as usize * 3)?,
         };
         let process = |(at, ports): (usize, &[u16])| Process {
@@ -321,4 +339,23 @@ fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
         );
     }
     Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_in_use_are_refused_before_a_node_is_started() {
+        let taken = TcpListener::bind((HOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let base = port.saturating_sub(4).max(1);
+        let error = Nodes::new(3, Some(base), false).map(|_| ()).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("cannot listen on 127.0.0.1:") && text.contains("--base-port"),
+            "{text}"
+        );
+        drop(taken);
+    }
 }
