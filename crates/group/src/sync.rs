@@ -28,7 +28,7 @@ impl Member {
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
-        reserve_extents: u32,
+        extents: u32,
         pages: u32,
         out: &mut Effects,
         applied: &mut Applied<'_>,
@@ -40,19 +40,15 @@ impl Member {
         let led = group.id == self.id && group.member(group.leader).is_some_and(|x| x.id == leader);
         let sound = streams.len() == usize::from(group.m)
             && fits(streams.len(), group.members.len())
-            && reserve_extents <= BUCKET_EXTENTS_MAX
+            && extents <= BUCKET_EXTENTS_MAX
             && pages <= PAGES_MAX
             && streams.iter().enumerate().all(|(i, s)| {
                 usize::from(s.stream) == i
                     && s.cut <= CUT_MAX
                     && sound_deltas(&s.deltas, streams.len(), group.epoch)
             });
-        if !listed
-            || !led
-            || !sound
-            || self.epoch() > group.epoch
-            || group.epoch <= self.excluded_at
-        {
+        let old = self.epoch() > group.epoch || group.epoch <= self.excluded_at;
+        if !listed || !led || !sound || old {
             return;
         }
         let mut able = true;
@@ -70,10 +66,9 @@ impl Member {
                 let Some(state) = self.state.as_mut().filter(shaped) else {
                     return;
                 };
-                able =
-                    state.bring_to_cut(now, group.clone(), slot, streams, reserve_extents, applied);
+                able = state.bring_to_cut(now, group.clone(), slot, streams, extents, applied);
             } else {
-                able = self.join(now, group.clone(), slot, streams, reserve_extents, pages);
+                able = self.join(now, group.clone(), slot, streams, extents, pages);
             }
         }
         if able && !self.is_synced_to_cut() {
