@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::NAME;
 use staves_cli_common::served::{SERVING, Served};
@@ -84,9 +85,14 @@ impl Mounted {
         &self.point
     }
 
-    /// Unmounts. Where the bytes came from that were read.
+    /// Has its process unmount and end. Where the bytes came from that were read.
+    ///
+    /// Its process is told, for what is unmounted from outside is served on as long as anybody has it: a container that was
+    /// started meanwhile has a copy of all that was mounted then.
     pub fn end(mut self) -> anyhow::Result<Served> {
-        staves_mount::unmount(&self.point, true).context("cannot unmount what was read")?;
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.context("the mount has no process id")?;
+        kill_process(pid, Signal::TERM).context("cannot end the mount's process")?;
         let until = Instant::now() + PATIENCE;
         while self.ended()?.is_none() {
             if Instant::now() >= until {
