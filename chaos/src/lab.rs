@@ -136,6 +136,16 @@ impl Lab {
         format!("10.77.0.{}", at + 1)
     }
 
+    /// Begins a command that runs in a node's network namespace, or in that of clients.
+    ///
+    /// `ip netns exec` would give it mounts of its own too: those of others here stayed mounted as long as it runs, and
+    /// what it mounts nobody else would see.
+    pub fn command(&self, at: usize) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.space(at)));
+        command
+    }
+
     /// Moves this thread to where clients are. Threads and processes that it starts are there too.
     pub fn enter(&self) -> anyhow::Result<()> {
         let path = Path::new("/run/netns").join(self.hub());
@@ -167,8 +177,9 @@ impl Lab {
     }
 
     fn filter(&self, at: usize, rules: &str) -> anyhow::Result<()> {
-        let mut nft = Command::new("ip")
-            .args(["netns", "exec", &self.space(at), "nft", "-f", "-"])
+        let mut nft = self
+            .command(at)
+            .args(["nft", "-f", "-"])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

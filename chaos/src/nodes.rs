@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -129,8 +129,7 @@ impl Nodes {
             .open(&log)
             .with_context(|| format!("cannot write {}", log.display()))?;
         let address = lab.address(at);
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &lab.space(at)]);
+        let mut command = lab.command(at);
         if self.setup.clocks_apart {
             let days = (at + 1) * 86_400;
             command.args(["unshare", "--time", "--monotonic", &days.to_string()]);
@@ -166,7 +165,7 @@ impl Nodes {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        let child = command.spawn().context("cannot run ip netns exec")?;
+        let child = command.spawn().context("cannot run nsenter")?;
         self.nodes[at].child = Some(child);
         self.nodes[at].started = Instant::now();
         self.nodes[at].paused = false;

@@ -9,6 +9,7 @@ pub mod block;
 mod mount;
 mod source;
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -119,8 +120,10 @@ impl Files {
         if device.is_err() {
             return Ok(false);
         }
-        for (name, space) in [("far", None), ("near", Some(lab.space(0)))] {
-            let mount = Mount::start(program, name, space, self.source.folder(), doors)?;
+        let mut near = lab.command(0);
+        near.arg(program);
+        for (name, command) in [("far", Command::new(program)), ("near", near)] {
+            let mount = Mount::start(command, name, self.source.folder(), doors)?;
             self.mounts.push(mount);
         }
         Ok(true)

@@ -22,12 +22,10 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a source beside itself, in the caller's network namespace or in another. `ip netns exec` would hide it from
-    /// everybody else: it has mounts of its own.
+    /// Mounts a source beside itself. `command`: begins one of `staves`.
     pub fn start(
-        program: &Path,
+        mut command: Command,
         name: &'static str,
-        space: Option<String>,
         source: &Path,
         doors: &[String],
     ) -> anyhow::Result<Mount> {
@@ -35,16 +33,6 @@ impl Mount {
         let log = log.with_file_name(format!("mount-{name}.log"));
         std::fs::create_dir(&point).with_context(|| format!("cannot make {}", point.display()))?;
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let mut command = match space {
-            None => Command::new(program),
-            Some(space) => {
-                let mut command = Command::new("nsenter");
-                command
-                    .arg(format!("--net=/run/netns/{space}"))
-                    .arg(program);
-                command
-            }
-        };
         command.args(["--cluster", &doors.join(","), "--deadline", "20s"]);
         command.args(["mount", "--foreground", "--pool", NAME, "--dataset", NAME]);
         command.args([source, &point]);
