@@ -107,6 +107,7 @@ pub struct CacheBench {
     #[arg(
         long,
         value_name = "EXPONENT|uniform",
+        allow_negative_numbers = true,
         value_delimiter = ',',
         default_value = "uniform"
     )]
@@ -346,6 +347,7 @@ mod tests {
             ("--sizes 0", "1 byte"),
             ("--sizes 1TiB", "1 byte"),
             ("--zipf much", "0.99"),
+            ("--zipf -1", "0.99"),
             ("--keys 0", "1.."),
             ("--connections 0", "1.."),
             ("--pipeline 0", "1.."),

@@ -87,8 +87,11 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let what = text.split("\n\nUsage:").next().unwrap_or(text);
-    let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Without how the command is used, and where help is.
+    let is_said = |part: &&str| !part.starts_with("Usage:") && !part.starts_with("For more");
+    let words = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts: Vec<String> = text.split("\n\n").filter(is_said).map(words).collect();
+    let line = parts.join("; ");
     failed(Format::Json, Code::Own(Own::Usage), &line)
 }
 

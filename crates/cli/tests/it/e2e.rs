@@ -476,6 +476,19 @@ fn the_demo_tells_its_story_once_in_one_place() {
     }
 }
 
+#[test]
+fn a_port_of_another_protocol_is_told_by_its_name() {
+    let cluster = Cluster::start(1);
+    let resp = format!("127.0.0.1:{}", cluster.nodes[0].resp);
+    let ran = staves(&["status", "--cluster", &resp]);
+    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("is this the RESP port?"),
+        "{}",
+        ran.stderr
+    );
+}
+
 /// Bytes that a page in a browser could send to a port of its own machine are not taken for commands.
 #[test]
 fn an_http_request_to_the_resp_door_ends_its_connection() {
