@@ -11,6 +11,8 @@
 
 use std::ops::Index;
 
+use staves_wire::frame::MAGIC;
+
 /// The most that one connection may ask the node to hold in memory. Redis's limits, and its names for
 /// what crosses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,17 @@ pub enum ProtocolError {
     /// The whole command is beyond the limit.
     #[error("Protocol error: command exceeds the query buffer limit")]
     CommandTooLong,
+    /// A frame of the native protocol.
+    #[error(
+        "this port speaks the Redis protocol; the native protocol is spoken at the port that the node listens on (--listen)"
+    )]
+    NativeFrame,
+}
+
+/// True for the first bytes of a native frame: the magic bytes are followed by its format, a small number.
+fn is_native_frame(input: &[u8]) -> bool {
+    let format = input.strip_prefix(&MAGIC).and_then(|rest| rest.first());
+    format.is_some_and(|format| (1..b'\t').contains(format))
 }
 
 /// A byte that a stranger sent, fit for one line of text.
@@ -209,6 +222,9 @@ impl Parser {
             (Some(_), _) => false,
         };
         let whole = if inline {
+            if is_native_frame(input) {
+                return Err(ProtocolError::NativeFrame);
+            }
             self.inline(input)?
         } else {
             self.multibulk(input)?
@@ -471,6 +487,17 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     type Commands = Vec<Vec<Vec<u8>>>;
+
+    #[test]
+    fn a_native_frame_is_refused_at_its_first_bytes_and_a_word_like_it_is_none() {
+        let (commands, error) = whole(b"STAV\x01\x02\0\0");
+        assert_eq!(
+            (commands.len(), error),
+            (0, Some(ProtocolError::NativeFrame))
+        );
+        let (commands, error) = feed(b"STAVES 1\r\nSTAV\r\n", Limits::default(), || 1);
+        assert_eq!((commands.len(), error), (2, None));
+    }
 
     /// Feeds `input` in pieces as a driver would; what came out, and the error that ended it.
     fn feed(

@@ -78,9 +78,7 @@ pub struct Header {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// Not a frame at all.
-    #[error(
-        "the bytes {0:02x?} do not begin a frame: is this the native port, and is the other side Staves?"
-    )]
+    #[error("the bytes {0:02x?} do not begin a frame: {guess}", guess = guess(.0))]
     Magic([u8; 4]),
     /// Damaged on the way.
     #[error("a frame's header is damaged (its checksum does not fit)")]
@@ -111,6 +109,15 @@ pub enum FrameError {
     /// Too many messages begun.
     #[error("{0} messages were begun and not ended, which is the most that is allowed")]
     Unfinished(usize),
+}
+
+/// What sent bytes that do not begin a frame, for people.
+fn guess(bytes: &[u8; 4]) -> &'static str {
+    match bytes {
+        b"HTTP" => "an HTTP server answered; is this the admin port?",
+        [b'-' | b'+', ..] => "a Redis server answered; is this the RESP port?",
+        _ => "is this the native port, and is the other side Staves?",
+    }
 }
 
 impl Header {

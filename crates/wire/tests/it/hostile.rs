@@ -133,6 +133,21 @@ fn no_frame_is_made_of_anything_else() {
         .next(&mut http)
         .expect_err("not a frame");
     assert!(error.to_string().contains("native port"), "{error}");
+    for (answer, port) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"[..],
+            "admin port",
+        ),
+        (
+            b"-ERR unknown command, with a text as long as a header\r\n",
+            "RESP port",
+        ),
+    ] {
+        let mut answer = BytesMut::from(answer);
+        let error = Decoder::new(Limits::default()).next(&mut answer);
+        let error = error.expect_err("not a frame").to_string();
+        assert!(error.contains(port), "{error}");
+    }
 }
 
 #[test]
