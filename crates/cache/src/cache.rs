@@ -4,7 +4,9 @@ use bytes::Bytes;
 use staves_group::Member;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ServiceId, Time};
-use staves_service::{AnswerRef, Ask, BucketEffects, Outcome, Refused, Service, Shell, Tag};
+use staves_service::{
+    AnswerRef, Ask, BucketContext, BucketEffects, Outcome, Refused, Service, Tag,
+};
 use staves_store::Pages;
 use staves_wire::DecodeError;
 use staves_wire::cache::{Op, OwnedOp};
@@ -177,7 +179,7 @@ impl Service for Cache {
 
     fn execute(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
         ask: &Ask,
         tag: Option<Tag>,
@@ -185,7 +187,7 @@ impl Service for Cache {
         out: &mut BucketEffects,
     ) -> Outcome {
         if op.is_write()
-            && let Some(again) = shell.recall(ask)
+            && let Some(again) = context.recall(ask)
         {
             return again;
         }
@@ -193,11 +195,11 @@ impl Service for Cache {
         // A write that changes nothing goes through the stream like any other: its answer is then known
         // to every copy, and a second copy of the request that comes late does not take effect after all.
         let kept = op.is_write() && ask.request.is_some() && !planted(Mutant::NoOpNotRemembered);
-        let may_read = kept || shell.member().may_read(now);
+        let may_read = kept || context.member().may_read(now);
         if !op.is_write() && !may_read {
             return Outcome::Blocked { starved: false };
         }
-        let Some(pages) = shell.member().pages() else {
+        let Some(pages) = context.member().pages() else {
             return Outcome::Refuse(Refused::NotServing);
         };
         let old = self.kv.find(pages, tag, op.key()).map(|found| found.value);
@@ -208,21 +210,21 @@ impl Service for Cache {
                 self.stats.hits +=
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
                 match kept {
-                    true => shell.record(ask, answer, 0),
-                    false => Outcome::read(shell.unstable_seq(tag), answer),
+                    true => context.record(ask, answer, 0),
+                    false => Outcome::read(context.unstable_seq(tag), answer),
                 }
             }
             Verdict::Put(value, answer) => {
-                match self.write(shell, now, ask, tag, op.key(), value, answer, out) {
+                match self.write(context, now, ask, tag, op.key(), value, answer, out) {
                     // Refused for want of memory.
                     Outcome::Answer {
                         answer: full @ Answer::Error(..),
                         ..
-                    } if kept => shell.record(ask, full, 0),
+                    } if kept => context.record(ask, full, 0),
                     outcome => outcome,
                 }
             }
-            Verdict::Remove(answer) => self.remove(shell, ask, tag, op.key(), answer),
+            Verdict::Remove(answer) => self.remove(context, ask, tag, op.key(), answer),
         }
     }
 
@@ -263,13 +265,13 @@ impl Service for Cache {
         self.orphans.clear();
     }
 
-    fn advance(&mut self, shell: &mut Shell, now: Time, out: &mut BucketEffects) {
-        self.give_back_orphans(shell);
-        self.advance_large(shell, now, out);
+    fn advance(&mut self, context: &mut BucketContext, now: Time, out: &mut BucketEffects) {
+        self.give_back_orphans(context);
+        self.advance_large(context, now, out);
     }
 
-    fn maintain(&mut self, shell: &mut Shell, now: Time) {
-        self.housekeeping(shell, now);
+    fn maintain(&mut self, context: &mut BucketContext, now: Time) {
+        self.housekeeping(context, now);
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
-use staves_service::{Ask, BucketEffects, Outcome, Refused, Shell, Tag, UpdateError};
+use staves_service::{Ask, BucketContext, BucketEffects, Outcome, Refused, Tag, UpdateError};
 use staves_wire::service::Answer;
 
 use crate::Options;
@@ -104,20 +104,25 @@ impl LargeWrite {
 
 impl Cache {
     /// Takes the large write in progress, if there is one, as far as log and memory let it.
-    pub(crate) fn advance_large(&mut self, shell: &mut Shell, now: Time, out: &mut BucketEffects) {
+    pub(crate) fn advance_large(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        out: &mut BucketEffects,
+    ) {
         let Some(mut large) = self.large.take() else {
             return;
         };
         large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
             let progress = if large.full {
-                refuse_large(shell, &large)
+                refuse_large(context, &large)
             } else if large.ask.deadline <= now {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
-                self.write_chunk(shell, now, &mut large)
+                self.write_chunk(context, now, &mut large)
             } else {
-                self.name_chunks(shell, now, &large)
+                self.name_chunks(context, now, &large)
             };
             match progress {
                 Progress::More => {}
@@ -130,7 +135,7 @@ impl Cache {
                     large.full = true;
                 }
                 Progress::Done(seq, answer) => {
-                    let result = shell.deliver(now, &large.ask, seq, answer, false);
+                    let result = context.deliver(now, &large.ask, seq, answer, false);
                     let result = result.transpose();
                     out.answers.extend(result.map(|r| (large.ask.token, r)));
                     return;
@@ -145,11 +150,16 @@ impl Cache {
         self.large = Some(large);
     }
 
-    fn write_chunk(&mut self, shell: &mut Shell, now: Time, large: &mut LargeWrite) -> Progress {
+    fn write_chunk(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        large: &mut LargeWrite,
+    ) -> Progress {
         let chunk = large.next_chunk();
         // All that the value will need is requested before its first byte is written.
         let missing = (large.count - large.chunks.len()) as u32;
-        if let Err(stop) = self.make_room(shell, now, missing) {
+        if let Err(stop) = self.make_room(context, now, missing) {
             return stop.into();
         }
         let Some(segment) = self.kv.segments.fresh() else {
@@ -162,33 +172,40 @@ impl Cache {
         }
         let mut edit = Edit::default();
         edit.chunk(segment, &chunk);
-        if let Err(stop) = self.commit_own(shell, edit) {
+        if let Err(stop) = self.commit_own(context, edit) {
             return stop.into();
         }
         large.chunks.push(segment);
         Progress::More
     }
 
-    fn name_chunks(&mut self, shell: &mut Shell, now: Time, large: &LargeWrite) -> Progress {
+    fn name_chunks(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        large: &LargeWrite,
+    ) -> Progress {
         let head = record::large_head(large.value.len(), large.chunk_bytes, &large.chunks);
         let body = [&head[..], large.tail()];
         if record::size(large.key.len(), head.len() + large.tail().len()) > SEGMENT_ROOM {
             return UpdateError::Full.into();
         }
         let (ask, answer) = (&large.ask, &large.answer);
-        match self.put(shell, now, ask, large.tag, &large.key, true, &body, answer) {
+        match self.put(
+            context, now, ask, large.tag, &large.key, true, &body, answer,
+        ) {
             Ok(seq) => Progress::Done(seq, large.answer.clone()),
             Err(stop) => stop.into(),
         }
     }
 }
 
-fn refuse_large(shell: &mut Shell, large: &LargeWrite) -> Progress {
+fn refuse_large(context: &mut BucketContext, large: &LargeWrite) -> Progress {
     let full = out_of_memory();
     if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
         return Progress::Done(0, full);
     }
-    match shell.record(&large.ask, full, 0) {
+    match context.record(&large.ask, full, 0) {
         Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
         Outcome::Refuse(why) => Progress::Failed(why),
         Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,

@@ -1,4 +1,4 @@
-//! One bucket at one node: the shell, the service's state, and the operations that are parked.
+//! One bucket at one node: the context, the service's state, and the operations that are parked.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use staves_wire::service::Answer;
 
 use crate::waiting::{Parked, Queue};
 use crate::{
-    AnswerRef, Ask, BucketEffects, Limits, Outcome, Refused, Service, Shell, Tag,
+    AnswerRef, Ask, BucketContext, BucketEffects, Limits, Outcome, Refused, Service, Tag,
     reservation::Reservation,
 };
 
 /// A bucket of a service, at a data bucket or at a parity bucket.
 pub struct Bucket<S: Service> {
-    shell: Shell,
+    context: BucketContext,
     service: S,
     queue: Queue<S>,
     /// The newest entry of the map that any message brought, and the data slot that it gives this node.
@@ -31,7 +31,7 @@ impl<S: Service> Bucket<S> {
     /// A bucket around a member of a group.
     pub fn new(service: S, limits: Limits, member: Member) -> Bucket<S> {
         Bucket {
-            shell: Shell::new(limits, member, S::FORGOTTEN),
+            context: BucketContext::new(limits, member, S::FORGOTTEN),
             service,
             queue: Queue::default(),
             newest: Revision(0),
@@ -44,17 +44,17 @@ impl<S: Service> Bucket<S> {
     /// The group's member.
     #[inline]
     pub fn member(&self) -> &Member {
-        &self.shell.member
+        &self.context.member
     }
 
     /// The group's member, for what only the driver does to it (a restart, memory that goes back).
     pub fn member_mut(&mut self) -> &mut Member {
-        &mut self.shell.member
+        &mut self.context.member
     }
 
     /// The member alone: what is left to a process that restarts over its old memory.
     pub fn into_member(self) -> Member {
-        self.shell.member
+        self.context.member
     }
 
     /// The service's state.
@@ -65,7 +65,7 @@ impl<S: Service> Bucket<S> {
     /// True if it executes operations: the data bucket of an open epoch, with a complete state.
     #[inline]
     pub fn serving(&self) -> bool {
-        self.shell.member.serving() && self.service.is_ready()
+        self.context.member.serving() && self.service.is_ready()
     }
 
     /// True if operations on this data slot belong here: it serves the slot, or will once its epoch is open.
@@ -75,7 +75,7 @@ impl<S: Service> Bucket<S> {
 
     /// Answers and operations that wait here.
     pub fn waiting(&self) -> usize {
-        self.shell.waiters.len() + self.queue.len() + self.service.in_progress()
+        self.context.waiters.len() + self.queue.len() + self.service.in_progress()
     }
 
     /// Operations among them that could not begin yet.
@@ -91,7 +91,7 @@ impl<S: Service> Bucket<S> {
     /// True if [`Bucket::flush`] has anything to send.
     #[inline]
     pub fn unflushed(&self) -> bool {
-        self.shell.unflushed
+        self.context.unflushed
     }
 
     /// Submits an operation. `Some` is its answer; with `None` the answer comes under the ask's token with a
@@ -136,8 +136,8 @@ impl<S: Service> Bucket<S> {
 
     /// Sends what was made since the last flush.
     pub fn flush(&mut self, now: Time, out: &mut BucketEffects) {
-        if std::mem::take(&mut self.shell.unflushed) {
-            self.shell.member.flush(now, &mut out.effects);
+        if std::mem::take(&mut self.context.unflushed) {
+            self.context.member.flush(now, &mut out.effects);
         }
     }
 
@@ -145,35 +145,37 @@ impl<S: Service> Bucket<S> {
     pub fn step(&mut self, now: Time, event: Event, out: &mut BucketEffects) {
         let tick = matches!(event, Event::Tick);
         self.look_at_map(&event);
-        let Bucket { shell, service, .. } = self;
+        let Bucket {
+            context, service, ..
+        } = self;
         let mut note = |pages: &_, delta: &_| service.note(pages, delta);
-        shell.member.step(now, event, &mut out.effects, &mut note);
-        let others = service.follow_pages(&shell.member);
+        context.member.step(now, event, &mut out.effects, &mut note);
+        let others = service.follow_pages(&context.member);
         self.follow_role(others, out);
         if self.serving() {
             self.release(now, out);
             if tick {
-                self.service.maintain(&mut self.shell, now);
+                self.service.maintain(&mut self.context, now);
             }
             self.pump(now, out);
         } else if tick {
             let expired = self.queue.remove(|ask| ask.deadline <= now);
             refuse(out, expired, Refused::Deadline);
         }
-        let expired = self.shell.waiters.expire(now);
+        let expired = self.context.waiters.expire(now);
         refuse(out, expired, Refused::Deadline);
         self.flush(now, out);
     }
 
     /// Checks the service's invariants, for the simulator and tests.
     pub fn check(&self) -> Result<(), String> {
-        self.service.check(&self.shell.member, self.serving())
+        self.service.check(&self.context.member, self.serving())
     }
 
     // The slot that it serves may be another than the one that an epoch which is not open yet gives it.
     #[inline]
     fn serves(&self, slot: MemberSlot) -> bool {
-        self.serving() && self.shell.member.slot() == Some(slot)
+        self.serving() && self.context.member.slot() == Some(slot)
     }
 
     // Operations with one tag keep their order; a write that found no room is not overtaken by another.
@@ -195,8 +197,8 @@ impl<S: Service> Bucket<S> {
         if S::is_write(op) || !self.serves(ask.slot) || self.must_wait(tag, false) {
             return None;
         }
-        let member = &self.shell.member;
-        let seq = tag.map_or(0, |tag| self.shell.unstable.seq_of(tag));
+        let member = &self.context.member;
+        let seq = tag.map_or(0, |tag| self.context.unstable.seq_of(tag));
         if !member.releases(seq) || !member.may_read(now) {
             return None;
         }
@@ -219,7 +221,7 @@ impl<S: Service> Bucket<S> {
         }
         match self.begin(now, &ask, tag, op, out) {
             Outcome::Answer { seq, answer, read } => {
-                self.shell.deliver(now, &ask, seq, answer, read)
+                self.context.deliver(now, &ask, seq, answer, read)
             }
             // It may have answered already.
             Outcome::Later => match out.answers.pop_if(|(token, _)| *token == ask.token) {
@@ -227,8 +229,8 @@ impl<S: Service> Bucket<S> {
                 None => Ok(None),
             },
             Outcome::Blocked { starved } => {
-                let full = self.queue.len() >= self.shell.limits.parked_max
-                    || self.queue.bytes() >= self.shell.limits.parked_bytes_max;
+                let full = self.queue.len() >= self.context.limits.parked_max
+                    || self.queue.bytes() >= self.context.limits.parked_bytes_max;
                 if full {
                     return Err(Refused::Busy);
                 }
@@ -252,20 +254,22 @@ impl<S: Service> Bucket<S> {
         if !self.serves(ask.slot) || self.must_wait(tag, S::is_write(op)) {
             return Outcome::Blocked { starved: false };
         }
-        if S::is_write(op) && self.shell.is_full() {
+        if S::is_write(op) && self.context.is_full() {
             return Outcome::Refuse(Refused::Busy);
         }
-        let Bucket { shell, service, .. } = self;
-        service.execute(shell, now, ask, tag, op, out)
+        let Bucket {
+            context, service, ..
+        } = self;
+        service.execute(context, now, ask, tag, op, out)
     }
 
     fn release(&mut self, now: Time, out: &mut BucketEffects) {
-        let Shell {
+        let BucketContext {
             member,
             waiters,
             unstable,
             ..
-        } = &mut self.shell;
+        } = &mut self.context;
         let stable = member.stable();
         unstable.purge(stable);
         if waiters.len() == 0 || !member.may_answer(now) {
@@ -279,7 +283,7 @@ impl<S: Service> Bucket<S> {
 
     // Executes everything that could not begin before, in order.
     fn pump(&mut self, now: Time, out: &mut BucketEffects) {
-        self.service.advance(&mut self.shell, now, out);
+        self.service.advance(&mut self.context, now, out);
         if self.queue.len() == 0 {
             return;
         }
@@ -289,13 +293,13 @@ impl<S: Service> Bucket<S> {
                 out.answers.push((ask.token, Err(Refused::Deadline)));
                 continue;
             }
-            let outcome = match S::is_write(op) && self.shell.is_full() {
+            let outcome = match S::is_write(op) && self.context.is_full() {
                 true => Outcome::Blocked { starved: false },
                 false => self.begin(now, &ask, tag, op, out),
             };
             let result = match outcome {
                 Outcome::Answer { seq, answer, read } => {
-                    self.shell.deliver(now, &ask, seq, answer, read)
+                    self.context.deliver(now, &ask, seq, answer, read)
                 }
                 Outcome::Later => Ok(None),
                 Outcome::Blocked { starved } => {
@@ -313,7 +317,7 @@ impl<S: Service> Bucket<S> {
     // Operations for the data slot that the newest entry of the map gives this node may wait here for the
     // epoch to open.
     fn look_at_map(&mut self, event: &Event) {
-        let member = &self.shell.member;
+        let member = &self.context.member;
         let group: &Arc<Group> = match event {
             Event::Map(group) => group,
             Event::Message(envelope) if envelope.group == member.id() => match &envelope.message {
@@ -334,27 +338,27 @@ impl<S: Service> Bucket<S> {
         if self.was_serving && !serving {
             self.service.stop(out);
         }
-        let member = &self.shell.member;
+        let member = &self.context.member;
         let pages = member.pages().map(|pages| pages.generation());
         let source = member.slot().zip(pages).filter(|_| member.is_data());
         // A data bucket that stays the data bucket keeps everything up to the cut, so answers wait on. Any
         // other one's successor knows the requests; the client retries there.
         let moved = self.source.is_some() && self.source != source;
         if others || moved || (!serving && self.chosen.is_none()) {
-            refuse(out, self.shell.waiters.drain(), Refused::Interrupted);
-            self.shell.unstable.clear();
+            refuse(out, self.context.waiters.drain(), Refused::Interrupted);
+            self.context.unstable.clear();
         }
         self.source = source;
         // A newer epoch may be committed, with another slot for this member, before the older one has opened:
         // operations stay parked only for a slot that is served or promised.
-        let serves = serving.then(|| self.shell.member.slot()).flatten();
+        let serves = serving.then(|| self.context.member.slot()).flatten();
         let chosen = self.chosen;
         let waits = |ask: &Ask| serves == Some(ask.slot) || chosen == Some(ask.slot);
         let gone = self.queue.remove(|ask| !waits(ask));
         refuse(out, gone, Refused::NotServing);
-        let epoch = self.shell.member.epoch();
-        if self.shell.reservation.epoch != epoch {
-            self.shell.reservation = Reservation::of(epoch);
+        let epoch = self.context.member.epoch();
+        if self.context.reservation.epoch != epoch {
+            self.context.reservation = Reservation::of(epoch);
         }
         if serving && (others || !self.was_serving) {
             self.service.start();

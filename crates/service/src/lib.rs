@@ -6,7 +6,7 @@
 //!
 //! **Path of an operation.** A caller submits it to a [`Bucket`]. A read that needs nothing but settled
 //! pages is answered from them, without a copy. Any other operation is executed by the [`Service`], which
-//! reads the pages and makes deltas through the [`Shell`]. Its answer waits until the low watermark has
+//! reads the pages and makes deltas through the [`BucketContext`]. Its answer waits until the low watermark has
 //! passed its delta; an operation that cannot begin is parked, for the log, for memory, for a lease, for
 //! pages that are being rebuilt or for its epoch. [`Bucket::step`], called with every event, releases both.
 //!
@@ -24,8 +24,8 @@
 mod answer;
 mod any;
 mod bucket;
+mod context;
 mod reservation;
-mod shell;
 mod tag;
 mod waiting;
 
@@ -42,8 +42,8 @@ use staves_wire::service::{Address, Answer, Body};
 pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
 pub use any::AnyBucket;
 pub use bucket::Bucket;
+pub use context::{BucketContext, UpdateError};
 pub use reservation::Growth;
-pub use shell::{Shell, UpdateError};
 pub use tag::Tag;
 
 /// The bounds of one bucket.
@@ -203,7 +203,7 @@ pub trait Service: Sized + Send + 'static {
     /// Executes a well-formed operation at a bucket that serves.
     fn execute(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
         ask: &Ask,
         tag: Option<Tag>,
@@ -226,9 +226,9 @@ pub trait Service: Sized + Send + 'static {
     /// The bucket ceases to serve: refuses what is in progress.
     fn stop(&mut self, _out: &mut BucketEffects) {}
     /// Continues what is in progress. Called by each step of a serving bucket.
-    fn advance(&mut self, _shell: &mut Shell, _now: Time, _out: &mut BucketEffects) {}
+    fn advance(&mut self, _shell: &mut BucketContext, _now: Time, _out: &mut BucketEffects) {}
     /// Housekeeping, a bounded part on each tick of a serving bucket.
-    fn maintain(&mut self, _shell: &mut Shell, _now: Time) {}
+    fn maintain(&mut self, _shell: &mut BucketContext, _now: Time) {}
     /// True if an operation in progress holds up all others with this tag.
     fn holds(&self, _tag: Tag) -> bool {
         false

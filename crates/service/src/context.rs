@@ -1,4 +1,4 @@
-//! The shell of a bucket: the group's member, answers that wait, and memory that is reserved.
+//! The context of a bucket: the group's member, answers that wait, and memory that is reserved.
 
 use bytes::Bytes;
 use staves_group::{Effects, Member, Recall};
@@ -13,7 +13,7 @@ use crate::waiting::{Unstable, Waiters};
 use crate::{Ask, Limits, NOTHING_KEPT, Outcome, Tag};
 
 /// Everything of a bucket that a service executes operations with.
-pub struct Shell {
+pub struct BucketContext {
     pub(crate) limits: Limits,
     pub(crate) member: Member,
     pub(crate) waiters: Waiters,
@@ -60,9 +60,9 @@ fn weight(runs: usize, bytes: usize, answer: usize) -> usize {
     64 + runs * 16 + bytes + answer
 }
 
-impl Shell {
-    pub(crate) fn new(limits: Limits, member: Member, forgotten: &'static str) -> Shell {
-        Shell {
+impl BucketContext {
+    pub(crate) fn new(limits: Limits, member: Member, forgotten: &'static str) -> BucketContext {
+        BucketContext {
             limits,
             member,
             waiters: Waiters::default(),
@@ -137,7 +137,7 @@ impl Shell {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Result<u64, UpdateError> {
-        let kept = Shell::kept(ask, answer);
+        let kept = BucketContext::kept(ask, answer);
         self.admit(runs.len(), bytes.len(), kept.len())?;
         Ok(self.commit(ask.request, kept, runs, bytes))
     }
