@@ -5,7 +5,7 @@ use staves_group::Member;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ServiceId, Time};
 use staves_service::{
-    AnswerRef, Ask, BucketContext, BucketEffects, Outcome, Refused, Service, Tag,
+    AnswerRef, BucketContext, BucketEffects, OpHeader, Outcome, Refused, Service, Tag,
 };
 use staves_store::Pages;
 use staves_wire::DecodeError;
@@ -181,20 +181,20 @@ impl Service for Cache {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Option<Tag>,
         op: Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome {
         if op.is_write()
-            && let Some(again) = context.recall(ask)
+            && let Some(again) = context.recall(header)
         {
             return again;
         }
         let tag = tag.unwrap_or_else(|| Tag::of(op.key()));
         // A write that changes nothing goes through the stream like any other: its answer is then known
         // to every copy, and a second copy of the request that comes late does not take effect after all.
-        let kept = op.is_write() && ask.request.is_some() && !planted(Mutant::NoOpNotRemembered);
+        let kept = op.is_write() && header.request.is_some() && !planted(Mutant::NoOpNotRemembered);
         let may_read = kept || context.member().may_read(now);
         if !op.is_write() && !may_read {
             return Outcome::Blocked { starved: false };
@@ -210,21 +210,21 @@ impl Service for Cache {
                 self.stats.hits +=
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
                 match kept {
-                    true => context.record(ask, answer, 0),
+                    true => context.record(header, answer, 0),
                     false => Outcome::read(context.unstable_seq(tag), answer),
                 }
             }
             Verdict::Put(value, answer) => {
-                match self.write(context, now, ask, tag, op.key(), value, answer, out) {
+                match self.write(context, now, header, tag, op.key(), value, answer, out) {
                     // Refused for want of memory.
                     Outcome::Answer {
                         answer: full @ Answer::Error(..),
                         ..
-                    } if kept => context.record(ask, full, 0),
+                    } if kept => context.record(header, full, 0),
                     outcome => outcome,
                 }
             }
-            Verdict::Remove(answer) => self.remove(context, ask, tag, op.key(), answer),
+            Verdict::Remove(answer) => self.remove(context, header, tag, op.key(), answer),
         }
     }
 

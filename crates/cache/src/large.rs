@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
-use staves_service::{Ask, BucketContext, BucketEffects, Outcome, Refused, Tag, UpdateError};
+use staves_service::{BucketContext, BucketEffects, OpHeader, Outcome, Refused, Tag, UpdateError};
 use staves_wire::service::Answer;
 
 use crate::Options;
@@ -19,7 +19,7 @@ use crate::write::out_of_memory;
 
 /// One large write. A bucket has one at a time; others wait their turn.
 pub(crate) struct LargeWrite {
-    ask: Ask,
+    header: OpHeader,
     tag: Tag,
     key: Bytes,
     value: Bytes,
@@ -47,7 +47,7 @@ impl LargeWrite {
     /// Cuts a value.
     pub(crate) fn new(
         options: &Options,
-        ask: Ask,
+        header: OpHeader,
         tag: Tag,
         key: &[u8],
         value: Cow<'_, [u8]>,
@@ -61,7 +61,7 @@ impl LargeWrite {
         let count = if inline || tail == 0 { full } else { full + 1 };
         let (key, value) = (Bytes::copy_from_slice(key), command::owned(value));
         LargeWrite {
-            ask,
+            header,
             tag,
             key,
             value,
@@ -79,7 +79,7 @@ impl LargeWrite {
     }
 
     pub(crate) fn token(&self) -> u64 {
-        self.ask.token
+        self.header.token
     }
 
     pub(crate) fn waits(&self) -> bool {
@@ -117,7 +117,7 @@ impl Cache {
         for _ in 0..=self.options.chunks_per_step {
             let progress = if large.full {
                 refuse_large(context, &large)
-            } else if large.ask.deadline <= now {
+            } else if large.header.deadline <= now {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
                 self.write_chunk(context, now, &mut large)
@@ -135,14 +135,14 @@ impl Cache {
                     large.full = true;
                 }
                 Progress::Done(seq, answer) => {
-                    let result = context.deliver(now, &large.ask, seq, answer, false);
+                    let result = context.deliver(now, &large.header, seq, answer, false);
                     let result = result.transpose();
-                    out.answers.extend(result.map(|r| (large.ask.token, r)));
+                    out.answers.extend(result.map(|r| (large.header.token, r)));
                     return;
                 }
                 Progress::Failed(why) => {
                     self.orphans.append(&mut large.chunks);
-                    out.answers.push((large.ask.token, Err(why)));
+                    out.answers.push((large.header.token, Err(why)));
                     return;
                 }
             }
@@ -190,9 +190,9 @@ impl Cache {
         if record::size(large.key.len(), head.len() + large.tail().len()) > SEGMENT_ROOM {
             return UpdateError::Full.into();
         }
-        let (ask, answer) = (&large.ask, &large.answer);
+        let (header, answer) = (&large.header, &large.answer);
         match self.put(
-            context, now, ask, large.tag, &large.key, true, &body, answer,
+            context, now, header, large.tag, &large.key, true, &body, answer,
         ) {
             Ok(seq) => Progress::Done(seq, large.answer.clone()),
             Err(stop) => stop.into(),
@@ -202,10 +202,10 @@ impl Cache {
 
 fn refuse_large(context: &mut BucketContext, large: &LargeWrite) -> Progress {
     let full = out_of_memory();
-    if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
+    if large.header.request.is_none() || planted(Mutant::NoOpNotRemembered) {
         return Progress::Done(0, full);
     }
-    match context.record(&large.ask, full, 0) {
+    match context.record(&large.header, full, 0) {
         Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
         Outcome::Refuse(why) => Progress::Failed(why),
         Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,

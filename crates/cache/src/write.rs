@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
-use staves_service::{Ask, BucketContext, BucketEffects, Growth, Outcome, Tag, UpdateError};
+use staves_service::{BucketContext, BucketEffects, Growth, OpHeader, Outcome, Tag, UpdateError};
 use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
@@ -40,7 +40,7 @@ impl Cache {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Tag,
         key: &[u8],
         value: Cow<'_, [u8]>,
@@ -49,7 +49,7 @@ impl Cache {
     ) -> Outcome {
         let inline_max = self.options.inline_bytes_max.min(SEGMENT_ROOM);
         if record::size(key.len(), value.len()) <= inline_max {
-            return match self.put(context, now, ask, tag, key, false, &[&value], &answer) {
+            return match self.put(context, now, header, tag, key, false, &[&value], &answer) {
                 Ok(seq) => Outcome::write(seq, answer),
                 Err(stop) => stop.outcome(out_of_memory),
             };
@@ -59,7 +59,7 @@ impl Cache {
         }
         self.large = Some(LargeWrite::new(
             &self.options,
-            *ask,
+            *header,
             tag,
             key,
             value,
@@ -75,7 +75,7 @@ impl Cache {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Tag,
         key: &[u8],
         large: bool,
@@ -87,7 +87,7 @@ impl Cache {
         let mut edit = Edit::default();
         edit.put(place, key, large, body);
         self.end_old(context, tag, key, &mut edit)?;
-        let seq = self.make(context, ask, tag, edit, answer)?;
+        let seq = self.make(context, header, tag, edit, answer)?;
         if let SegmentPlace::Fresh(segment) = place {
             self.kv.segments.open(segment);
         }
@@ -98,7 +98,7 @@ impl Cache {
     pub(crate) fn remove(
         &mut self,
         context: &mut BucketContext,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Tag,
         key: &[u8],
         answer: Answer,
@@ -106,7 +106,7 @@ impl Cache {
         let mut edit = Edit::default();
         let made = self
             .end_old(context, tag, key, &mut edit)
-            .and_then(|()| self.make(context, ask, tag, edit, &answer));
+            .and_then(|()| self.make(context, header, tag, edit, &answer));
         match made {
             Ok(seq) => Outcome::write(seq, answer),
             Err(stop) => stop.outcome(out_of_memory),
@@ -131,19 +131,19 @@ impl Cache {
     fn make(
         &mut self,
         context: &mut BucketContext,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Tag,
         mut edit: Edit,
         answer: &Answer,
     ) -> Result<u64, UpdateError> {
-        let kept = BucketContext::kept(ask, answer);
+        let kept = BucketContext::kept(header, answer);
         let empty = self.kv.segments.take_empty(EMPTY_PER_DELTA);
         edit.zero(empty.iter().copied());
         if let Err(stop) = context.admit(edit.runs.len(), edit.bytes.len(), kept.len()) {
             self.kv.segments.put_back_empty(empty);
             return Err(stop);
         }
-        let seq = self.commit(context, ask.request, kept, edit);
+        let seq = self.commit(context, header.request, kept, edit);
         context.wrote(tag, seq);
         self.stats.writes += 1;
         Ok(seq)

@@ -9,7 +9,7 @@ use staves_model::{
     ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
     PAGE_BYTES, PoolId, Revision, Time,
 };
-use staves_service::{Ask, Bucket, BucketEffects, Refused, Service};
+use staves_service::{Bucket, BucketEffects, OpHeader, Refused, Service};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId};
 use staves_wire::service::Answer;
@@ -326,7 +326,7 @@ impl<S: Service> TestCluster<S> {
             number,
             floor: 0,
         });
-        let ask = Ask {
+        let header = OpHeader {
             token: self.next_token,
             slot: MemberSlot(slot),
             request,
@@ -334,12 +334,12 @@ impl<S: Service> TestCluster<S> {
         };
         let mut out = BucketEffects::default();
         let bucket = &mut self.buckets[node];
-        let reply = bucket.submit(self.now, ask, op, &mut out);
+        let reply = bucket.submit(self.now, header, op, &mut out);
         bucket.flush(self.now, &mut out);
         out.answers
-            .extend(reply.transpose().map(|reply| (ask.token, reply)));
+            .extend(reply.transpose().map(|reply| (header.token, reply)));
         self.take(out);
-        ask.token
+        header.token
     }
 
     /// Runs until there is a reply.

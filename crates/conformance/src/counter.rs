@@ -7,7 +7,7 @@ use staves_group::{Member, Unread};
 use staves_history::Operation;
 use staves_model::{ServiceId, Time};
 use staves_service::{
-    Ask, Bucket, BucketContext, BucketEffects, Growth, Limits, Outcome, Service, Tag,
+    Bucket, BucketContext, BucketEffects, Growth, Limits, OpHeader, Outcome, Service, Tag,
 };
 use staves_wire::group::{Run, RunKind};
 use staves_wire::service::{Address, Answer, Body};
@@ -146,13 +146,13 @@ impl Service for Counter {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         _tag: Option<Tag>,
         op: Count,
         out: &mut BucketEffects,
     ) -> Outcome {
         if Counter::is_write(op)
-            && let Some(again) = context.recall(ask)
+            && let Some(again) = context.recall(header)
         {
             return again;
         }
@@ -186,13 +186,13 @@ impl Service for Counter {
             Growth::Granted => {}
             Growth::Pending => return Outcome::Blocked { starved: true },
             // It is kept, so that a late copy of the request does not take effect after all.
-            Growth::Refused => return context.record(ask, full(), context.member().last()),
+            Growth::Refused => return context.record(header, full(), context.member().last()),
         }
         let pages = context.member().pages();
         let old = pages.map_or(0, |pages| number(pages.slice(run.offset, 8)));
         let new = op.change.of(old as u64).to_le_bytes();
         let answer = Answer::Int(old);
-        match context.make(ask, &answer, vec![run], Bytes::copy_from_slice(&new)) {
+        match context.make(header, &answer, vec![run], Bytes::copy_from_slice(&new)) {
             Ok(seq) => Outcome::write(seq, answer),
             Err(stop) => stop.outcome(full),
         }

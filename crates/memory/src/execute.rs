@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use staves_group::{Effects, Unread};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
-use staves_service::{Ask, BucketContext, Growth, Outcome, Refused};
+use staves_service::{BucketContext, Growth, OpHeader, Outcome, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
@@ -44,12 +44,12 @@ impl Memory {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         action: &Action,
         effects: &mut Effects,
     ) -> Outcome {
         if action.is_write()
-            && let Some(again) = context.recall(ask)
+            && let Some(again) = context.recall(header)
         {
             return again;
         }
@@ -80,7 +80,7 @@ impl Memory {
                 let old = word(context, place, offset);
                 let answer = Answer::Int(old as i64);
                 if old != *expected {
-                    return context.record(ask, answer, context.member().last());
+                    return context.record(header, answer, context.member().last());
                 }
                 (Bytes::copy_from_slice(&new.to_le_bytes()), answer)
             }
@@ -90,7 +90,7 @@ impl Memory {
                 (Bytes::copy_from_slice(&new), Answer::Int(old as i64))
             }
         };
-        let outcome = write(context, now, ask, place, offset, &bytes, answer, effects);
+        let outcome = write(context, now, header, place, offset, &bytes, answer, effects);
         let written = |outcome: &Outcome| matches!(outcome, Outcome::Answer { .. });
         self.stats.writes += u64::from(written(&outcome));
         outcome
@@ -145,7 +145,7 @@ fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
 fn write(
     context: &mut BucketContext,
     now: Time,
-    ask: &Ask,
+    header: &OpHeader,
     place: Option<u16>,
     offset: u64,
     bytes: &[u8],
@@ -165,7 +165,7 @@ fn write(
     match grow(context, now, chunks::extents_upto(place)) {
         Growth::Granted => {}
         Growth::Refused if !taken => {
-            return context.record(ask, out_of_memory(), context.member().last());
+            return context.record(header, out_of_memory(), context.member().last());
         }
         Growth::Pending | Growth::Refused if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
         Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
@@ -179,7 +179,7 @@ fn write(
     }
     runs.push(target);
     all.extend_from_slice(bytes);
-    match context.make(ask, &answer, runs, all.freeze()) {
+    match context.make(header, &answer, runs, all.freeze()) {
         Ok(seq) => Outcome::write(seq, answer),
         Err(stop) => stop.outcome(out_of_memory),
     }

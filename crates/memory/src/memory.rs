@@ -2,7 +2,7 @@
 
 use staves_group::Member;
 use staves_model::{ServiceId, Time};
-use staves_service::{Ask, BucketContext, BucketEffects, Limits, Outcome, Service, Tag};
+use staves_service::{BucketContext, BucketEffects, Limits, OpHeader, Outcome, Service, Tag};
 use staves_wire::DecodeError;
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, Body};
@@ -96,12 +96,12 @@ impl Service for Memory {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         _tag: Option<Tag>,
         op: &Action,
         out: &mut BucketEffects,
     ) -> Outcome {
-        self.execute_action(context, now, ask, op, &mut out.effects)
+        self.execute_action(context, now, header, op, &mut out.effects)
     }
 
     fn count(&self, member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {

@@ -10,7 +10,7 @@ use staves_wire::service::Answer;
 
 use crate::waiting::{Parked, Queue};
 use crate::{
-    AnswerRef, Ask, BucketContext, BucketEffects, Limits, Outcome, Refused, Service, Tag,
+    AnswerRef, BucketContext, BucketEffects, Limits, OpHeader, Outcome, Refused, Service, Tag,
     reservation::Reservation,
 };
 
@@ -94,7 +94,7 @@ impl<S: Service> Bucket<S> {
         self.context.unflushed
     }
 
-    /// Submits an operation. `Some` is its answer; with `None` the answer comes under the ask's token with a
+    /// Submits an operation. `Some` is its answer; with `None` the answer comes under the header's token with a
     /// later call. Call [`Bucket::flush`] after the last of a batch.
     ///
     /// # Errors
@@ -102,14 +102,14 @@ impl<S: Service> Bucket<S> {
     pub fn submit(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Result<Option<Answer>, Refused> {
         let tag = S::tag(op);
-        match self.read_in_place(now, &ask, tag, op) {
+        match self.read_in_place(now, &header, tag, op) {
             Some(answer) => Ok(Some(answer.to_owned())),
-            None => self.attempt(now, ask, tag, op, out),
+            None => self.attempt(now, header, tag, op, out),
         }
     }
 
@@ -121,16 +121,16 @@ impl<S: Service> Bucket<S> {
     pub fn submit_with<R>(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         op: S::Op<'_>,
         out: &mut BucketEffects,
         give: impl FnOnce(AnswerRef<'_>) -> R,
     ) -> Result<Option<R>, Refused> {
         let tag = S::tag(op);
-        if let Some(answer) = self.read_in_place(now, &ask, tag, op) {
+        if let Some(answer) = self.read_in_place(now, &header, tag, op) {
             return Ok(Some(give(answer)));
         }
-        let answer = self.attempt(now, ask, tag, op, out)?;
+        let answer = self.attempt(now, header, tag, op, out)?;
         Ok(answer.map(|answer| give(AnswerRef::of(&answer))))
     }
 
@@ -159,7 +159,7 @@ impl<S: Service> Bucket<S> {
             }
             self.pump(now, out);
         } else if tick {
-            let expired = self.queue.remove(|ask| ask.deadline <= now);
+            let expired = self.queue.remove(|header| header.deadline <= now);
             refuse(out, expired, Refused::Deadline);
         }
         let expired = self.context.waiters.expire(now);
@@ -190,11 +190,11 @@ impl<S: Service> Bucket<S> {
     fn read_in_place(
         &mut self,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Option<Tag>,
         op: S::Op<'_>,
     ) -> Option<AnswerRef<'_>> {
-        if S::is_write(op) || !self.serves(ask.slot) || self.must_wait(tag, false) {
+        if S::is_write(op) || !self.serves(header.slot) || self.must_wait(tag, false) {
             return None;
         }
         let member = &self.context.member;
@@ -208,7 +208,7 @@ impl<S: Service> Bucket<S> {
     fn attempt(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         tag: Option<Tag>,
         op: S::Op<'_>,
         out: &mut BucketEffects,
@@ -216,15 +216,15 @@ impl<S: Service> Bucket<S> {
         if let Some(wrong) = self.service.malformed(op) {
             return Ok(Some(wrong));
         }
-        if !self.answers_for(ask.slot) {
+        if !self.answers_for(header.slot) {
             return Err(Refused::NotServing);
         }
-        match self.begin(now, &ask, tag, op, out) {
+        match self.begin(now, &header, tag, op, out) {
             Outcome::Answer { seq, answer, read } => {
-                self.context.deliver(now, &ask, seq, answer, read)
+                self.context.deliver(now, &header, seq, answer, read)
             }
             // It may have answered already.
-            Outcome::Later => match out.answers.pop_if(|(token, _)| *token == ask.token) {
+            Outcome::Later => match out.answers.pop_if(|(token, _)| *token == header.token) {
                 Some((_, result)) => result.map(Some),
                 None => Ok(None),
             },
@@ -236,7 +236,7 @@ impl<S: Service> Bucket<S> {
                 }
                 self.queue.starved |= starved;
                 let op = S::to_owned(op);
-                self.queue.push(Parked { ask, tag, op });
+                self.queue.push(Parked { header, tag, op });
                 Ok(None)
             }
             Outcome::Refuse(why) => Err(why),
@@ -246,12 +246,12 @@ impl<S: Service> Bucket<S> {
     fn begin(
         &mut self,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Option<Tag>,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome {
-        if !self.serves(ask.slot) || self.must_wait(tag, S::is_write(op)) {
+        if !self.serves(header.slot) || self.must_wait(tag, S::is_write(op)) {
             return Outcome::Blocked { starved: false };
         }
         if S::is_write(op) && self.context.is_full() {
@@ -260,7 +260,7 @@ impl<S: Service> Bucket<S> {
         let Bucket {
             context, service, ..
         } = self;
-        service.execute(context, now, ask, tag, op, out)
+        service.execute(context, now, header, tag, op, out)
     }
 
     fn release(&mut self, now: Time, out: &mut BucketEffects) {
@@ -288,18 +288,18 @@ impl<S: Service> Bucket<S> {
             return;
         }
         for parked in self.queue.take() {
-            let (ask, tag, op) = (parked.ask, parked.tag, S::as_op(&parked.op));
-            if ask.deadline <= now {
-                out.answers.push((ask.token, Err(Refused::Deadline)));
+            let (header, tag, op) = (parked.header, parked.tag, S::as_op(&parked.op));
+            if header.deadline <= now {
+                out.answers.push((header.token, Err(Refused::Deadline)));
                 continue;
             }
             let outcome = match S::is_write(op) && self.context.is_full() {
                 true => Outcome::Blocked { starved: false },
-                false => self.begin(now, &ask, tag, op, out),
+                false => self.begin(now, &header, tag, op, out),
             };
             let result = match outcome {
                 Outcome::Answer { seq, answer, read } => {
-                    self.context.deliver(now, &ask, seq, answer, read)
+                    self.context.deliver(now, &header, seq, answer, read)
                 }
                 Outcome::Later => Ok(None),
                 Outcome::Blocked { starved } => {
@@ -310,7 +310,8 @@ impl<S: Service> Bucket<S> {
                 Outcome::Refuse(why) => Err(why),
             };
             let result = result.transpose();
-            out.answers.extend(result.map(|result| (ask.token, result)));
+            out.answers
+                .extend(result.map(|result| (header.token, result)));
         }
     }
 
@@ -353,8 +354,8 @@ impl<S: Service> Bucket<S> {
         // operations stay parked only for a slot that is served or promised.
         let serves = serving.then(|| self.context.member.slot()).flatten();
         let chosen = self.chosen;
-        let waits = |ask: &Ask| serves == Some(ask.slot) || chosen == Some(ask.slot);
-        let gone = self.queue.remove(|ask| !waits(ask));
+        let waits = |header: &OpHeader| serves == Some(header.slot) || chosen == Some(header.slot);
+        let gone = self.queue.remove(|header| !waits(header));
         refuse(out, gone, Refused::NotServing);
         let epoch = self.context.member.epoch();
         if self.context.reservation.epoch != epoch {

@@ -10,7 +10,7 @@ use staves_wire::service::Answer;
 use crate::answer::{self, Refused};
 use crate::reservation::Reservation;
 use crate::waiting::{Unstable, Waiters};
-use crate::{Ask, Limits, NOTHING_KEPT, Outcome, Tag};
+use crate::{Limits, NOTHING_KEPT, OpHeader, Outcome, Tag};
 
 /// Everything of a bucket that a service executes operations with.
 pub struct BucketContext {
@@ -91,8 +91,8 @@ impl BucketContext {
     }
 
     /// The answer of an earlier try of the same request (I9).
-    pub fn recall(&self, ask: &Ask) -> Option<Outcome> {
-        let (seq, answer) = match self.member.recall(ask.request.as_ref()?) {
+    pub fn recall(&self, header: &OpHeader) -> Option<Outcome> {
+        let (seq, answer) = match self.member.recall(header.request.as_ref()?) {
             Recall::New => return None,
             Recall::Waiting { seq, answer } => (seq, answer::recall(&answer)),
             Recall::Done { answer } => (0, answer::recall(&answer)),
@@ -102,8 +102,8 @@ impl BucketContext {
     }
 
     /// An answer as the request table keeps it: nothing where nobody retries.
-    pub fn kept(ask: &Ask, answer: &Answer) -> Bytes {
-        match ask.request {
+    pub fn kept(header: &OpHeader, answer: &Answer) -> Bytes {
+        match header.request {
             Some(_) => answer::keep(answer),
             None => NOTHING_KEPT,
         }
@@ -112,8 +112,8 @@ impl BucketContext {
     /// The outcome of a write that changed nothing. Where the client may retry, a delta without bytes brings
     /// the answer to every member, so that a late copy of the request does not take effect after all (I9).
     /// Elsewhere it is a read of what `seq` wrote.
-    pub fn record(&mut self, ask: &Ask, answer: Answer, seq: u64) -> Outcome {
-        let Some(request) = ask.request else {
+    pub fn record(&mut self, header: &OpHeader, answer: Answer, seq: u64) -> Outcome {
+        let Some(request) = header.request else {
             return Outcome::read(seq, answer);
         };
         let kept = answer::keep(&answer);
@@ -132,14 +132,14 @@ impl BucketContext {
     /// Nothing was changed.
     pub fn make(
         &mut self,
-        ask: &Ask,
+        header: &OpHeader,
         answer: &Answer,
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Result<u64, UpdateError> {
-        let kept = BucketContext::kept(ask, answer);
+        let kept = BucketContext::kept(header, answer);
         self.admit(runs.len(), bytes.len(), kept.len())?;
-        Ok(self.commit(ask.request, kept, runs, bytes))
+        Ok(self.commit(header.request, kept, runs, bytes))
     }
 
     /// True if pages of this run are still to be rebuilt; requests them out of turn (row H6).
@@ -181,7 +181,7 @@ impl BucketContext {
     pub fn deliver(
         &mut self,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         seq: u64,
         answer: Answer,
         read: bool,
@@ -197,7 +197,7 @@ impl BucketContext {
         if read && self.is_full() {
             return Err(Refused::Busy);
         }
-        self.waiters.push(seq, ask, answer, read);
+        self.waiters.push(seq, header, answer, read);
         Ok(None)
     }
 

@@ -79,7 +79,7 @@ impl Default for Limits {
 
 /// The header of one operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct OpHeader {
     /// The caller's token, returned with the answer.
     pub token: u64,
     /// The data slot that the operation is for: no other bucket may execute it.
@@ -205,7 +205,7 @@ pub trait Service: Sized + Send + 'static {
         &mut self,
         context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         tag: Option<Tag>,
         op: Self::Op<'_>,
         out: &mut BucketEffects,

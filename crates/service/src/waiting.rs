@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use staves_model::Time;
 use staves_wire::service::Answer;
 
-use crate::{Ask, Service, Tag};
+use crate::{OpHeader, Service, Tag};
 
 /// The newest write under each tag that is not stable yet. Empty without parity.
 #[derive(Default)]
@@ -91,13 +91,13 @@ impl Waiters {
     }
 
     /// Adds an answer.
-    pub(crate) fn push(&mut self, seq: u64, ask: &Ask, answer: Answer, read: bool) {
+    pub(crate) fn push(&mut self, seq: u64, header: &OpHeader, answer: Answer, read: bool) {
         self.arrivals += 1;
         self.bytes += answer.value_bytes();
-        let deadline = ask.deadline;
+        let deadline = header.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
         let waiter = Waiter {
-            token: ask.token,
+            token: header.token,
             deadline,
             answer,
             read,
@@ -152,7 +152,7 @@ impl Waiters {
 
 /// An operation that cannot begin yet.
 pub(crate) struct Parked<S: Service> {
-    pub(crate) ask: Ask,
+    pub(crate) header: OpHeader,
     pub(crate) tag: Option<Tag>,
     pub(crate) op: S::OwnedOp,
 }
@@ -217,15 +217,15 @@ impl<S: Service> Queue<S> {
     }
 
     /// Removes the operations for which `goes` holds; their tokens.
-    pub(crate) fn remove(&mut self, goes: impl Fn(&Ask) -> bool) -> Vec<u64> {
-        if !self.parked.iter().any(|parked| goes(&parked.ask)) {
+    pub(crate) fn remove(&mut self, goes: impl Fn(&OpHeader) -> bool) -> Vec<u64> {
+        if !self.parked.iter().any(|parked| goes(&parked.header)) {
             return Vec::new();
         }
         let starved = self.starved;
         let mut gone = Vec::new();
         for parked in self.take() {
-            match goes(&parked.ask) {
-                true => gone.push(parked.ask.token),
+            match goes(&parked.header) {
+                true => gone.push(parked.header.token),
                 false => self.push(parked),
             }
         }
@@ -244,13 +244,13 @@ mod tests {
     fn a_held_read_waits_for_a_lease_too() {
         let mut waiters = Waiters::default();
         for (seq, token, read) in [(1, 10, false), (1, 11, true), (2, 12, false), (9, 13, true)] {
-            let ask = Ask {
+            let header = OpHeader {
                 token,
                 slot: MemberSlot(0),
                 request: None,
                 deadline: Time(100),
             };
-            waiters.push(seq, &ask, Answer::Int(1), read);
+            waiters.push(seq, &header, Answer::Int(1), read);
         }
         let given = |waiters: &mut Waiters, stable, may_read| {
             let mut tokens = Vec::new();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use staves_group::Event;
 use staves_model::{DiskId, GroupId, MemberSlot, Time};
-use staves_service::{AnswerRef, AnyBucket, Ask, BucketEffects, Refused};
+use staves_service::{AnswerRef, AnyBucket, BucketEffects, OpHeader, Refused};
 use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
 use staves_wire::service::{Answer, NumberedOp};
@@ -184,13 +184,13 @@ impl State {
             *dirty = true;
             *wants_flush = true;
         }
-        let ask = Ask {
+        let header = OpHeader {
             token: waiting.next_token(),
             slot: MemberSlot(0),
             request,
             deadline,
         };
-        let result = bucket.submit_with(now, ask, *op, out, give);
+        let result = bucket.submit_with(now, header, *op, out, give);
         match (&result, request) {
             (Ok(None), request) => drop(waiting.insert(waiter(request))),
             (_, Some(request)) => lane.answered(&request),
@@ -219,13 +219,13 @@ impl State {
         let Some(bucket) = &mut self.bucket else {
             return (Err(Refused::NotServing), 0);
         };
-        let ask = Ask {
+        let header = OpHeader {
             token: self.waiting.next_token(),
             slot: op.to.slot(),
             request,
             deadline,
         };
-        let (result, bytes) = bucket.submit_body(now, ask, op.to, &op.body, &mut self.out);
+        let (result, bytes) = bucket.submit_body(now, header, op.to, &op.body, &mut self.out);
         if let Ok(None) = result {
             self.waiting.insert(waiter());
         }
