@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
-use staves_service::{BucketContext, BucketEffects, OpHeader, Outcome, Refused, Tag, UpdateError};
+use staves_service::{
+    BucketContext, BucketEffects, KeyHash, OpHeader, Outcome, Refused, UpdateError,
+};
 use staves_wire::service::Answer;
 
 use crate::Options;
@@ -20,7 +22,7 @@ use crate::write::out_of_memory;
 /// One large write. A bucket has one at a time; others wait their turn.
 pub(crate) struct LargeWrite {
     header: OpHeader,
-    tag: Tag,
+    key_hash: KeyHash,
     key: Bytes,
     value: Bytes,
     answer: Answer,
@@ -48,7 +50,7 @@ impl LargeWrite {
     pub(crate) fn new(
         options: &Options,
         header: OpHeader,
-        tag: Tag,
+        key_hash: KeyHash,
         key: &[u8],
         value: Cow<'_, [u8]>,
         answer: Answer,
@@ -62,7 +64,7 @@ impl LargeWrite {
         let (key, value) = (Bytes::copy_from_slice(key), command::owned(value));
         LargeWrite {
             header,
-            tag,
+            key_hash,
             key,
             value,
             answer,
@@ -74,8 +76,8 @@ impl LargeWrite {
         }
     }
 
-    pub(crate) fn tag(&self) -> Tag {
-        self.tag
+    pub(crate) fn key_hash(&self) -> KeyHash {
+        self.key_hash
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -192,7 +194,14 @@ impl Cache {
         }
         let (header, answer) = (&large.header, &large.answer);
         match self.put(
-            context, now, header, large.tag, &large.key, true, &body, answer,
+            context,
+            now,
+            header,
+            large.key_hash,
+            &large.key,
+            true,
+            &body,
+            answer,
         ) {
             Ok(seq) => Progress::Done(seq, large.answer.clone()),
             Err(stop) => stop.into(),

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
-use staves_service::{BucketContext, BucketEffects, Growth, OpHeader, Outcome, Tag, UpdateError};
+use staves_service::{
+    BucketContext, BucketEffects, Growth, KeyHash, OpHeader, Outcome, UpdateError,
+};
 use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
@@ -41,7 +43,7 @@ impl Cache {
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        tag: Tag,
+        key_hash: KeyHash,
         key: &[u8],
         value: Cow<'_, [u8]>,
         answer: Answer,
@@ -49,7 +51,16 @@ impl Cache {
     ) -> Outcome {
         let inline_max = self.options.inline_bytes_max.min(SEGMENT_ROOM);
         if record::size(key.len(), value.len()) <= inline_max {
-            return match self.put(context, now, header, tag, key, false, &[&value], &answer) {
+            return match self.put(
+                context,
+                now,
+                header,
+                key_hash,
+                key,
+                false,
+                &[&value],
+                &answer,
+            ) {
                 Ok(seq) => Outcome::write(seq, answer),
                 Err(stop) => stop.outcome(out_of_memory),
             };
@@ -60,7 +71,7 @@ impl Cache {
         self.large = Some(LargeWrite::new(
             &self.options,
             *header,
-            tag,
+            key_hash,
             key,
             value,
             answer,
@@ -76,7 +87,7 @@ impl Cache {
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        tag: Tag,
+        key_hash: KeyHash,
         key: &[u8],
         large: bool,
         body: &[&[u8]],
@@ -86,8 +97,8 @@ impl Cache {
         let place = self.place(context, now, record::size(key.len(), body_len))?;
         let mut edit = Edit::default();
         edit.put(place, key, large, body);
-        self.end_old(context, tag, key, &mut edit)?;
-        let seq = self.make(context, header, tag, edit, answer)?;
+        self.end_old(context, key_hash, key, &mut edit)?;
+        let seq = self.make(context, header, key_hash, edit, answer)?;
         if let SegmentPlace::Fresh(segment) = place {
             self.kv.segments.open(segment);
         }
@@ -99,14 +110,14 @@ impl Cache {
         &mut self,
         context: &mut BucketContext,
         header: &OpHeader,
-        tag: Tag,
+        key_hash: KeyHash,
         key: &[u8],
         answer: Answer,
     ) -> Outcome {
         let mut edit = Edit::default();
         let made = self
-            .end_old(context, tag, key, &mut edit)
-            .and_then(|()| self.make(context, header, tag, edit, &answer));
+            .end_old(context, key_hash, key, &mut edit)
+            .and_then(|()| self.make(context, header, key_hash, edit, &answer));
         match made {
             Ok(seq) => Outcome::write(seq, answer),
             Err(stop) => stop.outcome(out_of_memory),
@@ -116,12 +127,12 @@ impl Cache {
     fn end_old(
         &self,
         context: &BucketContext,
-        tag: Tag,
+        key_hash: KeyHash,
         key: &[u8],
         edit: &mut Edit,
     ) -> Result<(), UpdateError> {
         let pages = context.member().pages().ok_or(UpdateError::NotServing)?;
-        if let Some(old) = self.kv.find(pages, tag, key) {
+        if let Some(old) = self.kv.find(pages, key_hash, key) {
             edit.kill(old.offset);
             edit.zero(Kv::chunks_of(pages, old.offset));
         }
@@ -132,7 +143,7 @@ impl Cache {
         &mut self,
         context: &mut BucketContext,
         header: &OpHeader,
-        tag: Tag,
+        key_hash: KeyHash,
         mut edit: Edit,
         answer: &Answer,
     ) -> Result<u64, UpdateError> {
@@ -144,7 +155,7 @@ impl Cache {
             return Err(stop);
         }
         let seq = self.commit(context, header.request, kept, edit);
-        context.wrote(tag, seq);
+        context.wrote(key_hash, seq);
         self.stats.writes += 1;
         Ok(seq)
     }

@@ -7,7 +7,7 @@ use staves_group::{Member, Unread};
 use staves_history::Operation;
 use staves_model::{ServiceId, Time};
 use staves_service::{
-    Bucket, BucketContext, BucketEffects, Growth, Limits, OpHeader, Outcome, Service, Tag,
+    Bucket, BucketContext, BucketEffects, Growth, KeyHash, Limits, OpHeader, Outcome, Service,
 };
 use staves_wire::group::{Run, RunKind};
 use staves_wire::service::{Address, Answer, Body};
@@ -147,7 +147,7 @@ impl Service for Counter {
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        _tag: Option<Tag>,
+        _key_hash: Option<KeyHash>,
         op: Count,
         out: &mut BucketEffects,
     ) -> Outcome {

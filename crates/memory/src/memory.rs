@@ -2,7 +2,7 @@
 
 use staves_group::Member;
 use staves_model::{ServiceId, Time};
-use staves_service::{BucketContext, BucketEffects, Limits, OpHeader, Outcome, Service, Tag};
+use staves_service::{BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Service};
 use staves_wire::DecodeError;
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, Body};
@@ -97,7 +97,7 @@ impl Service for Memory {
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        _tag: Option<Tag>,
+        _key_hash: Option<KeyHash>,
         op: &Action,
         out: &mut BucketEffects,
     ) -> Outcome {

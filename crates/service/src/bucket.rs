@@ -10,7 +10,7 @@ use staves_wire::service::Answer;
 
 use crate::waiting::{Parked, Queue};
 use crate::{
-    AnswerRef, BucketContext, BucketEffects, Limits, OpHeader, Outcome, Refused, Service, Tag,
+    AnswerRef, BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Refused, Service,
     reservation::Reservation,
 };
 
@@ -106,10 +106,10 @@ impl<S: Service> Bucket<S> {
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Result<Option<Answer>, Refused> {
-        let tag = S::tag(op);
-        match self.read_in_place(now, &header, tag, op) {
+        let key_hash = S::key_hash(op);
+        match self.read_in_place(now, &header, key_hash, op) {
             Some(answer) => Ok(Some(answer.to_owned())),
-            None => self.attempt(now, header, tag, op, out),
+            None => self.attempt(now, header, key_hash, op, out),
         }
     }
 
@@ -126,11 +126,11 @@ impl<S: Service> Bucket<S> {
         out: &mut BucketEffects,
         give: impl FnOnce(AnswerRef<'_>) -> R,
     ) -> Result<Option<R>, Refused> {
-        let tag = S::tag(op);
-        if let Some(answer) = self.read_in_place(now, &header, tag, op) {
+        let key_hash = S::key_hash(op);
+        if let Some(answer) = self.read_in_place(now, &header, key_hash, op) {
             return Ok(Some(give(answer)));
         }
-        let answer = self.attempt(now, header, tag, op, out)?;
+        let answer = self.attempt(now, header, key_hash, op, out)?;
         Ok(answer.map(|answer| give(AnswerRef::of(&answer))))
     }
 
@@ -178,11 +178,11 @@ impl<S: Service> Bucket<S> {
         self.serving() && self.context.member.slot() == Some(slot)
     }
 
-    // Operations with one tag keep their order; a write that found no room is not overtaken by another.
+    // Operations with one key hash keep their order; a write that found no room is not overtaken by another.
     #[inline]
-    fn must_wait(&self, tag: Option<Tag>, is_write: bool) -> bool {
-        let held = |tag| self.queue.holds(tag) || self.service.holds(tag);
-        tag.is_some_and(held) || (is_write && self.queue.starved)
+    fn must_wait(&self, key_hash: Option<KeyHash>, is_write: bool) -> bool {
+        let held = |key_hash| self.queue.holds(key_hash) || self.service.holds(key_hash);
+        key_hash.is_some_and(held) || (is_write && self.queue.starved)
     }
 
     // The fast path of a read: no copy but what the caller makes.
@@ -191,25 +191,25 @@ impl<S: Service> Bucket<S> {
         &mut self,
         now: Time,
         header: &OpHeader,
-        tag: Option<Tag>,
+        key_hash: Option<KeyHash>,
         op: S::Op<'_>,
     ) -> Option<AnswerRef<'_>> {
-        if S::is_write(op) || !self.serves(header.slot) || self.must_wait(tag, false) {
+        if S::is_write(op) || !self.serves(header.slot) || self.must_wait(key_hash, false) {
             return None;
         }
         let member = &self.context.member;
-        let seq = tag.map_or(0, |tag| self.context.unstable.seq_of(tag));
+        let seq = key_hash.map_or(0, |key_hash| self.context.unstable.seq_of(key_hash));
         if !member.releases(seq) || !member.may_read(now) {
             return None;
         }
-        self.service.read_in_place(member, tag, op)
+        self.service.read_in_place(member, key_hash, op)
     }
 
     fn attempt(
         &mut self,
         now: Time,
         header: OpHeader,
-        tag: Option<Tag>,
+        key_hash: Option<KeyHash>,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Result<Option<Answer>, Refused> {
@@ -219,7 +219,7 @@ impl<S: Service> Bucket<S> {
         if !self.answers_for(header.slot) {
             return Err(Refused::NotServing);
         }
-        match self.begin(now, &header, tag, op, out) {
+        match self.begin(now, &header, key_hash, op, out) {
             Outcome::Answer { seq, answer, read } => {
                 self.context.deliver(now, &header, seq, answer, read)
             }
@@ -236,7 +236,11 @@ impl<S: Service> Bucket<S> {
                 }
                 self.queue.starved |= starved;
                 let op = S::to_owned(op);
-                self.queue.push(Parked { header, tag, op });
+                self.queue.push(Parked {
+                    header,
+                    key_hash,
+                    op,
+                });
                 Ok(None)
             }
             Outcome::Refuse(why) => Err(why),
@@ -247,11 +251,11 @@ impl<S: Service> Bucket<S> {
         &mut self,
         now: Time,
         header: &OpHeader,
-        tag: Option<Tag>,
+        key_hash: Option<KeyHash>,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome {
-        if !self.serves(header.slot) || self.must_wait(tag, S::is_write(op)) {
+        if !self.serves(header.slot) || self.must_wait(key_hash, S::is_write(op)) {
             return Outcome::Blocked { starved: false };
         }
         if S::is_write(op) && self.context.is_full() {
@@ -260,7 +264,7 @@ impl<S: Service> Bucket<S> {
         let Bucket {
             context, service, ..
         } = self;
-        service.execute(context, now, header, tag, op, out)
+        service.execute(context, now, header, key_hash, op, out)
     }
 
     fn release(&mut self, now: Time, out: &mut BucketEffects) {
@@ -288,14 +292,14 @@ impl<S: Service> Bucket<S> {
             return;
         }
         for parked in self.queue.take() {
-            let (header, tag, op) = (parked.header, parked.tag, S::as_op(&parked.op));
+            let (header, key_hash, op) = (parked.header, parked.key_hash, S::as_op(&parked.op));
             if header.deadline <= now {
                 out.answers.push((header.token, Err(Refused::Deadline)));
                 continue;
             }
             let outcome = match S::is_write(op) && self.context.is_full() {
                 true => Outcome::Blocked { starved: false },
-                false => self.begin(now, &header, tag, op, out),
+                false => self.begin(now, &header, key_hash, op, out),
             };
             let result = match outcome {
                 Outcome::Answer { seq, answer, read } => {

@@ -10,7 +10,7 @@ use staves_wire::service::Answer;
 use crate::answer::{self, Refused};
 use crate::reservation::Reservation;
 use crate::waiting::{Unstable, Waiters};
-use crate::{Limits, NOTHING_KEPT, OpHeader, Outcome, Tag};
+use crate::{KeyHash, Limits, NOTHING_KEPT, OpHeader, Outcome};
 
 /// Everything of a bucket that a service executes operations with.
 pub struct BucketContext {
@@ -84,10 +84,10 @@ impl BucketContext {
         &mut self.member
     }
 
-    /// The seq that a read of this tag must wait for; 0 if it is stable.
+    /// The seq that a read of this key hash must wait for; 0 if it is stable.
     #[inline]
-    pub fn unstable_seq(&self, tag: Tag) -> u64 {
-        self.unstable.seq_of(tag)
+    pub fn unstable_seq(&self, key_hash: KeyHash) -> u64 {
+        self.unstable.seq_of(key_hash)
     }
 
     /// The answer of an earlier try of the same request (I9).
@@ -170,10 +170,10 @@ impl BucketContext {
         self.member.update(request, kept, runs, bytes)
     }
 
-    /// Records that delta `seq` wrote under a tag: reads of it wait until it is stable.
-    pub fn wrote(&mut self, tag: Tag, seq: u64) {
+    /// Records that delta `seq` wrote under a key hash: reads of it wait until it is stable.
+    pub fn wrote(&mut self, key_hash: KeyHash, seq: u64) {
         if seq > self.member.stable() {
-            self.unstable.insert(tag, seq);
+            self.unstable.insert(key_hash, seq);
         }
     }
 

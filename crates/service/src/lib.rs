@@ -25,8 +25,8 @@ mod answer;
 mod any;
 mod bucket;
 mod context;
+mod key_hash;
 mod reservation;
-mod tag;
 mod waiting;
 
 use std::time::Duration;
@@ -43,8 +43,8 @@ pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
 pub use any::AnyBucket;
 pub use bucket::Bucket;
 pub use context::{BucketContext, UpdateError};
+pub use key_hash::KeyHash;
 pub use reservation::Growth;
-pub use tag::Tag;
 
 /// The bounds of one bucket.
 #[derive(Clone, Debug)]
@@ -179,8 +179,8 @@ pub trait Service: Sized + Send + 'static {
     fn is_write(op: Self::Op<'_>) -> bool;
     /// Bytes that it holds while it is parked.
     fn op_bytes(op: Self::Op<'_>) -> usize;
-    /// The tag of what it touches: operations with the same tag keep their order.
-    fn tag(_op: Self::Op<'_>) -> Option<Tag> {
+    /// The hash of the key that it touches: operations with the same one keep their order.
+    fn key_hash(_op: Self::Op<'_>) -> Option<KeyHash> {
         None
     }
     /// An error answer to an operation that no state of the bucket would allow.
@@ -191,11 +191,11 @@ pub trait Service: Sized + Send + 'static {
     }
 
     /// The answer to a read, borrowed from the pages: the path without a copy. Called under a lease, with
-    /// everything stable that was written under the tag.
+    /// everything stable that was written under the key hash.
     fn read_in_place<'p>(
         &mut self,
         _member: &'p Member,
-        _tag: Option<Tag>,
+        _key_hash: Option<KeyHash>,
         _op: Self::Op<'_>,
     ) -> Option<AnswerRef<'p>> {
         None
@@ -206,7 +206,7 @@ pub trait Service: Sized + Send + 'static {
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        tag: Option<Tag>,
+        key_hash: Option<KeyHash>,
         op: Self::Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome;
@@ -229,8 +229,8 @@ pub trait Service: Sized + Send + 'static {
     fn advance(&mut self, _shell: &mut BucketContext, _now: Time, _out: &mut BucketEffects) {}
     /// Housekeeping, a bounded part on each tick of a serving bucket.
     fn maintain(&mut self, _shell: &mut BucketContext, _now: Time) {}
-    /// True if an operation in progress holds up all others with this tag.
-    fn holds(&self, _tag: Tag) -> bool {
+    /// True if an operation in progress holds up all others with this key hash.
+    fn holds(&self, _key_hash: KeyHash) -> bool {
         false
     }
     /// Operations in progress that are neither parked nor wait for the low watermark.
