@@ -3,7 +3,7 @@
 //! counter` uses it in a group, and the suite, the simulator and the node's tests use its [`Load`].
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_group::{Member, Unread};
+use staves_group::{Member, ReadError};
 use staves_history::Operation;
 use staves_model::{ServiceId, Time};
 use staves_service::{
@@ -178,7 +178,7 @@ impl Service for Counter {
             let mut bytes = Vec::new();
             return match context.member().read(now, run.offset, run.len, &mut bytes) {
                 Ok(seq) => Outcome::read(seq, Answer::Int(number(&bytes))),
-                Err(Unread::Lost) => Outcome::at_once(lost()),
+                Err(ReadError::Lost) => Outcome::at_once(lost()),
                 Err(_) => Outcome::Blocked { starved: false },
             };
         }

@@ -19,7 +19,7 @@
 //! parity buckets join and fetch, like any member. Where members were lost, data buckets or parity, the first
 //! joiner makes one pass over m others and sends every other joiner its pages along with its own. A data
 //! bucket's replacement serves at once: a read or a write of a page that is not there yet is told so
-//! ([`Unread::Missing`], [`Member::absent_in`]), asks for that page before the others ([`Member::demand`]),
+//! ([`ReadError::Missing`], [`Member::absent_in`]), asks for that page before the others ([`Member::demand`]),
 //! and waits as long as its deadline lets it. A slot may be vacant, a data bucket's too: its stream is kept by
 //! parity, and it is counted among what is lost until a node takes it. Freed ranges are zero and
 //! take no memory. Freeing sends the old bytes once, to remove them from parity.
@@ -67,7 +67,7 @@ pub use code::supported;
 pub use fill::Filled;
 pub use staves_model::DirectoryCall;
 
-pub use member::{Event, Member, Refused, Unread};
+pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};

@@ -46,7 +46,7 @@ pub enum Event {
 
 /// The reason for which an update is not taken now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum AdmitError {
     /// This member is not the data bucket of an open epoch: ask the directory's map again.
     NotServing,
     /// The log is full until the parity buckets catch up: try again in a moment.
@@ -55,7 +55,7 @@ pub enum Refused {
 
 /// The reason for which a range cannot be read now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unread {
+pub enum ReadError {
     /// This member is not the data bucket of an open epoch: ask the directory's map again.
     NotServing,
     /// No lease holds, so that a successor may have answered: ask again after a step; it comes with an
@@ -184,16 +184,16 @@ impl Member {
     }
 
     /// Returns whether the log has room for a delta of this weight.
-    pub fn admit(&self, weight: usize) -> Result<(), Refused> {
+    pub fn admit(&self, weight: usize) -> Result<(), AdmitError> {
         let state = self
             .state
             .as_ref()
             .filter(|s| s.serving())
-            .ok_or(Refused::NotServing)?;
+            .ok_or(AdmitError::NotServing)?;
         // One delta is always let in, so that a weight above the bound cannot wait for ever.
         let bytes = state.own().log.bytes();
         if bytes > 0 && bytes + weight > self.options.log_bytes_max {
-            return Err(Refused::Busy);
+            return Err(AdmitError::Busy);
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Member {
     /// ([`Member::releases`]) before they may be answered. Ask at or after the arrival of the request.
     ///
     /// # Errors
-    /// All but [`Unread::NotServing`] are for a while: the service keeps the request, asks again after the
+    /// All but [`ReadError::NotServing`] are for a while: the service keeps the request, asks again after the
     /// member's next step, and gives up at the request's deadline. Never are bytes guessed.
     pub fn read(
         &self,
@@ -299,23 +299,29 @@ impl Member {
         offset: u64,
         len: u32,
         into: &mut Vec<u8>,
-    ) -> Result<u64, Unread> {
+    ) -> Result<u64, ReadError> {
         let state = self
             .state
             .as_ref()
             .filter(|s| s.serving())
-            .ok_or(Unread::NotServing)?;
+            .ok_or(ReadError::NotServing)?;
         let run = [Run {
             offset,
             len,
             kind: RunKind::Bytes,
         }];
-        let unless_lost = |why| if state.view.lost { Unread::Lost } else { why };
+        let unless_lost = |why| {
+            if state.view.lost {
+                ReadError::Lost
+            } else {
+                why
+            }
+        };
         if let Some(page) = self.absent_in(&run) {
-            return Err(unless_lost(Unread::Missing { page }));
+            return Err(unless_lost(ReadError::Missing { page }));
         }
         if !self.may_read(now) {
-            return Err(unless_lost(Unread::NoLease));
+            return Err(unless_lost(ReadError::NoLease));
         }
         state.table.pages().read_into(offset, len as usize, into);
         let seqs = crate::table::touched(&run).map(|p| state.table.label(p, 0).seq);

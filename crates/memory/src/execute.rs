@@ -1,7 +1,7 @@
 //! Operations on the bytes, and the deltas that they become.
 
 use bytes::{Bytes, BytesMut};
-use staves_group::{Effects, Unread};
+use staves_group::{Effects, ReadError};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
 use staves_service::{BucketContext, Growth, OpHeader, Outcome, Refused};
@@ -112,8 +112,8 @@ impl Memory {
                 member.read(now, at, len as u32, &mut bytes)
             }
             None if !member.may_read(now) => Err(match member.is_lost() {
-                true => Unread::Lost,
-                false => Unread::NoLease,
+                true => ReadError::Lost,
+                false => ReadError::NoLease,
             }),
             None => {
                 bytes.resize(len as usize, 0);
@@ -125,9 +125,11 @@ impl Memory {
                 self.stats.reads += 1;
                 Outcome::read(seq, Answer::Value(bytes.into()))
             }
-            Err(Unread::Missing { .. } | Unread::NoLease) => Outcome::Blocked { starved: false },
-            Err(Unread::Lost) => Outcome::at_once(lost()),
-            Err(Unread::NotServing) => Outcome::Refuse(Refused::NotServing),
+            Err(ReadError::Missing { .. } | ReadError::NoLease) => {
+                Outcome::Blocked { starved: false }
+            }
+            Err(ReadError::Lost) => Outcome::at_once(lost()),
+            Err(ReadError::NotServing) => Outcome::Refuse(Refused::NotServing),
         }
     }
 }

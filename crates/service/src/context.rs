@@ -35,11 +35,11 @@ pub enum UpdateError {
     NotServing,
 }
 
-impl From<staves_group::Refused> for UpdateError {
-    fn from(refused: staves_group::Refused) -> UpdateError {
-        match refused {
-            staves_group::Refused::Busy => UpdateError::Blocked,
-            staves_group::Refused::NotServing => UpdateError::NotServing,
+impl From<staves_group::AdmitError> for UpdateError {
+    fn from(error: staves_group::AdmitError) -> UpdateError {
+        match error {
+            staves_group::AdmitError::Busy => UpdateError::Blocked,
+            staves_group::AdmitError::NotServing => UpdateError::NotServing,
         }
     }
 }
