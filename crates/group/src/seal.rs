@@ -107,10 +107,10 @@ impl MemberState {
         self.open = false;
         self.fill.clear();
         if self.shape().is_data() {
-            let (stable, floor) = (self.own().stable, self.own().floor);
+            let (stable, purgeable) = (self.own().stable, self.own().purgeable);
             for peer in &mut self.peers {
                 *peer = crate::update::Peer::at_cut(stable, now);
-                peer.synced = floor;
+                peer.synced = purgeable;
             }
         }
     }

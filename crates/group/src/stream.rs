@@ -104,7 +104,7 @@ pub struct Stream {
     /// up to here.
     pub stable: u64,
     /// The low watermark of the logs: every listed member has synced up to here.
-    pub floor: u64,
+    pub purgeable: u64,
     /// The deltas that may still be asked for.
     pub log: Log,
     /// The requests done up to `prefix`.
@@ -119,7 +119,7 @@ impl Stream {
             applied: cut,
             synced: cut,
             stable: cut,
-            floor: cut,
+            purgeable: cut,
             log: Log::default(),
             requests,
         }

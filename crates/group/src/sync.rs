@@ -249,7 +249,7 @@ impl MemberState {
         if !planted(Mutant::PartsBeforeCutApplied) {
             s.stable = s.stable.max(sync.cut);
             // Nobody purges before the epoch is open, and then all have confirmed the cut.
-            s.floor = s.floor.max(sync.cut);
+            s.purgeable = s.purgeable.max(sync.cut);
             let upto = sync.cut.min(self.streams[stream].prefix);
             if !self.apply_upto(stream, upto, applied) {
                 return false;

@@ -263,7 +263,7 @@ impl MemberState {
                 stream: own as u8,
                 deltas,
                 stable: stream.stable,
-                floor: stream.floor,
+                purgeable: stream.purgeable,
                 last: stream.prefix,
                 clock: ctx.now,
                 want_extents: self.want_extents,
@@ -384,7 +384,7 @@ impl MemberState {
                 stream,
                 deltas,
                 stable,
-                floor,
+                purgeable,
                 last,
                 clock,
                 want_extents,
@@ -398,7 +398,7 @@ impl MemberState {
                         self.open = true;
                         self.tick_fill(ctx, out);
                     }
-                    self.receive(ctx, epoch, stream, deltas, (stable, floor), applied);
+                    self.receive(ctx, epoch, stream, deltas, (stable, purgeable), applied);
                     self.take_reservation(stream, last, clock, want_extents);
                     let said = (carried, last, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, said, clock, out);
@@ -484,12 +484,12 @@ impl MemberState {
         epoch: Epoch,
         stream: usize,
         deltas: Vec<Delta>,
-        (stable, floor): (u64, u64),
+        (stable, purgeable): (u64, u64),
         applied: &mut Applied<'_>,
     ) {
         let s = &mut self.streams[stream];
         s.stable = s.stable.max(stable);
-        s.floor = s.floor.max(floor);
+        s.purgeable = s.purgeable.max(purgeable);
         let room = ctx.options.log_bytes_max;
         // A copy applies what is stable at once. Parity has arithmetic to do, for which nobody waits: it
         // does it with the next tick, or when its log has grown (row H2).
@@ -596,7 +596,7 @@ impl MemberState {
         let own = self.slot.index();
         let stream = &self.streams[own];
         let (mut held, mut synced) = (stream.prefix, stream.synced);
-        let mut floor = synced;
+        let mut purgeable = synced;
         for slot in self.view.protectors(own) {
             let peer = &self.peers[slot.index()];
             let complete = self.view.member(slot).is_some_and(|x| x.complete);
@@ -605,7 +605,7 @@ impl MemberState {
             }
             held = held.min(peer.prefix);
             synced = synced.min(peer.synced);
-            floor = floor.min(match planted(Mutant::PurgedAtHeld) {
+            purgeable = purgeable.min(match planted(Mutant::PurgedAtHeld) {
                 true => peer.prefix,
                 false => peer.synced,
             });
@@ -613,8 +613,8 @@ impl MemberState {
         let stable = ctx.options.durability.releases(held, synced);
         let stream = &mut self.streams[own];
         stream.stable = stream.stable.max(stable);
-        stream.floor = stream.floor.max(floor);
-        stream.purge(floor);
+        stream.purgeable = stream.purgeable.max(purgeable);
+        stream.purge(purgeable);
     }
 
     /// Rule 4: parity applies each stream in order up to stable; rule 5: and lets it go, but never while
@@ -628,13 +628,13 @@ impl MemberState {
         for stream in 0..self.streams.len() {
             if shape.m > 1 && planted(Mutant::ParityPurgesUnstable) {
                 let s = &mut self.streams[stream];
-                (s.stable, s.floor) = (s.prefix, s.prefix);
+                (s.stable, s.purgeable) = (s.prefix, s.prefix);
             }
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
             self.stalled |= !self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
                 let s = &mut self.streams[stream];
-                s.purge(s.applied.min(s.floor));
+                s.purge(s.applied.min(s.purgeable));
             }
         }
         let at = self.applied();

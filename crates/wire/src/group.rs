@@ -197,7 +197,7 @@ pub enum GroupMessage {
         /// Updates up to here may be answered and applied.
         stable: u64,
         /// Every listed member has synced up to here: purge it.
-        floor: u64,
+        purgeable: u64,
         /// The data bucket's last seq: a parity that is behind it asks for the gap.
         last: u64,
         /// The sender's clock, echoed by the ack.

@@ -180,14 +180,16 @@ fn data_message() -> impl Strategy<Value = GroupMessage> {
         number32(),
     )
         .prop_map(
-            |(stream, deltas, (stable, floor), last, clock, want_extents)| GroupMessage::Deltas {
-                stream,
-                deltas,
-                stable,
-                floor,
-                last,
-                clock: Time(clock),
-                want_extents,
+            |(stream, deltas, (stable, purgeable), last, clock, want_extents)| {
+                GroupMessage::Deltas {
+                    stream,
+                    deltas,
+                    stable,
+                    purgeable,
+                    last,
+                    clock: Time(clock),
+                    want_extents,
+                }
             },
         )
 }
@@ -556,7 +558,7 @@ fn deltas_from_data(cluster: &TestGroup, seq: u64, offset: u64) -> Event {
                 bytes: Bytes::from_static(b"more"),
             }],
             stable: seq,
-            floor: seq,
+            purgeable: seq,
             last: seq,
             clock: cluster.now,
             want_extents: 2,

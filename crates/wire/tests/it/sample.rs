@@ -549,7 +549,7 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
             stream: rng.below(32) as u8,
             deltas: rng.list(3, delta),
             stable: rng.next(),
-            floor: rng.next(),
+            purgeable: rng.next(),
             last: rng.next(),
             clock: Time(rng.next()),
             want_extents,
