@@ -126,7 +126,7 @@ pub fn proposals() -> Vec<Change> {
         epoch: Epoch(1),
         members: vec![member(n1), member(n2)],
         kept: vec![None; 2],
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         fresh: true,
     };
     let holdings = NewHoldings {

@@ -89,7 +89,7 @@ impl<S: Service> TestCluster<S> {
             m,
             epoch: Epoch(1),
             open: false,
-            leader: MemberSlot(0),
+            coordinator: MemberSlot(0),
             members: (0..width).map(|n| member(n, true)).collect(),
             kept: vec![None; width],
             fresh: true,
@@ -139,17 +139,17 @@ impl<S: Service> TestCluster<S> {
             let member = kept.and_then(|slot| old.members[slot.index()]);
             member.is_some_and(|m| m.complete)
         };
-        let leader = kept.iter().position(complete).expect("a member is kept");
+        let coordinator = kept.iter().position(complete).expect("a member is kept");
         let members = nodes.iter().zip(&kept);
         self.group.members = members.map(|(n, k)| member(*n, complete(k))).collect();
         self.group.kept = kept;
-        self.group.leader = MemberSlot(leader as u8);
+        self.group.coordinator = MemberSlot(coordinator as u8);
         self.next_epoch(false);
     }
 
     /// Commits an epoch that starts from nothing, on the same nodes.
     pub fn start_afresh(&mut self) {
-        self.group.leader = MemberSlot(0);
+        self.group.coordinator = MemberSlot(0);
         self.group.kept.fill(None);
         self.next_epoch(true);
     }

@@ -9,7 +9,7 @@
 //! pages, logs it; [`Member::flush`] sends what is not sent yet to every parity bucket. There,
 //! `update::receive` takes it into the stream, acknowledges its prefix, and applies what the low
 //! watermark has passed. The ack raises the watermark at the data bucket ([`Member::stable`]), which is
-//! what answers and reads wait for. A new epoch runs through `seal`, `lead` (the cut), `sync`, and
+//! what answers and reads wait for. A new epoch runs through `seal`, `coordinate` (the cut), `sync`, and
 //! opens by the directory; what a joiner lacks comes through `fill`.
 //!
 //! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
@@ -39,7 +39,7 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
-//! state. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
+//! state. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`,
 //! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
@@ -47,9 +47,9 @@
 
 mod asks;
 mod code;
+mod coordinate;
 mod fill;
 mod give;
-mod lead;
 mod lease;
 mod member;
 mod merge;

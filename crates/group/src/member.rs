@@ -10,8 +10,8 @@ use staves_model::{
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
+use crate::coordinate::Coordination;
 use crate::fill::Filled;
-use crate::lead::Leading;
 use crate::requests::Recall;
 use crate::state::{Applied, Ctx, Effects, MemberState, Options};
 use crate::stream::Stream;
@@ -83,7 +83,7 @@ pub struct Member {
     pub(crate) excluded_at: Epoch,
     heard: Time,
     pub(crate) state: Option<MemberState>,
-    pub(crate) leading: Option<Leading>,
+    pub(crate) coordination: Option<Coordination>,
     pub(crate) old: Option<PageTable>,
 }
 
@@ -119,7 +119,7 @@ impl Member {
             excluded_at: Epoch(0),
             heard: Time::ZERO,
             state: None,
-            leading: None,
+            coordination: None,
             old: None,
         }
     }
@@ -412,8 +412,8 @@ impl Member {
     }
 
     /// Returns whether it leads the change to this epoch and has found its cut, for status and checkers.
-    pub fn leads_sync_of(&self, epoch: Epoch) -> bool {
-        self.leading
+    pub fn coordinates_sync_of(&self, epoch: Epoch) -> bool {
+        self.coordination
             .as_ref()
             .is_some_and(|l| l.epoch() == epoch && l.has_cut())
     }
@@ -442,7 +442,7 @@ impl Member {
     /// has forgotten what it promised, so it counts as having promised now (rule "after a restart a
     /// member seals nothing for one full promise").
     pub fn restart(&mut self, now: Time) {
-        self.leading = None;
+        self.coordination = None;
         self.newest = Revision(0);
         self.heard = Time::ZERO;
         if let Some(state) = &mut self.state {
@@ -541,7 +541,7 @@ impl Member {
     }
 
     fn tick(&mut self, now: Time, out: &mut Effects, applied: &mut Applied<'_>) {
-        self.lead(now, out);
+        self.coordinate(now, out);
         let ctx = ctx!(self, now);
         if let Some(state) = &mut self.state {
             state.retry_seal(&ctx, out);
@@ -564,22 +564,22 @@ impl Member {
         }
         self.newest = self.newest.max(group.revision);
         if !group.open {
-            self.start_leading(now, group, out);
+            self.start_coordinating(now, group, out);
             return;
         }
         if self
-            .leading
+            .coordination
             .as_ref()
             .is_some_and(|l| l.epoch() <= group.epoch)
         {
-            self.leading = None;
+            self.coordination = None;
         }
         if group.slot_of(self.me).is_none() {
             self.drop_state(&group);
             return;
         }
         let ctx = ctx!(self, now);
-        // One that a leader has brought into another shape than the directory's stays shut, and is left out.
+        // One that a coordinator has brought into another shape than the directory's stays shut, and is left out.
         let fits = |s: &&mut MemberState| s.epoch == group.epoch && s.fits(&group, self.me);
         if let Some(state) = self.state.as_mut().filter(fits) {
             state.view = group.clone();

@@ -24,7 +24,7 @@ impl Member {
     pub(crate) fn on_sync(
         &mut self,
         now: Time,
-        leader: MemberId,
+        coordinator: MemberId,
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
@@ -37,7 +37,10 @@ impl Member {
             return self.step(now, Event::Map(group), out, applied);
         }
         let listed = group.member(slot).is_some_and(|x| x.id == self.me);
-        let led = group.id == self.id && group.member(group.leader).is_some_and(|x| x.id == leader);
+        let coordinated = group.id == self.id
+            && group
+                .member(group.coordinator)
+                .is_some_and(|x| x.id == coordinator);
         let sound = streams.len() == usize::from(group.m)
             && fits(streams.len(), group.members.len())
             && extents <= BUCKET_EXTENTS_MAX
@@ -48,7 +51,7 @@ impl Member {
                     && sound_deltas(&s.deltas, streams.len(), group.epoch)
             });
         let old = self.epoch() > group.epoch || group.epoch <= self.excluded_at;
-        if !listed || !led || !sound || old {
+        if !listed || !coordinated || !sound || old {
             return;
         }
         let mut able = true;
@@ -72,11 +75,12 @@ impl Member {
             }
         }
         if able && !self.is_synced_to_cut() {
-            return; // the leader asks again, and by then the sync may have ended
+            return; // the coordinator asks again, and by then the sync may have ended
         }
         let ctx = ctx!(self, now);
         let message = GroupMessage::Synced { slot, able };
-        out.sends.push(ctx.addressed(leader, group.epoch, message));
+        out.sends
+            .push(ctx.addressed(coordinator, group.epoch, message));
     }
 
     // What leads to the cut is on stable storage here (rule 10): before, this member confirms nothing.
@@ -211,7 +215,7 @@ impl MemberState {
         true
     }
 
-    // Whether what the leader sends leads to the cut, in every stream that this member keeps.
+    // True if what the coordinator sends leads to the cut, in every stream that this member keeps.
     fn is_led_to_cut(&self, streams: &[SyncStream]) -> bool {
         let kept = streams
             .iter()

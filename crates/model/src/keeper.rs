@@ -90,7 +90,7 @@ impl Default for KeeperConfig {
     }
 }
 
-/// Members that do not follow: the leader of an epoch not yet open names those that did not seal or
+/// Members that do not follow: the coordinator of an epoch not yet open names those that did not seal or
 /// sync; the data bucket of an open one names parity buckets that do not acknowledge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StuckReport {
@@ -560,12 +560,12 @@ pub fn record_since(
     }
 }
 
-/// True if the report of the member in a slot counts on stuck members: the leader's while the epoch is not open, then
+/// True if the report of the member in a slot counts on stuck members: the coordinator's while the epoch is not open, then
 /// the data buckets'.
 fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
     match group.open {
         true => slot.0 < group.m,
-        false => slot == group.leader,
+        false => slot == group.coordinator,
     }
 }
 

@@ -70,7 +70,7 @@ impl TestGroup {
             m,
             epoch: Epoch(1),
             open: false,
-            leader: MemberSlot(0),
+            coordinator: MemberSlot(0),
             members: (1..=u64::from(width)).map(|n| Some(life(n))).collect(),
             kept: vec![None; usize::from(width)],
             fresh: true,
@@ -183,7 +183,7 @@ impl TestGroup {
             complete: false,
             ..life(node)
         });
-        group.leader = MemberSlot(u8::from(slot == 0));
+        group.coordinator = MemberSlot(u8::from(slot == 0));
     }
 
     /// The next epoch: these nodes join in these slots, in place of whoever was there; all others stay.
@@ -213,7 +213,7 @@ impl TestGroup {
             });
         }
         let leader = group.kept.iter().position(Option::is_some);
-        group.leader = MemberSlot(leader.expect("somebody stays") as u8);
+        group.coordinator = MemberSlot(leader.expect("somebody stays") as u8);
         self.tell_map();
     }
 
@@ -228,7 +228,7 @@ impl TestGroup {
         (group.open, group.fresh) = (false, false);
         group.revision.0 += 1;
         let leader = kept.iter().position(Option::is_some);
-        group.leader = MemberSlot(leader.expect("somebody stays") as u8);
+        group.coordinator = MemberSlot(leader.expect("somebody stays") as u8);
         (group.members, group.kept) = (members, kept);
         self.tell_map();
     }

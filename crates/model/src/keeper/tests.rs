@@ -261,9 +261,9 @@ fn disturb(town: &mut TestCluster, dice: &mut Dice, scheme: &str) -> Vec<StuckRe
         8 => town.set_scheme(&format!("{}+{}", &scheme[..1], dice.below(4))),
         9 | 10 => {
             let group = &town.map.groups[&GroupId(1 + dice.below(8) as u32)];
-            let leader = group.member(group.leader).map_or(node, |x| x.id.node);
+            let coordinator = group.member(group.coordinator).map_or(node, |x| x.id.node);
             let slots: Vec<u8> = (0..5).filter(|_| dice.below(2) == 0).collect();
-            return vec![stuck(town, group.id.0, &slots, leader)];
+            return vec![stuck(town, group.id.0, &slots, coordinator)];
         }
         11 => town.keeper = Keeper::new(KeeperConfig::default()),
         _ => {}

@@ -676,7 +676,7 @@ fn group(rng: &mut Rng) -> Arc<Group> {
         m,
         epoch: rng.epoch(),
         open: rng.yes(),
-        leader: MemberSlot(rng.below(width as u64) as u8),
+        coordinator: MemberSlot(rng.below(width as u64) as u8),
         members: members(rng),
         kept: (0..width)
             .map(|_| rng.option(|r| MemberSlot(r.below(width as u64) as u8)))

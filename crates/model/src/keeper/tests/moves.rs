@@ -183,8 +183,8 @@ fn a_raised_budget_takes_effect_within_a_second() {
         let group = town.map.groups[&GroupId(1)].clone();
         let joins = group.listed().find(|(_, x)| !x.complete);
         if let (false, Some((slot, _))) = (group.open, joins) {
-            let leader = group.member(group.leader).expect("listed").id.node;
-            let report = stuck(&town, 1, &[slot.0], leader);
+            let coordinator = group.member(group.coordinator).expect("listed").id.node;
+            let report = stuck(&town, 1, &[slot.0], coordinator);
             town.keep(&[report]);
         }
         town.work(&mut Dice(1), 100);
