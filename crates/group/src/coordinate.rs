@@ -38,7 +38,7 @@ pub(crate) struct Coordination {
     unable: BTreeSet<MemberSlot>,
     since: Time,
     /// The time at which seals or syncs were last sent; `None`: something has changed since.
-    said_at: Option<Time>,
+    sent_at: Option<Time>,
 }
 
 impl Coordination {
@@ -50,7 +50,7 @@ impl Coordination {
             done: BTreeSet::new(),
             unable: BTreeSet::new(),
             since: now,
-            said_at: None,
+            sent_at: None,
         }
     }
 
@@ -58,10 +58,10 @@ impl Coordination {
     // there is something new to say.
     fn is_due(&mut self, ctx: &Ctx<'_>) -> bool {
         let due = self
-            .said_at
+            .sent_at
             .is_none_or(|at| ctx.now.since(at) >= ctx.options.resend_after);
         if due {
-            self.said_at = Some(ctx.now);
+            self.sent_at = Some(ctx.now);
         }
         due
     }
@@ -334,7 +334,7 @@ impl Member {
             // Whoever sealed late has its full time to sync: waiting for promises took most of it.
             if coordination.plan.is_some() {
                 coordination.since = now;
-                coordination.said_at = None;
+                coordination.sent_at = None;
             }
         }
         let due = coordination.is_due(&ctx);
@@ -351,7 +351,7 @@ impl Member {
                     epoch: coordination.epoch(),
                 });
                 if planted(Mutant::ServeBeforeOpen) {
-                    coordination.tell_open(&ctx, out);
+                    coordination.announce_open(&ctx, out);
                 }
             }
         }
@@ -406,7 +406,7 @@ impl Member {
                 pages,
             },
         );
-        coordination.said_at = None;
+        coordination.sent_at = None;
         self.coordinate(now, out);
     }
 
@@ -439,7 +439,7 @@ impl Member {
 
 impl Coordination {
     // The planted bug "served before the directory opened": a sync that says that all is open.
-    fn tell_open(&self, ctx: &Ctx<'_>, out: &mut Effects) {
+    fn announce_open(&self, ctx: &Ctx<'_>, out: &mut Effects) {
         let mut opened = (*self.group).clone();
         opened.open = true;
         let opened = Arc::new(opened);

@@ -10,7 +10,7 @@
 //! `update::receive` takes it into the stream, acknowledges its prefix, and applies what the low
 //! watermark has passed. The ack raises the watermark at the data bucket ([`Member::stable`]), which is
 //! what answers and reads wait for. A new epoch runs through `seal`, `coordinate` (the cut), `sync`, and
-//! opens by the directory; what a joiner lacks comes through `fill`.
+//! opens by the directory; what a joiner lacks comes through `backfill`.
 //!
 //! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
 //! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). What is
@@ -40,19 +40,19 @@
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
 //! state. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`,
-//! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
+//! `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
 
-mod asks;
+mod backfill;
 mod code;
 mod coordinate;
-mod fill;
-mod give;
 mod lease;
 mod member;
 mod merge;
+mod page_requests;
+mod page_source;
 mod requests;
 mod scrub;
 mod seal;
@@ -63,8 +63,8 @@ mod sync;
 mod table;
 mod update;
 
+pub use backfill::BackfillStats;
 pub use code::supported;
-pub use fill::Filled;
 pub use staves_model::DirectoryCall;
 
 pub use member::{AdmitError, Event, Member, ReadError};

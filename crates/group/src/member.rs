@@ -10,8 +10,8 @@ use staves_model::{
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
+use crate::backfill::BackfillStats;
 use crate::coordinate::Coordination;
-use crate::fill::Filled;
 use crate::requests::Recall;
 use crate::state::{Applied, Ctx, Effects, MemberState, Options};
 use crate::stream::Stream;
@@ -173,9 +173,9 @@ impl Member {
             .map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
     }
 
-    /// The course of its last fill, if there was one.
-    pub fn filled(&self) -> Option<Filled> {
-        self.state.as_ref().and_then(|s| s.fill.filled)
+    /// The course of its last backfill, if there was one.
+    pub fn backfill_stats(&self) -> Option<BackfillStats> {
+        self.state.as_ref().and_then(|s| s.backfill.stats)
     }
 
     /// The directory's entry by which it stands.
@@ -357,7 +357,7 @@ impl Member {
         }
     }
 
-    /// Asks every member to reserve `extents` extents in all; the next flush sends it. Fewer than before
+    /// PageRequests every member to reserve `extents` extents in all; the next flush sends it. Fewer than before
     /// gives memory back, but none that its own pages need, those that are still missing among them.
     pub fn want_extents(&mut self, extents: u32) {
         if let Some(state) = self.state.as_mut().filter(|s| s.serving()) {
@@ -551,7 +551,7 @@ impl Member {
                 // was quiet when its epoch opened has kept: its log would be full for good.
                 state.raise_stable(&ctx);
                 state.tick_data(&ctx, out);
-                state.tick_fill(&ctx, out);
+                state.tick_backfill(&ctx, out);
             }
             state.advance(applied);
         }

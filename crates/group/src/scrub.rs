@@ -70,7 +70,7 @@ impl Member {
             && state.known_labels(page) == labels;
         if fits {
             state.table.give_up(page);
-            state.fill.wanted(now, page);
+            state.backfill.wanted(now, page);
         }
         fits
     }

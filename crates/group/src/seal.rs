@@ -58,7 +58,7 @@ impl MemberState {
         for peer in &mut self.peers {
             peer.promise = Time::ZERO;
         }
-        self.fill.clear();
+        self.backfill.clear();
         self.view = group.clone();
     }
 
@@ -107,7 +107,7 @@ impl MemberState {
         self.pending_seal = None;
         self.directory_lease = Time::ZERO;
         self.open = false;
-        self.fill.clear();
+        self.backfill.clear();
         if self.shape().is_data() {
             let (stable, purgeable) = (self.own().stable, self.own().purgeable);
             for peer in &mut self.peers {

@@ -7,8 +7,8 @@ use staves_model::{Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::pl
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
 use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
+use crate::backfill::Backfill;
 use crate::code::fits;
-use crate::fill::Fill;
 use crate::member::{Event, Member, ctx};
 use crate::requests::RequestTable;
 use crate::state::{Applied, Ctx, Effects, MemberState};
@@ -161,7 +161,7 @@ impl Member {
             directory_lease: Time::ZERO,
             sealing: staves_model::Epoch(0),
             pending_seal: None,
-            fill: Fill::default(),
+            backfill: Backfill::default(),
             want_extents: reserve_extents,
             reservation: Reservation::default(),
             stalled: false,
@@ -210,7 +210,7 @@ impl MemberState {
         self.view = group;
         let cut = streams.get(slot.index()).map_or(0, |s| s.cut);
         self.peers = vec![Peer::at_cut(cut, now); self.view.members.len()];
-        self.fill.clear();
+        self.backfill.clear();
         self.installed = self.epoch;
         true
     }
@@ -284,6 +284,6 @@ impl MemberState {
         } else {
             self.advance(applied);
         }
-        self.tick_fill(ctx, out);
+        self.tick_backfill(ctx, out);
     }
 }

@@ -396,7 +396,7 @@ impl MemberState {
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
                     if !self.open && epoch == self.epoch && self.installed == self.epoch {
                         self.open = true;
-                        self.tick_fill(ctx, out);
+                        self.tick_backfill(ctx, out);
                     }
                     self.receive(ctx, epoch, stream, deltas, (stable, purgeable), applied);
                     self.take_reservation(stream, last, clock, want_extents);
@@ -437,7 +437,7 @@ impl MemberState {
                 held,
             } => {
                 if self.view.slot_of(from).is_some() {
-                    self.give(ctx, from, epoch, page, count, &held, out);
+                    self.send_pages(ctx, from, epoch, page, count, &held, out);
                 }
             }
             GroupMessage::Parts { slot, parts } => {

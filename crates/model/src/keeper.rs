@@ -387,7 +387,7 @@ impl Keeper {
             .into_iter()
             .filter(|(s, _)| watch.stuck.insert(*s))
             .collect();
-        if plan::leader_is_the_odd_one(group, &watch.stuck) {
+        if plan::coordinator_is_the_odd_one(group, &watch.stuck) {
             return;
         }
         for (_, member) in news {

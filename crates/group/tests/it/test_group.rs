@@ -49,7 +49,7 @@ pub struct TestGroup {
     /// Pages for joiners are kept back.
     pub keep_parts: bool,
     /// The pages that all members together may have asked for.
-    pub fill_budget: Arc<Budget>,
+    pub backfill_budget: Arc<Budget>,
     /// Pages that each node gave to joiners.
     pub given: BTreeMap<NodeId, usize>,
 }
@@ -81,7 +81,7 @@ impl TestGroup {
         let budgets: Vec<Arc<Budget>> = (0..width + more)
             .map(|_| Arc::new(Budget::new(EXTENTS)))
             .collect();
-        let fill_budget = options.fill_budget.clone();
+        let backfill_budget = options.backfill_budget.clone();
         let member = |n: u64| {
             let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
             let budget = budgets[n as usize - 1].clone();
@@ -96,7 +96,7 @@ impl TestGroup {
             calls: Vec::new(),
             silent: None,
             keep_parts: false,
-            fill_budget,
+            backfill_budget,
             given: BTreeMap::new(),
         };
         cluster.tell_map();
