@@ -10,7 +10,7 @@
 //! `update::receive` takes it into the stream, acknowledges its prefix, and applies what the low
 //! watermark has passed. The ack raises the watermark at the data bucket ([`Member::stable`]), which is
 //! what answers and reads wait for. A new epoch runs through `seal`, `coordinate` (the cut), `sync`, and
-//! opens by the directory; what a joiner lacks comes through `backfill`.
+//! opens by the directory; `backfill` fetches what a joiner lacks.
 //!
 //! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
 //! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). What is
@@ -39,8 +39,8 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
-//! state. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`,
-//! `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
+//! state; `peer`, `reservation`: what a data bucket knows of the others. `update`: rules 1 to 6; `sums`: deltas with
+//! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
@@ -53,7 +53,9 @@ mod member;
 mod merge;
 mod page_requests;
 mod page_source;
+mod peer;
 mod requests;
+mod reservation;
 mod scrub;
 mod seal;
 mod state;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, Revision, Time, mutant::Mutant,
     mutant::planted,
@@ -196,38 +195,6 @@ impl Member {
             return Err(AdmitError::Busy);
         }
         Ok(())
-    }
-
-    /// Makes an update: `runs` and `bytes` as in [`Delta`], but always the new bytes, whatever m is.
-    /// It is answered once [`Member::stable`] has reached the seq that this returns; a group without
-    /// parity is stable at once. Call [`Member::flush`] after the last of a batch.
-    ///
-    /// With m > 1, runs that put bytes must not overlap each other unless the update also makes something
-    /// zero, and an update that makes pages zero weighs what their bytes do: parity needs them.
-    ///
-    /// # Panics
-    /// If the member is not serving, a page is not here, or the update needs more than
-    /// [`Member::usable_extents`]: ask [`Member::admit`] and [`Member::absent_in`] first.
-    pub fn update(
-        &mut self,
-        request: Option<RequestId>,
-        answer: Bytes,
-        runs: Vec<Run>,
-        bytes: Bytes,
-    ) -> u64 {
-        let state = self
-            .state
-            .as_mut()
-            .expect("update at a node that is no member of the group");
-        state.make(self.options.durability, request, answer, runs, bytes)
-    }
-
-    /// Sends what updates have made since the last flush.
-    pub fn flush(&mut self, now: Time, out: &mut Effects) {
-        let ctx = ctx!(self, now);
-        if let Some(state) = &mut self.state {
-            state.send_new(&ctx, out);
-        }
     }
 
     /// The time at which a tick will send something again that nobody has reported. A driver that can wait for less than its usual

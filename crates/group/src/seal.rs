@@ -111,7 +111,7 @@ impl MemberState {
         if self.shape().is_data() {
             let (stable, purgeable) = (self.own().stable, self.own().purgeable);
             for peer in &mut self.peers {
-                *peer = crate::update::Peer::at_cut(stable, now);
+                *peer = crate::peer::Peer::at_cut(stable, now);
                 peer.synced = purgeable;
             }
         }

@@ -11,9 +11,10 @@ use staves_store::{Budget, Journal, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage};
 
 use crate::backfill::Backfill;
+use crate::peer::Peer;
+use crate::reservation::Reservation;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
-use crate::update::{Peer, Reservation};
 
 /// The moment at which an update may be answered. In memory there is no difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

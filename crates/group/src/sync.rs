@@ -10,11 +10,12 @@ use staves_wire::group::{Delta, GroupMessage, SyncStream};
 use crate::backfill::Backfill;
 use crate::code::fits;
 use crate::member::{Event, Member, ctx};
+use crate::peer::Peer;
 use crate::requests::RequestTable;
+use crate::reservation::Reservation;
 use crate::state::{Applied, Ctx, Effects, MemberState};
 use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
-use crate::update::{Peer, Reservation};
 
 /// The most that a log may hold after a sync, as a multiple of `log_bytes_max`: its own deltas and those it lacked.
 const SYNC_LOGS: usize = 4;
