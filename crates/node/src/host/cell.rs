@@ -30,11 +30,11 @@ pub(crate) struct Cell {
     pub(crate) group: GroupId,
     /// For the second member that the node may hold.
     pub(crate) disk: DiskId,
-    state: Mutex<State>,
+    state: Mutex<CellState>,
 }
 
 /// The state that the lock guards.
-pub(crate) struct State {
+pub(crate) struct CellState {
     pub(crate) bucket: Option<Box<dyn AnyBucket>>,
     waiting: Slab<Waiter>,
     pub(crate) lane: Lane,
@@ -47,9 +47,9 @@ pub(crate) struct State {
     pub(crate) idle_since: Option<Time>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for CellState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
+        f.debug_struct("CellState")
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
     }
@@ -60,7 +60,7 @@ impl Cell {
         Cell {
             group,
             disk,
-            state: Mutex::new(State {
+            state: Mutex::new(CellState {
                 bucket: None,
                 waiting: Slab::default(),
                 lane,
@@ -73,7 +73,7 @@ impl Cell {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CellState> {
         self.state.lock()
     }
 
@@ -96,7 +96,7 @@ impl Cell {
             if !std::mem::take(&mut state.dirty) {
                 return;
             }
-            let State { bucket, out, .. } = &mut *state;
+            let CellState { bucket, out, .. } = &mut *state;
             if let Some(bucket) = bucket {
                 bucket.flush(now, out);
             }
@@ -111,7 +111,7 @@ impl Cell {
             let mut state = self.lock();
             state.bucket = None;
             state.parity = false;
-            let State { waiting, lane, .. } = &mut *state;
+            let CellState { waiting, lane, .. } = &mut *state;
             let waiting = waiting.drain().into_iter();
             waiting
                 .filter_map(|waiter| waiter.answer(Err(Refused::Interrupted), lane))
@@ -121,7 +121,7 @@ impl Cell {
     }
 }
 
-impl State {
+impl CellState {
     /// True if requests are for this node's bucket to answer, now or as soon as its epoch is open.
     #[inline]
     pub(crate) fn answers(&self) -> bool {
@@ -135,7 +135,7 @@ impl State {
 
     /// Takes an event; returns batches that are complete, and whether a further step has work at once.
     pub(crate) fn step(&mut self, host: &Host, now: Time, event: Event) -> (Vec<Arc<Batch>>, bool) {
-        let State { bucket, out, .. } = self;
+        let CellState { bucket, out, .. } = self;
         let Some(bucket) = bucket else {
             return (Vec::new(), false);
         };
@@ -159,7 +159,7 @@ impl State {
         waiter: impl FnOnce(Option<RequestId>) -> Waiter,
         wants_flush: &mut bool,
     ) -> Result<Option<R>, Refused> {
-        let State {
+        let CellState {
             bucket,
             waiting,
             lane,
@@ -205,7 +205,7 @@ impl State {
         bucket.is_some_and(|bucket| bucket.answers_for(slot))
     }
 
-    /// Submits an operation in its service's encoding, as [`State::submit`] does; also the bytes that its
+    /// Submits an operation in its service's encoding, as [`CellState::submit`] does; also the bytes that its
     /// answer takes, as far as they are known.
     pub(crate) fn submit_body(
         &mut self,
@@ -270,7 +270,7 @@ impl State {
 
     /// Hands answers to their receivers; batches that are complete.
     fn answer(&mut self) -> Vec<Arc<Batch>> {
-        let State {
+        let CellState {
             out, waiting, lane, ..
         } = self;
         let mut finished = Vec::new();
