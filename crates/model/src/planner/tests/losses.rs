@@ -277,7 +277,7 @@ fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
         let report = stuck(&town, 1, &[slow.0.0], coordinator);
         if !late {
             // Heard while the epoch was not open, and nothing was proposed before it was.
-            town.keeper.hear(town.now, &town.map, &report);
+            town.planner.hear(town.now, &town.map, &report);
         }
         town.change(&Change::Open {
             group: group.id,

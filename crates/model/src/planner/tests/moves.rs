@@ -61,7 +61,7 @@ fn fills_that_do_not_end_hold_no_move_back_for_ever() {
         opens(&mut town);
         town.wait(100);
     }
-    let most = KeeperConfig::default().moves_at_once;
+    let most = PlannerConfig::default().moves_at_once;
     assert_eq!(begun, most, "and nobody completes");
     town.wait(59_000 - 1000);
     assert_eq!(epochs_of(&town.keep(&[])).len(), 0);
