@@ -38,10 +38,8 @@ impl Member {
             return self.step(now, Event::Map(group), out, applied);
         }
         let listed = group.member(slot).is_some_and(|x| x.id == self.me);
-        let coordinated = group.id == self.id
-            && group
-                .member(group.coordinator)
-                .is_some_and(|x| x.id == coordinator);
+        let sender = group.member(group.coordinator).map(|x| x.id);
+        let coordinated = group.id == self.id && sender == Some(coordinator);
         let sound = streams.len() == usize::from(group.m)
             && fits(streams.len(), group.members.len())
             && extents <= BUCKET_EXTENTS_MAX

@@ -158,14 +158,9 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     let read = |cluster: &TestGroup, bytes: &mut Vec<u8>| {
         cluster.members[3].read(cluster.now, 7 * PAGE, PAGE_BYTES as u32, bytes)
     };
-    assert_eq!(
-        read(&cluster, &mut bytes),
-        Err(ReadError::Missing { page: 7 })
-    );
-    assert_eq!(
-        read(&cluster, &mut bytes),
-        Err(ReadError::Missing { page: 7 })
-    );
+    let missing = Err(ReadError::Missing { page: 7 });
+    assert_eq!(read(&cluster, &mut bytes), missing);
+    assert_eq!(read(&cluster, &mut bytes), missing);
     let run = Run {
         offset: 7 * PAGE + 8,
         len: 8,
