@@ -47,7 +47,7 @@ fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
         m: 1,
         epoch: Epoch(1),
         open: false,
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         members: vec![listed],
         kept: vec![None],
         fresh: true,
