@@ -5,8 +5,8 @@ use staves_model::capacity::{Capacity, Own};
 use staves_model::testing::new_node;
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, HASH_SLOTS, HashSlot, Holdings, Incarnation,
-    Keeper, KeeperConfig, Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, PoolId,
-    PoolKind, Ring, Scheme, Time, whom_to_ping,
+    Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, Planner, PlannerConfig,
+    PoolId, PoolKind, Ring, Scheme, Time, whom_to_ping,
 };
 use staves_wire::directory::MapAnswer;
 
@@ -17,7 +17,7 @@ const CHANGES_MAX: usize = 24;
 /// whole, and whoever is given the map can read it and go by it. How many were made.
 pub fn changes(data: &[u8]) -> usize {
     let (mut map, mut rest, mut made) = (start(), data, 0);
-    let mut keeper = Keeper::new(KeeperConfig::default());
+    let mut planner = Planner::new(PlannerConfig::default());
     for at in 0..CHANGES_MAX {
         let Ok((change, behind)) = postcard::take_from_bytes::<Change>(rest) else {
             break;
@@ -38,7 +38,7 @@ pub fn changes(data: &[u8]) -> usize {
         assert!(read.is_none_or(|read| read == map));
         go_by(&map);
         // What the leader makes of it passes the same rules.
-        for (_, change) in keeper.step(Time::from_millis(1000 * at as u64), &map, &[]) {
+        for (_, change) in planner.step(Time::from_millis(1000 * at as u64), &map, &[]) {
             let _ = map.clone().apply(None, &change);
         }
     }
@@ -126,7 +126,7 @@ pub fn proposals() -> Vec<Change> {
         epoch: Epoch(1),
         members: vec![member(n1), member(n2)],
         kept: vec![None; 2],
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         fresh: true,
     };
     let holdings = NewHoldings {

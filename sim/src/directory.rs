@@ -377,7 +377,7 @@ impl World {
             epoch: group.epoch.next(),
             members: plan.members.iter().map(|x| x.map(|x| x.id)).collect(),
             kept: plan.kept,
-            leader,
+            coordinator: leader,
             fresh,
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use staves_model::detector::Report;
 use staves_model::{
-    ClusterMap, Detector, DiskId, Group, Keeper, KeeperConfig, LeaseBatcher, Leases, NodeId,
+    ClusterMap, Detector, DiskId, Group, LeaseBatcher, Leases, NodeId, Planner, PlannerConfig,
     StopBook, StuckReport, Time,
 };
 
@@ -33,7 +33,7 @@ pub struct Directory {
     pub(crate) opened: Option<Arc<Group>>,
     /// Members that were reported, until the directory next looks.
     pub(crate) stuck: BTreeSet<(NodeId, DiskId)>,
-    /// The same reports, as the keeper takes them.
+    /// The same reports, as the planner takes them.
     pub reports: Vec<StuckReport>,
     /// The real detector of the program's directory leader, and what was reported to it.
     pub detector: Detector,
@@ -41,7 +41,7 @@ pub struct Directory {
     /// The map as it is shown around.
     pub(crate) shown: Arc<ClusterMap>,
     /// The real planner of the program's directory leader, where it is at work.
-    pub keeper: Keeper,
+    pub planner: Planner,
 }
 
 impl Default for Directory {
@@ -60,21 +60,21 @@ impl Default for Directory {
             detector: new_detector(),
             evidence: Vec::new(),
             shown: Arc::default(),
-            keeper: new_keeper(),
+            planner: new_planner(),
         }
     }
 }
 
-/// A keeper with the simulator's times.
-pub fn new_keeper() -> Keeper {
-    Keeper::new(KeeperConfig {
+/// A planner with the simulator's times.
+pub fn new_planner() -> Planner {
+    Planner::new(PlannerConfig {
         open_deadline: Duration::from_millis(500),
         unable_for: Duration::from_millis(1500),
         calm_after: Duration::from_millis(300),
         twins_after: Duration::from_millis(300),
         propose_again: Duration::from_millis(60),
         start_empty_after: QUIET,
-        ..KeeperConfig::default()
+        ..PlannerConfig::default()
     })
 }
 

@@ -86,7 +86,7 @@ impl World {
             .nodes
             .iter()
             .filter_map(|n| n.member.as_deref())
-            .any(|m| m.leads_sync_of(group.epoch));
+            .any(|m| m.coordinates_sync_of(group.epoch));
         if planned { "syncing" } else { "sealing" }
     }
 

@@ -1,30 +1,30 @@
 //! The program's own planner at work in the simulator: the detector declares nodes dead (rightly or
-//! not), and the keeper proposes.
+//! not), and the planner proposes.
 
 use staves_model::{Change, MemberSlot, Scheme};
 
 use crate::world::World;
 
 impl World {
-    /// The directory's leader looks around and lets the keeper propose.
+    /// The directory's leader looks around and lets the planner propose.
     pub fn keep(&mut self) {
         self.detect();
         let now = self.directory.clock(self.now);
         let reports = std::mem::take(&mut self.directory.reports);
         let proposals = self
             .directory
-            .keeper
+            .planner
             .step(now, &self.directory.map, &reports);
         for (revision, change) in proposals {
             let before = self.committed().epoch;
             if self.directory.map.apply(Some(revision), &change).is_err() {
-                self.directory.keeper.refused();
-                self.cover.count("keeper's proposal refused");
+                self.directory.planner.refused();
+                self.cover.count("planner's proposal refused");
             } else if let Change::MarkLost { .. } = change {
                 self.cover.count("group marked lost");
                 self.entry_changed();
             } else if self.committed().epoch != before {
-                self.cover.count("keeper's epoch");
+                self.cover.count("planner's epoch");
                 let group = self.committed().clone();
                 let was = |s: usize| group.last_open.members.get(s).copied().flatten();
                 let vacant = |s: &usize| group.last_open.epoch.0 > 0 && was(*s).is_none();
@@ -99,6 +99,6 @@ impl World {
                 .ok();
         }
         self.change_k(self.k);
-        self.directory.keeper = crate::directory_state::new_keeper();
+        self.directory.planner = crate::directory_state::new_planner();
     }
 }

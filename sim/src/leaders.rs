@@ -9,7 +9,7 @@
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Incarnation, LeaseAnswer, LeaseEffects, LeaseEvent, LeaseRequest, Time};
 
-use crate::directory_state::{Asker, Former, Leader, LeaderClock, new_keeper};
+use crate::directory_state::{Asker, Former, Leader, LeaderClock, new_planner};
 use crate::event::{Confirmation, Happening, Packet, Place};
 use crate::scale::MS;
 use crate::scenario::Loss;
@@ -85,7 +85,7 @@ impl World {
             entry,
             opened,
         });
-        d.keeper = new_keeper();
+        d.planner = new_planner();
         d.reports.clear();
         d.detector.reset();
         d.evidence.clear();

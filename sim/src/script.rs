@@ -219,7 +219,7 @@ impl Script {
             .map(|x| x.and_then(|id| group.last_open.slot_of(id)))
             .collect();
         let fit = |s: &usize| members[*s].is_some() && (fresh || kept[*s].is_some());
-        let leader = (0..members.len())
+        let coordinator = (0..members.len())
             .find(fit)
             .expect("a script's epoch keeps somebody who can lead it");
         let new = NewEpoch {
@@ -227,7 +227,7 @@ impl Script {
             epoch: group.epoch.next(),
             members,
             kept,
-            leader: MemberSlot(leader as u8),
+            coordinator: MemberSlot(coordinator as u8),
             fresh,
         };
         let change = Change::CommitEpochs(vec![new]);

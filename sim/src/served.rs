@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use staves_group::Event;
 use staves_model::{GroupId, MemberSlot, Revision, Time};
-use staves_service::{Ask, BucketEffects, Refused};
+use staves_service::{BucketEffects, OpHeader, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Answer, ServiceAnswers};
@@ -140,7 +140,7 @@ impl World {
             number: op.number,
             floor: r.request.floor,
         };
-        let ask = Ask {
+        let header = OpHeader {
             token: self.tokens,
             slot: op.to.slot(),
             request: (op.number > 0).then_some(id),
@@ -151,18 +151,18 @@ impl World {
             attempt: r.attempt,
             revision: r.request.revision,
             operation: r.operation,
-            deadline: ask.deadline,
+            deadline: header.deadline,
         };
-        self.open.insert((node, ask.token), open);
+        self.open.insert((node, header.token), open);
         // Mostly; else what was made goes with the next step.
         let flush = self.rng.chance(900);
         self.with_bucket(node, |bucket, now, out| {
-            let (answer, _) = bucket.submit_body(now, ask, op.to, &op.body, out);
+            let (answer, _) = bucket.submit_body(now, header, op.to, &op.body, out);
             if flush {
                 bucket.flush(now, out);
             }
             let answer = answer.transpose();
-            out.answers.extend(answer.map(|a| (ask.token, a)));
+            out.answers.extend(answer.map(|a| (header.token, a)));
         });
     }
 

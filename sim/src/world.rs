@@ -289,7 +289,7 @@ impl World {
             fetch_pages: 4,
             fetch_window: 4,
             // Less than the window: who sweeps has to wait now and then.
-            fill_budget: Arc::new(Budget::new(12)),
+            backfill_budget: Arc::new(Budget::new(12)),
             quiet_after: None,
             // In memory: what is held is synced.
             ..Options::default()

@@ -43,7 +43,7 @@ fn group(open: bool) -> Group {
         m: M as u8,
         epoch: Epoch(1),
         open,
-        leader: MemberSlot(STREAM as u8),
+        coordinator: MemberSlot(STREAM as u8),
         kept: vec![None; members.len()],
         fresh: true,
         last_open: if open {

@@ -14,7 +14,7 @@ use staves_model::{
     Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
     Time, hash_slot,
 };
-use staves_service::{AnswerRef, Ask, BucketEffects};
+use staves_service::{AnswerRef, BucketEffects, OpHeader};
 use staves_store::{Arena, Budget, extents_for};
 use staves_wire::cache::{Condition, Op};
 
@@ -47,7 +47,7 @@ fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
         m: 1,
         epoch: Epoch(1),
         open: false,
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         members: vec![listed],
         kept: vec![None],
         fresh: true,
@@ -108,7 +108,7 @@ fn bucket_of(key: &[u8]) -> usize {
 
 fn set(bucket: &mut Bucket, key: &[u8], value: &[u8], out: &mut BucketEffects) {
     let now = Time::from_millis(2);
-    let ask = Ask {
+    let header = OpHeader {
         token: 0,
         slot: MemberSlot(0),
         request: None,
@@ -120,7 +120,7 @@ fn set(bucket: &mut Bucket, key: &[u8], value: &[u8], out: &mut BucketEffects) {
         condition: Condition::Always,
         get_old: false,
     };
-    let ok = bucket.submit_with(now, ask, op, out, |answer| answer == AnswerRef::Ok);
+    let ok = bucket.submit_with(now, header, op, out, |answer| answer == AnswerRef::Ok);
     assert_eq!(ok, Ok(Some(true)));
 }
 

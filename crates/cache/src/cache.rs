@@ -4,7 +4,9 @@ use bytes::Bytes;
 use staves_group::Member;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ServiceId, Time};
-use staves_service::{AnswerRef, Ask, BucketEffects, Outcome, Refused, Service, Shell, Tag};
+use staves_service::{
+    AnswerRef, BucketContext, BucketEffects, KeyHash, OpHeader, Outcome, Refused, Service,
+};
 use staves_store::Pages;
 use staves_wire::DecodeError;
 use staves_wire::cache::{Op, OwnedOp};
@@ -65,9 +67,9 @@ impl Cache {
         let Some(pages) = self.indexed_pages(member) else {
             return Vec::new();
         };
-        let entry = |(tag, offset): (Tag, u64)| {
+        let entry = |(key_hash, offset): (KeyHash, u64)| {
             let key = record_at(pages, offset)?.key;
-            let value = self.kv.find(pages, tag, key)?.value.to_bytes();
+            let value = self.kv.find(pages, key_hash, key)?.value.to_bytes();
             Some((Bytes::copy_from_slice(key), value))
         };
         let sorted = self.kv.index.sorted();
@@ -133,8 +135,8 @@ impl Service for Cache {
     }
 
     #[inline]
-    fn tag(op: Op<'_>) -> Option<Tag> {
-        Some(Tag::of(op.key()))
+    fn key_hash(op: Op<'_>) -> Option<KeyHash> {
+        Some(KeyHash::of(op.key()))
     }
 
     fn malformed(&self, op: Op<'_>) -> Option<Answer> {
@@ -151,7 +153,7 @@ impl Service for Cache {
             return 0;
         };
         let pages = self.indexed_pages(member);
-        let found = pages.and_then(|pages| self.kv.find(pages, Tag::of(key), key));
+        let found = pages.and_then(|pages| self.kv.find(pages, KeyHash::of(key), key));
         found.map_or(0, |found| found.value.len())
     }
 
@@ -159,13 +161,17 @@ impl Service for Cache {
     fn read_in_place<'p>(
         &mut self,
         member: &'p Member,
-        tag: Option<Tag>,
+        key_hash: Option<KeyHash>,
         op: Op<'_>,
     ) -> Option<AnswerRef<'p>> {
-        let (Op::Get { key }, Some(tag)) = (op, tag) else {
+        let (Op::Get { key }, Some(key_hash)) = (op, key_hash) else {
             return None;
         };
-        let answer = match self.kv.find(member.pages()?, tag, key).map(|f| f.value) {
+        let answer = match self
+            .kv
+            .find(member.pages()?, key_hash, key)
+            .map(|f| f.value)
+        {
             None => AnswerRef::Nil,
             Some(Value::Inline(bytes)) => AnswerRef::Value(bytes),
             Some(Value::Large(..)) => return None,
@@ -177,30 +183,33 @@ impl Service for Cache {
 
     fn execute(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
-        tag: Option<Tag>,
+        header: &OpHeader,
+        key_hash: Option<KeyHash>,
         op: Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome {
         if op.is_write()
-            && let Some(again) = shell.recall(ask)
+            && let Some(again) = context.recall(header)
         {
             return again;
         }
-        let tag = tag.unwrap_or_else(|| Tag::of(op.key()));
+        let key_hash = key_hash.unwrap_or_else(|| KeyHash::of(op.key()));
         // A write that changes nothing goes through the stream like any other: its answer is then known
         // to every copy, and a second copy of the request that comes late does not take effect after all.
-        let kept = op.is_write() && ask.request.is_some() && !planted(Mutant::NoOpNotRemembered);
-        let may_read = kept || shell.member().may_read(now);
+        let kept = op.is_write() && header.request.is_some() && !planted(Mutant::NoOpNotRemembered);
+        let may_read = kept || context.member().may_read(now);
         if !op.is_write() && !may_read {
             return Outcome::Blocked { starved: false };
         }
-        let Some(pages) = shell.member().pages() else {
+        let Some(pages) = context.member().pages() else {
             return Outcome::Refuse(Refused::NotServing);
         };
-        let old = self.kv.find(pages, tag, op.key()).map(|found| found.value);
+        let old = self
+            .kv
+            .find(pages, key_hash, op.key())
+            .map(|found| found.value);
         match command::decide(&op, old, self.options.value_bytes_max) {
             Verdict::Keep(_) if !may_read => Outcome::Blocked { starved: false },
             Verdict::Keep(answer) => {
@@ -208,21 +217,21 @@ impl Service for Cache {
                 self.stats.hits +=
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
                 match kept {
-                    true => shell.record(ask, answer, 0),
-                    false => Outcome::read(shell.unstable_seq(tag), answer),
+                    true => context.record(header, answer, 0),
+                    false => Outcome::read(context.unstable_seq(key_hash), answer),
                 }
             }
             Verdict::Put(value, answer) => {
-                match self.write(shell, now, ask, tag, op.key(), value, answer, out) {
+                match self.write(context, now, header, key_hash, op.key(), value, answer, out) {
                     // Refused for want of memory.
                     Outcome::Answer {
                         answer: full @ Answer::Error(..),
                         ..
-                    } if kept => shell.record(ask, full, 0),
+                    } if kept => context.record(header, full, 0),
                     outcome => outcome,
                 }
             }
-            Verdict::Remove(answer) => self.remove(shell, ask, tag, op.key(), answer),
+            Verdict::Remove(answer) => self.remove(context, header, key_hash, op.key(), answer),
         }
     }
 
@@ -263,18 +272,20 @@ impl Service for Cache {
         self.orphans.clear();
     }
 
-    fn advance(&mut self, shell: &mut Shell, now: Time, out: &mut BucketEffects) {
-        self.give_back_orphans(shell);
-        self.advance_large(shell, now, out);
+    fn advance(&mut self, context: &mut BucketContext, now: Time, out: &mut BucketEffects) {
+        self.give_back_orphans(context);
+        self.advance_large(context, now, out);
     }
 
-    fn maintain(&mut self, shell: &mut Shell, now: Time) {
-        self.housekeeping(shell, now);
+    fn maintain(&mut self, context: &mut BucketContext, now: Time) {
+        self.housekeeping(context, now);
     }
 
     #[inline]
-    fn holds(&self, tag: Tag) -> bool {
-        self.large.as_ref().is_some_and(|large| large.tag() == tag)
+    fn holds(&self, key_hash: KeyHash) -> bool {
+        self.large
+            .as_ref()
+            .is_some_and(|large| large.key_hash() == key_hash)
     }
 
     fn in_progress(&self) -> usize {

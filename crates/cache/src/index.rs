@@ -1,13 +1,13 @@
-//! The index of one bucket: 8 bytes per key, from a tag of the key to where its record lies. An entry keeps
-//! the tag, so that most wrong keys are told without a look at the pages, and the table can grow without
+//! The index of one bucket: 8 bytes per key, from the hash of the key to where its record lies. An entry keeps
+//! the hash, so that most wrong keys are ruled out without a look at the pages, and the table can grow without
 //! reading keys.
 
 use hashbrown::HashTable;
-use staves_service::Tag;
+use staves_service::KeyHash;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct IndexEntry {
-    tag: Tag,
+    key_hash: KeyHash,
     /// The record's offset / 8: a bucket's records lie within its first 32 GiB.
     at: u32,
 }
@@ -18,7 +18,7 @@ impl IndexEntry {
     }
 }
 
-/// From tags to offsets of live records.
+/// From key hashes to offsets of live records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     table: HashTable<IndexEntry>,
@@ -30,30 +30,34 @@ impl Index {
         self.table.len()
     }
 
-    /// The offset of the record with this tag that `is` the one.
+    /// The offset of the record with this key hash that `is` the one.
     #[inline]
-    pub(crate) fn find(&self, tag: Tag, is: impl Fn(u64) -> bool) -> Option<u64> {
+    pub(crate) fn find(&self, key_hash: KeyHash, is: impl Fn(u64) -> bool) -> Option<u64> {
         self.table
-            .find(tag.hash(), |e| e.tag == tag && is(e.offset()))
+            .find(key_hash.spread(), |e| {
+                e.key_hash == key_hash && is(e.offset())
+            })
             .map(|e| e.offset())
     }
 
     /// Adds an entry; false if it was there.
-    pub(crate) fn add(&mut self, tag: Tag, offset: u64) -> bool {
-        if self.find(tag, |o| o == offset).is_some() {
+    pub(crate) fn add(&mut self, key_hash: KeyHash, offset: u64) -> bool {
+        if self.find(key_hash, |o| o == offset).is_some() {
             return false;
         }
         let at = u32::try_from(offset / 8).expect("records lie within a bucket's first 32 GiB");
         self.table
-            .insert_unique(tag.hash(), IndexEntry { tag, at }, |e| e.tag.hash());
+            .insert_unique(key_hash.spread(), IndexEntry { key_hash, at }, |e| {
+                e.key_hash.spread()
+            });
         true
     }
 
-    /// Removes one entry with this tag whose offset `is` the one; returns the offset.
-    pub(crate) fn remove(&mut self, tag: Tag, is: impl Fn(u64) -> bool) -> Option<u64> {
-        let found = self
-            .table
-            .find_entry(tag.hash(), |e| e.tag == tag && is(e.offset()));
+    /// Removes one entry with this key hash whose offset `is` the one; returns the offset.
+    pub(crate) fn remove(&mut self, key_hash: KeyHash, is: impl Fn(u64) -> bool) -> Option<u64> {
+        let found = self.table.find_entry(key_hash.spread(), |e| {
+            e.key_hash == key_hash && is(e.offset())
+        });
         found.ok().map(|entry| entry.remove().0.offset())
     }
 
@@ -63,8 +67,12 @@ impl Index {
     }
 
     /// All entries, sorted: for comparison.
-    pub(crate) fn sorted(&self) -> Vec<(Tag, u64)> {
-        let mut all: Vec<_> = self.table.iter().map(|e| (e.tag, e.offset())).collect();
+    pub(crate) fn sorted(&self) -> Vec<(KeyHash, u64)> {
+        let mut all: Vec<_> = self
+            .table
+            .iter()
+            .map(|e| (e.key_hash, e.offset()))
+            .collect();
         all.sort_unstable();
         all
     }
@@ -77,11 +85,13 @@ mod tests {
     #[test]
     fn keys_with_the_same_tag_are_told_apart_by_where_they_lie() {
         let mut index = Index::default();
-        assert!(index.add(Tag(7), 16) && index.add(Tag(7), 48) && !index.add(Tag(7), 16));
-        assert_eq!(index.find(Tag(7), |o| o == 48), Some(48));
-        assert_eq!(index.remove(Tag(7), |o| o == 16), Some(16));
-        assert_eq!(index.remove(Tag(7), |o| o == 16), None);
-        assert_eq!(index.sorted(), vec![(Tag(7), 48)]);
+        assert!(
+            index.add(KeyHash(7), 16) && index.add(KeyHash(7), 48) && !index.add(KeyHash(7), 16)
+        );
+        assert_eq!(index.find(KeyHash(7), |o| o == 48), Some(48));
+        assert_eq!(index.remove(KeyHash(7), |o| o == 16), Some(16));
+        assert_eq!(index.remove(KeyHash(7), |o| o == 16), None);
+        assert_eq!(index.sorted(), vec![(KeyHash(7), 48)]);
         index.retain(|o| o != 48);
         assert_eq!(index.len(), 0);
     }
@@ -91,11 +101,11 @@ mod tests {
         assert_eq!(size_of::<IndexEntry>(), 8);
         let mut index = Index::default();
         for n in 0..50_000u64 {
-            index.add(Tag::of(&n.to_le_bytes()), n * 8);
+            index.add(KeyHash::of(&n.to_le_bytes()), n * 8);
         }
         for n in 0..50_000u64 {
             assert_eq!(
-                index.find(Tag::of(&n.to_le_bytes()), |o| o == n * 8),
+                index.find(KeyHash::of(&n.to_le_bytes()), |o| o == n * 8),
                 Some(n * 8)
             );
         }

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
-use staves_service::Tag;
+use staves_service::KeyHash;
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Pages};
 use staves_wire::group::{Run, RunKind};
 
@@ -91,13 +91,18 @@ impl Kv {
 
     /// A key's record, if it has a value.
     #[inline]
-    pub(crate) fn find<'a>(&self, pages: &'a Pages, tag: Tag, key: &[u8]) -> Option<Found<'a>> {
+    pub(crate) fn find<'a>(
+        &self,
+        pages: &'a Pages,
+        key_hash: KeyHash,
+        key: &[u8],
+    ) -> Option<Found<'a>> {
         let found = Cell::new(None);
         let is = |offset| {
             found.set(record_at(pages, offset).filter(|r| r.key == key));
             found.get().is_some()
         };
-        let offset = self.index.find(tag, is)?;
+        let offset = self.index.find(key_hash, is)?;
         let record = found.get()?;
         let value = match record.as_large() {
             Some(large) => Value::Large(pages, large),
@@ -127,7 +132,7 @@ impl Kv {
     }
 
     // A segment that still has records is zeroed only when the same delta writes them all again, with
-    // their keys (compaction). So their entries are found by the tags of the new ones; the pages may be
+    // their keys (compaction). So their entries are found by the key hashes of the new ones; the pages may be
     // gone already.
     fn note_zeroes(&mut self, runs: &[Run], bytes: &[u8]) {
         let zeroes = runs.iter().filter(|r| r.kind == RunKind::Zero);
@@ -145,9 +150,9 @@ impl Kv {
                 .sum();
             for (offset, part) in written(runs, bytes) {
                 for (_, record) in records_of(offset, part) {
-                    let tag = Tag::of(record.key);
+                    let key_hash = KeyHash::of(record.key);
                     let was = |o| from.binary_search(&segment_of(o)).is_ok();
-                    while self.index.remove(tag, was).is_some() {}
+                    while self.index.remove(key_hash, was).is_some() {}
                 }
             }
             if before - (self.index.len() as u64) < expected {
@@ -172,7 +177,7 @@ impl Kv {
         };
         if self
             .index
-            .remove(Tag::of(record.key), |o| o == offset)
+            .remove(KeyHash::of(record.key), |o| o == offset)
             .is_none()
         {
             return;
@@ -207,7 +212,7 @@ impl Kv {
         }
         let end = (offset - start_of(segment)) as usize + record.size();
         self.segments.fill(segment, end);
-        if record.live && self.index.add(Tag::of(record.key), offset) {
+        if record.live && self.index.add(KeyHash::of(record.key), offset) {
             self.segments.add(segment, record.size(), record.payload());
             self.payload += record.payload();
             if let Some(large) = record.as_large() {
@@ -277,10 +282,10 @@ impl Kv {
         if self.index.sorted() != scan.index.sorted() {
             return Err("the index and a scan of the pages name different records".into());
         }
-        let keys_twice = scan.index.sorted().iter().any(|(tag, offset)| {
+        let keys_twice = scan.index.sorted().iter().any(|(key_hash, offset)| {
             let record = record_at(pages, *offset);
             record.is_none_or(|r| {
-                scan.find(pages, *tag, r.key)
+                scan.find(pages, *key_hash, r.key)
                     .is_none_or(|f| f.offset != *offset)
             })
         });

@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
-use staves_service::{Ask, BucketEffects, Outcome, Refused, Shell, Tag, UpdateError};
+use staves_service::{
+    BucketContext, BucketEffects, KeyHash, OpHeader, Outcome, Refused, UpdateError,
+};
 use staves_wire::service::Answer;
 
 use crate::Options;
@@ -19,8 +21,8 @@ use crate::write::out_of_memory;
 
 /// One large write. A bucket has one at a time; others wait their turn.
 pub(crate) struct LargeWrite {
-    ask: Ask,
-    tag: Tag,
+    header: OpHeader,
+    key_hash: KeyHash,
     key: Bytes,
     value: Bytes,
     answer: Answer,
@@ -47,8 +49,8 @@ impl LargeWrite {
     /// Cuts a value.
     pub(crate) fn new(
         options: &Options,
-        ask: Ask,
-        tag: Tag,
+        header: OpHeader,
+        key_hash: KeyHash,
         key: &[u8],
         value: Cow<'_, [u8]>,
         answer: Answer,
@@ -61,8 +63,8 @@ impl LargeWrite {
         let count = if inline || tail == 0 { full } else { full + 1 };
         let (key, value) = (Bytes::copy_from_slice(key), command::owned(value));
         LargeWrite {
-            ask,
-            tag,
+            header,
+            key_hash,
             key,
             value,
             answer,
@@ -74,12 +76,12 @@ impl LargeWrite {
         }
     }
 
-    pub(crate) fn tag(&self) -> Tag {
-        self.tag
+    pub(crate) fn key_hash(&self) -> KeyHash {
+        self.key_hash
     }
 
     pub(crate) fn token(&self) -> u64 {
-        self.ask.token
+        self.header.token
     }
 
     pub(crate) fn waits(&self) -> bool {
@@ -104,20 +106,25 @@ impl LargeWrite {
 
 impl Cache {
     /// Takes the large write in progress, if there is one, as far as log and memory let it.
-    pub(crate) fn advance_large(&mut self, shell: &mut Shell, now: Time, out: &mut BucketEffects) {
+    pub(crate) fn advance_large(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        out: &mut BucketEffects,
+    ) {
         let Some(mut large) = self.large.take() else {
             return;
         };
         large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
             let progress = if large.full {
-                refuse_large(shell, &large)
-            } else if large.ask.deadline <= now {
+                refuse_large(context, &large)
+            } else if large.header.deadline <= now {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
-                self.write_chunk(shell, now, &mut large)
+                self.write_chunk(context, now, &mut large)
             } else {
-                self.name_chunks(shell, now, &large)
+                self.name_chunks(context, now, &large)
             };
             match progress {
                 Progress::More => {}
@@ -130,14 +137,14 @@ impl Cache {
                     large.full = true;
                 }
                 Progress::Done(seq, answer) => {
-                    let result = shell.deliver(now, &large.ask, seq, answer, false);
+                    let result = context.deliver(now, &large.header, seq, answer, false);
                     let result = result.transpose();
-                    out.answers.extend(result.map(|r| (large.ask.token, r)));
+                    out.answers.extend(result.map(|r| (large.header.token, r)));
                     return;
                 }
                 Progress::Failed(why) => {
                     self.orphans.append(&mut large.chunks);
-                    out.answers.push((large.ask.token, Err(why)));
+                    out.answers.push((large.header.token, Err(why)));
                     return;
                 }
             }
@@ -145,11 +152,16 @@ impl Cache {
         self.large = Some(large);
     }
 
-    fn write_chunk(&mut self, shell: &mut Shell, now: Time, large: &mut LargeWrite) -> Progress {
+    fn write_chunk(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        large: &mut LargeWrite,
+    ) -> Progress {
         let chunk = large.next_chunk();
         // All that the value will need is requested before its first byte is written.
         let missing = (large.count - large.chunks.len()) as u32;
-        if let Err(stop) = self.make_room(shell, now, missing) {
+        if let Err(stop) = self.make_room(context, now, missing) {
             return stop.into();
         }
         let Some(segment) = self.kv.segments.fresh() else {
@@ -162,33 +174,47 @@ impl Cache {
         }
         let mut edit = Edit::default();
         edit.chunk(segment, &chunk);
-        if let Err(stop) = self.commit_own(shell, edit) {
+        if let Err(stop) = self.commit_own(context, edit) {
             return stop.into();
         }
         large.chunks.push(segment);
         Progress::More
     }
 
-    fn name_chunks(&mut self, shell: &mut Shell, now: Time, large: &LargeWrite) -> Progress {
+    fn name_chunks(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        large: &LargeWrite,
+    ) -> Progress {
         let head = record::large_head(large.value.len(), large.chunk_bytes, &large.chunks);
         let body = [&head[..], large.tail()];
         if record::size(large.key.len(), head.len() + large.tail().len()) > SEGMENT_ROOM {
             return UpdateError::Full.into();
         }
-        let (ask, answer) = (&large.ask, &large.answer);
-        match self.put(shell, now, ask, large.tag, &large.key, true, &body, answer) {
+        let (header, answer) = (&large.header, &large.answer);
+        match self.put(
+            context,
+            now,
+            header,
+            large.key_hash,
+            &large.key,
+            true,
+            &body,
+            answer,
+        ) {
             Ok(seq) => Progress::Done(seq, large.answer.clone()),
             Err(stop) => stop.into(),
         }
     }
 }
 
-fn refuse_large(shell: &mut Shell, large: &LargeWrite) -> Progress {
+fn refuse_large(context: &mut BucketContext, large: &LargeWrite) -> Progress {
     let full = out_of_memory();
-    if large.ask.request.is_none() || planted(Mutant::NoOpNotRemembered) {
+    if large.header.request.is_none() || planted(Mutant::NoOpNotRemembered) {
         return Progress::Done(0, full);
     }
-    match shell.record(&large.ask, full, 0) {
+    match context.record(&large.header, full, 0) {
         Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
         Outcome::Refuse(why) => Progress::Failed(why),
         Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
-use staves_service::{Ask, BucketEffects, Growth, Outcome, Shell, Tag, UpdateError};
+use staves_service::{
+    BucketContext, BucketEffects, Growth, KeyHash, OpHeader, Outcome, UpdateError,
+};
 use staves_wire::error::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
@@ -38,10 +40,10 @@ impl Cache {
     #[allow(clippy::too_many_arguments)] // the request's parts, borrowed one by one
     pub(crate) fn write(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
-        tag: Tag,
+        header: &OpHeader,
+        key_hash: KeyHash,
         key: &[u8],
         value: Cow<'_, [u8]>,
         answer: Answer,
@@ -49,7 +51,16 @@ impl Cache {
     ) -> Outcome {
         let inline_max = self.options.inline_bytes_max.min(SEGMENT_ROOM);
         if record::size(key.len(), value.len()) <= inline_max {
-            return match self.put(shell, now, ask, tag, key, false, &[&value], &answer) {
+            return match self.put(
+                context,
+                now,
+                header,
+                key_hash,
+                key,
+                false,
+                &[&value],
+                &answer,
+            ) {
                 Ok(seq) => Outcome::write(seq, answer),
                 Err(stop) => stop.outcome(out_of_memory),
             };
@@ -59,13 +70,13 @@ impl Cache {
         }
         self.large = Some(LargeWrite::new(
             &self.options,
-            *ask,
-            tag,
+            *header,
+            key_hash,
             key,
             value,
             answer,
         ));
-        self.advance_large(shell, now, out);
+        self.advance_large(context, now, out);
         Outcome::Later
     }
 
@@ -73,21 +84,21 @@ impl Cache {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn put(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
-        tag: Tag,
+        header: &OpHeader,
+        key_hash: KeyHash,
         key: &[u8],
         large: bool,
         body: &[&[u8]],
         answer: &Answer,
     ) -> Result<u64, UpdateError> {
         let body_len = body.iter().map(|part| part.len()).sum();
-        let place = self.place(shell, now, record::size(key.len(), body_len))?;
+        let place = self.place(context, now, record::size(key.len(), body_len))?;
         let mut edit = Edit::default();
         edit.put(place, key, large, body);
-        self.end_old(shell, tag, key, &mut edit)?;
-        let seq = self.make(shell, ask, tag, edit, answer)?;
+        self.end_old(context, key_hash, key, &mut edit)?;
+        let seq = self.make(context, header, key_hash, edit, answer)?;
         if let SegmentPlace::Fresh(segment) = place {
             self.kv.segments.open(segment);
         }
@@ -97,16 +108,16 @@ impl Cache {
     /// Takes a key's value away.
     pub(crate) fn remove(
         &mut self,
-        shell: &mut Shell,
-        ask: &Ask,
-        tag: Tag,
+        context: &mut BucketContext,
+        header: &OpHeader,
+        key_hash: KeyHash,
         key: &[u8],
         answer: Answer,
     ) -> Outcome {
         let mut edit = Edit::default();
         let made = self
-            .end_old(shell, tag, key, &mut edit)
-            .and_then(|()| self.make(shell, ask, tag, edit, &answer));
+            .end_old(context, key_hash, key, &mut edit)
+            .and_then(|()| self.make(context, header, key_hash, edit, &answer));
         match made {
             Ok(seq) => Outcome::write(seq, answer),
             Err(stop) => stop.outcome(out_of_memory),
@@ -115,13 +126,13 @@ impl Cache {
 
     fn end_old(
         &self,
-        shell: &Shell,
-        tag: Tag,
+        context: &BucketContext,
+        key_hash: KeyHash,
         key: &[u8],
         edit: &mut Edit,
     ) -> Result<(), UpdateError> {
-        let pages = shell.member().pages().ok_or(UpdateError::NotServing)?;
-        if let Some(old) = self.kv.find(pages, tag, key) {
+        let pages = context.member().pages().ok_or(UpdateError::NotServing)?;
+        if let Some(old) = self.kv.find(pages, key_hash, key) {
             edit.kill(old.offset);
             edit.zero(Kv::chunks_of(pages, old.offset));
         }
@@ -130,50 +141,54 @@ impl Cache {
 
     fn make(
         &mut self,
-        shell: &mut Shell,
-        ask: &Ask,
-        tag: Tag,
+        context: &mut BucketContext,
+        header: &OpHeader,
+        key_hash: KeyHash,
         mut edit: Edit,
         answer: &Answer,
     ) -> Result<u64, UpdateError> {
-        let kept = Shell::kept(ask, answer);
+        let kept = BucketContext::kept(header, answer);
         let empty = self.kv.segments.take_empty(EMPTY_PER_DELTA);
         edit.zero(empty.iter().copied());
-        if let Err(stop) = shell.admit(edit.runs.len(), edit.bytes.len(), kept.len()) {
+        if let Err(stop) = context.admit(edit.runs.len(), edit.bytes.len(), kept.len()) {
             self.kv.segments.put_back_empty(empty);
             return Err(stop);
         }
-        let seq = self.commit(shell, ask.request, kept, edit);
-        shell.wrote(tag, seq);
+        let seq = self.commit(context, header.request, kept, edit);
+        context.wrote(key_hash, seq);
         self.stats.writes += 1;
         Ok(seq)
     }
 
     /// Makes a delta of an edit on the service's own account, if the log has room.
-    pub(crate) fn commit_own(&mut self, shell: &mut Shell, edit: Edit) -> Result<(), UpdateError> {
-        shell.admit(edit.runs.len(), edit.bytes.len(), 0)?;
-        self.commit(shell, None, Bytes::new(), edit);
+    pub(crate) fn commit_own(
+        &mut self,
+        context: &mut BucketContext,
+        edit: Edit,
+    ) -> Result<(), UpdateError> {
+        context.admit(edit.runs.len(), edit.bytes.len(), 0)?;
+        self.commit(context, None, Bytes::new(), edit);
         Ok(())
     }
 
     /// The one place where deltas are made. The log has admitted it.
     fn commit(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         request: Option<RequestId>,
         kept: Bytes,
         edit: Edit,
     ) -> u64 {
-        if let Some(pages) = shell.member().pages() {
+        if let Some(pages) = context.member().pages() {
             self.kv.note(pages, &edit.runs, &edit.bytes);
         }
-        shell.commit(request, kept, edit.runs, Bytes::from(edit.bytes))
+        context.commit(request, kept, edit.runs, Bytes::from(edit.bytes))
     }
 
     /// A place for a record of so many bytes, all its memory reserved at every member.
     fn place(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
         bytes: usize,
     ) -> Result<SegmentPlace, UpdateError> {
@@ -182,13 +197,13 @@ impl Cache {
         }
         // Waste is taken back at the pace at which new segments are begun.
         if self.is_untidy() {
-            self.compact(shell, Aim::Tidy);
+            self.compact(context, Aim::Tidy);
         }
         for _ in 0..=COMPACTIONS_PER_OPERATION {
             if let Some(place) = self.kv.segments.place(bytes) {
                 return Ok(place);
             }
-            match grow(shell, now, 1) {
+            match grow(context, now, 1) {
                 Growth::Granted => {
                     return self
                         .kv
@@ -198,7 +213,7 @@ impl Cache {
                         .ok_or(UpdateError::Full);
                 }
                 Growth::Pending => return Err(UpdateError::Blocked),
-                Growth::Refused => self.compact_or_stop(shell, Aim::SegmentPlace(bytes))?,
+                Growth::Refused => self.compact_or_stop(context, Aim::SegmentPlace(bytes))?,
             }
         }
         Err(UpdateError::Blocked)
@@ -207,22 +222,26 @@ impl Cache {
     /// Makes sure of so many further extents, by compaction if need be.
     pub(crate) fn make_room(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
         extents: u32,
     ) -> Result<(), UpdateError> {
         for _ in 0..=COMPACTIONS_PER_OPERATION {
-            match grow(shell, now, extents) {
+            match grow(context, now, extents) {
                 Growth::Granted => return Ok(()),
                 Growth::Pending => return Err(UpdateError::Blocked),
-                Growth::Refused => self.compact_or_stop(shell, Aim::Extent)?,
+                Growth::Refused => self.compact_or_stop(context, Aim::Extent)?,
             }
         }
         Err(UpdateError::Blocked)
     }
 
-    fn compact_or_stop(&mut self, shell: &mut Shell, aim: Aim) -> Result<(), UpdateError> {
-        match self.compact(shell, aim) {
+    fn compact_or_stop(
+        &mut self,
+        context: &mut BucketContext,
+        aim: Aim,
+    ) -> Result<(), UpdateError> {
+        match self.compact(context, aim) {
             Compacted::Done => Ok(()),
             Compacted::LogFull => Err(UpdateError::Blocked),
             Compacted::Useless => Err(UpdateError::Full),
@@ -235,15 +254,15 @@ impl Cache {
         waste >= SEGMENT_ROOM as u64 && waste * 100 > held * self.options.waste_percent_max
     }
 
-    fn compact(&mut self, shell: &mut Shell, aim: Aim) -> Compacted {
-        let Some(pages) = shell.member().pages() else {
+    fn compact(&mut self, context: &mut BucketContext, aim: Aim) -> Compacted {
+        let Some(pages) = context.member().pages() else {
             return Compacted::Useless;
         };
         let plan = compact::plan(&self.kv, pages, aim, self.options.compaction_bytes_max);
         let Some(compaction) = plan else {
             return Compacted::Useless;
         };
-        if self.commit_own(shell, compaction.edit).is_err() {
+        if self.commit_own(context, compaction.edit).is_err() {
             return Compacted::LogFull;
         }
         self.stats.compactions += 1;
@@ -254,41 +273,41 @@ impl Cache {
     }
 
     /// A bounded part of the housekeeping that no write has done.
-    pub(crate) fn housekeeping(&mut self, shell: &mut Shell, now: Time) {
+    pub(crate) fn housekeeping(&mut self, context: &mut BucketContext, now: Time) {
         if self.kv.segments.has_empty() {
-            self.give_back_empty(shell);
+            self.give_back_empty(context);
         }
         if self.is_untidy() {
-            self.compact(shell, Aim::Tidy);
+            self.compact(context, Aim::Tidy);
         }
-        let (used, next) = (shell.used_extents(), shell.used_extents() + 1);
-        let member = shell.member();
+        let (used, next) = (context.used_extents(), context.used_extents() + 1);
+        let member = context.member();
         let (usable, wanted) = (member.usable_extents(), member.wanted_extents());
         let settled = member.stable() == member.last() && self.large.is_none();
-        let lacks = usable <= used && wanted <= used && !shell.is_refused(now, next);
-        let spare = settled && usable > used + SPARE_EXTENTS && !shell.is_refused(now, 0);
+        let lacks = usable <= used && wanted <= used && !context.is_refused(now, next);
+        let spare = settled && usable > used + SPARE_EXTENTS && !context.is_refused(now, 0);
         if lacks || spare {
-            shell.member_mut().want_extents(next);
+            context.member_mut().want_extents(next);
         }
     }
 
-    fn give_back_empty(&mut self, shell: &mut Shell) {
+    fn give_back_empty(&mut self, context: &mut BucketContext) {
         let empty = self.kv.segments.take_empty(ORPHANS_PER_DELTA);
         let mut edit = Edit::default();
         edit.zero(empty.iter().copied());
-        if !edit.runs.is_empty() && self.commit_own(shell, edit).is_err() {
+        if !edit.runs.is_empty() && self.commit_own(context, edit).is_err() {
             self.kv.segments.put_back_empty(empty);
         }
     }
 
     /// Gives back the chunks of large values that were given up.
-    pub(crate) fn give_back_orphans(&mut self, shell: &mut Shell) {
+    pub(crate) fn give_back_orphans(&mut self, context: &mut BucketContext) {
         self.orphans_wait = false;
         while !self.orphans.is_empty() {
             let rest = self.orphans.len().saturating_sub(ORPHANS_PER_DELTA);
             let mut edit = Edit::default();
             edit.zero(self.orphans[rest..].iter().copied());
-            if self.commit_own(shell, edit).is_err() {
+            if self.commit_own(context, edit).is_err() {
                 self.orphans_wait = true;
                 return;
             }
@@ -299,9 +318,9 @@ impl Cache {
 
 /// Requests so many extents beyond those in use, and one more when they are just enough, so that the next
 /// segment need not wait.
-fn grow(shell: &mut Shell, now: Time, extents: u32) -> Growth {
-    let need = shell.used_extents().saturating_add(extents);
-    shell.grow(now, need, need, need.saturating_add(1))
+fn grow(context: &mut BucketContext, now: Time, extents: u32) -> Growth {
+    let need = context.used_extents().saturating_add(extents);
+    context.grow(now, need, need, need.saturating_add(1))
 }
 
 /// Redis's own words for a full memory.

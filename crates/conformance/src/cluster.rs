@@ -9,7 +9,7 @@ use staves_model::{
     ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
     PAGE_BYTES, PoolId, Revision, Time,
 };
-use staves_service::{Ask, Bucket, BucketEffects, Refused, Service};
+use staves_service::{Bucket, BucketEffects, OpHeader, Refused, Service};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId};
 use staves_wire::service::Answer;
@@ -89,7 +89,7 @@ impl<S: Service> TestCluster<S> {
             m,
             epoch: Epoch(1),
             open: false,
-            leader: MemberSlot(0),
+            coordinator: MemberSlot(0),
             members: (0..width).map(|n| member(n, true)).collect(),
             kept: vec![None; width],
             fresh: true,
@@ -139,17 +139,17 @@ impl<S: Service> TestCluster<S> {
             let member = kept.and_then(|slot| old.members[slot.index()]);
             member.is_some_and(|m| m.complete)
         };
-        let leader = kept.iter().position(complete).expect("a member is kept");
+        let coordinator = kept.iter().position(complete).expect("a member is kept");
         let members = nodes.iter().zip(&kept);
         self.group.members = members.map(|(n, k)| member(*n, complete(k))).collect();
         self.group.kept = kept;
-        self.group.leader = MemberSlot(leader as u8);
+        self.group.coordinator = MemberSlot(coordinator as u8);
         self.next_epoch(false);
     }
 
     /// Commits an epoch that starts from nothing, on the same nodes.
     pub fn start_afresh(&mut self) {
-        self.group.leader = MemberSlot(0);
+        self.group.coordinator = MemberSlot(0);
         self.group.kept.fill(None);
         self.next_epoch(true);
     }
@@ -326,7 +326,7 @@ impl<S: Service> TestCluster<S> {
             number,
             floor: 0,
         });
-        let ask = Ask {
+        let header = OpHeader {
             token: self.next_token,
             slot: MemberSlot(slot),
             request,
@@ -334,12 +334,12 @@ impl<S: Service> TestCluster<S> {
         };
         let mut out = BucketEffects::default();
         let bucket = &mut self.buckets[node];
-        let reply = bucket.submit(self.now, ask, op, &mut out);
+        let reply = bucket.submit(self.now, header, op, &mut out);
         bucket.flush(self.now, &mut out);
         out.answers
-            .extend(reply.transpose().map(|reply| (ask.token, reply)));
+            .extend(reply.transpose().map(|reply| (header.token, reply)));
         self.take(out);
-        ask.token
+        header.token
     }
 
     /// Runs until there is a reply.

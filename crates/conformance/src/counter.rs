@@ -3,10 +3,12 @@
 //! counter` uses it in a group, and the suite, the simulator and the node's tests use its [`Load`].
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_group::{Member, Unread};
+use staves_group::{Member, ReadError};
 use staves_history::Operation;
 use staves_model::{ServiceId, Time};
-use staves_service::{Ask, Bucket, BucketEffects, Growth, Limits, Outcome, Service, Shell, Tag};
+use staves_service::{
+    Bucket, BucketContext, BucketEffects, Growth, KeyHash, Limits, OpHeader, Outcome, Service,
+};
 use staves_wire::group::{Run, RunKind};
 use staves_wire::service::{Address, Answer, Body};
 use staves_wire::{DecodeError, ErrorCode};
@@ -142,15 +144,15 @@ impl Service for Counter {
 
     fn execute(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
-        _tag: Option<Tag>,
+        header: &OpHeader,
+        _key_hash: Option<KeyHash>,
         op: Count,
         out: &mut BucketEffects,
     ) -> Outcome {
         if Counter::is_write(op)
-            && let Some(again) = shell.recall(ask)
+            && let Some(again) = context.recall(header)
         {
             return again;
         }
@@ -160,12 +162,12 @@ impl Service for Counter {
             kind: RunKind::Bytes,
         };
         // Pages that a lost group lacks may never come, and what it holds is only read.
-        let is_lost = shell.member().is_lost();
+        let is_lost = context.member().is_lost();
         if Counter::is_write(op) && is_lost {
             return Outcome::at_once(lost());
         }
         // A page that is being rebuilt is requested, and the operation waits for it.
-        if shell.lacks(now, run, &mut out.effects) {
+        if context.lacks(now, run, &mut out.effects) {
             return match is_lost {
                 true => Outcome::at_once(lost()),
                 false => Outcome::Blocked { starved: false },
@@ -174,23 +176,23 @@ impl Service for Counter {
         self.operations += 1;
         if op.change == Change::Get {
             let mut bytes = Vec::new();
-            return match shell.member().read(now, run.offset, run.len, &mut bytes) {
+            return match context.member().read(now, run.offset, run.len, &mut bytes) {
                 Ok(seq) => Outcome::read(seq, Answer::Int(number(&bytes))),
-                Err(Unread::Lost) => Outcome::at_once(lost()),
+                Err(ReadError::Lost) => Outcome::at_once(lost()),
                 Err(_) => Outcome::Blocked { starved: false },
             };
         }
-        match shell.grow(now, 1, 1, 1) {
+        match context.grow(now, 1, 1, 1) {
             Growth::Granted => {}
             Growth::Pending => return Outcome::Blocked { starved: true },
             // It is kept, so that a late copy of the request does not take effect after all.
-            Growth::Refused => return shell.record(ask, full(), shell.member().last()),
+            Growth::Refused => return context.record(header, full(), context.member().last()),
         }
-        let pages = shell.member().pages();
+        let pages = context.member().pages();
         let old = pages.map_or(0, |pages| number(pages.slice(run.offset, 8)));
         let new = op.change.of(old as u64).to_le_bytes();
         let answer = Answer::Int(old);
-        match shell.make(ask, &answer, vec![run], Bytes::copy_from_slice(&new)) {
+        match context.make(header, &answer, vec![run], Bytes::copy_from_slice(&new)) {
             Ok(seq) => Outcome::write(seq, answer),
             Err(stop) => stop.outcome(full),
         }

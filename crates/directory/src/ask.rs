@@ -1,4 +1,4 @@
-//! Questions for the leader: where they go, how often, and what other nodes do with them.
+//! Requests to the leader: the node that each try goes to, retries, and the other nodes' side of them.
 //!
 //! A request goes to the leader directly if this node knows one, or else through another node, which
 //! passes it on once. So a node that is cut from the leader but not from everybody still gets through.
@@ -34,7 +34,7 @@ pub(crate) const PROBED: Duration = Duration::from_millis(200);
 pub(crate) enum LeadError {
     /// It does not lead (any more), and has done nothing.
     NotLeader,
-    /// Its Raft ended in the middle: what was proposed may be in the log of others, and be made yet.
+    /// Its Raft ended before the answer: the proposal may be in the log of others, and may still be committed.
     CutOff,
 }
 
@@ -142,7 +142,7 @@ impl Inner {
             leader: None,
             why: e.to_string(),
         })?;
-        let Some((node, addr)) = self.whom_to_ask(core, attempt, hint) else {
+        let Some((node, addr)) = self.next_target(core, attempt, hint) else {
             return Err(TryError::Elsewhere {
                 leader: None,
                 why: "no other node is known".into(),
@@ -163,7 +163,7 @@ impl Inner {
     }
 
     /// The leader, as far as known; every other time, and if none is known, somebody else.
-    fn whom_to_ask(
+    fn next_target(
         &self,
         core: &Core,
         attempt: usize,
@@ -172,11 +172,11 @@ impl Inner {
         if hint.is_some() {
             return hint;
         }
-        let unheard = self.unheard.lock().clone();
+        let unreachable = self.unreachable.lock().clone();
         let leader = self.leader_contact(core);
         let heard = leader
             .as_ref()
-            .is_some_and(|(node, _)| !unheard.contains(node));
+            .is_some_and(|(node, _)| !unreachable.contains(node));
         if heard && attempt.is_multiple_of(2) {
             return leader;
         }
@@ -187,7 +187,7 @@ impl Inner {
             .filter(|n| n.state == NodeState::Up && n.id != core.me);
         let (far, mut others): (Vec<_>, Vec<_>) = up
             .map(|n| (n.id, n.native.clone()))
-            .partition(|(node, _)| unheard.contains(node));
+            .partition(|(node, _)| unreachable.contains(node));
         if others.is_empty() {
             others = far;
         }

@@ -16,9 +16,9 @@ use staves_model::{
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::duties::Duties;
 use crate::error::DirectoryError;
 use crate::folder_owner::{self, FolderOwner};
+use crate::leader_state::LeaderState;
 use crate::machine::Machine;
 use crate::message::{LeaderRequest, LeaderResponse, PendingLease};
 use crate::network::{Network, SeenAt};
@@ -40,19 +40,19 @@ pub(crate) struct Inner {
     pub options: Options,
     pub transport: Arc<dyn Transport>,
     pub store: Store,
-    pub window: watch::Receiver<Arc<ClusterMap>>,
+    pub map_watch: watch::Receiver<Arc<ClusterMap>>,
     /// The state machine until Raft takes it over.
     pub machine: Mutex<Option<Machine>>,
     pub core: OnceLock<Core>,
     /// This life; 0 until the cluster gave one.
     pub incarnation: AtomicU64,
     /// The leader's volatile state; `None` while this node does not lead.
-    pub duties: Mutex<Option<Duties>>,
+    pub leader_state: Mutex<Option<LeaderState>>,
     pub lease_queue: mpsc::Sender<PendingLease>,
     pub lease_requests: Mutex<Option<mpsc::Receiver<PendingLease>>>,
     pub seen_at: SeenAt,
     /// Nodes that do not answer this node's pings: requests go through others.
-    pub unheard: Mutex<BTreeSet<NodeId>>,
+    pub unreachable: Mutex<BTreeSet<NodeId>>,
     /// Nodes that do not answer pings, with the time of each one's last answer.
     pub silent: Mutex<BTreeMap<NodeId, Time>>,
     /// Raised with each request that failed, so that the next one takes another path.
@@ -172,23 +172,23 @@ impl Directory {
             let (pid, native) = (std::process::id(), native.clone());
             folder_owner::write(folder, &FolderOwner { pid, native });
         }
-        let (window_tx, window) = watch::channel(Arc::default());
+        let (map_tx, map_watch) = watch::channel(Arc::default());
         let machine =
-            Machine::load(store.clone(), window_tx).map_err(|reason| options.unreadable(reason))?;
+            Machine::load(store.clone(), map_tx).map_err(|reason| options.unreadable(reason))?;
         let (lease_queue, lease_requests) = mpsc::channel(LEASE_QUEUE);
         let inner = Inner {
             options,
             transport,
             store,
-            window,
+            map_watch,
             machine: Mutex::new(Some(machine)),
             core: OnceLock::new(),
             incarnation: AtomicU64::new(0),
-            duties: Mutex::new(None),
+            leader_state: Mutex::new(None),
             lease_queue,
             lease_requests: Mutex::new(Some(lease_requests)),
             seen_at: SeenAt::default(),
-            unheard: Mutex::default(),
+            unreachable: Mutex::default(),
             silent: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
@@ -218,7 +218,7 @@ impl Directory {
 
     /// The map, and each newer one as it comes. Empty (cluster 0) before the start.
     pub fn map(&self) -> watch::Receiver<Arc<ClusterMap>> {
-        self.inner.window.clone()
+        self.inner.map_watch.clone()
     }
 
     /// The leader, as far as this node knows.
@@ -272,7 +272,7 @@ impl Directory {
                     None => DirectoryError::Removed { node },
                 };
                 let reason = why.to_string();
-                self.inner.is_over(why);
+                self.inner.end_life(why);
                 Err(DirectoryError::NotRunning { reason })
             }
             other => Err(unexpected("leases", &other)),
@@ -395,7 +395,7 @@ impl Directory {
                 .and_then(|m| m.last_applied)
                 .map_or(0, |id| id.index),
             quorum_silent_ms: metrics.as_ref().and_then(|m| m.millis_since_quorum_ack),
-            revision: inner.window.borrow().revision,
+            revision: inner.map_watch.borrow().revision,
             failed: metrics
                 .and_then(|m| m.running_state.err())
                 .map(|e| e.to_string()),
@@ -455,7 +455,7 @@ impl Inner {
     }
 
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.window.borrow().clone()
+        self.map_watch.borrow().clone()
     }
 
     pub fn core(&self) -> Result<&Core, DirectoryError> {
@@ -474,7 +474,7 @@ impl Inner {
     }
 
     /// This life is over; the first reason stands.
-    pub fn is_over(&self, why: DirectoryError) {
+    pub fn end_life(&self, why: DirectoryError) {
         self.over.send_if_modified(|over| {
             let first = over.is_none();
             over.get_or_insert(Arc::new(why));

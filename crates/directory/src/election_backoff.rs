@@ -1,6 +1,6 @@
 //! The driver of [`ElectionBackoff`]: holds this node's candidacies back, as long as Raft runs.
 //!
-//! A leader that leaves asks its heir to stand at once (`succession`), whatever the heir's delay.
+//! A leader that leaves asks its heir to stand at once (`leadership_transfer`), whatever the heir's delay.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -18,7 +18,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(reason) = ended(&core.raft).await else {
         return;
     };
-    inner.is_over(DirectoryError::NotRunning {
+    inner.end_life(DirectoryError::NotRunning {
         reason: format!("{reason}; look at the disk of the data folder, then start the node again"),
     });
 }

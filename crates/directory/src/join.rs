@@ -10,8 +10,8 @@ use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Re
 
 use crate::ask::{LeadError, NO_CLUSTER};
 use crate::directory::Inner;
-use crate::duties::JoinState;
 use crate::lead::newly_elected;
+use crate::leader_state::JoinState;
 use crate::message::{Join, JoinRefusal, LeaderResponse};
 use crate::types::{Applied, Proposal};
 
@@ -26,10 +26,10 @@ impl Inner {
         join: Join,
     ) -> Result<LeaderResponse, LeadError> {
         match self
-            .duties
+            .leader_state
             .lock()
             .as_mut()
-            .map(|duties| duties.begin_join(join.nonce))
+            .map(|leader_state| leader_state.begin_join(join.nonce))
         {
             None => return Ok(newly_elected()),
             Some(JoinState::Done(answer)) => return Ok(answer),
@@ -47,8 +47,8 @@ impl Inner {
                 .ok()
                 .filter(|a| matches!(a, LeaderResponse::Joined { .. }))
                 .cloned();
-            if let Some(duties) = inner.duties.lock().as_mut() {
-                duties.end_join(nonce, joined);
+            if let Some(leader_state) = inner.leader_state.lock().as_mut() {
+                leader_state.end_join(nonce, joined);
             }
             answer
         });

@@ -31,9 +31,9 @@ impl Inner {
             LeaderRequest::Join(join) => self.lead_join(join).await,
             LeaderRequest::Propose(proposal) => self.write(proposal).await,
             LeaderRequest::Lease(request) => self.lead_lease(request).await,
-            LeaderRequest::Report { from, seen } => Ok(self.with_duties(|duties| {
+            LeaderRequest::Report { from, seen } => Ok(self.with_leader_state(|leader_state| {
                 seen.into_iter().for_each(|seen| {
-                    duties.hear(Report {
+                    leader_state.add_report(Report {
                         reporter: from,
                         seen,
                     });
@@ -76,8 +76,8 @@ impl Inner {
                 group,
                 epoch,
                 slots,
-            } => Ok(self.with_duties(|duties| {
-                duties.hear_stuck(StuckReport {
+            } => Ok(self.with_leader_state(|leader_state| {
+                leader_state.add_stuck_report(StuckReport {
                     group,
                     epoch,
                     slots,
@@ -88,12 +88,12 @@ impl Inner {
         }
     }
 
-    pub fn with_duties(
+    pub fn with_leader_state(
         &self,
-        f: impl FnOnce(&mut crate::duties::Duties) -> LeaderResponse,
+        f: impl FnOnce(&mut crate::leader_state::LeaderState) -> LeaderResponse,
     ) -> LeaderResponse {
-        match self.duties.lock().as_mut() {
-            Some(duties) => f(duties),
+        match self.leader_state.lock().as_mut() {
+            Some(leader_state) => f(leader_state),
             None => newly_elected(),
         }
     }
@@ -101,7 +101,7 @@ impl Inner {
     /// Orders a proposal and waits until it is applied here. The caller bounds the wait.
     pub async fn write(&self, proposal: Proposal) -> Result<LeaderResponse, LeadError> {
         let core = self.core().map_err(|_| LeadError::NotLeader)?;
-        if let Some(later) = hears_no_majority(core) {
+        if let Some(later) = lost_majority(core) {
             return Ok(later);
         }
         if self.handing_over.load(Ordering::Acquire) {
@@ -113,9 +113,9 @@ impl Inner {
         // The node may have been back for a moment, and in contact with the directory then: the time after which its
         // groups start empty must not be counted from its earlier death.
         if let Change::NodeDown { .. } | Change::NodeLeft { .. } = proposal.change
-            && let Some(duties) = self.duties.lock().as_mut()
+            && let Some(leader_state) = self.leader_state.lock().as_mut()
         {
-            duties.keeper.look(self.now(), &self.map());
+            leader_state.planner.look(self.now(), &self.map());
         }
         // Stopped, or its store failed: it leads no more, and did not begin.
         let Ok(written) = core.raft.client_write_ff(proposal).await else {
@@ -144,8 +144,8 @@ impl Inner {
 
     async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<LeaderResponse, LeadError> {
         let term = {
-            let duties = self.duties.lock();
-            let Some(duties) = duties.as_ref() else {
+            let leader_state = self.leader_state.lock();
+            let Some(leader_state) = leader_state.as_ref() else {
                 return Ok(newly_elected());
             };
             let map = self.map();
@@ -166,13 +166,13 @@ impl Inner {
                 return Ok(LeaderResponse::Noted);
             }
             let now = self.now();
-            if !duties.leases.may_open(now, entry) {
-                let wait = duties.leases.opens_at(entry).map(|at| at.since(now));
+            if !leader_state.leases.may_open(now, entry) {
+                let wait = leader_state.leases.opens_at(entry).map(|at| at.since(now));
                 let wait_ms = wait.unwrap_or_default().as_millis() as u32 + 1;
                 let reason = "another holder's lease has not run out";
                 return Ok(LeaderResponse::later(wait_ms, reason));
             }
-            duties.term
+            leader_state.term
         };
         // Compare-and-set on the epoch, and only in this term: the next leader's book does not know ours.
         let change = Change::Open { group, epoch };
@@ -197,14 +197,19 @@ impl Inner {
         let core = self.core().map_err(|_| LeadError::NotLeader)?;
         let votes = core.voters().contains(&node);
         {
-            let mut duties = self.duties.lock();
-            let Some(duties) = duties.as_mut() else {
+            let mut leader_state = self.leader_state.lock();
+            let Some(leader_state) = leader_state.as_mut() else {
                 return Ok(newly_elected());
             };
-            duties.stops.leave(node, incarnation);
+            leader_state.stops.leave(node, incarnation);
             let map = self.map();
             if votes
-                && !voters::others_can_vote(&map, node, &duties.stops.leaving(&map), &self.options)
+                && !voters::others_can_vote(
+                    &map,
+                    node,
+                    &leader_state.stops.leaving(&map),
+                    &self.options,
+                )
             {
                 return Ok(LeaderResponse::LastVoter);
             }
@@ -229,17 +234,17 @@ impl Inner {
     /// The time for which the groups of this node would wait for their next epoch, were it committed now: a leader opens
     /// none in its first lease. A node that leaves and still runs waits in their place.
     fn opens_in(&self, node: NodeId) -> Option<Duration> {
-        let duties = self.duties.lock();
+        let leader_state = self.leader_state.lock();
         let (now, map) = (self.now(), self.map());
         let groups = map.groups.values().filter(|g| g.names(node));
-        let leases = &duties.as_ref()?.leases;
+        let leases = &leader_state.as_ref()?.leases;
         let opens_at = groups.filter_map(|g| leases.opens_at(g)).max()?;
         (opens_at > now).then(|| opens_at.since(now))
     }
 }
 
 /// A leader without contact to a majority of the voters for long may have been deposed without knowing it.
-pub(crate) fn hears_no_majority(core: &Core) -> Option<LeaderResponse> {
+pub(crate) fn lost_majority(core: &Core) -> Option<LeaderResponse> {
     let silent = core.raft.metrics().borrow().millis_since_quorum_ack;
     let long = silent.is_some_and(|ms| u128::from(ms) > QUORUM_SILENCE_MAX.as_millis());
     long.then(|| LeaderResponse::later(50, "the leader hears no majority of the voters"))

@@ -1,5 +1,5 @@
 //! The leader's driver: hands its machines the time, the map and what was reported, and proposes what
-//! they want. All that is hard lies in `staves-model` (`keeper`, `detector`, `lease`).
+//! they want. All that is hard lies in `staves-model` (`planner`, `detector`, `lease`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use staves_model::{Change, Evidence, Revision};
 
 use crate::ask::PROBED;
 use crate::directory::Inner;
-use crate::duties::Duties;
+use crate::leader_state::LeaderState;
 use crate::lease_batcher::confirm;
 use crate::message::{LeaderResponse, PeerRequest, PeerResponse};
 use crate::types::{Applied, Proposal};
@@ -23,35 +23,35 @@ const PROBE: Duration = Duration::from_millis(300);
 pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
     let mut elections = core.raft.server_metrics();
-    let mut window = inner.window.clone();
+    let mut map_watch = inner.map_watch.clone();
     let mut tick = tokio::time::interval(inner.options.times.tick);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let open = tokio::select! {
             _ = tick.tick() => true,
-            changed = window.changed() => changed.is_ok(),
+            changed = map_watch.changed() => changed.is_ok(),
             changed = elections.changed() => changed.is_ok(),
         };
         if !open {
             return;
         }
-        window.mark_unchanged();
+        map_watch.mark_unchanged();
         elections.mark_unchanged();
-        look_after(&inner).await;
+        lead_once(&inner).await;
     }
 }
 
-async fn look_after(inner: &Arc<Inner>) {
+async fn lead_once(inner: &Arc<Inner>) {
     let Some(term) = inner.leads() else {
-        inner.duties.lock().take();
+        inner.leader_state.lock().take();
         return;
     };
     let known = inner
-        .duties
+        .leader_state
         .lock()
         .as_ref()
-        .is_some_and(|duties| duties.term == term);
-    if !known && !take_up(inner, term).await {
+        .is_some_and(|leader_state| leader_state.term == term);
+    if !known && !begin_term(inner, term).await {
         return;
     }
     let Some(findings) = detect(inner) else {
@@ -69,8 +69,8 @@ async fn look_after(inner: &Arc<Inner>) {
     for (revision, change) in plan(inner) {
         if !propose(inner, term, Some(revision), change).await {
             // The map moved on, or nothing can be ordered now: the next look decides anew.
-            if let Some(duties) = inner.duties.lock().as_mut() {
-                duties.keeper.refused();
+            if let Some(leader_state) = inner.leader_state.lock().as_mut() {
+                leader_state.planner.refused();
             }
             return;
         }
@@ -78,8 +78,8 @@ async fn look_after(inner: &Arc<Inner>) {
 }
 
 /// Begins a term as leader: only once a majority follows, and all that was committed before is in the map.
-async fn take_up(inner: &Inner, term: u64) -> bool {
-    inner.duties.lock().take();
+async fn begin_term(inner: &Inner, term: u64) -> bool {
+    inner.leader_state.lock().take();
     if let Err(reason) = confirm(inner).await {
         tracing::debug!(term, reason, "elected, but not yet followed");
         return false;
@@ -88,23 +88,25 @@ async fn take_up(inner: &Inner, term: u64) -> bool {
         return false;
     }
     tracing::info!(term, "this node leads the directory");
-    let duties = Duties::new(term, inner.now(), &inner.map(), &inner.options.times);
-    *inner.duties.lock() = Some(duties);
+    let leader_state = LeaderState::new(term, inner.now(), &inner.map(), &inner.options.times);
+    *inner.leader_state.lock() = Some(leader_state);
     true
 }
 
 fn detect(inner: &Inner) -> Option<Findings> {
-    let mut duties = inner.duties.lock();
-    let duties = duties.as_mut()?;
+    let mut leader_state = inner.leader_state.lock();
+    let leader_state = leader_state.as_mut()?;
     let (now, map) = (inner.now(), inner.map());
-    duties.watch_down(now, &map);
-    let mut reports = duties.take_reports();
+    leader_state.watch_down(now, &map);
+    let mut reports = leader_state.take_reports();
     // A leader that a majority follows is alive, whatever a pinger reported meanwhile.
     let me = inner.core.get().map(|core| core.me);
     reports.retain(|report| Some(report.seen.node) != me);
     let mut findings = Findings::default();
-    duties.detector.step(now, &map, &reports, &mut findings);
-    for verdict in duties.news(&findings.verdicts) {
+    leader_state
+        .detector
+        .step(now, &map, &reports, &mut findings);
+    for verdict in leader_state.news(&findings.verdicts) {
         let (node, incarnation) = (verdict.node, verdict.incarnation);
         tracing::warn!(%node, %incarnation, words = ?verdict.words, "a node is dead");
     }
@@ -112,12 +114,12 @@ fn detect(inner: &Inner) -> Option<Findings> {
 }
 
 fn plan(inner: &Inner) -> Vec<(Revision, Change)> {
-    let mut duties = inner.duties.lock();
-    let Some(duties) = duties.as_mut() else {
+    let mut leader_state = inner.leader_state.lock();
+    let Some(leader_state) = leader_state.as_mut() else {
         return Vec::new();
     };
-    let stuck = duties.take_stuck();
-    duties.keeper.step(inner.now(), &inner.map(), &stuck)
+    let stuck = leader_state.take_stuck();
+    leader_state.planner.step(inner.now(), &inner.map(), &stuck)
 }
 
 /// Proposes what was decided in this term. False if it was refused, or nothing can be ordered now.
@@ -169,8 +171,8 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
                 sign,
             };
             let report = Report { reporter: by, seen };
-            if let Some(duties) = inner.duties.lock().as_mut() {
-                duties.hear(report);
+            if let Some(leader_state) = inner.leader_state.lock().as_mut() {
+                leader_state.add_report(report);
             }
         });
     }

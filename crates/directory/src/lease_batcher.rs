@@ -67,13 +67,13 @@ pub(crate) async fn confirm(inner: &Inner) -> Result<(), String> {
 }
 
 fn grant(inner: &Inner, request: &LeaseRequest) -> LeaderResponse {
-    let mut duties = inner.duties.lock();
-    let Some(duties) = duties.as_mut() else {
+    let mut leader_state = inner.leader_state.lock();
+    let Some(leader_state) = leader_state.as_mut() else {
         return newly_elected();
     };
     // Under the lock: an epoch opened after this sees the grant, one opened before is in the map.
     let map = inner.map();
-    match duties.leases.answer(inner.now(), &map, request) {
+    match leader_state.leases.answer(inner.now(), &map, request) {
         LeaseAnswer::Over { address } => LeaderResponse::Over { address },
         LeaseAnswer::Granted { granted, heard } => LeaderResponse::Leased {
             granted,

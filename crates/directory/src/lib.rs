@@ -9,10 +9,10 @@
 //! **Path of the data.** A request goes from any node to the leader (`ask`), which answers it (`lead`,
 //! `join`, `lease_batcher`, `stops`) or orders a [`Proposal`] by Raft: into the log of a majority (`store`, over `network` and the
 //! node's [`Transport`]), then, on every node, into the map (`machine`), which its [`Directory::map`] shows.
-//! The leader's driver (`leader`) hands time, map and reports to the pure machines of `staves-model` (`keeper`:
+//! The leader's driver (`leader`) hands time, map and reports to the pure machines of `staves-model` (`planner`:
 //! epochs and placement, `detector`: deaths, `lease`: the lease book) and proposes what they want;
 //! `membership` makes Raft's voters and learners follow the map, as `voters` plans it; a leader that leaves
-//! hands its leadership over (`succession`); where leaders do not last, candidacies are held back
+//! hands its leadership over (`leadership_transfer`); where leaders do not last, candidacies are held back
 //! (`election_backoff`). Every node's `pinger` brings the detector its evidence.
 //!
 //! **Invariants.**
@@ -34,12 +34,11 @@
 //! **Not here.** The rules of the map, placement and verdicts (`staves-model`); connections
 //! (`staves-net`, behind [`Transport`]); messages between members of a group (`staves-group`).
 //!
-//! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`, `succession`; then
+//! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`, `leadership_transfer`; then
 //! `store`, `machine`, `network`, which are openraft's side.
 
 mod ask;
 mod directory;
-mod duties;
 mod election_backoff;
 mod error;
 mod fatal;
@@ -47,6 +46,8 @@ mod folder_owner;
 mod join;
 mod lead;
 mod leader;
+mod leader_state;
+mod leadership_transfer;
 mod lease_batcher;
 mod machine;
 mod membership;
@@ -57,7 +58,6 @@ mod pinger;
 mod start;
 mod stops;
 mod store;
-mod succession;
 mod transport;
 mod types;
 mod voters;

@@ -1,4 +1,4 @@
-//! The cluster map as Raft's state machine, and the window through which the node watches it.
+//! The cluster map as Raft's state machine, and the watch channel through which the node sees it.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::types::{Applied, LogEntry, LogId, Proposal, SnapshotMeta, StoredMembe
 pub(crate) struct Machine {
     state: AppliedState,
     store: Store,
-    window: watch::Sender<Arc<ClusterMap>>,
+    map_watch: watch::Sender<Arc<ClusterMap>>,
 }
 
 #[derive(Clone)]
@@ -28,7 +28,10 @@ struct AppliedState {
 
 impl Machine {
     /// From the store's snapshot, or empty.
-    pub fn load(store: Store, window: watch::Sender<Arc<ClusterMap>>) -> Result<Machine, String> {
+    pub fn load(
+        store: Store,
+        map_watch: watch::Sender<Arc<ClusterMap>>,
+    ) -> Result<Machine, String> {
         let mut state = AppliedState {
             map: Arc::default(),
             applied: None,
@@ -36,12 +39,12 @@ impl Machine {
         };
         if let Some(snapshot) = store.snapshot() {
             state = AppliedState::from_snapshot(&snapshot.meta, &snapshot.map)?;
-            window.send_replace(state.map.clone());
+            map_watch.send_replace(state.map.clone());
         }
         Ok(Machine {
             state,
             store,
-            window,
+            map_watch,
         })
     }
 
@@ -73,7 +76,7 @@ impl Machine {
     }
 
     fn show(&self) {
-        self.window.send_if_modified(|shown| {
+        self.map_watch.send_if_modified(|shown| {
             let newer = !Arc::ptr_eq(shown, &self.state.map) && **shown != *self.state.map;
             if newer {
                 *shown = self.state.map.clone();
@@ -222,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn a_proposal_holds_in_its_own_term_only() {
         let store = Store::open(None).expect("memory");
-        let (tx, window) = watch::channel(Arc::default());
+        let (tx, map_watch) = watch::channel(Arc::default());
         let mut machine = Machine::load(store, tx).expect("empty");
         let change = Change::Bootstrap {
             cluster: ClusterId(7),
@@ -237,7 +240,7 @@ mod tests {
             .await
             .expect("applied");
         assert_eq!(late, [Applied::Deposed]);
-        assert_eq!(window.borrow().cluster, ClusterId(0));
+        assert_eq!(map_watch.borrow().cluster, ClusterId(0));
         let kept = machine
             .apply([entry(3, 2, proposal)])
             .await
@@ -252,7 +255,7 @@ mod tests {
             ),
             "{kept:?}"
         );
-        assert_eq!(window.borrow().cluster, ClusterId(7));
+        assert_eq!(map_watch.borrow().cluster, ClusterId(7));
     }
 
     #[tokio::test]
@@ -273,18 +276,18 @@ mod tests {
             .expect("built");
 
         let store = Store::open(None).expect("memory");
-        let (tx, window) = watch::channel(Arc::default());
+        let (tx, map_watch) = watch::channel(Arc::default());
         let mut other = Machine::load(store.clone(), tx).expect("empty");
         other
             .install_snapshot(&snapshot.meta, snapshot.snapshot)
             .await
             .expect("installed");
-        assert_eq!(window.borrow().cluster, ClusterId(7));
+        assert_eq!(map_watch.borrow().cluster, ClusterId(7));
         assert_eq!(other.state.applied, one.state.applied);
         // And after a restart.
-        let (tx, window) = watch::channel(Arc::default());
+        let (tx, map_watch) = watch::channel(Arc::default());
         Machine::load(store, tx).expect("the snapshot");
-        assert_eq!(window.borrow().cluster, ClusterId(7));
+        assert_eq!(map_watch.borrow().cluster, ClusterId(7));
         let torn = Box::new(Cursor::new(b"torn".to_vec()));
         assert!(other.install_snapshot(&snapshot.meta, torn).await.is_err());
         assert_eq!(other.state.map.cluster, ClusterId(7));

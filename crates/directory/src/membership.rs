@@ -8,7 +8,7 @@ use openraft::{BasicNode, ChangeMembers};
 use staves_model::NodeId;
 
 use crate::directory::Inner;
-use crate::succession::ask_to_stand;
+use crate::leadership_transfer::ask_to_stand;
 use crate::types::{Metrics, Raft};
 use crate::voters::{MembershipStep, View};
 
@@ -24,16 +24,16 @@ const NEAR: u64 = 100;
 /// Runs at every node, and works at the leader, until the directory stops.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
-    let mut window = inner.window.clone();
+    let mut map_watch = inner.map_watch.clone();
     let mut look = tokio::time::interval(LOOK);
     let mut in_vain = 0;
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = look.tick() => {}
-            changed = window.changed() => if changed.is_err() { return },
+            changed = map_watch.changed() => if changed.is_err() { return },
         }
-        window.mark_unchanged();
+        map_watch.mark_unchanged();
         // Several steps may follow from one change; the bound only keeps a mistake from spinning.
         for _ in 0..4 {
             // Between any two of them this node may begin to leave.
@@ -63,15 +63,16 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 fn next_step(inner: &Inner) -> Option<MembershipStep> {
     inner.leads()?;
     let metrics = inner.metrics()?;
-    let mut duties = inner.duties.lock();
-    let duties = duties.as_mut()?;
+    let mut leader_state = inner.leader_state.lock();
+    let leader_state = leader_state.as_mut()?;
     let map = inner.map();
     let membership = metrics.membership_config.membership();
     let known = membership
         .nodes()
         .map(|(id, n)| (*id, n.addr.clone()))
         .collect();
-    let just_down = duties.just_down(inner.now(), &map, inner.options.times.replace_voter_after);
+    let just_down =
+        leader_state.just_down(inner.now(), &map, inner.options.times.replace_voter_after);
     let view = View {
         map: &map,
         leader: metrics.id,
@@ -79,7 +80,7 @@ fn next_step(inner: &Inner) -> Option<MembershipStep> {
         known: &known,
         caught_up: &caught_up(&metrics),
         just_down: &just_down,
-        leaving: &duties.stops.leaving(&map),
+        leaving: &leader_state.stops.leaving(&map),
         voters_max: inner.options.voters_max,
         volatile_votes: inner.options.volatile_votes,
     };

@@ -44,7 +44,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 let (now, map) = (inner.now(), inner.map());
                 let event = PingerEvent::Tick { map: &map, me, incarnation };
                 pinger.step(now, event, &mut out);
-                *inner.unheard.lock() = pinger.doubted().collect();
+                *inner.unreachable.lock() = pinger.doubted().collect();
                 *inner.silent.lock() = pinger.silent(now).collect();
             }
             // This task holds a sender, so that the channel never closes.

@@ -46,9 +46,9 @@ impl Inner {
                 self.is_no_copy(identity).await?;
                 identity
             }
-            None if self.options.join.is_empty() => self.found().await?,
+            None if self.options.join.is_empty() => self.bootstrap().await?,
             None => {
-                let (identity, incarnation) = self.enlist(nonce, begun).await?;
+                let (identity, incarnation) = self.join_cluster(nonce, begun).await?;
                 life = Some(incarnation);
                 identity
             }
@@ -60,10 +60,11 @@ impl Inner {
         self.run_raft(identity).await?;
         let incarnation = match life {
             Some(incarnation) => incarnation,
-            None => self.come_up(identity, nonce).await?,
+            None => self.rejoin(identity, nonce).await?,
         };
         self.incarnation.store(incarnation.0, Ordering::Release);
-        self.see_oneself(identity.node, incarnation, begun).await?;
+        self.wait_for_own_life(identity.node, incarnation, begun)
+            .await?;
         self.spawn(pinger::run(self.clone()));
         if identity.founder {
             self.first_changes().await?;
@@ -76,7 +77,7 @@ impl Inner {
         })
     }
 
-    async fn found(&self) -> Result<Identity, DirectoryError> {
+    async fn bootstrap(&self) -> Result<Identity, DirectoryError> {
         let identity = Identity {
             cluster: ClusterId(rand::random_range(1..=u64::MAX)),
             node: FOUNDER,
@@ -109,7 +110,7 @@ impl Inner {
     }
 
     /// Asks the given addresses in turn for an id.
-    async fn enlist(
+    async fn join_cluster(
         &self,
         nonce: u64,
         begun: Instant,
@@ -157,13 +158,13 @@ impl Inner {
     }
 
     /// A new life for an id that this node has already.
-    async fn come_up(
+    async fn rejoin(
         self: &Arc<Self>,
         identity: Identity,
         nonce: u64,
     ) -> Result<Incarnation, DirectoryError> {
         if identity.founder {
-            self.begin_log(identity.node).await?;
+            self.initialize_raft(identity.node).await?;
         }
         let join = self.join(identity.cluster, Some(identity.node), nonce);
         let joined = self.ask(LeaderRequest::Join(join), self.options.times.join);
@@ -182,7 +183,7 @@ impl Inner {
     }
 
     /// The first entry of the cluster's log, unless it is there: this node alone votes.
-    async fn begin_log(&self, me: NodeId) -> Result<(), DirectoryError> {
+    async fn initialize_raft(&self, me: NodeId) -> Result<(), DirectoryError> {
         let raft = &self.core()?.raft;
         let alone = [(me, BasicNode::new(&self.options.node.native))];
         match raft
@@ -221,14 +222,14 @@ impl Inner {
     }
 
     /// Waits until this node's own map has its new life.
-    async fn see_oneself(
+    async fn wait_for_own_life(
         &self,
         me: NodeId,
         incarnation: Incarnation,
         begun: Instant,
     ) -> Result<(), DirectoryError> {
-        let mut window = self.window.clone();
-        let seen = window.wait_for(|map| {
+        let mut map_watch = self.map_watch.clone();
+        let seen = map_watch.wait_for(|map| {
             map.nodes
                 .get(&me)
                 .is_some_and(|n| n.incarnation >= incarnation)
@@ -264,7 +265,7 @@ impl Inner {
     fn network(&self, cluster: ClusterId, me: NodeId) -> Network {
         Network {
             transport: self.transport.clone(),
-            map: self.window.clone(),
+            map: self.map_watch.clone(),
             seen_at: self.seen_at.clone(),
             cluster,
             me,
@@ -311,11 +312,14 @@ mod tests {
     async fn nobody_joins_before_the_founder() {
         let directory = Directory::open(options(), Arc::new(Alone)).expect("in memory");
         let inner = directory.inner.clone();
-        let identity = inner.found().await.expect("it founds a cluster");
+        let identity = inner.bootstrap().await.expect("it founds a cluster");
         inner.run_raft(identity).await.expect("it runs");
-        inner.begin_log(identity.node).await.expect("it begins");
+        inner
+            .initialize_raft(identity.node)
+            .await
+            .expect("it begins");
         let leads = async {
-            while inner.duties.lock().is_none() {
+            while inner.leader_state.lock().is_none() {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         };
@@ -326,7 +330,7 @@ mod tests {
         let asks = || inner.lead(LeaderRequest::Join(other.clone()));
         let early = asks().await.expect("it leads");
         assert!(matches!(early, LeaderResponse::Later { .. }), "{early:?}");
-        inner.come_up(identity, 2).await.expect("it joins itself");
+        inner.rejoin(identity, 2).await.expect("it joins itself");
         let then = asks().await.expect("it leads");
         assert!(
             matches!(

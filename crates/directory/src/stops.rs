@@ -8,7 +8,7 @@ use staves_model::{Incarnation, NodeId, StopBook, StopReply};
 use tokio::task::JoinSet;
 
 use crate::directory::Inner;
-use crate::lead::{hears_no_majority, newly_elected};
+use crate::lead::{lost_majority, newly_elected};
 use crate::lease_batcher::confirm;
 use crate::message::LeaderResponse;
 
@@ -23,11 +23,11 @@ impl Inner {
         incarnation: Incarnation,
     ) -> LeaderResponse {
         // Cut off, it would judge by a map that others have gone on from.
-        if let Some(later) = self.core().ok().and_then(hears_no_majority) {
+        if let Some(later) = self.core().ok().and_then(lost_majority) {
             return later;
         }
-        let young = match self.duties.lock().as_ref() {
-            Some(duties) => duties.stops.is_young(self.now()),
+        let young = match self.leader_state.lock().as_ref() {
+            Some(leader_state) => leader_state.stops.is_young(self.now()),
             None => return newly_elected(),
         };
         let others = self.others_gone(node, young).await;
@@ -36,9 +36,9 @@ impl Inner {
             return LeaderResponse::later(50, reason);
         }
         // The map under the lock: of two that ask at once, the second sees the permit of the first.
-        self.with_duties(|duties| {
+        self.with_leader_state(|leader_state| {
             let (now, map) = (self.now(), self.map());
-            let stops = &mut duties.stops;
+            let stops = &mut leader_state.stops;
             match stops.permit(now, &map, node, incarnation, &others) {
                 Ok(()) => LeaderResponse::Noted,
                 Err(reason) => LeaderResponse::Refused(reason),

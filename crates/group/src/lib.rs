@@ -9,8 +9,8 @@
 //! pages, logs it; [`Member::flush`] sends what is not sent yet to every parity bucket. There,
 //! `update::receive` takes it into the stream, acknowledges its prefix, and applies what the low
 //! watermark has passed. The ack raises the watermark at the data bucket ([`Member::stable`]), which is
-//! what answers and reads wait for. A new epoch runs through `seal`, `lead` (the cut), `sync`, and
-//! opens by the directory; what a joiner lacks comes through `fill`.
+//! what answers and reads wait for. A new epoch runs through `seal`, `coordinate` (the cut), `sync`, and
+//! opens by the directory; `backfill` fetches what a joiner lacks.
 //!
 //! **m data buckets.** With m > 1 a delta is the XOR of old and new bytes, and parity adds it times its
 //! coefficient, once it is stable, when nobody waits ([`Member::update`] takes new bytes all the same). What is
@@ -19,7 +19,7 @@
 //! parity buckets join and fetch, like any member. Where members were lost, data buckets or parity, the first
 //! joiner makes one pass over m others and sends every other joiner its pages along with its own. A data
 //! bucket's replacement serves at once: a read or a write of a page that is not there yet is told so
-//! ([`Unread::Missing`], [`Member::absent_in`]), asks for that page before the others ([`Member::demand`]),
+//! ([`ReadError::Missing`], [`Member::absent_in`]), asks for that page before the others ([`Member::demand`]),
 //! and waits as long as its deadline lets it. A slot may be vacant, a data bucket's too: its stream is kept by
 //! parity, and it is counted among what is lost until a node takes it. Freed ranges are zero and
 //! take no memory. Freeing sends the old bytes once, to remove them from parity.
@@ -39,21 +39,23 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
-//! state. `update`: rules 1 to 6; `sums`: deltas with m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `lead`,
-//! `sync`: rules 7 to 13. `fill`, `asks`, `give`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
+//! state; `peer`, `reservation`: what a data bucket knows of the others. `update`: rules 1 to 6; `sums`: deltas with
+//! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
 
-mod asks;
+mod backfill;
 mod code;
-mod fill;
-mod give;
-mod lead;
+mod coordinate;
 mod lease;
 mod member;
 mod merge;
+mod page_requests;
+mod page_source;
+mod peer;
 mod requests;
+mod reservation;
 mod scrub;
 mod seal;
 mod state;
@@ -63,11 +65,11 @@ mod sync;
 mod table;
 mod update;
 
+pub use backfill::BackfillStats;
 pub use code::supported;
-pub use fill::Filled;
 pub use staves_model::DirectoryCall;
 
-pub use member::{Event, Member, Refused, Unread};
+pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, Revision, Time, mutant::Mutant,
     mutant::planted,
@@ -10,8 +9,8 @@ use staves_model::{
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
-use crate::fill::Filled;
-use crate::lead::Leading;
+use crate::backfill::BackfillStats;
+use crate::coordinate::Coordination;
 use crate::requests::Recall;
 use crate::state::{Applied, Ctx, Effects, MemberState, Options};
 use crate::stream::Stream;
@@ -46,7 +45,7 @@ pub enum Event {
 
 /// The reason for which an update is not taken now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum AdmitError {
     /// This member is not the data bucket of an open epoch: ask the directory's map again.
     NotServing,
     /// The log is full until the parity buckets catch up: try again in a moment.
@@ -55,7 +54,7 @@ pub enum Refused {
 
 /// The reason for which a range cannot be read now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unread {
+pub enum ReadError {
     /// This member is not the data bucket of an open epoch: ask the directory's map again.
     NotServing,
     /// No lease holds, so that a successor may have answered: ask again after a step; it comes with an
@@ -83,7 +82,7 @@ pub struct Member {
     pub(crate) excluded_at: Epoch,
     heard: Time,
     pub(crate) state: Option<MemberState>,
-    pub(crate) leading: Option<Leading>,
+    pub(crate) coordination: Option<Coordination>,
     pub(crate) old: Option<PageTable>,
 }
 
@@ -119,7 +118,7 @@ impl Member {
             excluded_at: Epoch(0),
             heard: Time::ZERO,
             state: None,
-            leading: None,
+            coordination: None,
             old: None,
         }
     }
@@ -173,9 +172,9 @@ impl Member {
             .map_or((0, 0), |s| (s.table.absent_count(), s.table.end()))
     }
 
-    /// The course of its last fill, if there was one.
-    pub fn filled(&self) -> Option<Filled> {
-        self.state.as_ref().and_then(|s| s.fill.filled)
+    /// The course of its last backfill, if there was one.
+    pub fn backfill_stats(&self) -> Option<BackfillStats> {
+        self.state.as_ref().and_then(|s| s.backfill.stats)
     }
 
     /// The directory's entry by which it stands.
@@ -184,50 +183,18 @@ impl Member {
     }
 
     /// Returns whether the log has room for a delta of this weight.
-    pub fn admit(&self, weight: usize) -> Result<(), Refused> {
+    pub fn admit(&self, weight: usize) -> Result<(), AdmitError> {
         let state = self
             .state
             .as_ref()
             .filter(|s| s.serving())
-            .ok_or(Refused::NotServing)?;
+            .ok_or(AdmitError::NotServing)?;
         // One delta is always let in, so that a weight above the bound cannot wait for ever.
         let bytes = state.own().log.bytes();
         if bytes > 0 && bytes + weight > self.options.log_bytes_max {
-            return Err(Refused::Busy);
+            return Err(AdmitError::Busy);
         }
         Ok(())
-    }
-
-    /// Makes an update: `runs` and `bytes` as in [`Delta`], but always the new bytes, whatever m is.
-    /// It is answered once [`Member::stable`] has reached the seq that this returns; a group without
-    /// parity is stable at once. Call [`Member::flush`] after the last of a batch.
-    ///
-    /// With m > 1, runs that put bytes must not overlap each other unless the update also makes something
-    /// zero, and an update that makes pages zero weighs what their bytes do: parity needs them.
-    ///
-    /// # Panics
-    /// If the member is not serving, a page is not here, or the update needs more than
-    /// [`Member::usable_extents`]: ask [`Member::admit`] and [`Member::absent_in`] first.
-    pub fn update(
-        &mut self,
-        request: Option<RequestId>,
-        answer: Bytes,
-        runs: Vec<Run>,
-        bytes: Bytes,
-    ) -> u64 {
-        let state = self
-            .state
-            .as_mut()
-            .expect("update at a node that is no member of the group");
-        state.make(self.options.durability, request, answer, runs, bytes)
-    }
-
-    /// Sends what updates have made since the last flush.
-    pub fn flush(&mut self, now: Time, out: &mut Effects) {
-        let ctx = ctx!(self, now);
-        if let Some(state) = &mut self.state {
-            state.send_new(&ctx, out);
-        }
     }
 
     /// The time at which a tick will send something again that nobody has reported. A driver that can wait for less than its usual
@@ -291,7 +258,7 @@ impl Member {
     /// ([`Member::releases`]) before they may be answered. Ask at or after the arrival of the request.
     ///
     /// # Errors
-    /// All but [`Unread::NotServing`] are for a while: the service keeps the request, asks again after the
+    /// All but [`ReadError::NotServing`] are for a while: the service keeps the request, asks again after the
     /// member's next step, and gives up at the request's deadline. Never are bytes guessed.
     pub fn read(
         &self,
@@ -299,23 +266,29 @@ impl Member {
         offset: u64,
         len: u32,
         into: &mut Vec<u8>,
-    ) -> Result<u64, Unread> {
+    ) -> Result<u64, ReadError> {
         let state = self
             .state
             .as_ref()
             .filter(|s| s.serving())
-            .ok_or(Unread::NotServing)?;
+            .ok_or(ReadError::NotServing)?;
         let run = [Run {
             offset,
             len,
             kind: RunKind::Bytes,
         }];
-        let unless_lost = |why| if state.view.lost { Unread::Lost } else { why };
+        let unless_lost = |why| {
+            if state.view.lost {
+                ReadError::Lost
+            } else {
+                why
+            }
+        };
         if let Some(page) = self.absent_in(&run) {
-            return Err(unless_lost(Unread::Missing { page }));
+            return Err(unless_lost(ReadError::Missing { page }));
         }
         if !self.may_read(now) {
-            return Err(unless_lost(Unread::NoLease));
+            return Err(unless_lost(ReadError::NoLease));
         }
         state.table.pages().read_into(offset, len as usize, into);
         let seqs = crate::table::touched(&run).map(|p| state.table.label(p, 0).seq);
@@ -351,7 +324,7 @@ impl Member {
         }
     }
 
-    /// Asks every member to reserve `extents` extents in all; the next flush sends it. Fewer than before
+    /// PageRequests every member to reserve `extents` extents in all; the next flush sends it. Fewer than before
     /// gives memory back, but none that its own pages need, those that are still missing among them.
     pub fn want_extents(&mut self, extents: u32) {
         if let Some(state) = self.state.as_mut().filter(|s| s.serving()) {
@@ -406,8 +379,8 @@ impl Member {
     }
 
     /// Returns whether it leads the change to this epoch and has found its cut, for status and checkers.
-    pub fn leads_sync_of(&self, epoch: Epoch) -> bool {
-        self.leading
+    pub fn coordinates_sync_of(&self, epoch: Epoch) -> bool {
+        self.coordination
             .as_ref()
             .is_some_and(|l| l.epoch() == epoch && l.has_cut())
     }
@@ -436,7 +409,7 @@ impl Member {
     /// has forgotten what it promised, so it counts as having promised now (rule "after a restart a
     /// member seals nothing for one full promise").
     pub fn restart(&mut self, now: Time) {
-        self.leading = None;
+        self.coordination = None;
         self.newest = Revision(0);
         self.heard = Time::ZERO;
         if let Some(state) = &mut self.state {
@@ -535,7 +508,7 @@ impl Member {
     }
 
     fn tick(&mut self, now: Time, out: &mut Effects, applied: &mut Applied<'_>) {
-        self.lead(now, out);
+        self.coordinate(now, out);
         let ctx = ctx!(self, now);
         if let Some(state) = &mut self.state {
             state.retry_seal(&ctx, out);
@@ -545,7 +518,7 @@ impl Member {
                 // was quiet when its epoch opened has kept: its log would be full for good.
                 state.raise_stable(&ctx);
                 state.tick_data(&ctx, out);
-                state.tick_fill(&ctx, out);
+                state.tick_backfill(&ctx, out);
             }
             state.advance(applied);
         }
@@ -558,22 +531,22 @@ impl Member {
         }
         self.newest = self.newest.max(group.revision);
         if !group.open {
-            self.start_leading(now, group, out);
+            self.start_coordinating(now, group, out);
             return;
         }
         if self
-            .leading
+            .coordination
             .as_ref()
             .is_some_and(|l| l.epoch() <= group.epoch)
         {
-            self.leading = None;
+            self.coordination = None;
         }
         if group.slot_of(self.me).is_none() {
             self.drop_state(&group);
             return;
         }
         let ctx = ctx!(self, now);
-        // One that a leader has brought into another shape than the directory's stays shut, and is left out.
+        // One that a coordinator has brought into another shape than the directory's stays shut, and is left out.
         let fits = |s: &&mut MemberState| s.epoch == group.epoch && s.fits(&group, self.me);
         if let Some(state) = self.state.as_mut().filter(fits) {
             state.view = group.clone();

@@ -69,8 +69,8 @@ impl Member {
             && state.table.is_here(page)
             && state.known_labels(page) == labels;
         if fits {
-            state.table.give_up(page);
-            state.fill.wanted(now, page);
+            state.table.drop_wrong_page(page);
+            state.backfill.wanted(now, page);
         }
         fits
     }

@@ -10,11 +10,11 @@ use staves_wire::group::{GroupMessage, SealedStream};
 use crate::state::{Ctx, Effects, MemberState};
 
 impl MemberState {
-    /// The leader of a new epoch asks this member to seal.
+    /// The coordinator of a new epoch asks this member to seal.
     pub fn on_seal(
         &mut self,
         ctx: &Ctx<'_>,
-        leader: MemberId,
+        coordinator: MemberId,
         group: Arc<Group>,
         released: u32,
         out: &mut Effects,
@@ -22,10 +22,12 @@ impl MemberState {
         let Some(slot) = group.slot_of(ctx.me) else {
             return;
         };
-        let led = group.id == ctx.group
+        let coordinated = group.id == ctx.group
             && usize::from(group.m) == self.streams.len()
-            && group.member(group.leader).is_some_and(|x| x.id == leader);
-        if self.epoch > group.epoch || !group.retained(slot) || !led {
+            && group
+                .member(group.coordinator)
+                .is_some_and(|x| x.id == coordinator);
+        if self.epoch > group.epoch || !group.retained(slot) || !coordinated {
             return;
         }
         if self.epoch < group.epoch {
@@ -33,18 +35,18 @@ impl MemberState {
                 self.sealing = self.sealing.max(group.epoch);
             }
             if !self.promises_over(ctx, released) && !planted(Mutant::SealBeforePromiseEnds) {
-                self.pending_seal = Some((leader, group, released));
+                self.pending_seal = Some((coordinator, group, released));
                 return;
             }
             self.seal(&group);
         }
-        self.report_sealed(ctx, leader, slot, group.epoch, out);
+        self.report_sealed(ctx, coordinator, slot, group.epoch, out);
     }
 
     /// A seal that waited for promises to run out is tried again as time passes.
     pub fn retry_seal(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
-        if let Some((leader, group, released)) = self.pending_seal.take() {
-            self.on_seal(ctx, leader, group, released, out);
+        if let Some((coordinator, group, released)) = self.pending_seal.take() {
+            self.on_seal(ctx, coordinator, group, released, out);
         }
     }
 
@@ -56,14 +58,14 @@ impl MemberState {
         for peer in &mut self.peers {
             peer.promise = Time::ZERO;
         }
-        self.fill.clear();
+        self.backfill.clear();
         self.view = group.clone();
     }
 
     fn report_sealed(
         &self,
         ctx: &Ctx<'_>,
-        leader: MemberId,
+        coordinator: MemberId,
         slot: MemberSlot,
         epoch: Epoch,
         out: &mut Effects,
@@ -88,7 +90,7 @@ impl MemberState {
             reserved_extents: self.table.pages().reserved(),
             pages: self.table.end(),
         };
-        out.sends.push(ctx.addressed(leader, epoch, message));
+        out.sends.push(ctx.addressed(coordinator, epoch, message));
     }
 
     /// See [`crate::Member::restart`].
@@ -105,12 +107,12 @@ impl MemberState {
         self.pending_seal = None;
         self.directory_lease = Time::ZERO;
         self.open = false;
-        self.fill.clear();
+        self.backfill.clear();
         if self.shape().is_data() {
-            let (stable, floor) = (self.own().stable, self.own().floor);
+            let (stable, purgeable) = (self.own().stable, self.own().purgeable);
             for peer in &mut self.peers {
-                *peer = crate::update::Peer::at_cut(stable, now);
-                peer.synced = floor;
+                *peer = crate::peer::Peer::at_cut(stable, now);
+                peer.synced = purgeable;
             }
         }
     }

@@ -10,10 +10,11 @@ use staves_model::{
 use staves_store::{Budget, Journal, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage};
 
-use crate::fill::Fill;
+use crate::backfill::Backfill;
+use crate::peer::Peer;
+use crate::reservation::Reservation;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
-use crate::update::{Peer, Reservation};
 
 /// The moment at which an update may be answered. In memory there is no difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,7 +58,7 @@ pub struct Options {
     pub fetch_window: usize,
     /// Most pages that all joiners of the node together have asked for, but for those that clients wait
     /// for: members made with the same options share it. With 0, only clients' pages are fetched.
-    pub fill_budget: Arc<Budget>,
+    pub backfill_budget: Arc<Budget>,
     /// For pools that may start empty: a member that has not heard the directory for so long stops
     /// acknowledging and promising (GROUP rule 13).
     pub quiet_after: Option<Duration>,
@@ -79,7 +80,7 @@ impl Default for Options {
             // Enough under way to keep all sources busy, and little enough to stay in a processor's cache.
             fetch_pages: 32,
             fetch_window: 8,
-            fill_budget: Arc::new(Budget::new(u32::MAX)),
+            backfill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,
             durability: Durability::default(),
             journal: Journal::default(),
@@ -119,7 +120,7 @@ pub(crate) struct MemberState {
     /// Asked to seal for this epoch: no new promises.
     pub sealing: Epoch,
     pub pending_seal: Option<(MemberId, Arc<Group>, u32)>,
-    pub fill: Fill,
+    pub backfill: Backfill,
     pub want_extents: u32,
     pub reservation: Reservation,
     /// It cannot apply what it has: a delta needs more than its data bucket has had reserved.

@@ -96,7 +96,7 @@ impl Log {
 pub struct Stream {
     /// Every delta up to here was received (made, at the data bucket).
     pub prefix: u64,
-    /// Every delta up to here is in the pages (or let go, for pages not here yet).
+    /// Every delta up to here is in the pages (or skipped, for pages not here yet).
     pub applied: u64,
     /// Every delta up to here is on stable storage, too; in memory the same as `prefix`.
     pub synced: u64,
@@ -104,7 +104,7 @@ pub struct Stream {
     /// up to here.
     pub stable: u64,
     /// The low watermark of the logs: every listed member has synced up to here.
-    pub floor: u64,
+    pub purgeable: u64,
     /// The deltas that may still be asked for.
     pub log: Log,
     /// The requests done up to `prefix`.
@@ -119,7 +119,7 @@ impl Stream {
             applied: cut,
             synced: cut,
             stable: cut,
-            floor: cut,
+            purgeable: cut,
             log: Log::default(),
             requests,
         }
@@ -162,7 +162,7 @@ impl Stream {
             }
             return true;
         }
-        // Out of order: it will be sent again if it is let go here.
+        // Out of order: it will be sent again if it is dropped here.
         if self.log.bytes + delta.weight() > room || self.log.beyond.contains_key(&seq) {
             return false;
         }
@@ -171,7 +171,7 @@ impl Stream {
         true
     }
 
-    // Lets go of what is furthest beyond the gap: it will be sent again.
+    // Drops what is furthest beyond the gap: it will be sent again.
     fn make_room(&mut self, weight: usize, room: usize) -> bool {
         while self.log.bytes > 0 && self.log.bytes.saturating_add(weight) > room {
             let Some((_, furthest)) = self.log.beyond.pop_last() else {
@@ -198,7 +198,7 @@ impl Stream {
         self.log.push(delta);
     }
 
-    /// Lets go of what every listed member has synced (GROUP rule 5).
+    /// Purges what every listed member has synced (GROUP rule 5).
     pub fn purge(&mut self, upto: u64) {
         self.log.purge(upto);
     }

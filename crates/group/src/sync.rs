@@ -7,14 +7,15 @@ use staves_model::{Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::pl
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
 use staves_wire::group::{Delta, GroupMessage, SyncStream};
 
+use crate::backfill::Backfill;
 use crate::code::fits;
-use crate::fill::Fill;
 use crate::member::{Event, Member, ctx};
+use crate::peer::Peer;
 use crate::requests::RequestTable;
+use crate::reservation::Reservation;
 use crate::state::{Applied, Ctx, Effects, MemberState};
 use crate::stream::{CUT_MAX, Stream};
 use crate::table::{PAGES_MAX, PageTable, Shape, sound_deltas};
-use crate::update::{Peer, Reservation};
 
 /// The most that a log may hold after a sync, as a multiple of `log_bytes_max`: its own deltas and those it lacked.
 const SYNC_LOGS: usize = 4;
@@ -24,7 +25,7 @@ impl Member {
     pub(crate) fn on_sync(
         &mut self,
         now: Time,
-        leader: MemberId,
+        coordinator: MemberId,
         group: Arc<Group>,
         slot: MemberSlot,
         streams: Vec<SyncStream>,
@@ -37,7 +38,8 @@ impl Member {
             return self.step(now, Event::Map(group), out, applied);
         }
         let listed = group.member(slot).is_some_and(|x| x.id == self.me);
-        let led = group.id == self.id && group.member(group.leader).is_some_and(|x| x.id == leader);
+        let sender = group.member(group.coordinator).map(|x| x.id);
+        let coordinated = group.id == self.id && sender == Some(coordinator);
         let sound = streams.len() == usize::from(group.m)
             && fits(streams.len(), group.members.len())
             && extents <= BUCKET_EXTENTS_MAX
@@ -48,7 +50,7 @@ impl Member {
                     && sound_deltas(&s.deltas, streams.len(), group.epoch)
             });
         let old = self.epoch() > group.epoch || group.epoch <= self.excluded_at;
-        if !listed || !led || !sound || old {
+        if !listed || !coordinated || !sound || old {
             return;
         }
         let mut able = true;
@@ -72,11 +74,12 @@ impl Member {
             }
         }
         if able && !self.is_synced_to_cut() {
-            return; // the leader asks again, and by then the sync may have ended
+            return; // the coordinator asks again, and by then the sync may have ended
         }
         let ctx = ctx!(self, now);
         let message = GroupMessage::Synced { slot, able };
-        out.sends.push(ctx.addressed(leader, group.epoch, message));
+        out.sends
+            .push(ctx.addressed(coordinator, group.epoch, message));
     }
 
     // What leads to the cut is on stable storage here (rule 10): before, this member confirms nothing.
@@ -157,7 +160,7 @@ impl Member {
             directory_lease: Time::ZERO,
             sealing: staves_model::Epoch(0),
             pending_seal: None,
-            fill: Fill::default(),
+            backfill: Backfill::default(),
             want_extents: reserve_extents,
             reservation: Reservation::default(),
             stalled: false,
@@ -206,12 +209,12 @@ impl MemberState {
         self.view = group;
         let cut = streams.get(slot.index()).map_or(0, |s| s.cut);
         self.peers = vec![Peer::at_cut(cut, now); self.view.members.len()];
-        self.fill.clear();
+        self.backfill.clear();
         self.installed = self.epoch;
         true
     }
 
-    // Whether what the leader sends leads to the cut, in every stream that this member keeps.
+    // True if what the coordinator sends leads to the cut, in every stream that this member keeps.
     fn is_led_to_cut(&self, streams: &[SyncStream]) -> bool {
         let kept = streams
             .iter()
@@ -249,7 +252,7 @@ impl MemberState {
         if !planted(Mutant::PartsBeforeCutApplied) {
             s.stable = s.stable.max(sync.cut);
             // Nobody purges before the epoch is open, and then all have confirmed the cut.
-            s.floor = s.floor.max(sync.cut);
+            s.purgeable = s.purgeable.max(sync.cut);
             let upto = sync.cut.min(self.streams[stream].prefix);
             if !self.apply_upto(stream, upto, applied) {
                 return false;
@@ -280,6 +283,6 @@ impl MemberState {
         } else {
             self.advance(applied);
         }
-        self.tick_fill(ctx, out);
+        self.tick_backfill(ctx, out);
     }
 }

@@ -1,5 +1,5 @@
 //! The pages of one member with what the protocol keeps beside each: its labels, whether it is here,
-//! and, for a page that is not, how far its deltas have been let go.
+//! and, for a page that is not, which of its deltas were skipped.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,8 @@ pub struct PageTable {
     // One bit per page below `here.len() * 64`; pages beyond were made after this member joined, and are here.
     absent: Vec<u64>,
     absent_count: u32,
-    gone: BTreeMap<u32, Vec<u64>>,
+    /// By absent page: per column the highest seq of a delta that was skipped for it (rule 4).
+    skipped: BTreeMap<u32, Vec<u64>>,
     /// At parity with m > 1, within one step: what is not multiplied yet.
     merge: Merge,
     arithmetic: Arithmetic,
@@ -58,7 +59,7 @@ impl PageTable {
             labels: Vec::new(),
             absent: Vec::new(),
             absent_count: 0,
-            gone: BTreeMap::new(),
+            skipped: BTreeMap::new(),
             merge: Merge::default(),
             arithmetic: Arithmetic::default(),
             rebuilt: BTreeMap::new(),
@@ -144,7 +145,7 @@ impl PageTable {
             self.absent[page as usize / 64] &= !(1 << (page % 64));
             self.absent_count -= 1;
         }
-        self.gone.remove(&page);
+        self.skipped.remove(&page);
         self.rebuilt.remove(&page);
     }
 
@@ -215,7 +216,7 @@ impl PageTable {
     }
 
     /// Applies a delta's runs to the pages that are here and do not have it yet (I2), and remembers for
-    /// the others that it was let go (rule 4). `shape` says whether they are put, added, or added times a coefficient.
+    /// the others that it was skipped (rule 4). `shape` says whether they are put, added, or added times a coefficient.
     ///
     /// # Errors
     /// `Full` if the memory was not reserved, which rule "a seq is never refused" excludes.
@@ -334,7 +335,7 @@ impl PageTable {
                 .iter()
                 .zip(prefixes)
                 .all(|(l, p)| l.seq <= *p);
-            // Without memory for it, it is let go and asked for again.
+            // Without memory for it, it is dropped and asked for again.
             if let Some(rebuilt) = self.rebuilt.remove(&page)
                 && ready
                 && self
@@ -344,11 +345,11 @@ impl PageTable {
                 return;
             }
         }
-        let gone = self
-            .gone
+        let skipped = self
+            .skipped
             .entry(page)
             .or_insert_with(|| vec![0; self.columns]);
-        gone[column] = gone[column].max(seq);
+        skipped[column] = skipped[column].max(seq);
     }
 
     fn put(
@@ -411,7 +412,7 @@ impl PageTable {
 
     /// Takes a page rebuilt at `now`, with its label per column; `None` when it is all zero. It becomes part
     /// of the table once every stream has been applied as far as the page has it (rule 15); until then it
-    /// waits. Returns false if it is older than deltas that were let go for it already, or there is no memory
+    /// waits. Returns false if it is older than deltas that were skipped for it already, or there is no memory
     /// for it now: ask again.
     pub fn offer(
         &mut self,
@@ -425,9 +426,9 @@ impl PageTable {
             return true;
         }
         let old = self
-            .gone
+            .skipped
             .get(&page)
-            .is_some_and(|gone| gone.iter().zip(labels).any(|(g, l)| *g > l.seq));
+            .is_some_and(|skipped| skipped.iter().zip(labels).any(|(g, l)| *g > l.seq));
         if old && !planted(Mutant::PartOlderThanGone) {
             return false;
         }
@@ -452,7 +453,7 @@ impl PageTable {
         self.rebuilt.contains_key(&page)
     }
 
-    /// Lets go of pages that have waited since before a time: what their giver said of the streams may
+    /// Drops pages that have waited since before a time: what their giver said of the streams may
     /// never come true. Returns whether there were any; they are asked for again.
     pub fn drop_waiting(&mut self, before: Time) -> bool {
         let count = self.rebuilt.len();
@@ -498,13 +499,13 @@ impl PageTable {
             .filter(|p| self.is_here(*p) && self.label(*p, column).seq > cut)
             .collect();
         for page in &above {
-            self.let_go(*page);
+            self.drop_page(*page);
         }
         above.len() as u32
     }
 
-    /// Lets go of a page, to be fetched anew.
-    pub fn let_go(&mut self, page: u32) {
+    /// Drops a page, to be fetched anew.
+    pub fn drop_page(&mut self, page: u32) {
         let at = u64::from(page) * PAGE_BYTES as u64;
         self.pages.zero(at, PAGE_BYTES as u64);
         for c in 0..self.columns {
@@ -515,11 +516,11 @@ impl PageTable {
 
     /// The same with a page that this member had, and knows to be wrong: a part older than that is refused, for the
     /// deltas since will not be applied again.
-    pub fn give_up(&mut self, page: u32) {
+    pub fn drop_wrong_page(&mut self, page: u32) {
         let labels = (0..self.columns).map(|c| self.label(page, c).seq);
         let seqs: Vec<u64> = labels.collect();
-        self.let_go(page);
-        self.gone.insert(page, seqs);
+        self.drop_page(page);
+        self.skipped.insert(page, seqs);
     }
 
     /// A copy of a page's bytes for a message; `None` when it is all zero.

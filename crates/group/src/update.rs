@@ -1,165 +1,63 @@
 //! Normal operation, rules 1 to 6: the data bucket makes and sends, parity receives, acknowledges and
 //! applies, and the low watermark lets both forget.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use staves_model::{
     DirectoryCall, Epoch, Label, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted,
 };
-use staves_store::EXTENT_PAGES;
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
+use crate::member::{Member, ctx};
 use crate::state::{Applied, Ctx, Durability, Effects, MemberState};
 use crate::table::well_formed;
 
-/// The data bucket's knowledge of one parity bucket.
-#[derive(Clone, Default)]
-pub(crate) struct Peer {
-    /// It reported to have received everything up to here, in this incarnation and epoch.
-    pub prefix: u64,
-    /// It reported to have synced everything up to here.
-    pub synced: u64,
-    /// Sent up to here (perhaps lost).
-    pub sent: u64,
-    /// The stable seq that was last sent.
-    pub sent_stable: u64,
-    /// The time of the last message to it.
-    pub sent_at: Time,
-    /// The time at which its prefix last rose, or nothing was owed to it.
-    pub moved_at: Time,
-    /// The time of its last message.
-    pub heard_at: Time,
-    /// The time at which all that it has not reported was last sent again.
-    pub resent_at: Time,
-    /// The number of retransmissions since its prefix last passed what was retransmitted.
-    pub resends: u32,
-    /// The last seq that had been sent at the time of the last retransmission.
-    pub resent_to: u64,
-    /// The smoothed time from sending a delta to its report.
-    pub round_trip: Duration,
-    /// Messages to it are known to get lost, until then.
-    pub lossy_until: Time,
-    /// Each message is sent so many times meanwhile.
-    pub repeats: u32,
-    /// It promised that no successor answers before.
-    pub promise: Time,
-    /// Extents that it has reserved.
-    pub granted: u32,
-}
-
-impl Peer {
-    /// A parity bucket that stands at the cut.
-    pub fn at_cut(cut: u64, now: Time) -> Peer {
-        Peer {
-            prefix: cut,
-            synced: cut,
-            sent: cut,
-            moved_at: now,
-            heard_at: now,
-            ..Peer::default()
-        }
-    }
-
-    fn is_lossy(&self, now: Time) -> bool {
-        now < self.lossy_until
-    }
-
-    /// Marks all that it has not reported to be sent again.
-    fn send_again(&mut self, now: Time) {
-        self.resent_to = self.sent;
-        self.sent = self.prefix;
-        self.resent_at = now;
-        self.resends = self.resends.saturating_add(1);
-    }
-
-    /// The time that it is given to report what was sent, each time longer. Only where messages do get lost is
-    /// a round trip enough: elsewhere who is silent is slow or paused, and has them already.
-    fn resend_wait(&self, now: Time, resend_after: Duration) -> Duration {
-        let slow = resend_after * (1 << self.resends.min(RESEND_DOUBLINGS));
-        if !self.is_lossy(now) || self.round_trip.is_zero() {
-            return slow;
-        }
-        let quick = self.round_trip * 3 / 2 * (1 << self.resends.min(QUICK_DOUBLINGS));
-        quick.min(slow)
-    }
-
-    /// The time at which what it has not reported is to be sent again. Whatever else was sent meanwhile, heartbeats and
-    /// later deltas, does not put it off.
-    fn due_again(&self, now: Time, resend_after: Duration) -> Option<Time> {
-        let since = self.moved_at.max(self.resent_at);
-        (self.prefix < self.sent).then(|| since + self.resend_wait(now, resend_after))
-    }
-
-    /// Takes in its answer to a message that was sent at `clock`: true if something was lost and is to be
-    /// sent again at once. On one connection messages keep their order. So a gap in front of one that
-    /// was sent after the last repetition is a new loss; in front of an older one, the repetition is on
-    /// its way, and would come ever later if each answer let it be sent once more.
-    fn reported(&mut self, now: Time, prefix: u64, gap: bool, clock: Time) -> bool {
-        self.heard_at = now;
-        let gap = gap && clock > self.resent_at;
-        let mut lost = gap;
-        if prefix > self.prefix {
-            self.prefix = prefix;
-            self.moved_at = now;
-            let took = now.since(clock);
-            self.round_trip = match self.round_trip {
-                Duration::ZERO => took,
-                before => (before * 7 + took) / 8,
-            };
-            self.repeats = self.repeats.saturating_sub(1);
-            // The report is of a retransmission, not of the original.
-            lost |= self.resends > 0 && clock >= self.resent_at;
-        }
-        self.sent = self.sent.max(self.prefix);
-        if self.prefix >= self.resent_to {
-            self.resends = 0;
-        }
-        if lost {
-            self.lossy_until = now + LOSSY_FOR;
-        }
-        // A member whose log is full lets go of what it is sent: it is not sent the same each round trip.
-        let waits = self.round_trip * (1 << self.resends.min(RESEND_DOUBLINGS));
-        gap && now.since(self.resent_at) >= waits
-    }
-}
-
-/// The state of a reservation of extents, asked of and granted by peers.
-#[derive(Clone, Default)]
-pub(crate) struct Reservation {
-    /// At the data bucket: it changed since it was last sent.
-    unsent: bool,
-    /// At the data bucket: fewer are wanted, and nobody was told yet.
-    lowered: bool,
-    /// At the data bucket: what was granted in answer to anything sent up to here is void, because
-    /// fewer were wanted since.
-    void_until: Time,
-    /// At parity: the data bucket's clock when it asked; an older message's number is void.
-    clock: Time,
-    /// At parity with m > 1: of each data bucket, its clock when it asked, and for how many.
-    of: Vec<(Time, u32)>,
-}
-
-/// A way that lost a message is taken for one that loses more, for so long.
-const LOSSY_FOR: Duration = Duration::from_secs(1);
-/// On such a way each message repeats what is not reported yet, if that is no more than this; and where much is
-/// lost it goes more than once, since repeats then cost less than waits.
+/// On a way that loses messages each message repeats what is not reported yet, if that is no more than this; and where
+/// much is lost it goes more than once, since repeats then cost less than waits.
 const REPEAT_BYTES_MAX: usize = 64 << 10;
 /// The most times that a message is sent: two more after each silence, one less after each report.
 const REPEATS_MAX: u32 = 6;
-/// A member that does not answer is sent the same again after twice the time before, so often: eight times
-/// `resend_after` is the longest. A copy that is slow or paused is not buried under what it has anyway.
-const RESEND_DOUBLINGS: u32 = 3;
-/// From a few microseconds to the same.
-const QUICK_DOUBLINGS: u32 = 16;
 
 /// A parity bucket's log below this is applied with the next tick, above it at once; and at once, too, above an
 /// eighth of what the log may hold.
 const APPLY_WITH_TICK_BYTES: usize = 256 << 10;
 
+impl Member {
+    /// Makes an update: `runs` and `bytes` as in [`Delta`], but always the new bytes, whatever m is.
+    /// It is answered once [`Member::stable`] has reached the seq that this returns; a group without
+    /// parity is stable at once. Call [`Member::flush`] after the last of a batch.
+    ///
+    /// With m > 1, runs that put bytes must not overlap each other unless the update also makes something
+    /// zero, and an update that makes pages zero weighs what their bytes do: parity needs them.
+    ///
+    /// # Panics
+    /// If the member is not serving, a page is not here, or the update needs more than
+    /// [`Member::usable_extents`]: ask [`Member::admit`] and [`Member::absent_in`] first.
+    pub fn update(
+        &mut self,
+        request: Option<RequestId>,
+        answer: Bytes,
+        runs: Vec<Run>,
+        bytes: Bytes,
+    ) -> u64 {
+        let durability = self.options.durability;
+        let state = self
+            .state
+            .as_mut()
+            .expect("update at a node that is no member of the group");
+        state.make(durability, request, answer, runs, bytes)
+    }
+
+    /// Sends what updates have made since the last flush.
+    pub fn flush(&mut self, now: Time, out: &mut Effects) {
+        let ctx = ctx!(self, now);
+        if let Some(state) = &mut self.state {
+            state.send_new(&ctx, out);
+        }
+    }
+}
+
 impl MemberState {
-    /// Rule 1, the data bucket's part that needs no message.
-    pub fn make(
+    fn make(
         &mut self,
         durability: Durability,
         request: Option<RequestId>,
@@ -263,7 +161,7 @@ impl MemberState {
                 stream: own as u8,
                 deltas,
                 stable: stream.stable,
-                floor: stream.floor,
+                purgeable: stream.purgeable,
                 last: stream.prefix,
                 clock: ctx.now,
                 want_extents: self.want_extents,
@@ -384,7 +282,7 @@ impl MemberState {
                 stream,
                 deltas,
                 stable,
-                floor,
+                purgeable,
                 last,
                 clock,
                 want_extents,
@@ -396,9 +294,9 @@ impl MemberState {
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
                     if !self.open && epoch == self.epoch && self.installed == self.epoch {
                         self.open = true;
-                        self.tick_fill(ctx, out);
+                        self.tick_backfill(ctx, out);
                     }
-                    self.receive(ctx, epoch, stream, deltas, (stable, floor), applied);
+                    self.receive(ctx, epoch, stream, deltas, (stable, purgeable), applied);
                     self.take_reservation(stream, last, clock, want_extents);
                     let said = (carried, last, want_extents);
                     self.acknowledge(ctx, from, epoch, stream, said, clock, out);
@@ -437,7 +335,7 @@ impl MemberState {
                 held,
             } => {
                 if self.view.slot_of(from).is_some() {
-                    self.give(ctx, from, epoch, page, count, &held, out);
+                    self.send_pages(ctx, from, epoch, page, count, &held, out);
                 }
             }
             GroupMessage::Parts { slot, parts } => {
@@ -484,12 +382,12 @@ impl MemberState {
         epoch: Epoch,
         stream: usize,
         deltas: Vec<Delta>,
-        (stable, floor): (u64, u64),
+        (stable, purgeable): (u64, u64),
         applied: &mut Applied<'_>,
     ) {
         let s = &mut self.streams[stream];
         s.stable = s.stable.max(stable);
-        s.floor = s.floor.max(floor);
+        s.purgeable = s.purgeable.max(purgeable);
         let room = ctx.options.log_bytes_max;
         // A copy applies what is stable at once. Parity has arithmetic to do, for which nobody waits: it
         // does it with the next tick, or when its log has grown (row H2).
@@ -588,7 +486,7 @@ impl MemberState {
     }
 
     /// Rules 3 and 5: stable is the lowest prefix, or the lowest synced mark, over all listed members, joiners
-    /// included; what all have synced is let go.
+    /// included; what all have synced is purged.
     pub fn raise_stable(&mut self, ctx: &Ctx<'_>) {
         if ctx.quiet || !self.serving() {
             return;
@@ -596,7 +494,7 @@ impl MemberState {
         let own = self.slot.index();
         let stream = &self.streams[own];
         let (mut held, mut synced) = (stream.prefix, stream.synced);
-        let mut floor = synced;
+        let mut purgeable = synced;
         for slot in self.view.protectors(own) {
             let peer = &self.peers[slot.index()];
             let complete = self.view.member(slot).is_some_and(|x| x.complete);
@@ -605,7 +503,7 @@ impl MemberState {
             }
             held = held.min(peer.prefix);
             synced = synced.min(peer.synced);
-            floor = floor.min(match planted(Mutant::PurgedAtHeld) {
+            purgeable = purgeable.min(match planted(Mutant::PurgedAtHeld) {
                 true => peer.prefix,
                 false => peer.synced,
             });
@@ -613,8 +511,8 @@ impl MemberState {
         let stable = ctx.options.durability.releases(held, synced);
         let stream = &mut self.streams[own];
         stream.stable = stream.stable.max(stable);
-        stream.floor = stream.floor.max(floor);
-        stream.purge(floor);
+        stream.purgeable = stream.purgeable.max(purgeable);
+        stream.purge(purgeable);
     }
 
     /// Rule 4: parity applies each stream in order up to stable; rule 5: and lets it go, but never while
@@ -628,13 +526,13 @@ impl MemberState {
         for stream in 0..self.streams.len() {
             if shape.m > 1 && planted(Mutant::ParityPurgesUnstable) {
                 let s = &mut self.streams[stream];
-                (s.stable, s.floor) = (s.prefix, s.prefix);
+                (s.stable, s.purgeable) = (s.prefix, s.prefix);
             }
             let upto = self.streams[stream].stable.min(self.streams[stream].prefix);
             self.stalled |= !self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
                 let s = &mut self.streams[stream];
-                s.purge(s.applied.min(s.floor));
+                s.purge(s.applied.min(s.purgeable));
             }
         }
         let at = self.applied();
@@ -669,79 +567,5 @@ impl MemberState {
         }
         self.table.multiply(shape, stream);
         true
-    }
-
-    /// The data bucket wants so many extents at every member, itself included. What it gives back it
-    /// counts as granted no longer, whatever reports are still under way. It gives nothing back that its
-    /// pages need, here or (m > 1, at the same places) at whoever takes its slot; missing pages among them.
-    pub fn want(&mut self, extents: u32) {
-        let extents = match self.shape().m {
-            1 => extents,
-            _ if planted(Mutant::MissingPagesMemoryGivenBack) => extents,
-            _ if self.table.absent_count() > 0 => {
-                extents.max(self.table.end().div_ceil(EXTENT_PAGES))
-            }
-            _ => extents.max(self.table.pages().end_page() / EXTENT_PAGES),
-        };
-        if extents < self.want_extents {
-            self.reservation.lowered = true;
-            for peer in &mut self.peers {
-                peer.granted = peer.granted.min(extents);
-            }
-        }
-        self.reservation.unsent |= extents != self.want_extents;
-        self.want_extents = extents;
-        self.table.pages_mut().reserve(extents);
-    }
-
-    // At parity. The newest number counts, and memory is given back once all deltas made before it are
-    // applied, since they may need more than is in use after them.
-    fn take_reservation(&mut self, stream: usize, last: u64, clock: Time, extents: u32) {
-        let reserved = self.table.pages().reserved();
-        let settled = self.streams[stream].applied >= last && self.table.absent_count() == 0;
-        if self.streams.len() > 1 {
-            return self.take_reservation_of(stream, clock, extents, settled);
-        }
-        if clock == self.reservation.clock {
-            self.want_extents = self.want_extents.max(extents);
-        } else if clock > self.reservation.clock {
-            (self.reservation.clock, self.want_extents) = (clock, extents);
-            if settled && extents < reserved {
-                self.table.pages_mut().reserve(extents);
-            }
-        }
-        if self.want_extents > reserved {
-            self.table.pages_mut().reserve(self.want_extents);
-        }
-    }
-
-    // m > 1: the data buckets' clocks do not compare, and parity needs what the largest of them does.
-    fn take_reservation_of(&mut self, stream: usize, clock: Time, extents: u32, settled: bool) {
-        let before = (Time::ZERO, self.want_extents);
-        self.reservation.of.resize(self.streams.len(), before);
-        let (at, wanted) = &mut self.reservation.of[stream];
-        // Two numbers of one moment come in either order. The larger counts: it may be granted already.
-        let too_soon = clock == *at || !settled;
-        if clock < *at || (extents < *wanted && too_soon) {
-            return;
-        }
-        (*at, *wanted) = (clock, extents);
-        let largest = self.reservation.of.iter().map(|(_, w)| *w).max();
-        self.want_extents = match self.shape().holds_data() {
-            true => extents,
-            false => largest.unwrap_or(extents),
-        };
-        if self.want_extents != self.table.pages().reserved() {
-            self.table.pages_mut().reserve(self.want_extents);
-        }
-    }
-
-    /// The extents that every listed member has reserved.
-    pub fn granted(&self) -> u32 {
-        let own = self.table.pages().reserved();
-        self.view
-            .protectors(self.slot.index())
-            .map(|p| self.peers[p.index()].granted)
-            .fold(own, u32::min)
     }
 }

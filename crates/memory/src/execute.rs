@@ -1,10 +1,10 @@
 //! Operations on the bytes, and the deltas that they become.
 
 use bytes::{Bytes, BytesMut};
-use staves_group::{Effects, Unread};
+use staves_group::{Effects, ReadError};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
-use staves_service::{Ask, Growth, Outcome, Refused, Shell};
+use staves_service::{BucketContext, Growth, OpHeader, Outcome, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
@@ -42,19 +42,19 @@ impl Memory {
     /// Executes an operation that is well formed, at a bucket that serves.
     pub(crate) fn execute_action(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         action: &Action,
         effects: &mut Effects,
     ) -> Outcome {
         if action.is_write()
-            && let Some(again) = shell.recall(ask)
+            && let Some(again) = context.recall(header)
         {
             return again;
         }
         let (offset, len) = action.range();
-        let is_lost = shell.member().is_lost();
+        let is_lost = context.member().is_lost();
         if action.is_write() && is_lost {
             return Outcome::at_once(lost());
         }
@@ -63,34 +63,34 @@ impl Memory {
             true => Outcome::at_once(lost()),
             false => Outcome::Blocked { starved: false },
         };
-        if shell.lacks(now, table(), effects) {
+        if context.lacks(now, table(), effects) {
             return missing;
         }
-        let pages = shell.member().pages();
+        let pages = context.member().pages();
         let place = pages.and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
         if let Some(place) = place
-            && shell.lacks(now, run(chunks::at(place, offset), len), effects)
+            && context.lacks(now, run(chunks::at(place, offset), len), effects)
         {
             return missing;
         }
         let (bytes, answer) = match action {
-            Action::Read { .. } => return self.read(shell, now, place, offset, len),
+            Action::Read { .. } => return self.read(context, now, place, offset, len),
             Action::Write { bytes, .. } => (bytes.clone(), Answer::Ok),
             Action::CompareSwap { expected, new, .. } => {
-                let old = word(shell, place, offset);
+                let old = word(context, place, offset);
                 let answer = Answer::Int(old as i64);
                 if old != *expected {
-                    return shell.record(ask, answer, shell.member().last());
+                    return context.record(header, answer, context.member().last());
                 }
                 (Bytes::copy_from_slice(&new.to_le_bytes()), answer)
             }
             Action::FetchAdd { by, .. } => {
-                let old = word(shell, place, offset);
+                let old = word(context, place, offset);
                 let new = old.wrapping_add(*by).to_le_bytes();
                 (Bytes::copy_from_slice(&new), Answer::Int(old as i64))
             }
         };
-        let outcome = write(shell, now, ask, place, offset, &bytes, answer, effects);
+        let outcome = write(context, now, header, place, offset, &bytes, answer, effects);
         let written = |outcome: &Outcome| matches!(outcome, Outcome::Answer { .. });
         self.stats.writes += u64::from(written(&outcome));
         outcome
@@ -98,13 +98,13 @@ impl Memory {
 
     fn read(
         &mut self,
-        shell: &Shell,
+        context: &BucketContext,
         now: Time,
         place: Option<u16>,
         offset: u64,
         len: u64,
     ) -> Outcome {
-        let member = shell.member();
+        let member = context.member();
         let mut bytes = Vec::new();
         let read = match place {
             Some(place) => {
@@ -112,8 +112,8 @@ impl Memory {
                 member.read(now, at, len as u32, &mut bytes)
             }
             None if !member.may_read(now) => Err(match member.is_lost() {
-                true => Unread::Lost,
-                false => Unread::NoLease,
+                true => ReadError::Lost,
+                false => ReadError::NoLease,
             }),
             None => {
                 bytes.resize(len as usize, 0);
@@ -125,15 +125,17 @@ impl Memory {
                 self.stats.reads += 1;
                 Outcome::read(seq, Answer::Value(bytes.into()))
             }
-            Err(Unread::Missing { .. } | Unread::NoLease) => Outcome::Blocked { starved: false },
-            Err(Unread::Lost) => Outcome::at_once(lost()),
-            Err(Unread::NotServing) => Outcome::Refuse(Refused::NotServing),
+            Err(ReadError::Missing { .. } | ReadError::NoLease) => {
+                Outcome::Blocked { starved: false }
+            }
+            Err(ReadError::Lost) => Outcome::at_once(lost()),
+            Err(ReadError::NotServing) => Outcome::Refuse(Refused::NotServing),
         }
     }
 }
 
-fn word(shell: &Shell, place: Option<u16>, offset: u64) -> u64 {
-    let (Some(place), Some(pages)) = (place, shell.member().pages()) else {
+fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
+    let (Some(place), Some(pages)) = (place, context.member().pages()) else {
         return 0;
     };
     let word = pages.slice(chunks::at(place, offset), 8);
@@ -143,9 +145,9 @@ fn word(shell: &Shell, place: Option<u16>, offset: u64) -> u64 {
 /// Makes one delta: the bytes, and the chunk's place if it has none yet. Nothing has changed if it stops.
 #[allow(clippy::too_many_arguments)] // the request's parts, borrowed one by one
 fn write(
-    shell: &mut Shell,
+    context: &mut BucketContext,
     now: Time,
-    ask: &Ask,
+    header: &OpHeader,
     place: Option<u16>,
     offset: u64,
     bytes: &[u8],
@@ -153,19 +155,19 @@ fn write(
     effects: &mut Effects,
 ) -> Outcome {
     let taken = place.is_some();
-    let next = || shell.member().pages().map_or(1, chunks::next_place);
+    let next = || context.member().pages().map_or(1, chunks::next_place);
     let place = place.unwrap_or_else(next);
     let target = run(chunks::at(place, offset), bytes.len() as u64);
     // A new place was never written here, but perhaps at another data bucket of the group.
-    if shell.lacks(now, target, effects) {
+    if context.lacks(now, target, effects) {
         return Outcome::Blocked { starved: true };
     }
     // A new member reports first what it has reserved: until then the memory of a place that is taken counts
     // as lacking too.
-    match grow(shell, now, chunks::extents_upto(place)) {
+    match grow(context, now, chunks::extents_upto(place)) {
         Growth::Granted => {}
         Growth::Refused if !taken => {
-            return shell.record(ask, out_of_memory(), shell.member().last());
+            return context.record(header, out_of_memory(), context.member().last());
         }
         Growth::Pending | Growth::Refused if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
         Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
@@ -179,16 +181,16 @@ fn write(
     }
     runs.push(target);
     all.extend_from_slice(bytes);
-    match shell.make(ask, &answer, runs, all.freeze()) {
+    match context.make(header, &answer, runs, all.freeze()) {
         Ok(seq) => Outcome::write(seq, answer),
         Err(stop) => stop.outcome(out_of_memory),
     }
 }
 
 /// Requests so many extents in all, and an eighth more, so that a long write need not wait for each.
-fn grow(shell: &mut Shell, now: Time, need: u32) -> Growth {
+fn grow(context: &mut BucketContext, now: Time, need: u32) -> Growth {
     let ahead = need + (need / 8).clamp(1, AHEAD_MAX);
-    shell.grow(now, need, ahead, ahead)
+    context.grow(now, need, ahead, ahead)
 }
 
 fn run(offset: u64, len: u64) -> Run {

@@ -2,7 +2,7 @@
 
 use staves_group::Member;
 use staves_model::{ServiceId, Time};
-use staves_service::{Ask, BucketEffects, Limits, Outcome, Service, Shell, Tag};
+use staves_service::{BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Service};
 use staves_wire::DecodeError;
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, Body};
@@ -94,14 +94,14 @@ impl Service for Memory {
 
     fn execute(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
-        _tag: Option<Tag>,
+        header: &OpHeader,
+        _key_hash: Option<KeyHash>,
         op: &Action,
         out: &mut BucketEffects,
     ) -> Outcome {
-        self.execute_action(shell, now, ask, op, &mut out.effects)
+        self.execute_action(context, now, header, op, &mut out.effects)
     }
 
     fn count(&self, member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {

@@ -7,16 +7,16 @@
 //!
 //! **Path of the data.** A proposal (a change and the revision it was decided on) reaches the
 //! directory's leader, is ordered by Raft, and is applied here on every node. The leader's
-//! [`keeper`] looks at the map and at the [`detector`]'s findings and makes the next proposals.
+//! [`planner`] looks at the map and at the [`detector`]'s findings and makes the next proposals.
 //!
 //! **Invariants.** GROUP rules 7, 11 and 13 at the directory (`change/epochs.rs`): members on distinct
 //! nodes, sources only from the last *open* epoch and never listed as joiners, at least m complete members
 //! kept, epochs and incarnations only growing. No read lease outlives the opening of a successor
-//! (`lease.rs`). The leader's policies (`keeper.rs`, `detector.rs`) can cost time, never data: what
+//! (`lease.rs`). The leader's policies (`planner.rs`, `detector.rs`) can cost time, never data: what
 //! they propose passes the same rules.
 //!
 //! **Layout.** `ids`, `time`, `scheme`: the words. `map`: the state. `change`: its rules. `ring`:
-//! placement. `detector`, `keeper`, `lease`, `stop_book`: the directory leader's own machines. `pinger`,
+//! placement. `detector`, `planner`, `lease`, `stop_book`: the directory leader's own machines. `pinger`,
 //! `election_backoff`: those of every node. `policy`: the rules asked before
 //! pools, drains, stops and loads. `mutant`: the planted bugs, compiled in for the simulator only.
 //! `testing`: small clusters for the tests of all crates. Read `map`, then `change`.
@@ -30,12 +30,12 @@ pub mod detector;
 mod election_backoff;
 mod files;
 mod ids;
-pub mod keeper;
 mod kind;
 pub mod lease;
 mod map;
 pub mod mutant;
 pub mod pinger;
+pub mod planner;
 pub mod policy;
 mod region;
 pub mod ring;
@@ -57,12 +57,12 @@ pub use ids::{
     ClientId, ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberId,
     MemberSlot, NodeId, PoolId, RegionId, Revision, ServiceId,
 };
-pub use keeper::{Keeper, KeeperConfig, StuckReport};
 pub use lease::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest, Leases};
 pub use map::{
     ClusterMap, Group, KindRow, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind,
     whole_buckets,
 };
+pub use planner::{Planner, PlannerConfig, StuckReport};
 pub use region::{
     BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, stretch_unit,
 };

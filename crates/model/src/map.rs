@@ -137,10 +137,10 @@ pub struct Group {
     pub m: u8,
     /// The newest committed epoch.
     pub epoch: Epoch,
-    /// True if that epoch is open; if not, its leader is at work.
+    /// True if that epoch is open; if not, its coordinator is at work.
     pub open: bool,
-    /// The one member slot that leads the change to this epoch. Always a listed member.
-    pub leader: MemberSlot,
+    /// The one member slot that coordinates the change to this epoch. Always a listed member.
+    pub coordinator: MemberSlot,
     /// Members by member slot; `None` is vacant.
     pub members: Vec<Option<Member>>,
     /// For each member slot of `members`: where that member stood in `last_open`, if it is retained.
@@ -457,7 +457,7 @@ mod tests {
             m: 1,
             epoch: Epoch(1),
             open: true,
-            leader: MemberSlot(0),
+            coordinator: MemberSlot(0),
             members: vec![Some(Member {
                 id: MemberId::new(NodeId(node), Incarnation(1)),
                 complete: true,

@@ -164,7 +164,7 @@ pub fn next_epoch(map: &ClusterMap, group: u32, members: &[(u64, Option<u8>)]) -
             .map(|(n, _)| (*n > 0).then(|| member(*n)))
             .collect(),
         kept: members.iter().map(|(_, k)| k.map(MemberSlot)).collect(),
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         fresh: false,
     }
 }

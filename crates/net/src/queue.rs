@@ -246,7 +246,7 @@ mod tests {
             stream: 0,
             deltas: vec![delta],
             stable: 0,
-            floor: 0,
+            purgeable: 0,
             last: 1,
             clock: Time(1),
             want_extents: 0,

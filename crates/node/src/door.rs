@@ -8,8 +8,8 @@
 
 pub(crate) mod completions;
 mod connection;
-mod detour;
 mod loading;
+mod remote;
 pub(crate) mod state;
 
 use std::io;

@@ -120,7 +120,7 @@ impl GroupState {
             (state.extents, state.extents_reserved) = (pages.used(), pages.reserved());
         }
         let ago = |at: Time| now.since(at).as_micros() as u64;
-        state.fill = member.filled().map(|filled| FillState {
+        state.fill = member.backfill_stats().map(|filled| FillState {
             pages: filled.pages,
             demanded_pages: filled.demanded,
             began_us_ago: ago(filled.began),

@@ -38,7 +38,7 @@ use staves_wire::service::PoolRef;
 use tokio::sync::Notify;
 
 pub(crate) use self::calls::Calls;
-pub(crate) use self::cell::{Cell, State};
+pub(crate) use self::cell::{Cell, CellState};
 use self::lane::Lane;
 use self::own::OwnMail;
 use self::services::{HostedService, ServiceOptions};
@@ -55,7 +55,7 @@ pub(crate) struct Host {
     pub(crate) life: Life,
     pub(crate) clock: Clock,
     pub(crate) peers: Peers,
-    pub(crate) calls: Calls,
+    pub(crate) calls: Arc<Calls>,
     /// Messages of a member here to the other one of its group.
     own: OwnMail,
     options: Options,
@@ -187,7 +187,7 @@ impl Host {
             life,
             clock,
             peers,
-            calls: Calls::default(),
+            calls: Arc::default(),
             own: OwnMail::default(),
             options,
             services,
@@ -368,7 +368,7 @@ impl Host {
         routes: &Routes,
         cell: &Cell,
         slot: MemberSlot,
-        state: &State,
+        state: &CellState,
     ) -> bool {
         let group = routes.map.groups.get(&cell.group);
         let member = group.and_then(|group| group.member(slot));
@@ -399,7 +399,7 @@ impl Host {
         let mut options = self.options.group.clone();
         options.quiet_after = pool
             .may_start_empty
-            .then_some(staves_model::keeper::START_EMPTY_AFTER);
+            .then_some(staves_model::planner::START_EMPTY_AFTER);
         let member = Member::new(options, group, me, self.arena.clone(), budget);
         let mut bucket = (service.bucket)(&self.options.services, member);
         let clock = Time(self.heard.load(Ordering::Relaxed));
@@ -503,8 +503,18 @@ pub(crate) fn drivers(
     vec![
         tokio::spawn(ticker::run(host.clone())),
         tokio::spawn(ticker::run_busy(host.clone())),
-        tokio::spawn(own::run(host.clone())),
+        tokio::spawn(bring_own_messages(host.clone())),
         tokio::spawn(leases::run(host.clone(), directory.clone())),
-        tokio::spawn(calls::run(host, directory)),
+        tokio::spawn(calls::run(host.calls.clone(), directory)),
     ]
+}
+
+/// Brings messages from one member of this node to another, as they come.
+async fn bring_own_messages(host: Arc<Host>) {
+    loop {
+        let batch = host.own.next_batch().await;
+        host.receive(batch);
+        host.peers.flush();
+        tokio::task::yield_now().await;
+    }
 }

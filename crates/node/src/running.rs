@@ -72,7 +72,7 @@ impl Running {
             _ => return Err("the node's map does not have it yet"),
         }
         let pool = routes.door.and_then(|id| routes.map.pools.get(&id));
-        let cut_off = self.host.silent_for() > staves_model::keeper::START_EMPTY_AFTER;
+        let cut_off = self.host.silent_for() > staves_model::planner::START_EMPTY_AFTER;
         if cut_off && pool.is_some_and(|pool| pool.may_start_empty) {
             return Err(
                 "the directory's majority has not been heard for so long that this node answers for no key",

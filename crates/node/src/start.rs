@@ -286,7 +286,7 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
         lease: config.lease_ms.duration(),
         heartbeat_every: config.lease_ms.duration() / 5,
         // A share of the node's bound for each bucket: traffic is never even over all of them.
-        fill_budget: Arc::new(Budget::new(config.rebuild_pages_max)),
+        backfill_budget: Arc::new(Budget::new(config.rebuild_pages_max)),
         log_bytes_max: (config.log_bytes_max.0 / 8).max(LOG_BYTES_MIN) as usize,
         ..staves_group::Options::default()
     };

@@ -15,7 +15,7 @@ use super::facts::Facts;
 use super::output::{Output, Protocol};
 use super::parse::{Args, integer};
 use super::redirect::{Owner, address, owner};
-use super::session::{help, subcommand};
+use super::subcommand::{help, subcommand};
 
 /// Answers a CLUSTER command.
 pub(super) fn answer(

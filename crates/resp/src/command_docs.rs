@@ -2,7 +2,7 @@
 
 use super::output::{Output, Protocol};
 use super::parse::Args;
-use super::session::{help, subcommand};
+use super::subcommand::{help, subcommand};
 use super::table::{COMMANDS, CommandEntry, CommandGroup, Subcommand, lookup};
 
 /// Answers COMMAND and its subcommands.

@@ -40,6 +40,7 @@ mod parse;
 mod redirect;
 mod reply_queue;
 mod session;
+mod subcommand;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,8 @@ use super::facts::{Brief, ClientFacts, ServerInfo};
 use super::info;
 use super::output::{Output, Protocol};
 use super::parse::{Args, integer};
-use super::table::{CommandName, lookup};
+use super::subcommand::{help, subcommand};
+use super::table::CommandName;
 
 /// The fate of the connection after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -236,26 +237,6 @@ fn client_name(text: &[u8]) -> Result<String, String> {
         );
     }
     Ok(String::from_utf8_lossy(text).into_owned())
-}
-
-/// The subcommand in lower case; "" without one.
-pub(super) fn subcommand(args: Args<'_>) -> String {
-    args.get(1)
-        .map(|s| String::from_utf8_lossy(s).to_ascii_lowercase())
-        .unwrap_or_default()
-}
-
-/// HELP of a command with subcommands.
-pub(super) fn help(name: &str, out: &mut Output) {
-    let subcommands = lookup(name.as_bytes()).map_or(&[][..], |entry| entry.subcommands);
-    out.array(subcommands.len() + 1);
-    out.simple(&format!(
-        "{} <subcommand> [<arg> ...]. Subcommands are:",
-        name.to_uppercase()
-    ));
-    subcommands
-        .iter()
-        .for_each(|sub| out.simple(&sub.text.to_uppercase()));
 }
 
 fn ping(args: Args<'_>, out: &mut Output) {

@@ -43,7 +43,7 @@ fn group(id: u32, nodes: &[u64]) -> Group {
         m: 1,
         epoch: Epoch(1),
         open: true,
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         kept: vec![None; members.len()],
         last_open: LastOpen {
             epoch: Epoch(1),

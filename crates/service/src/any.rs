@@ -7,7 +7,7 @@ use staves_model::{MemberSlot, Time};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Address, Answer, Body};
 
-use crate::{Ask, Bucket, BucketEffects, Refused, Service};
+use crate::{Bucket, BucketEffects, OpHeader, Refused, Service};
 
 /// A [`Bucket`] whose service is known at run time only. A caller that knows it may downcast.
 pub trait AnyBucket: Any + Send {
@@ -33,7 +33,7 @@ pub trait AnyBucket: Any + Send {
     fn submit_body(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         to: Address,
         body: &Body,
         out: &mut BucketEffects,
@@ -81,7 +81,7 @@ impl<S: Service> AnyBucket for Bucket<S> {
     fn submit_body(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         to: Address,
         body: &Body,
         out: &mut BucketEffects,
@@ -94,7 +94,7 @@ impl<S: Service> AnyBucket for Bucket<S> {
                 true => expected(self),
                 false => 0,
             };
-            let result = self.submit(now, ask, op, out);
+            let result = self.submit(now, header, op, out);
             let bytes = match &result {
                 Ok(Some(answer)) => answer.value_bytes(),
                 Ok(None) if S::is_write(op) => replaced,

@@ -1,4 +1,4 @@
-//! One bucket at one node: the shell, the service's state, and the operations that are parked.
+//! One bucket at one node: the context, the service's state, and the operations that are parked.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use staves_wire::service::Answer;
 
 use crate::waiting::{Parked, Queue};
 use crate::{
-    AnswerRef, Ask, BucketEffects, Limits, Outcome, Refused, Service, Shell, Tag,
+    AnswerRef, BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Refused, Service,
     reservation::Reservation,
 };
 
 /// A bucket of a service, at a data bucket or at a parity bucket.
 pub struct Bucket<S: Service> {
-    shell: Shell,
+    context: BucketContext,
     service: S,
     queue: Queue<S>,
     /// The newest entry of the map that any message brought, and the data slot that it gives this node.
@@ -31,7 +31,7 @@ impl<S: Service> Bucket<S> {
     /// A bucket around a member of a group.
     pub fn new(service: S, limits: Limits, member: Member) -> Bucket<S> {
         Bucket {
-            shell: Shell::new(limits, member, S::FORGOTTEN),
+            context: BucketContext::new(limits, member, S::FORGOTTEN),
             service,
             queue: Queue::default(),
             newest: Revision(0),
@@ -44,17 +44,17 @@ impl<S: Service> Bucket<S> {
     /// The group's member.
     #[inline]
     pub fn member(&self) -> &Member {
-        &self.shell.member
+        &self.context.member
     }
 
     /// The group's member, for what only the driver does to it (a restart, memory that goes back).
     pub fn member_mut(&mut self) -> &mut Member {
-        &mut self.shell.member
+        &mut self.context.member
     }
 
     /// The member alone: what is left to a process that restarts over its old memory.
     pub fn into_member(self) -> Member {
-        self.shell.member
+        self.context.member
     }
 
     /// The service's state.
@@ -65,7 +65,7 @@ impl<S: Service> Bucket<S> {
     /// True if it executes operations: the data bucket of an open epoch, with a complete state.
     #[inline]
     pub fn serving(&self) -> bool {
-        self.shell.member.serving() && self.service.is_ready()
+        self.context.member.serving() && self.service.is_ready()
     }
 
     /// True if operations on this data slot belong here: it serves the slot, or will once its epoch is open.
@@ -75,7 +75,7 @@ impl<S: Service> Bucket<S> {
 
     /// Answers and operations that wait here.
     pub fn waiting(&self) -> usize {
-        self.shell.waiters.len() + self.queue.len() + self.service.in_progress()
+        self.context.waiters.len() + self.queue.len() + self.service.in_progress()
     }
 
     /// Operations among them that could not begin yet.
@@ -91,10 +91,10 @@ impl<S: Service> Bucket<S> {
     /// True if [`Bucket::flush`] has anything to send.
     #[inline]
     pub fn unflushed(&self) -> bool {
-        self.shell.unflushed
+        self.context.unflushed
     }
 
-    /// Submits an operation. `Some` is its answer; with `None` the answer comes under the ask's token with a
+    /// Submits an operation. `Some` is its answer; with `None` the answer comes under the header's token with a
     /// later call. Call [`Bucket::flush`] after the last of a batch.
     ///
     /// # Errors
@@ -102,14 +102,14 @@ impl<S: Service> Bucket<S> {
     pub fn submit(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Result<Option<Answer>, Refused> {
-        let tag = S::tag(op);
-        match self.read_in_place(now, &ask, tag, op) {
+        let key_hash = S::key_hash(op);
+        match self.read_in_place(now, &header, key_hash, op) {
             Some(answer) => Ok(Some(answer.to_owned())),
-            None => self.attempt(now, ask, tag, op, out),
+            None => self.attempt(now, header, key_hash, op, out),
         }
     }
 
@@ -121,23 +121,23 @@ impl<S: Service> Bucket<S> {
     pub fn submit_with<R>(
         &mut self,
         now: Time,
-        ask: Ask,
+        header: OpHeader,
         op: S::Op<'_>,
         out: &mut BucketEffects,
         give: impl FnOnce(AnswerRef<'_>) -> R,
     ) -> Result<Option<R>, Refused> {
-        let tag = S::tag(op);
-        if let Some(answer) = self.read_in_place(now, &ask, tag, op) {
+        let key_hash = S::key_hash(op);
+        if let Some(answer) = self.read_in_place(now, &header, key_hash, op) {
             return Ok(Some(give(answer)));
         }
-        let answer = self.attempt(now, ask, tag, op, out)?;
+        let answer = self.attempt(now, header, key_hash, op, out)?;
         Ok(answer.map(|answer| give(AnswerRef::of(&answer))))
     }
 
     /// Sends what was made since the last flush.
     pub fn flush(&mut self, now: Time, out: &mut BucketEffects) {
-        if std::mem::take(&mut self.shell.unflushed) {
-            self.shell.member.flush(now, &mut out.effects);
+        if std::mem::take(&mut self.context.unflushed) {
+            self.context.member.flush(now, &mut out.effects);
         }
     }
 
@@ -145,42 +145,44 @@ impl<S: Service> Bucket<S> {
     pub fn step(&mut self, now: Time, event: Event, out: &mut BucketEffects) {
         let tick = matches!(event, Event::Tick);
         self.look_at_map(&event);
-        let Bucket { shell, service, .. } = self;
+        let Bucket {
+            context, service, ..
+        } = self;
         let mut note = |pages: &_, delta: &_| service.note(pages, delta);
-        shell.member.step(now, event, &mut out.effects, &mut note);
-        let others = service.follow_pages(&shell.member);
+        context.member.step(now, event, &mut out.effects, &mut note);
+        let others = service.follow_pages(&context.member);
         self.follow_role(others, out);
         if self.serving() {
             self.release(now, out);
             if tick {
-                self.service.maintain(&mut self.shell, now);
+                self.service.maintain(&mut self.context, now);
             }
             self.pump(now, out);
         } else if tick {
-            let expired = self.queue.remove(|ask| ask.deadline <= now);
+            let expired = self.queue.remove(|header| header.deadline <= now);
             refuse(out, expired, Refused::Deadline);
         }
-        let expired = self.shell.waiters.expire(now);
+        let expired = self.context.waiters.expire(now);
         refuse(out, expired, Refused::Deadline);
         self.flush(now, out);
     }
 
     /// Checks the service's invariants, for the simulator and tests.
     pub fn check(&self) -> Result<(), String> {
-        self.service.check(&self.shell.member, self.serving())
+        self.service.check(&self.context.member, self.serving())
     }
 
     // The slot that it serves may be another than the one that an epoch which is not open yet gives it.
     #[inline]
     fn serves(&self, slot: MemberSlot) -> bool {
-        self.serving() && self.shell.member.slot() == Some(slot)
+        self.serving() && self.context.member.slot() == Some(slot)
     }
 
-    // Operations with one tag keep their order; a write that found no room is not overtaken by another.
+    // Operations with one key hash keep their order; a write that found no room is not overtaken by another.
     #[inline]
-    fn must_wait(&self, tag: Option<Tag>, is_write: bool) -> bool {
-        let held = |tag| self.queue.holds(tag) || self.service.holds(tag);
-        tag.is_some_and(held) || (is_write && self.queue.starved)
+    fn must_wait(&self, key_hash: Option<KeyHash>, is_write: bool) -> bool {
+        let held = |key_hash| self.queue.holds(key_hash) || self.service.holds(key_hash);
+        key_hash.is_some_and(held) || (is_write && self.queue.starved)
     }
 
     // The fast path of a read: no copy but what the caller makes.
@@ -188,53 +190,57 @@ impl<S: Service> Bucket<S> {
     fn read_in_place(
         &mut self,
         now: Time,
-        ask: &Ask,
-        tag: Option<Tag>,
+        header: &OpHeader,
+        key_hash: Option<KeyHash>,
         op: S::Op<'_>,
     ) -> Option<AnswerRef<'_>> {
-        if S::is_write(op) || !self.serves(ask.slot) || self.must_wait(tag, false) {
+        if S::is_write(op) || !self.serves(header.slot) || self.must_wait(key_hash, false) {
             return None;
         }
-        let member = &self.shell.member;
-        let seq = tag.map_or(0, |tag| self.shell.unstable.seq_of(tag));
+        let member = &self.context.member;
+        let seq = key_hash.map_or(0, |key_hash| self.context.unstable.seq_of(key_hash));
         if !member.releases(seq) || !member.may_read(now) {
             return None;
         }
-        self.service.read_in_place(member, tag, op)
+        self.service.read_in_place(member, key_hash, op)
     }
 
     fn attempt(
         &mut self,
         now: Time,
-        ask: Ask,
-        tag: Option<Tag>,
+        header: OpHeader,
+        key_hash: Option<KeyHash>,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Result<Option<Answer>, Refused> {
         if let Some(wrong) = self.service.malformed(op) {
             return Ok(Some(wrong));
         }
-        if !self.answers_for(ask.slot) {
+        if !self.answers_for(header.slot) {
             return Err(Refused::NotServing);
         }
-        match self.begin(now, &ask, tag, op, out) {
+        match self.begin(now, &header, key_hash, op, out) {
             Outcome::Answer { seq, answer, read } => {
-                self.shell.deliver(now, &ask, seq, answer, read)
+                self.context.deliver(now, &header, seq, answer, read)
             }
             // It may have answered already.
-            Outcome::Later => match out.answers.pop_if(|(token, _)| *token == ask.token) {
+            Outcome::Later => match out.answers.pop_if(|(token, _)| *token == header.token) {
                 Some((_, result)) => result.map(Some),
                 None => Ok(None),
             },
             Outcome::Blocked { starved } => {
-                let full = self.queue.len() >= self.shell.limits.parked_max
-                    || self.queue.bytes() >= self.shell.limits.parked_bytes_max;
+                let full = self.queue.len() >= self.context.limits.parked_max
+                    || self.queue.bytes() >= self.context.limits.parked_bytes_max;
                 if full {
                     return Err(Refused::Busy);
                 }
                 self.queue.starved |= starved;
                 let op = S::to_owned(op);
-                self.queue.push(Parked { ask, tag, op });
+                self.queue.push(Parked {
+                    header,
+                    key_hash,
+                    op,
+                });
                 Ok(None)
             }
             Outcome::Refuse(why) => Err(why),
@@ -244,28 +250,30 @@ impl<S: Service> Bucket<S> {
     fn begin(
         &mut self,
         now: Time,
-        ask: &Ask,
-        tag: Option<Tag>,
+        header: &OpHeader,
+        key_hash: Option<KeyHash>,
         op: S::Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome {
-        if !self.serves(ask.slot) || self.must_wait(tag, S::is_write(op)) {
+        if !self.serves(header.slot) || self.must_wait(key_hash, S::is_write(op)) {
             return Outcome::Blocked { starved: false };
         }
-        if S::is_write(op) && self.shell.is_full() {
+        if S::is_write(op) && self.context.is_full() {
             return Outcome::Refuse(Refused::Busy);
         }
-        let Bucket { shell, service, .. } = self;
-        service.execute(shell, now, ask, tag, op, out)
+        let Bucket {
+            context, service, ..
+        } = self;
+        service.execute(context, now, header, key_hash, op, out)
     }
 
     fn release(&mut self, now: Time, out: &mut BucketEffects) {
-        let Shell {
+        let BucketContext {
             member,
             waiters,
             unstable,
             ..
-        } = &mut self.shell;
+        } = &mut self.context;
         let stable = member.stable();
         unstable.purge(stable);
         if waiters.len() == 0 || !member.may_answer(now) {
@@ -279,23 +287,23 @@ impl<S: Service> Bucket<S> {
 
     // Executes everything that could not begin before, in order.
     fn pump(&mut self, now: Time, out: &mut BucketEffects) {
-        self.service.advance(&mut self.shell, now, out);
+        self.service.advance(&mut self.context, now, out);
         if self.queue.len() == 0 {
             return;
         }
         for parked in self.queue.take() {
-            let (ask, tag, op) = (parked.ask, parked.tag, S::as_op(&parked.op));
-            if ask.deadline <= now {
-                out.answers.push((ask.token, Err(Refused::Deadline)));
+            let (header, key_hash, op) = (parked.header, parked.key_hash, S::as_op(&parked.op));
+            if header.deadline <= now {
+                out.answers.push((header.token, Err(Refused::Deadline)));
                 continue;
             }
-            let outcome = match S::is_write(op) && self.shell.is_full() {
+            let outcome = match S::is_write(op) && self.context.is_full() {
                 true => Outcome::Blocked { starved: false },
-                false => self.begin(now, &ask, tag, op, out),
+                false => self.begin(now, &header, key_hash, op, out),
             };
             let result = match outcome {
                 Outcome::Answer { seq, answer, read } => {
-                    self.shell.deliver(now, &ask, seq, answer, read)
+                    self.context.deliver(now, &header, seq, answer, read)
                 }
                 Outcome::Later => Ok(None),
                 Outcome::Blocked { starved } => {
@@ -306,14 +314,15 @@ impl<S: Service> Bucket<S> {
                 Outcome::Refuse(why) => Err(why),
             };
             let result = result.transpose();
-            out.answers.extend(result.map(|result| (ask.token, result)));
+            out.answers
+                .extend(result.map(|result| (header.token, result)));
         }
     }
 
     // Operations for the data slot that the newest entry of the map gives this node may wait here for the
     // epoch to open.
     fn look_at_map(&mut self, event: &Event) {
-        let member = &self.shell.member;
+        let member = &self.context.member;
         let group: &Arc<Group> = match event {
             Event::Map(group) => group,
             Event::Message(envelope) if envelope.group == member.id() => match &envelope.message {
@@ -334,27 +343,27 @@ impl<S: Service> Bucket<S> {
         if self.was_serving && !serving {
             self.service.stop(out);
         }
-        let member = &self.shell.member;
+        let member = &self.context.member;
         let pages = member.pages().map(|pages| pages.generation());
         let source = member.slot().zip(pages).filter(|_| member.is_data());
         // A data bucket that stays the data bucket keeps everything up to the cut, so answers wait on. Any
         // other one's successor knows the requests; the client retries there.
         let moved = self.source.is_some() && self.source != source;
         if others || moved || (!serving && self.chosen.is_none()) {
-            refuse(out, self.shell.waiters.drain(), Refused::Interrupted);
-            self.shell.unstable.clear();
+            refuse(out, self.context.waiters.drain(), Refused::Interrupted);
+            self.context.unstable.clear();
         }
         self.source = source;
         // A newer epoch may be committed, with another slot for this member, before the older one has opened:
         // operations stay parked only for a slot that is served or promised.
-        let serves = serving.then(|| self.shell.member.slot()).flatten();
+        let serves = serving.then(|| self.context.member.slot()).flatten();
         let chosen = self.chosen;
-        let waits = |ask: &Ask| serves == Some(ask.slot) || chosen == Some(ask.slot);
-        let gone = self.queue.remove(|ask| !waits(ask));
+        let waits = |header: &OpHeader| serves == Some(header.slot) || chosen == Some(header.slot);
+        let gone = self.queue.remove(|header| !waits(header));
         refuse(out, gone, Refused::NotServing);
-        let epoch = self.shell.member.epoch();
-        if self.shell.reservation.epoch != epoch {
-            self.shell.reservation = Reservation::of(epoch);
+        let epoch = self.context.member.epoch();
+        if self.context.reservation.epoch != epoch {
+            self.context.reservation = Reservation::of(epoch);
         }
         if serving && (others || !self.was_serving) {
             self.service.start();

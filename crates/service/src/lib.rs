@@ -6,7 +6,7 @@
 //!
 //! **Path of an operation.** A caller submits it to a [`Bucket`]. A read that needs nothing but settled
 //! pages is answered from them, without a copy. Any other operation is executed by the [`Service`], which
-//! reads the pages and makes deltas through the [`Shell`]. Its answer waits until the low watermark has
+//! reads the pages and makes deltas through the [`BucketContext`]. Its answer waits until the low watermark has
 //! passed its delta; an operation that cannot begin is parked, for the log, for memory, for a lease, for
 //! pages that are being rebuilt or for its epoch. [`Bucket::step`], called with every event, releases both.
 //!
@@ -24,9 +24,9 @@
 mod answer;
 mod any;
 mod bucket;
+mod context;
+mod key_hash;
 mod reservation;
-mod shell;
-mod tag;
 mod waiting;
 
 use std::time::Duration;
@@ -42,9 +42,9 @@ use staves_wire::service::{Address, Answer, Body};
 pub use answer::{AnswerRef, KEPT_ANSWER_BYTES_MAX, Refused};
 pub use any::AnyBucket;
 pub use bucket::Bucket;
+pub use context::{BucketContext, UpdateError};
+pub use key_hash::KeyHash;
 pub use reservation::Growth;
-pub use shell::{Shell, UpdateError};
-pub use tag::Tag;
 
 /// The bounds of one bucket.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Default for Limits {
 
 /// The header of one operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct OpHeader {
     /// The caller's token, returned with the answer.
     pub token: u64,
     /// The data slot that the operation is for: no other bucket may execute it.
@@ -179,8 +179,8 @@ pub trait Service: Sized + Send + 'static {
     fn is_write(op: Self::Op<'_>) -> bool;
     /// Bytes that it holds while it is parked.
     fn op_bytes(op: Self::Op<'_>) -> usize;
-    /// The tag of what it touches: operations with the same tag keep their order.
-    fn tag(_op: Self::Op<'_>) -> Option<Tag> {
+    /// The hash of the key that it touches: operations with the same one keep their order.
+    fn key_hash(_op: Self::Op<'_>) -> Option<KeyHash> {
         None
     }
     /// An error answer to an operation that no state of the bucket would allow.
@@ -191,11 +191,11 @@ pub trait Service: Sized + Send + 'static {
     }
 
     /// The answer to a read, borrowed from the pages: the path without a copy. Called under a lease, with
-    /// everything stable that was written under the tag.
+    /// everything stable that was written under the key hash.
     fn read_in_place<'p>(
         &mut self,
         _member: &'p Member,
-        _tag: Option<Tag>,
+        _key_hash: Option<KeyHash>,
         _op: Self::Op<'_>,
     ) -> Option<AnswerRef<'p>> {
         None
@@ -203,10 +203,10 @@ pub trait Service: Sized + Send + 'static {
     /// Executes a well-formed operation at a bucket that serves.
     fn execute(
         &mut self,
-        shell: &mut Shell,
+        context: &mut BucketContext,
         now: Time,
-        ask: &Ask,
-        tag: Option<Tag>,
+        header: &OpHeader,
+        key_hash: Option<KeyHash>,
         op: Self::Op<'_>,
         out: &mut BucketEffects,
     ) -> Outcome;
@@ -226,11 +226,11 @@ pub trait Service: Sized + Send + 'static {
     /// The bucket ceases to serve: refuses what is in progress.
     fn stop(&mut self, _out: &mut BucketEffects) {}
     /// Continues what is in progress. Called by each step of a serving bucket.
-    fn advance(&mut self, _shell: &mut Shell, _now: Time, _out: &mut BucketEffects) {}
+    fn advance(&mut self, _shell: &mut BucketContext, _now: Time, _out: &mut BucketEffects) {}
     /// Housekeeping, a bounded part on each tick of a serving bucket.
-    fn maintain(&mut self, _shell: &mut Shell, _now: Time) {}
-    /// True if an operation in progress holds up all others with this tag.
-    fn holds(&self, _tag: Tag) -> bool {
+    fn maintain(&mut self, _shell: &mut BucketContext, _now: Time) {}
+    /// True if an operation in progress holds up all others with this key hash.
+    fn holds(&self, _key_hash: KeyHash) -> bool {
         false
     }
     /// Operations in progress that are neither parked nor wait for the low watermark.

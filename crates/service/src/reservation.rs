@@ -3,7 +3,7 @@
 
 use staves_model::{Epoch, Time};
 
-use crate::Shell;
+use crate::BucketContext;
 
 /// The extents that were requested of the members and not granted.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub enum Growth {
     Refused,
 }
 
-impl Shell {
+impl BucketContext {
     /// Makes sure that `need` extents in all are reserved. Where fewer are, it asks the members for `request`; where
     /// exactly so many are, for `ahead`, before they are needed.
     pub fn grow(&mut self, now: Time, need: u32, request: u32, ahead: u32) -> Growth {

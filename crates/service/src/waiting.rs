@@ -1,7 +1,7 @@
 //! Answers that wait for the low watermark, and operations that wait to begin.
 //!
-//! Operations with one tag keep their order, so that a client that sends a write and a read after it,
-//! without waiting, reads what it wrote. Operations with different tags pass each other.
+//! Operations with one key hash keep their order, so that a client that sends a write and a read after it,
+//! without waiting, reads what it wrote. Operations with different key hashes pass each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,45 +9,46 @@ use hashbrown::HashTable;
 use staves_model::Time;
 use staves_wire::service::Answer;
 
-use crate::{Ask, Service, Tag};
+use crate::{KeyHash, OpHeader, Service};
 
-/// The newest write under each tag that is not stable yet. Empty without parity.
+/// The newest write under each key hash that is not stable yet. Empty without parity.
 #[derive(Default)]
 pub(crate) struct Unstable {
-    newest: HashTable<(Tag, u64)>,
-    order: VecDeque<(u64, Tag)>,
+    newest: HashTable<(KeyHash, u64)>,
+    order: VecDeque<(u64, KeyHash)>,
 }
 
 impl Unstable {
-    /// The seq that a read of this tag must wait for; 0 if none.
+    /// The seq that a read of this key hash must wait for; 0 if none.
     #[inline]
-    pub(crate) fn seq_of(&self, tag: Tag) -> u64 {
+    pub(crate) fn seq_of(&self, key_hash: KeyHash) -> u64 {
         if self.newest.is_empty() {
             return 0;
         }
         self.newest
-            .find(tag.hash(), |e| e.0 == tag)
+            .find(key_hash.spread(), |e| e.0 == key_hash)
             .map_or(0, |e| e.1)
     }
 
     /// Adds a write.
-    pub(crate) fn insert(&mut self, tag: Tag, seq: u64) {
-        match self.newest.find_mut(tag.hash(), |e| e.0 == tag) {
+    pub(crate) fn insert(&mut self, key_hash: KeyHash, seq: u64) {
+        match self.newest.find_mut(key_hash.spread(), |e| e.0 == key_hash) {
             Some(entry) => entry.1 = seq,
             None => {
                 self.newest
-                    .insert_unique(tag.hash(), (tag, seq), |e| e.0.hash());
+                    .insert_unique(key_hash.spread(), (key_hash, seq), |e| e.0.spread());
             }
         }
-        self.order.push_back((seq, tag));
+        self.order.push_back((seq, key_hash));
     }
 
     /// Removes what is stable.
     pub(crate) fn purge(&mut self, stable: u64) {
-        while let Some((seq, tag)) = self.order.front().copied().filter(|(s, _)| *s <= stable) {
+        while let Some((seq, key_hash)) = self.order.front().copied().filter(|(s, _)| *s <= stable)
+        {
             self.order.pop_front();
-            let newest = |e: &(Tag, u64)| *e == (tag, seq);
-            if let Ok(entry) = self.newest.find_entry(tag.hash(), newest) {
+            let newest = |e: &(KeyHash, u64)| *e == (key_hash, seq);
+            if let Ok(entry) = self.newest.find_entry(key_hash.spread(), newest) {
                 entry.remove();
             }
         }
@@ -91,13 +92,13 @@ impl Waiters {
     }
 
     /// Adds an answer.
-    pub(crate) fn push(&mut self, seq: u64, ask: &Ask, answer: Answer, read: bool) {
+    pub(crate) fn push(&mut self, seq: u64, header: &OpHeader, answer: Answer, read: bool) {
         self.arrivals += 1;
         self.bytes += answer.value_bytes();
-        let deadline = ask.deadline;
+        let deadline = header.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |e| e.min(deadline)));
         let waiter = Waiter {
-            token: ask.token,
+            token: header.token,
             deadline,
             answer,
             read,
@@ -152,8 +153,8 @@ impl Waiters {
 
 /// An operation that cannot begin yet.
 pub(crate) struct Parked<S: Service> {
-    pub(crate) ask: Ask,
-    pub(crate) tag: Option<Tag>,
+    pub(crate) header: OpHeader,
+    pub(crate) key_hash: Option<KeyHash>,
     pub(crate) op: S::OwnedOp,
 }
 
@@ -166,7 +167,7 @@ impl<S: Service> Parked<S> {
 /// Operations that cannot begin yet, in order.
 pub(crate) struct Queue<S: Service> {
     parked: VecDeque<Parked<S>>,
-    tags: HashTable<Tag>,
+    key_hashes: HashTable<KeyHash>,
     bytes: usize,
     /// A write found no room, in the log or in memory: later ones must not overtake it.
     pub(crate) starved: bool,
@@ -176,7 +177,7 @@ impl<S: Service> Default for Queue<S> {
     fn default() -> Queue<S> {
         Queue {
             parked: VecDeque::new(),
-            tags: HashTable::new(),
+            key_hashes: HashTable::new(),
             bytes: 0,
             starved: false,
         }
@@ -194,18 +195,23 @@ impl<S: Service> Queue<S> {
         self.bytes
     }
 
-    /// True if an operation with this tag is parked.
+    /// True if an operation with this key hash is parked.
     #[inline]
-    pub(crate) fn holds(&self, tag: Tag) -> bool {
-        !self.parked.is_empty() && self.tags.find(tag.hash(), |t| *t == tag).is_some()
+    pub(crate) fn holds(&self, key_hash: KeyHash) -> bool {
+        !self.parked.is_empty()
+            && self
+                .key_hashes
+                .find(key_hash.spread(), |t| *t == key_hash)
+                .is_some()
     }
 
     /// Parks an operation behind the others.
     pub(crate) fn push(&mut self, parked: Parked<S>) {
-        if let Some(tag) = parked.tag
-            && !self.holds(tag)
+        if let Some(key_hash) = parked.key_hash
+            && !self.holds(key_hash)
         {
-            self.tags.insert_unique(tag.hash(), tag, |t| t.hash());
+            self.key_hashes
+                .insert_unique(key_hash.spread(), key_hash, |t| t.spread());
         }
         self.bytes += parked.bytes();
         self.parked.push_back(parked);
@@ -217,15 +223,15 @@ impl<S: Service> Queue<S> {
     }
 
     /// Removes the operations for which `goes` holds; their tokens.
-    pub(crate) fn remove(&mut self, goes: impl Fn(&Ask) -> bool) -> Vec<u64> {
-        if !self.parked.iter().any(|parked| goes(&parked.ask)) {
+    pub(crate) fn remove(&mut self, goes: impl Fn(&OpHeader) -> bool) -> Vec<u64> {
+        if !self.parked.iter().any(|parked| goes(&parked.header)) {
             return Vec::new();
         }
         let starved = self.starved;
         let mut gone = Vec::new();
         for parked in self.take() {
-            match goes(&parked.ask) {
-                true => gone.push(parked.ask.token),
+            match goes(&parked.header) {
+                true => gone.push(parked.header.token),
                 false => self.push(parked),
             }
         }
@@ -244,13 +250,13 @@ mod tests {
     fn a_held_read_waits_for_a_lease_too() {
         let mut waiters = Waiters::default();
         for (seq, token, read) in [(1, 10, false), (1, 11, true), (2, 12, false), (9, 13, true)] {
-            let ask = Ask {
+            let header = OpHeader {
                 token,
                 slot: MemberSlot(0),
                 request: None,
                 deadline: Time(100),
             };
-            waiters.push(seq, &ask, Answer::Int(1), read);
+            waiters.push(seq, &header, Answer::Int(1), read);
         }
         let given = |waiters: &mut Waiters, stable, may_read| {
             let mut tokens = Vec::new();

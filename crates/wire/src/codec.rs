@@ -371,8 +371,8 @@ pub(crate) fn check_group(group: &Group) -> Result<(), &'static str> {
     if group.kept.len() != group.members.len() || group.last_open.members.len() > width_max {
         return Err("its member lists do not fit each other");
     }
-    if group.leader.index() >= group.members.len() {
-        return Err("its leader is not a member");
+    if group.coordinator.index() >= group.members.len() {
+        return Err("its coordinator is not a member");
     }
     // Once the epoch is open, it is itself the last open one, and `kept` tells of the one before, which
     // may have been wider.

@@ -197,7 +197,7 @@ pub enum GroupMessage {
         /// Updates up to here may be answered and applied.
         stable: u64,
         /// Every listed member has synced up to here: purge it.
-        floor: u64,
+        purgeable: u64,
         /// The data bucket's last seq: a parity that is behind it asks for the gap.
         last: u64,
         /// The sender's clock, echoed by the ack.
@@ -224,14 +224,14 @@ pub enum GroupMessage {
         /// The extents that this member has reserved.
         granted_extents: u32,
     },
-    /// Leader to retained members.
+    /// Coordinator to retained members.
     Seal {
         /// The epoch to seal for.
         group: Arc<Group>,
         /// Streams (one bit each) whose data bucket has sealed already: promises made to it are released.
         released: u32,
     },
-    /// Retained member to leader, once its promises ran out.
+    /// Retained member to coordinator, once its promises ran out.
     Sealed {
         /// Its member slot in the epoch being made.
         slot: MemberSlot,
@@ -242,7 +242,7 @@ pub enum GroupMessage {
         /// Pages that exist (the end of its page table).
         pages: u32,
     },
-    /// Leader to all listed members.
+    /// Coordinator to all listed members.
     Sync {
         /// The epoch being made.
         group: Arc<Group>,
@@ -255,7 +255,7 @@ pub enum GroupMessage {
         /// Pages that exist at the cut.
         pages: u32,
     },
-    /// Member to leader: it holds the cut, and parity has applied it.
+    /// Member to coordinator: it holds the cut, and parity has applied it.
     Synced {
         /// Its member slot.
         slot: MemberSlot,

@@ -53,7 +53,7 @@ fn map() -> ClusterMap {
         epoch,
         members: vec![Some(MemberId::new(NodeId(1), Incarnation(1))), None],
         kept: vec![None, None],
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         fresh: true,
     }]));
     make(Change::Open { group, epoch });

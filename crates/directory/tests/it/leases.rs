@@ -39,7 +39,7 @@ async fn open_newest(nodes: &[TestNode], group: GroupId, after: Epoch) -> Group 
         if g.open {
             return g;
         }
-        // The keeper may commit a further epoch meanwhile; then that one is to be opened.
+        // The planner may commit a further epoch meanwhile; then that one is to be opened.
         let _ = nodes[0]
             .directory
             .call(

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use staves_erasure::Code;
-use staves_group::{Effects, Unread};
+use staves_group::{Effects, ReadError};
 use staves_model::{MemberSlot, NodeId, PAGE_BYTES, twin};
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{Run, RunKind};
@@ -158,8 +158,9 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     let read = |cluster: &TestGroup, bytes: &mut Vec<u8>| {
         cluster.members[3].read(cluster.now, 7 * PAGE, PAGE_BYTES as u32, bytes)
     };
-    assert_eq!(read(&cluster, &mut bytes), Err(Unread::Missing { page: 7 }));
-    assert_eq!(read(&cluster, &mut bytes), Err(Unread::Missing { page: 7 }));
+    let missing = Err(ReadError::Missing { page: 7 });
+    assert_eq!(read(&cluster, &mut bytes), missing);
+    assert_eq!(read(&cluster, &mut bytes), missing);
     let run = Run {
         offset: 7 * PAGE + 8,
         len: 8,
@@ -182,7 +183,7 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     cluster.group.lost = true;
     cluster.group.revision.0 += 1;
     cluster.tell_map();
-    assert_eq!(read(&cluster, &mut bytes), Err(Unread::Lost));
+    assert_eq!(read(&cluster, &mut bytes), Err(ReadError::Lost));
     cluster.group.lost = false;
     cluster.group.revision.0 += 1;
     cluster.tell_map();
@@ -198,7 +199,7 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     assert!(bytes == wanted && cluster.members[3].releases(seq));
     assert_eq!(
         cluster.members[2].read(cluster.now, 0, 1, &mut bytes),
-        Err(Unread::NotServing)
+        Err(ReadError::NotServing)
     );
 }
 

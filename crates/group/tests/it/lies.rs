@@ -150,7 +150,7 @@ fn group() -> impl Strategy<Value = Arc<Group>> {
             group.kept.resize(width, None);
             group.last_open.members = (1..4).map(|n| Some(life(n))).collect();
             group.members = members;
-            group.leader = MemberSlot(leader % width as u8);
+            group.coordinator = MemberSlot(leader % width as u8);
             (group.epoch, group.open, group.fresh) = (epoch, open, fresh);
             Arc::new(group)
         })
@@ -180,14 +180,16 @@ fn data_message() -> impl Strategy<Value = GroupMessage> {
         number32(),
     )
         .prop_map(
-            |(stream, deltas, (stable, floor), last, clock, want_extents)| GroupMessage::Deltas {
-                stream,
-                deltas,
-                stable,
-                floor,
-                last,
-                clock: Time(clock),
-                want_extents,
+            |(stream, deltas, (stable, purgeable), last, clock, want_extents)| {
+                GroupMessage::Deltas {
+                    stream,
+                    deltas,
+                    stable,
+                    purgeable,
+                    last,
+                    clock: Time(clock),
+                    want_extents,
+                }
             },
         )
 }
@@ -345,7 +347,7 @@ fn role(role: usize) -> (TestGroup, usize) {
             // The leader of an epoch whose other members do not answer.
             cluster.replace(2, 4);
             cluster.silent = Some(NodeId(2));
-            let leader = cluster.group.leader.index();
+            let leader = cluster.group.coordinator.index();
             cluster.tell_map();
             (cluster, leader)
         }
@@ -378,7 +380,7 @@ fn aim(cluster: &TestGroup, index: usize, envelope: &mut GroupEnvelope) {
         GroupMessage::Seal { group, .. } => {
             let next = next_of(cluster, index, member.epoch().0 + u64::from(group.open));
             *group = Arc::new(next);
-            group.member(group.leader).copied()
+            group.member(group.coordinator).copied()
         }
         GroupMessage::Sync {
             group,
@@ -402,7 +404,7 @@ fn aim(cluster: &TestGroup, index: usize, envelope: &mut GroupEnvelope) {
                 }
             }
             *group = Arc::new(next);
-            group.member(group.leader).copied()
+            group.member(group.coordinator).copied()
         }
         GroupMessage::Parts { slot, .. } => listed(*slot),
         GroupMessage::Get { .. } => None,
@@ -429,7 +431,7 @@ fn next_of(cluster: &TestGroup, index: usize, epoch: u64) -> Group {
     group.kept = (0..group.members.len())
         .map(|s| Some(MemberSlot(s as u8)))
         .collect();
-    group.leader = MemberSlot(u8::from(index == 0));
+    group.coordinator = MemberSlot(u8::from(index == 0));
     group
 }
 
@@ -556,7 +558,7 @@ fn deltas_from_data(cluster: &TestGroup, seq: u64, offset: u64) -> Event {
                 bytes: Bytes::from_static(b"more"),
             }],
             stable: seq,
-            floor: seq,
+            purgeable: seq,
             last: seq,
             clock: cluster.now,
             want_extents: 2,

@@ -54,7 +54,7 @@ fn i4_a_page_of_parity_is_made_anew_under_writes() {
 fn a_page_is_made_anew_where_nothing_is_fetched_unasked() {
     let mut cluster = TestGroup::new(2, 1, 0);
     load(&mut cluster, 2, 20);
-    cluster.fill_budget.set_limit(0);
+    cluster.backfill_budget.set_limit(0);
     let seen = cluster.members[2].sum(PAGE).expect("it is here").labels;
     assert!(cluster.members[2].mend(cluster.now, PAGE, &seen));
     cluster.ticks(100);

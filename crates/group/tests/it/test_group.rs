@@ -49,7 +49,7 @@ pub struct TestGroup {
     /// Pages for joiners are kept back.
     pub keep_parts: bool,
     /// The pages that all members together may have asked for.
-    pub fill_budget: Arc<Budget>,
+    pub backfill_budget: Arc<Budget>,
     /// Pages that each node gave to joiners.
     pub given: BTreeMap<NodeId, usize>,
 }
@@ -70,7 +70,7 @@ impl TestGroup {
             m,
             epoch: Epoch(1),
             open: false,
-            leader: MemberSlot(0),
+            coordinator: MemberSlot(0),
             members: (1..=u64::from(width)).map(|n| Some(life(n))).collect(),
             kept: vec![None; usize::from(width)],
             fresh: true,
@@ -81,7 +81,7 @@ impl TestGroup {
         let budgets: Vec<Arc<Budget>> = (0..width + more)
             .map(|_| Arc::new(Budget::new(EXTENTS)))
             .collect();
-        let fill_budget = options.fill_budget.clone();
+        let backfill_budget = options.backfill_budget.clone();
         let member = |n: u64| {
             let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
             let budget = budgets[n as usize - 1].clone();
@@ -96,7 +96,7 @@ impl TestGroup {
             calls: Vec::new(),
             silent: None,
             keep_parts: false,
-            fill_budget,
+            backfill_budget,
             given: BTreeMap::new(),
         };
         cluster.tell_map();
@@ -183,7 +183,7 @@ impl TestGroup {
             complete: false,
             ..life(node)
         });
-        group.leader = MemberSlot(u8::from(slot == 0));
+        group.coordinator = MemberSlot(u8::from(slot == 0));
     }
 
     /// The next epoch: these nodes join in these slots, in place of whoever was there; all others stay.
@@ -213,7 +213,7 @@ impl TestGroup {
             });
         }
         let leader = group.kept.iter().position(Option::is_some);
-        group.leader = MemberSlot(leader.expect("somebody stays") as u8);
+        group.coordinator = MemberSlot(leader.expect("somebody stays") as u8);
         self.tell_map();
     }
 
@@ -228,7 +228,7 @@ impl TestGroup {
         (group.open, group.fresh) = (false, false);
         group.revision.0 += 1;
         let leader = kept.iter().position(Option::is_some);
-        group.leader = MemberSlot(leader.expect("somebody stays") as u8);
+        group.coordinator = MemberSlot(leader.expect("somebody stays") as u8);
         (group.members, group.kept) = (members, kept);
         self.tell_map();
     }

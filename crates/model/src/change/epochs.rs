@@ -24,7 +24,7 @@ pub struct NewEpoch {
     /// retained; `None` for a joiner and for a vacant slot.
     pub kept: Vec<Option<MemberSlot>>,
     /// The member that seals, cuts, syncs and opens.
-    pub leader: MemberSlot,
+    pub coordinator: MemberSlot,
     /// Starts from nothing.
     pub fresh: bool,
 }
@@ -47,7 +47,7 @@ impl ClusterMap {
             let group = self.groups.get_mut(&n.group).expect("check_epoch found it");
             group.epoch = n.epoch;
             group.open = false;
-            group.leader = n.leader;
+            group.coordinator = n.coordinator;
             group.members = members;
             group.kept = n.kept.clone();
             group.fresh = n.fresh;
@@ -76,11 +76,13 @@ impl ClusterMap {
             check_sources_suffice(group, n, &members)?;
             members
         };
-        let leads = members.get(n.leader.index()).is_some_and(Option::is_some);
-        if !leads || (!n.fresh && n.kept[n.leader.index()].is_none()) {
+        let leads = members
+            .get(n.coordinator.index())
+            .is_some_and(Option::is_some);
+        if !leads || (!n.fresh && n.kept[n.coordinator.index()].is_none()) {
             return Err(Refusal::BadLeader {
                 group: n.group,
-                slot: n.leader,
+                slot: n.coordinator,
             });
         }
         Ok(members)

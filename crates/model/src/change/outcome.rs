@@ -186,7 +186,7 @@ pub enum Refusal {
     #[error("group {group} may not start empty: {reason}")]
     NotFresh { group: GroupId, reason: String },
     #[error(
-        "slot {slot} of group {group} cannot lead its change of epoch: the leader must be a listed member that is kept"
+        "slot {slot} of group {group} cannot lead its change of epoch: the coordinator must be a listed member that is kept"
     )]
     BadLeader { group: GroupId, slot: MemberSlot },
     #[error(

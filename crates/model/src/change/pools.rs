@@ -146,7 +146,7 @@ pub(super) fn unborn(id: GroupId, pool: PoolId, bucket: u32, m: u8, revision: Re
         m,
         epoch: Epoch(0),
         open: false,
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         members: vec![None; usize::from(m)],
         kept: vec![None; usize::from(m)],
         fresh: false,

@@ -320,8 +320,8 @@ fn a_malformed_epoch_is_refused_and_the_whole_proposal_with_it() {
             "another stands",
         ),
         (with(&|n| n.members[1] = None), "another stands"),
-        (with(&|n| n.leader = MemberSlot(2)), "cannot lead"),
-        (with(&|n| n.leader = MemberSlot(200)), "cannot lead"),
+        (with(&|n| n.coordinator = MemberSlot(2)), "cannot lead"),
+        (with(&|n| n.coordinator = MemberSlot(200)), "cannot lead"),
         (with(&|n| n.fresh = true), "keeps nobody"),
         (next_epoch(&map, 1, &[(3, None)]), "needs 1"),
         (
@@ -368,7 +368,7 @@ fn with_more_data_buckets_members_keep_their_slots() {
     commit(
         &mut map,
         NewEpoch {
-            leader: MemberSlot(1),
+            coordinator: MemberSlot(1),
             ..replaced
         },
     )

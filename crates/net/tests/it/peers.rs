@@ -44,7 +44,7 @@ fn envelope(seq: u64, len: usize) -> GroupEnvelope {
             stream: 0,
             deltas: vec![delta],
             stable: 0,
-            floor: 0,
+            purgeable: 0,
             last: seq,
             clock: Time(1),
             want_extents: 0,

@@ -8,8 +8,6 @@ use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
 use tokio::sync::Notify;
 
-use super::detour::Detoured;
-
 /// Answers for a connection's task.
 #[derive(Debug)]
 pub(crate) enum Completion {
@@ -22,7 +20,16 @@ pub(crate) enum Completion {
         request: Option<RequestId>,
     },
     /// The answers to operations that took another way.
-    Detoured(Vec<Detoured>),
+    Remote(Vec<RemoteResult>),
+}
+
+/// The answer to an operation that this node's buckets did not answer.
+#[derive(Debug)]
+pub(crate) struct RemoteResult {
+    pub(super) place: u64,
+    pub(super) part: u32,
+    pub(super) bucket: u32,
+    pub(super) answer: Answer,
 }
 
 /// The queue of a connection's completions. Bounded by what the connection has under way.

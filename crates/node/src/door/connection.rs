@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::Phase;
 use super::completions::{Completion, CompletionQueue};
-use super::detour::{Detour, Wanted};
+use super::remote::{RemoteOp, RemoteOps};
 use crate::host::{Cell, Routes, Waiter};
 use crate::running::Running;
 use staves_resp::{
@@ -57,7 +57,7 @@ struct Executor {
     output: Output,
     places: ReplyQueue,
     completions: Arc<CompletionQueue>,
-    detour: Detour,
+    remote: RemoteOps,
     routes: Arc<Routes>,
     version: u64,
     /// Cells that want a flush after this batch.
@@ -96,7 +96,7 @@ impl Connection {
                 output: Output::new(),
                 places: ReplyQueue::default(),
                 completions: Arc::default(),
-                detour: Detour::default(),
+                remote: RemoteOps::default(),
                 routes,
                 version,
                 touched: Vec::new(),
@@ -218,9 +218,9 @@ impl Drop for Executor {
         let Some(pool) = self.routes.door.and_then(|id| self.routes.pools.get(&id)) else {
             return;
         };
-        let (places, detour) = (&mut self.places, &mut self.detour);
+        let (places, remote) = (&mut self.places, &mut self.remote);
         let bucket_of = |op: &Op<'_>| pool.bucket_of(op.slot());
-        give_up(received, places, detour, bucket_of, |bucket, request| {
+        give_up(received, places, remote, bucket_of, |bucket, request| {
             if let Some(cell) = pool.cells.get(bucket as usize) {
                 cell.lock().lane.answered(&request);
             }
@@ -232,7 +232,7 @@ impl Drop for Executor {
 fn give_up(
     received: Vec<Completion>,
     places: &mut ReplyQueue,
-    detour: &mut Detour,
+    remote: &mut RemoteOps,
     bucket_of: impl Fn(&Op<'_>) -> u32,
     mut back: impl FnMut(u32, RequestId),
 ) {
@@ -250,7 +250,7 @@ fn give_up(
             back(bucket_of(&op.as_op()), request);
         }
     }
-    detour
+    remote
         .give_up()
         .for_each(|(bucket, request)| back(bucket, request));
 }
@@ -290,8 +290,8 @@ impl Executor {
             }
             host.peers.flush();
         }
-        if self.detour.is_ready() {
-            self.set_out();
+        if self.remote.is_ready() {
+            self.dispatch();
         }
         self.places.release(&mut self.output);
         let done = std::mem::take(&mut self.commands);
@@ -302,16 +302,17 @@ impl Executor {
     }
 
     // What goes by another way. Where the door's pool is deleted there is none any more.
-    fn set_out(&mut self) {
+    fn dispatch(&mut self) {
         let host = &self.running.host;
         if let Some(pool) = self.routes.door {
             let waiting = self.places.waiting();
             let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
             let waiting: BTreeSet<u32> = buckets.collect();
-            self.detour.set_out(host, &self.completions, pool, &waiting);
+            self.remote
+                .dispatch(host, &self.completions, pool, &waiting);
         } else {
             let places = &mut self.places;
-            self.detour.stay(|place, part, answer| {
+            self.remote.stay(|place, part, answer| {
                 places.settle(place, part, answer);
             });
         }
@@ -334,9 +335,9 @@ impl Executor {
                     }
                     Err(refused) => self.send_away(place, part, refused, request),
                 },
-                Completion::Detoured(batch) => {
+                Completion::Remote(batch) => {
                     let places = &mut self.places;
-                    self.detour.back(batch, |place, part, answer| {
+                    self.remote.back(batch, |place, part, answer| {
                         places.settle(place, part, answer);
                     });
                 }
@@ -356,14 +357,14 @@ impl Executor {
             return self.places.settle(place, part, answer);
         }
         let bucket = self.bucket_of(&op.as_op());
-        let wanted = Wanted::new(bucket.unwrap_or(0), &op.as_op(), request, deadline);
+        let wanted = RemoteOp::new(bucket.unwrap_or(0), &op.as_op(), request, deadline);
         self.detoured(place, part, wanted);
     }
 
-    fn detoured(&mut self, place: u64, part: u32, wanted: Wanted) {
+    fn detoured(&mut self, place: u64, part: u32, wanted: RemoteOp) {
         let door = &self.running.door;
         door.detoured_total.fetch_add(1, Ordering::Relaxed);
-        self.detour.push(place, part, wanted);
+        self.remote.push(place, part, wanted);
     }
 
     #[inline]
@@ -438,7 +439,7 @@ impl Executor {
         let give = |answer: AnswerRef<'_>| put(tail, protocol, join, answer);
         let tried = try_here(
             &self.routes,
-            &self.detour,
+            &self.remote,
             &self.completions,
             &mut self.touched,
             (self.now, self.deadline),
@@ -496,7 +497,7 @@ impl Executor {
             let tried = left.try_unless_gone(bucket, || {
                 try_here(
                     &self.routes,
-                    &self.detour,
+                    &self.remote,
                     &self.completions,
                     &mut self.touched,
                     (self.now, self.deadline),
@@ -536,7 +537,7 @@ impl Executor {
     }
 
     /// Answers with where the client should ask, if clients are redirected and this node is not to answer
-    /// for the key. If it is and cannot yet, the operation takes the detour and waits.
+    /// for the key. If it is and cannot yet, the operation is queued for another node and waits.
     fn sent_elsewhere(&mut self, op: &Op<'_>) -> bool {
         if self.running.redirect == Redirect::Forward {
             return false;
@@ -553,12 +554,12 @@ impl Executor {
         true
     }
 
-    /// Takes the detour, behind what else of this connection is on its way to the same bucket.
+    /// Queues it for another node, behind what else of this connection is on its way to the same bucket.
     fn elsewhere(&mut self, place: u64, part: u32, bucket: u32, op: &Op<'_>) {
         if self.completions.disturbed() {
             self.take_completions();
         }
-        let wanted = Wanted::new(bucket, op, None, self.deadline);
+        let wanted = RemoteOp::new(bucket, op, None, self.deadline);
         self.detoured(place, part, wanted);
     }
 
@@ -663,7 +664,7 @@ enum Tried<R> {
 #[allow(clippy::too_many_arguments)] // the fields of `Executor` that do not conflict with `give`
 fn try_here<R>(
     routes: &Routes,
-    detour: &Detour,
+    remote: &RemoteOps,
     completions: &Arc<CompletionQueue>,
     touched: &mut Vec<Arc<Cell>>,
     (now, deadline): (Time, Time),
@@ -675,7 +676,7 @@ fn try_here<R>(
         return Tried::NoPool;
     };
     let bucket = pool.bucket_of(op.slot());
-    if detour.holds(bucket) {
+    if remote.holds(bucket) {
         return Tried::Elsewhere(bucket);
     }
     let cell = &pool.cells[bucket as usize];
@@ -744,7 +745,7 @@ mod tests {
     /// A connection ends while one interrupted write lies in its completions and another waits to set out.
     #[test]
     fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
-        let (mut places, mut detour) = (ReplyQueue::default(), Detour::default());
+        let (mut places, mut remote) = (ReplyQueue::default(), RemoteOps::default());
         let op = || OwnedOp::Append {
             key: "k".into(),
             value: "v".into(),
@@ -773,14 +774,14 @@ mod tests {
             completion(1, Err(Refused::Interrupted), Some(number(12))),
         ];
         for (place, request) in [(2, Some(number(13))), (3, None)] {
-            let wanted = Wanted::new(4, &op().as_op(), request, Time(5));
-            detour.push(place, 0, wanted);
+            let wanted = RemoteOp::new(4, &op().as_op(), request, Time(5));
+            remote.push(place, 0, wanted);
         }
         let mut given_up = Vec::new();
         give_up(
             received,
             &mut places,
-            &mut detour,
+            &mut remote,
             |_| 3,
             |bucket, request| {
                 given_up.push((bucket, request.number));

@@ -12,28 +12,26 @@ use staves_directory::Directory;
 use staves_model::{DirectoryCall, GroupId, MemberSlot};
 use tokio::sync::{Notify, Semaphore};
 
-use super::Host;
-
 /// Most calls under way at a time.
 const UNDER_WAY_MAX: usize = 64;
 /// Longest time of one call; the member makes it again.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A group, which of the three calls, and of whom: a node may hold two members of a group.
-type Key = (GroupId, u8, MemberSlot);
+type CallKey = (GroupId, u8, MemberSlot);
 
 /// Calls that are to be made, or are being made.
 #[derive(Default)]
 pub(crate) struct Calls {
-    state: Mutex<State>,
+    state: Mutex<CallState>,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct CallState {
     /// At most four for each group: a node holds at most two members of it, and one leads.
-    waiting: BTreeMap<Key, DirectoryCall>,
-    under_way: BTreeMap<Key, DirectoryCall>,
+    waiting: BTreeMap<CallKey, DirectoryCall>,
+    under_way: BTreeMap<CallKey, DirectoryCall>,
 }
 
 impl Calls {
@@ -50,7 +48,7 @@ impl Calls {
 
     fn next(&self) -> Option<DirectoryCall> {
         let mut state = self.state.lock();
-        let State { waiting, under_way } = &mut *state;
+        let CallState { waiting, under_way } = &mut *state;
         let free = waiting.keys().find(|key| !under_way.contains_key(key));
         let key = *free?;
         let call = waiting.remove(&key)?;
@@ -64,7 +62,7 @@ impl Calls {
     }
 }
 
-fn key(call: &DirectoryCall) -> Key {
+fn key(call: &DirectoryCall) -> CallKey {
     match call {
         DirectoryCall::Open { group, .. } => (*group, 0, MemberSlot(0)),
         DirectoryCall::Complete { group, slot, .. } => (*group, 1, *slot),
@@ -73,24 +71,24 @@ fn key(call: &DirectoryCall) -> Key {
 }
 
 /// Makes calls as they come.
-pub(crate) async fn run(host: Arc<Host>, directory: Directory) {
+pub(crate) async fn run(calls: Arc<Calls>, directory: Directory) {
     let room = Arc::new(Semaphore::new(UNDER_WAY_MAX));
     loop {
         let Ok(permit) = room.clone().acquire_owned().await else {
             return;
         };
         let call = loop {
-            match host.calls.next() {
+            match calls.next() {
                 Some(call) => break call,
-                None => host.calls.wake.notified().await,
+                None => calls.wake.notified().await,
             }
         };
-        let (host, directory) = (host.clone(), directory.clone());
+        let (calls, directory) = (calls.clone(), directory.clone());
         tokio::spawn(async move {
             if let Err(error) = directory.call(call.clone(), PATIENCE).await {
                 tracing::debug!(?call, %error, "the directory did not do it yet");
             }
-            host.calls.done(&call);
+            calls.done(&call);
             drop(permit);
         });
     }

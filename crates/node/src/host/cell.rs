@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use staves_group::Event;
 use staves_model::{DiskId, GroupId, MemberSlot, Time};
-use staves_service::{AnswerRef, AnyBucket, Ask, BucketEffects, Refused};
+use staves_service::{AnswerRef, AnyBucket, BucketEffects, OpHeader, Refused};
 use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
 use staves_wire::service::{Answer, NumberedOp};
@@ -30,11 +30,11 @@ pub(crate) struct Cell {
     pub(crate) group: GroupId,
     /// For the second member that the node may hold.
     pub(crate) disk: DiskId,
-    state: Mutex<State>,
+    state: Mutex<CellState>,
 }
 
 /// The state that the lock guards.
-pub(crate) struct State {
+pub(crate) struct CellState {
     pub(crate) bucket: Option<Box<dyn AnyBucket>>,
     waiting: Slab<Waiter>,
     pub(crate) lane: Lane,
@@ -47,9 +47,9 @@ pub(crate) struct State {
     pub(crate) idle_since: Option<Time>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for CellState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
+        f.debug_struct("CellState")
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
     }
@@ -60,7 +60,7 @@ impl Cell {
         Cell {
             group,
             disk,
-            state: Mutex::new(State {
+            state: Mutex::new(CellState {
                 bucket: None,
                 waiting: Slab::default(),
                 lane,
@@ -73,7 +73,7 @@ impl Cell {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CellState> {
         self.state.lock()
     }
 
@@ -96,7 +96,7 @@ impl Cell {
             if !std::mem::take(&mut state.dirty) {
                 return;
             }
-            let State { bucket, out, .. } = &mut *state;
+            let CellState { bucket, out, .. } = &mut *state;
             if let Some(bucket) = bucket {
                 bucket.flush(now, out);
             }
@@ -111,7 +111,7 @@ impl Cell {
             let mut state = self.lock();
             state.bucket = None;
             state.parity = false;
-            let State { waiting, lane, .. } = &mut *state;
+            let CellState { waiting, lane, .. } = &mut *state;
             let waiting = waiting.drain().into_iter();
             waiting
                 .filter_map(|waiter| waiter.answer(Err(Refused::Interrupted), lane))
@@ -121,7 +121,7 @@ impl Cell {
     }
 }
 
-impl State {
+impl CellState {
     /// True if requests are for this node's bucket to answer, now or as soon as its epoch is open.
     #[inline]
     pub(crate) fn answers(&self) -> bool {
@@ -135,7 +135,7 @@ impl State {
 
     /// Takes an event; returns batches that are complete, and whether a further step has work at once.
     pub(crate) fn step(&mut self, host: &Host, now: Time, event: Event) -> (Vec<Arc<Batch>>, bool) {
-        let State { bucket, out, .. } = self;
+        let CellState { bucket, out, .. } = self;
         let Some(bucket) = bucket else {
             return (Vec::new(), false);
         };
@@ -159,7 +159,7 @@ impl State {
         waiter: impl FnOnce(Option<RequestId>) -> Waiter,
         wants_flush: &mut bool,
     ) -> Result<Option<R>, Refused> {
-        let State {
+        let CellState {
             bucket,
             waiting,
             lane,
@@ -184,13 +184,13 @@ impl State {
             *dirty = true;
             *wants_flush = true;
         }
-        let ask = Ask {
+        let header = OpHeader {
             token: waiting.next_token(),
             slot: MemberSlot(0),
             request,
             deadline,
         };
-        let result = bucket.submit_with(now, ask, *op, out, give);
+        let result = bucket.submit_with(now, header, *op, out, give);
         match (&result, request) {
             (Ok(None), request) => drop(waiting.insert(waiter(request))),
             (_, Some(request)) => lane.answered(&request),
@@ -205,7 +205,7 @@ impl State {
         bucket.is_some_and(|bucket| bucket.answers_for(slot))
     }
 
-    /// Submits an operation in its service's encoding, as [`State::submit`] does; also the bytes that its
+    /// Submits an operation in its service's encoding, as [`CellState::submit`] does; also the bytes that its
     /// answer takes, as far as they are known.
     pub(crate) fn submit_body(
         &mut self,
@@ -219,13 +219,13 @@ impl State {
         let Some(bucket) = &mut self.bucket else {
             return (Err(Refused::NotServing), 0);
         };
-        let ask = Ask {
+        let header = OpHeader {
             token: self.waiting.next_token(),
             slot: op.to.slot(),
             request,
             deadline,
         };
-        let (result, bytes) = bucket.submit_body(now, ask, op.to, &op.body, &mut self.out);
+        let (result, bytes) = bucket.submit_body(now, header, op.to, &op.body, &mut self.out);
         if let Ok(None) = result {
             self.waiting.insert(waiter());
         }
@@ -270,7 +270,7 @@ impl State {
 
     /// Hands answers to their receivers; batches that are complete.
     fn answer(&mut self) -> Vec<Arc<Batch>> {
-        let State {
+        let CellState {
             out, waiting, lane, ..
         } = self;
         let mut finished = Vec::new();

@@ -4,13 +4,10 @@
 //! until a task brings it over. It takes the way of any message but for the network.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use staves_wire::group::GroupEnvelope;
 use tokio::sync::Notify;
-
-use super::Host;
 
 /// Most bytes that may wait, as for a peer on the network. What comes beyond is lost, which the protocol bears.
 const BYTES_MAX: usize = 64 << 20;
@@ -50,27 +47,22 @@ impl OwnMail {
         self.wake.notify_one();
     }
 
+    /// The messages that are to be brought over next, once there are any.
+    pub(super) async fn next_batch(&self) -> Vec<GroupEnvelope> {
+        loop {
+            let batch: Vec<_> = std::iter::from_fn(|| self.take()).take(AT_ONCE).collect();
+            if !batch.is_empty() {
+                return batch;
+            }
+            self.wake.notified().await;
+        }
+    }
+
     fn take(&self) -> Option<GroupEnvelope> {
         let mut waiting = self.waiting.lock();
         let envelope = waiting.envelopes.pop_front()?;
         waiting.bytes -= weight(&envelope);
         Some(envelope)
-    }
-}
-
-/// Brings messages over as they come.
-pub(super) async fn run(host: Arc<Host>) {
-    loop {
-        let batch: Vec<GroupEnvelope> = std::iter::from_fn(|| host.own.take())
-            .take(AT_ONCE)
-            .collect();
-        if batch.is_empty() {
-            host.own.wake.notified().await;
-            continue;
-        }
-        host.receive(batch);
-        host.peers.flush();
-        tokio::task::yield_now().await;
     }
 }
 

@@ -6,12 +6,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use staves_group::Recall;
+use staves_group::{Member, Recall};
 use staves_wire::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
-
-use crate::host::State;
 
 /// A new number lies ahead of the clock by this much at most.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -27,7 +25,7 @@ pub(super) fn micros_since_1970() -> u64 {
 
 /// The refusal of a request that the bucket does not know and whose number lies too far ahead.
 pub(super) fn refuse(
-    state: &State,
+    member: &Member,
     request: &RequestId,
     retry: bool,
     clock: u64,
@@ -35,7 +33,6 @@ pub(super) fn refuse(
     if request.number <= limit(clock, 0) {
         return None;
     }
-    let member = state.bucket.as_ref()?.member();
     let known = member.recall(request) != Recall::New;
     if known || request.number <= limit(clock, member.forgotten()) {
         return None;

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::ahead;
 use super::sides::{Side, Sides};
-use crate::host::{Cell, Host, PoolRoutes, Routes, State as CellState, Waiter};
+use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
 
 /// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
 /// lie in memory at once, here and at the asker, and are one message.
@@ -39,10 +39,10 @@ pub(crate) struct Batch {
     addresses: Vec<Address>,
     /// An operation was refused after it had waited: later ones of its bucket must not overtake it.
     disturbed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BatchState>,
 }
 
-struct State {
+struct BatchState {
     answers: Vec<Option<Answer>>,
     /// Answers still to come, and one for the task that hands the operations in.
     missing: usize,
@@ -69,7 +69,7 @@ impl Batch {
             asked_by: request.revision,
             addresses: request.ops.iter().map(|op| op.to).collect(),
             disturbed: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(BatchState {
                 answers: vec![None; count],
                 missing: count + 1,
                 moved: Vec::new(),
@@ -411,7 +411,10 @@ impl Hand<'_> {
             number: op.number,
             floor: request.floor,
         });
-        let too_high = name.and_then(|name| ahead::refuse(state, &name, request.retry, self.clock));
+        let member = state.bucket.as_ref().map(|bucket| bucket.member());
+        let too_high = member
+            .zip(name)
+            .and_then(|(member, name)| ahead::refuse(member, &name, request.retry, self.clock));
         if let Some(answer) = too_high {
             return Ok(Some(answer));
         }

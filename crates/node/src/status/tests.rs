@@ -38,7 +38,7 @@ fn cluster(nodes: u64, scheme: &str) -> Cluster {
             m: scheme.m,
             epoch: Epoch(1),
             open: true,
-            leader: MemberSlot(0),
+            coordinator: MemberSlot(0),
             kept: vec![None; members.len()],
             last_open: LastOpen {
                 epoch: Epoch(1),

@@ -14,7 +14,7 @@ fn the_smallest_service_conforms() {
 #[test]
 fn a_bucket_takes_bodies_and_counts_without_its_type() {
     use staves_model::{GroupId, MemberSlot};
-    use staves_service::{Ask, BucketEffects, Refused};
+    use staves_service::{BucketEffects, OpHeader, Refused};
     use staves_wire::service::{Address, Body};
 
     let options = staves_group::Options::default();
@@ -23,7 +23,7 @@ fn a_bucket_takes_bodies_and_counts_without_its_type() {
     let mut buckets = cluster.buckets.into_iter();
     let mut bucket: Box<dyn AnyBucket> = Box::new(buckets.next().expect("one node"));
     let mut out = BucketEffects::default();
-    let ask = |slot| Ask {
+    let header = |slot| OpHeader {
         token: 1,
         slot: MemberSlot(slot),
         request: None,
@@ -33,13 +33,13 @@ fn a_bucket_takes_bodies_and_counts_without_its_type() {
     let change = Change::Add(9);
     let body = Count { counter: 1, change }.to_body();
     // The first write waits for memory.
-    let _ = bucket.submit_body(now, ask(0), to, &body, &mut out);
+    let _ = bucket.submit_body(now, header(0), to, &body, &mut out);
     bucket.step(now, staves_group::Event::Tick, &mut out);
-    let (result, _) = bucket.submit_body(now, ask(0), to, &body, &mut out);
+    let (result, _) = bucket.submit_body(now, header(0), to, &body, &mut out);
     assert_eq!(result, Ok(Some(Answer::Int(9))));
-    let (result, _) = bucket.submit_body(now, ask(1), to, &body, &mut out);
+    let (result, _) = bucket.submit_body(now, header(1), to, &body, &mut out);
     assert_eq!(result, Err(Refused::NotServing), "another data slot");
-    let (result, _) = bucket.submit_body(now, ask(0), to, &Body::default(), &mut out);
+    let (result, _) = bucket.submit_body(now, header(0), to, &Body::default(), &mut out);
     assert!(matches!(result, Ok(Some(Answer::Error(..)))), "{result:?}");
     let mut counted = Vec::new();
     bucket.count(&mut |name, value| counted.push((name, value)));

@@ -204,7 +204,7 @@ fn a_group_that_opened_narrower_than_before_is_sound() {
         m: 1,
         epoch: Epoch(3),
         open: true,
-        leader: MemberSlot(0),
+        coordinator: MemberSlot(0),
         members: vec![member(4), member(2)],
         // Of four members, the last now comes first.
         kept: vec![Some(MemberSlot(3)), Some(MemberSlot(1))],

@@ -549,7 +549,7 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
             stream: rng.below(32) as u8,
             deltas: rng.list(3, delta),
             stable: rng.next(),
-            floor: rng.next(),
+            purgeable: rng.next(),
             last: rng.next(),
             clock: Time(rng.next()),
             want_extents,
@@ -676,7 +676,7 @@ fn group(rng: &mut Rng) -> Arc<Group> {
         m,
         epoch: rng.epoch(),
         open: rng.yes(),
-        leader: MemberSlot(rng.below(width as u64) as u8),
+        coordinator: MemberSlot(rng.below(width as u64) as u8),
         members: members(rng),
         kept: (0..width)
             .map(|_| rng.option(|r| MemberSlot(r.below(width as u64) as u8)))

@@ -41,7 +41,7 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
             stream: 255,
             deltas: vec![delta; 3],
             stable: seq,
-            floor: seq,
+            purgeable: seq,
             last: seq,
             clock: Time(seq),
             want_extents: u32::MAX,

@@ -1,4 +1,4 @@
-//! Rules 8 to 11 at the leader of an epoch: seal every retained member, find the cut, bring every
+//! Rules 8 to 11 at the coordinator of an epoch: seal every retained member, find the cut, bring every
 //! listed member to it, ask the directory to open.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ struct CutPlan {
 }
 
 /// A change of epoch that this member leads.
-pub(crate) struct Leading {
+pub(crate) struct Coordination {
     group: Arc<Group>,
     sealed: BTreeMap<MemberSlot, Sealed>,
     plan: Option<CutPlan>,
@@ -38,19 +38,19 @@ pub(crate) struct Leading {
     unable: BTreeSet<MemberSlot>,
     since: Time,
     /// The time at which seals or syncs were last sent; `None`: something has changed since.
-    said_at: Option<Time>,
+    sent_at: Option<Time>,
 }
 
-impl Leading {
-    fn new(group: Arc<Group>, now: Time) -> Leading {
-        Leading {
+impl Coordination {
+    fn new(group: Arc<Group>, now: Time) -> Coordination {
+        Coordination {
             group,
             sealed: BTreeMap::new(),
             plan: None,
             done: BTreeSet::new(),
             unable: BTreeSet::new(),
             since: now,
-            said_at: None,
+            sent_at: None,
         }
     }
 
@@ -58,10 +58,10 @@ impl Leading {
     // there is something new to say.
     fn is_due(&mut self, ctx: &Ctx<'_>) -> bool {
         let due = self
-            .said_at
+            .sent_at
             .is_none_or(|at| ctx.now.since(at) >= ctx.options.resend_after);
         if due {
-            self.said_at = Some(ctx.now);
+            self.sent_at = Some(ctx.now);
         }
         due
     }
@@ -309,58 +309,61 @@ impl Leading {
 
 impl Member {
     /// The map names an epoch that is committed and not open: if this member is to lead it, begin.
-    pub(crate) fn start_leading(&mut self, now: Time, group: Arc<Group>, out: &mut Effects) {
-        let mine = group.slot_of(self.me) == Some(group.leader);
+    pub(crate) fn start_coordinating(&mut self, now: Time, group: Arc<Group>, out: &mut Effects) {
+        let mine = group.slot_of(self.me) == Some(group.coordinator);
         let newer = self
-            .leading
+            .coordination
             .as_ref()
             .is_none_or(|l| l.epoch() < group.epoch);
         let past = self.epoch() > group.epoch;
         if !newer || past {
             return;
         }
-        self.leading = mine.then(|| Leading::new(group, now));
-        self.lead(now, out);
+        self.coordination = mine.then(|| Coordination::new(group, now));
+        self.coordinate(now, out);
     }
 
     /// Does what the change waits for, again.
-    pub(crate) fn lead(&mut self, now: Time, out: &mut Effects) {
+    pub(crate) fn coordinate(&mut self, now: Time, out: &mut Effects) {
         let ctx = ctx!(self, now);
-        let Some(leading) = &mut self.leading else {
+        let Some(coordination) = &mut self.coordination else {
             return;
         };
-        if leading.plan.is_none() {
-            leading.make_plan();
+        if coordination.plan.is_none() {
+            coordination.make_plan();
             // Whoever sealed late has its full time to sync: waiting for promises took most of it.
-            if leading.plan.is_some() {
-                leading.since = now;
-                leading.said_at = None;
+            if coordination.plan.is_some() {
+                coordination.since = now;
+                coordination.sent_at = None;
             }
         }
-        let due = leading.is_due(&ctx);
-        match &leading.plan {
-            None if due => leading.send_seal(&ctx, out),
-            Some(plan) if due && !leading.all_synced() => leading.send_sync(&ctx, plan, out),
+        let due = coordination.is_due(&ctx);
+        match &coordination.plan {
+            None if due => coordination.send_seal(&ctx, out),
+            Some(plan) if due && !coordination.all_synced() => {
+                coordination.send_sync(&ctx, plan, out)
+            }
             None => {}
-            Some(_) if !leading.all_synced() => {}
+            Some(_) if !coordination.all_synced() => {}
             Some(_) => {
                 out.directory.push(DirectoryCall::Open {
                     group: ctx.group,
-                    epoch: leading.epoch(),
+                    epoch: coordination.epoch(),
                 });
                 if planted(Mutant::ServeBeforeOpen) {
-                    leading.tell_open(&ctx, out);
+                    coordination.announce_open(&ctx, out);
                 }
             }
         }
-        let late = now.since(leading.since) >= ctx.options.stuck_after && !leading.all_synced();
+        let late =
+            now.since(coordination.since) >= ctx.options.stuck_after && !coordination.all_synced();
         let slots: Vec<MemberSlot> = if late {
-            leading.missing()
+            coordination.missing()
         } else {
-            leading.unable.iter().copied().collect()
+            coordination.unable.iter().copied().collect()
         };
         if !slots.is_empty() {
-            let epoch = leading.epoch();
+            let epoch = coordination.epoch();
             out.directory.push(DirectoryCall::Stuck {
                 group: ctx.group,
                 epoch,
@@ -381,21 +384,21 @@ impl Member {
         pages: u32,
         out: &mut Effects,
     ) {
-        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else {
+        let Some(coordination) = self.coordination.as_mut().filter(|l| l.epoch() == epoch) else {
             return;
         };
-        let member = leading.group.member(slot);
-        let retained = member.is_some_and(|x| x.id == from) && leading.group.retained(slot);
-        let m = usize::from(leading.group.m);
+        let member = coordination.group.member(slot);
+        let retained = member.is_some_and(|x| x.id == from) && coordination.group.retained(slot);
+        let m = usize::from(coordination.group.m);
         let sound = streams
             .iter()
             .all(|s| s.prefix <= CUT_MAX && sound_deltas(&s.deltas, m, epoch));
         let bounded = reserved_extents <= BUCKET_EXTENTS_MAX && pages <= PAGES_MAX;
-        let known = leading.plan.is_some() || leading.sealed.contains_key(&slot);
+        let known = coordination.plan.is_some() || coordination.sealed.contains_key(&slot);
         if known || !retained || !sound || !bounded {
             return;
         }
-        leading.sealed.insert(
+        coordination.sealed.insert(
             slot,
             Sealed {
                 streams,
@@ -403,8 +406,8 @@ impl Member {
                 pages,
             },
         );
-        leading.said_at = None;
-        self.lead(now, out);
+        coordination.sent_at = None;
+        self.coordinate(now, out);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -417,26 +420,26 @@ impl Member {
         able: bool,
         out: &mut Effects,
     ) {
-        let Some(leading) = self.leading.as_mut().filter(|l| l.epoch() == epoch) else {
+        let Some(coordination) = self.coordination.as_mut().filter(|l| l.epoch() == epoch) else {
             return;
         };
-        if leading.group.member(slot).is_none_or(|x| x.id != from) {
+        if coordination.group.member(slot).is_none_or(|x| x.id != from) {
             return;
         }
         if !able {
-            leading.unable.insert(slot);
+            coordination.unable.insert(slot);
             return;
         }
-        leading.unable.remove(&slot);
-        if leading.done.insert(slot) && leading.all_synced() {
-            self.lead(now, out);
+        coordination.unable.remove(&slot);
+        if coordination.done.insert(slot) && coordination.all_synced() {
+            self.coordinate(now, out);
         }
     }
 }
 
-impl Leading {
+impl Coordination {
     // The planted bug "served before the directory opened": a sync that says that all is open.
-    fn tell_open(&self, ctx: &Ctx<'_>, out: &mut Effects) {
+    fn announce_open(&self, ctx: &Ctx<'_>, out: &mut Effects) {
         let mut opened = (*self.group).clone();
         opened.open = true;
         let opened = Arc::new(opened);

@@ -1,16 +1,16 @@
-//! The keeper: proposals of the directory's leader for takeovers, repairs and moves (rows D5, X2, X3, X5).
+//! The planner: proposals of the directory's leader for takeovers, repairs and moves (rows D5, X2, X3, X5).
 //!
-//! **Path of the data.** Each tick, and at each change of the map, [`Keeper::step`] looks at every group
-//! and decides at most one next epoch for it; `keeper/plan.rs` holds those decisions as plain functions
+//! **Path of the data.** Each tick, and at each change of the map, [`Planner::step`] looks at every group
+//! and decides at most one next epoch for it; `planner/plan.rs` holds those decisions as plain functions
 //! of the map. What is urgent (somebody in the group died, is stuck, or did not open in time) goes for
 //! all groups in one proposal. What can wait (repairs, drains, balance, in this order) goes for
-//! so many groups at a time that traffic stays bounded; what only spreads buckets over the nodes goes alone (`keeper/balance.rs`).
+//! so many groups at a time that traffic stays bounded; what only spreads buckets over the nodes goes alone (`planner/balance.rs`).
 //!
 //! **A move** never lowers what a group bears: the joiner comes in as one parity bucket more (m > 1: as the
 //! twin of who goes), is filled under live writes, takes its place when it is complete, and only then
 //! the surplus goes. A group that stands where the ring has it is left alone.
 //!
-//! **Promises.** A proposal made on a map is one that this map accepts. The keeper is a policy: if it
+//! **Promises.** A proposal made on a map is one that this map accepts. The planner is a policy: if it
 //! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
 //! `change/epochs.rs`'s.
 
@@ -46,9 +46,9 @@ pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
 /// follow had a slow moment, and without them a group may be unable to go on.
 const BARRED_FOR_PART: u32 = 32;
 
-/// The keeper's times and widths.
+/// The planner's times and widths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeeperConfig {
+pub struct PlannerConfig {
     /// The time that an epoch may stay committed and not open before another is tried. Doubles with each try.
     pub open_deadline: Duration,
     /// The time for which a group must have been without members before it starts empty, if it may.
@@ -74,9 +74,9 @@ pub struct KeeperConfig {
     pub forget_after: Duration,
 }
 
-impl Default for KeeperConfig {
+impl Default for PlannerConfig {
     fn default() -> Self {
-        KeeperConfig {
+        PlannerConfig {
             open_deadline: Duration::from_millis(600),
             start_empty_after: START_EMPTY_AFTER,
             moves_at_once: 16,
@@ -90,7 +90,7 @@ impl Default for KeeperConfig {
     }
 }
 
-/// Members that do not follow: the leader of an epoch not yet open names those that did not seal or
+/// Members that do not follow: the coordinator of an epoch not yet open names those that did not seal or
 /// sync; the data bucket of an open one names parity buckets that do not acknowledge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StuckReport {
@@ -106,8 +106,8 @@ pub struct StuckReport {
 
 /// The planner. Deterministic; bounded by the number of groups and nodes.
 #[derive(Clone, Debug)]
-pub struct Keeper {
-    config: KeeperConfig,
+pub struct Planner {
+    config: PlannerConfig,
     watches: BTreeMap<GroupId, GroupWatch>,
     /// The lives of nodes that could not follow, per group.
     unable: BTreeMap<(GroupId, MemberId), Unable>,
@@ -129,7 +129,7 @@ struct PoolPlan {
     choices: Vec<Vec<NodeId>>,
 }
 
-/// The keeper's memory of one group.
+/// The planner's memory of one group.
 #[derive(Clone, Debug, Default)]
 struct GroupWatch {
     epoch: Epoch,
@@ -146,7 +146,7 @@ struct GroupWatch {
     proposed: Option<(Revision, Time)>,
 }
 
-/// A node's address, and since which of its lives, as far as this keeper has seen, it has had that one.
+/// A node's address, and since which of its lives, as far as this planner has seen, it has had that one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Home {
     native: String,
@@ -172,10 +172,10 @@ enum Need {
     MarkLost,
 }
 
-impl Keeper {
-    /// A keeper that has seen nothing yet. A new directory leader starts with a new one.
-    pub fn new(config: KeeperConfig) -> Keeper {
-        Keeper {
+impl Planner {
+    /// A planner that has seen nothing yet. A new directory leader starts with a new one.
+    pub fn new(config: PlannerConfig) -> Planner {
+        Planner {
             config,
             watches: BTreeMap::new(),
             unable: BTreeMap::new(),
@@ -387,7 +387,7 @@ impl Keeper {
             .into_iter()
             .filter(|(s, _)| watch.stuck.insert(*s))
             .collect();
-        if plan::leader_is_the_odd_one(group, &watch.stuck) {
+        if plan::coordinator_is_the_odd_one(group, &watch.stuck) {
             return;
         }
         for (_, member) in news {
@@ -560,12 +560,12 @@ pub fn record_since(
     }
 }
 
-/// True if the report of the member in a slot counts on stuck members: the leader's while the epoch is not open, then
+/// True if the report of the member in a slot counts on stuck members: the coordinator's while the epoch is not open, then
 /// the data buckets'.
 fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
     match group.open {
         true => slot.0 < group.m,
-        false => slot == group.leader,
+        false => slot == group.coordinator,
     }
 }
 

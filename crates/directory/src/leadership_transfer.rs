@@ -63,8 +63,8 @@ impl Inner {
             return Vec::new();
         };
         let map = self.map();
-        let leaving = match self.duties.lock().as_ref() {
-            Some(duties) if self.leads().is_some() => duties.stops.leaving(&map),
+        let leaving = match self.leader_state.lock().as_ref() {
+            Some(leader_state) if self.leads().is_some() => leader_state.stops.leaving(&map),
             _ => return Vec::new(),
         };
         if !leaving.contains(&core.me) {

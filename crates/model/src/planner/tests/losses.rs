@@ -25,7 +25,7 @@ fn a_death_moves_all_buckets_of_the_node_at_once() {
         assert_eq!(new.members[0].map(|x| x.node), first.map(|x| x.id.node));
         assert_eq!(new.members.len(), 3, "a joiner for the dead one");
         assert_eq!(new.kept.iter().flatten().count(), 2);
-        assert_eq!(new.leader, MemberSlot(0));
+        assert_eq!(new.coordinator, MemberSlot(0));
     }
     town.settle();
     town.check_at_rest();
@@ -42,12 +42,12 @@ fn an_epoch_that_does_not_open_is_tried_again_with_another_leader_then_with_surv
     let mut tries = Vec::new();
     for _ in 0..400 {
         for new in epochs_of(&town.keep(&[])) {
-            let leader = new.members[new.leader.index()].expect("listed").node;
-            tries.push((town.now, leader, new.members.len()));
+            let coordinator = new.members[new.coordinator.index()].expect("listed").node;
+            tries.push((town.now, coordinator, new.members.len()));
         }
         town.wait(25);
     }
-    assert_ne!(tries[0].1, tries[1].1, "another leader");
+    assert_ne!(tries[0].1, tries[1].1, "another coordinator");
     assert_eq!(
         (tries[0].2, tries[1].2, tries[2].2),
         (3, 3, 2),
@@ -139,7 +139,7 @@ fn a_data_bucket_that_nobody_has_room_for_takes_the_place_of_parity() {
                 &town,
                 1,
                 &[1],
-                now.member(now.leader).expect("listed").id.node,
+                now.member(now.coordinator).expect("listed").id.node,
             )
         });
         tried += usize::from(report.is_some());
@@ -230,7 +230,7 @@ fn who_had_a_slow_moment_stands_in_where_nobody_else_can() {
     assert!(data.iter().all(whole), "{data:?}");
 }
 
-/// A leader that reaches nobody is itself the odd one: the others are not thrown out at its word.
+/// A coordinator that reaches nobody is itself the odd one: the others are not thrown out at its word.
 #[test]
 fn who_finds_all_others_stuck_loses_the_lead() {
     let mut town = settled(3, "1+2", 1);
@@ -244,15 +244,15 @@ fn who_finds_all_others_stuck_loses_the_lead() {
     let said = town.keep(&[stuck(&town, 1, &[1, 2], cut_off)]);
     let new = epochs_of(&said)[0].clone();
     assert_eq!(new.members.iter().flatten().count(), 3);
-    let leader = new.members[new.leader.index()].expect("listed").node;
-    assert_ne!(leader, cut_off);
-    let said = town.keep(&[stuck(&town, 1, &[0], leader)]);
+    let coordinator = new.members[new.coordinator.index()].expect("listed").node;
+    assert_ne!(coordinator, cut_off);
+    let said = town.keep(&[stuck(&town, 1, &[0], coordinator)]);
     let new = epochs_of(&said)[0];
     assert_eq!(new.members.len(), 2);
     assert!(!new.members.iter().flatten().any(|x| x.node == cut_off));
     assert_eq!(
-        new.members[new.leader.index()].expect("listed").node,
-        leader,
+        new.members[new.coordinator.index()].expect("listed").node,
+        coordinator,
         "it is at work"
     );
 }
@@ -269,15 +269,15 @@ fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
         town.change(&Change::NodeDown { node, incarnation });
         assert_eq!(epochs_of(&town.keep(&[])).len(), 1);
         let group = town.map.groups[&GroupId(1)].clone();
-        let leader = group.member(group.leader).expect("it leads").id.node;
+        let coordinator = group.member(group.coordinator).expect("it leads").id.node;
         let slow = group
             .listed()
-            .find(|(_, x)| x.id.node != leader)
+            .find(|(_, x)| x.id.node != coordinator)
             .expect("one");
-        let report = stuck(&town, 1, &[slow.0.0], leader);
+        let report = stuck(&town, 1, &[slow.0.0], coordinator);
         if !late {
             // Heard while the epoch was not open, and nothing was proposed before it was.
-            town.keeper.hear(town.now, &town.map, &report);
+            town.planner.hear(town.now, &town.map, &report);
         }
         town.change(&Change::Open {
             group: group.id,

@@ -48,7 +48,7 @@ impl Drop for Permit {
 
 /// Requests under way, by first page.
 #[derive(Default)]
-pub(crate) struct Asks {
+pub(crate) struct PageRequests {
     sweep: BTreeMap<u32, PageRequest>,
     /// Those for which a client waits. Their pages may be among those of the sweep, too.
     urgent: BTreeMap<u32, PageRequest>,
@@ -56,7 +56,7 @@ pub(crate) struct Asks {
     usual: Duration,
 }
 
-impl Asks {
+impl PageRequests {
     /// Another epoch: nothing is under way. How long answers take is still known.
     pub fn clear(&mut self) {
         self.sweep.clear();
@@ -70,8 +70,8 @@ impl Asks {
 
     /// The end of the sweep's request that names this page, if one does.
     pub fn sweep_end(&self, page: u32) -> Option<u32> {
-        let (first, asked) = self.sweep.range(..=page).next_back()?;
-        Some(first + asked.count).filter(|end| page < *end)
+        let (first, request) = self.sweep.range(..=page).next_back()?;
+        Some(first + request.count).filter(|end| page < *end)
     }
 
     /// The first page at or after this one that a request of the sweep names.
@@ -82,15 +82,15 @@ impl Asks {
     /// Returns whether somebody was asked for this page out of turn.
     pub fn is_urgent(&self, page: u32) -> bool {
         let before = self.urgent.range(..=page).next_back();
-        before.is_some_and(|(first, asked)| page - first < asked.count)
+        before.is_some_and(|(first, request)| page - first < request.count)
     }
 
     /// The request that pages from `first` to `last` answer: its first page, how many it asks for, and at how many
     /// members. Of two the one for which a client waits, which is the shorter.
     pub fn answered_by(&self, first: u32, last: u32) -> Option<(u32, u32, usize)> {
-        let of = |asks: &BTreeMap<u32, PageRequest>| {
-            let (page, asked) = asks.range(..=first).next_back()?;
-            (last - page < asked.count).then_some((*page, asked.count, asked.of))
+        let of = |requests: &BTreeMap<u32, PageRequest>| {
+            let (page, request) = requests.range(..=first).next_back()?;
+            (last - page < request.count).then_some((*page, request.count, request.of))
         };
         of(&self.urgent).or_else(|| of(&self.sweep))
     }
@@ -130,17 +130,17 @@ impl Asks {
     /// Parts from this page on have come: requests that begin with it are done, if all their pages are
     /// below `until`.
     pub fn answered(&mut self, now: Time, page: u32, until: u32) {
-        for asks in [&mut self.sweep, &mut self.urgent] {
-            if asks
+        for requests in [&mut self.sweep, &mut self.urgent] {
+            if requests
                 .get(&page)
-                .is_none_or(|asked| page + asked.count > until)
+                .is_none_or(|request| page + request.count > until)
             {
                 continue;
             }
-            if let Some(asked) = asks.remove(&page) {
+            if let Some(request) = requests.remove(&page) {
                 // Where a request was made again, a message may have been lost: that it took long says little.
-                let took = match now.since(asked.since) {
-                    took if asked.tries > 0 => took.min(PATIENCE_MIN),
+                let took = match now.since(request.since) {
+                    took if request.tries > 0 => took.min(PATIENCE_MIN),
                     took => took,
                 };
                 self.usual = match self.usual {
@@ -161,28 +161,28 @@ impl Asks {
     ) -> Vec<Due> {
         let patience = (self.usual * PATIENCE_TIMES).clamp(PATIENCE_MIN, PATIENCE_MAX);
         let mut due = Vec::new();
-        for (urgent, of, asks) in [
+        for (urgent, of, requests) in [
             (false, of.sweep, &mut self.sweep),
             (true, of.urgent, &mut self.urgent),
         ] {
-            asks.retain(|first, asked| {
-                let wait = (patience * (1 << asked.tries.min(4))).min(PATIENCE_MAX);
-                if now.since(asked.at) < wait {
+            requests.retain(|first, request| {
+                let wait = (patience * (1 << request.tries.min(4))).min(PATIENCE_MAX);
+                if now.since(request.at) < wait {
                     return true;
                 }
-                if void(*first, asked.count) {
+                if void(*first, request.count) {
                     return false;
                 }
-                (asked.at, asked.of) = (now, of);
-                asked.tries += 1;
+                (request.at, request.of) = (now, of);
+                request.tries += 1;
                 // A group that lost too many members is not answered any more: it must not hold what others on this
                 // node could fetch. What it goes on to ask for is bounded by its window.
-                if asked.tries > 1 {
-                    asked.permit = None;
+                if request.tries > 1 {
+                    request.permit = None;
                 }
                 due.push(Due {
                     page: *first,
-                    count: asked.count,
+                    count: request.count,
                     urgent,
                 });
                 true
@@ -226,12 +226,12 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn due_at(asks: &mut Asks, ms: u64) -> usize {
+    fn due_at(requests: &mut PageRequests, ms: u64) -> usize {
         let of = SourceCounts {
             sweep: 2,
             urgent: 3,
         };
-        asks.due(Time(ms * MS), of, |_, _| false).len()
+        requests.due(Time(ms * MS), of, |_, _| false).len()
     }
 
     /// Regression: on a machine with much to do, answers took longer than the fixed time after which all
@@ -239,27 +239,27 @@ mod tests {
     #[test]
     fn who_answers_slowly_is_given_more_time() {
         let budget = Arc::new(Budget::new(1000));
-        let mut asks = Asks::default();
-        assert!(asks.sweep(Time(0), 0, 64, 2, &budget));
-        let again: usize = (1..600).map(|ms| due_at(&mut asks, ms)).sum();
+        let mut requests = PageRequests::default();
+        assert!(requests.sweep(Time(0), 0, 64, 2, &budget));
+        let again: usize = (1..600).map(|ms| due_at(&mut requests, ms)).sum();
         assert_eq!(again, 1, "times in 600 ms");
-        asks.answered(Time(600 * MS), 0, 63);
+        requests.answered(Time(600 * MS), 0, 63);
         assert_eq!(budget.taken(), 64, "its last page has not come");
-        asks.answered(Time(600 * MS), 0, 64);
+        requests.answered(Time(600 * MS), 0, 64);
         // Answers take 600 ms: what was asked for just now is not asked for again before that.
-        assert!(asks.sweep(Time(600 * MS), 64, 64, 2, &budget));
-        let again: usize = (600..1400).map(|ms| due_at(&mut asks, ms)).sum();
+        assert!(requests.sweep(Time(600 * MS), 64, 64, 2, &budget));
+        let again: usize = (600..1400).map(|ms| due_at(&mut requests, ms)).sum();
         assert_eq!(again, 0);
-        asks.answered(Time(1400 * MS), 64, 128);
+        requests.answered(Time(1400 * MS), 64, 128);
         assert_eq!(budget.taken(), 0);
         // They come fast again, and soon patience is short again.
         for i in 0..64 {
-            asks.demand(Time(1400 * MS), i, 1, 2);
-            asks.answered(Time(1401 * MS), i, i + 1);
+            requests.demand(Time(1400 * MS), i, 1, 2);
+            requests.answered(Time(1401 * MS), i, i + 1);
         }
-        asks.demand(Time(2000 * MS), 0, 1, 2);
-        assert_eq!(due_at(&mut asks, 2249), 0);
-        assert_eq!(due_at(&mut asks, 2251), 1);
+        requests.demand(Time(2000 * MS), 0, 1, 2);
+        assert_eq!(due_at(&mut requests, 2249), 0);
+        assert_eq!(due_at(&mut requests, 2251), 1);
     }
 
     /// Regression: groups that had lost too many members held what the node may ask for until they were
@@ -267,10 +267,10 @@ mod tests {
     #[test]
     fn who_is_never_answered_holds_nothing_that_others_could_ask_for() {
         let budget = Arc::new(Budget::new(64));
-        let (mut lost, mut other) = (Asks::default(), Asks::default());
+        let (mut lost, mut other) = (PageRequests::default(), PageRequests::default());
         assert!(lost.sweep(Time(0), 0, 64, 2, &budget));
         let again: usize = (1..5000).map(|ms| due_at(&mut lost, ms)).sum();
-        assert!(again > 1 && lost.sweeping() == 1, "it is still asked for");
+        assert!(again > 1 && lost.sweeping() == 1, "it is still request for");
         assert!(other.sweep(Time(5000 * MS), 0, 64, 2, &budget));
         lost.answered(Time(5001 * MS), 0, 64);
         assert_eq!((lost.sweeping(), budget.taken()), (0, 64));
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn what_the_node_may_ask_for_bounds_the_sweep_and_not_who_waits() {
         let budget = Arc::new(Budget::new(100));
-        let (mut one, mut two) = (Asks::default(), Asks::default());
+        let (mut one, mut two) = (PageRequests::default(), PageRequests::default());
         assert!(one.sweep(Time(0), 0, 64, 4, &budget));
         assert!(!two.sweep(Time(0), 0, 64, 4, &budget));
         two.demand(Time(0), 5, 1, 4);

@@ -1,4 +1,4 @@
-//! The shell of a bucket: the group's member, answers that wait, and memory that is reserved.
+//! The context of a bucket: the group's member, answers that wait, and memory that is reserved.
 
 use bytes::Bytes;
 use staves_group::{Effects, Member, Recall};
@@ -10,10 +10,10 @@ use staves_wire::service::Answer;
 use crate::answer::{self, Refused};
 use crate::reservation::Reservation;
 use crate::waiting::{Unstable, Waiters};
-use crate::{Ask, Limits, NOTHING_KEPT, Outcome, Tag};
+use crate::{KeyHash, Limits, NOTHING_KEPT, OpHeader, Outcome};
 
 /// Everything of a bucket that a service executes operations with.
-pub struct Shell {
+pub struct BucketContext {
     pub(crate) limits: Limits,
     pub(crate) member: Member,
     pub(crate) waiters: Waiters,
@@ -35,11 +35,11 @@ pub enum UpdateError {
     NotServing,
 }
 
-impl From<staves_group::Refused> for UpdateError {
-    fn from(refused: staves_group::Refused) -> UpdateError {
-        match refused {
-            staves_group::Refused::Busy => UpdateError::Blocked,
-            staves_group::Refused::NotServing => UpdateError::NotServing,
+impl From<staves_group::AdmitError> for UpdateError {
+    fn from(error: staves_group::AdmitError) -> UpdateError {
+        match error {
+            staves_group::AdmitError::Busy => UpdateError::Blocked,
+            staves_group::AdmitError::NotServing => UpdateError::NotServing,
         }
     }
 }
@@ -60,9 +60,9 @@ fn weight(runs: usize, bytes: usize, answer: usize) -> usize {
     64 + runs * 16 + bytes + answer
 }
 
-impl Shell {
-    pub(crate) fn new(limits: Limits, member: Member, forgotten: &'static str) -> Shell {
-        Shell {
+impl BucketContext {
+    pub(crate) fn new(limits: Limits, member: Member, forgotten: &'static str) -> BucketContext {
+        BucketContext {
             limits,
             member,
             waiters: Waiters::default(),
@@ -84,15 +84,15 @@ impl Shell {
         &mut self.member
     }
 
-    /// The seq that a read of this tag must wait for; 0 if it is stable.
+    /// The seq that a read of this key hash must wait for; 0 if it is stable.
     #[inline]
-    pub fn unstable_seq(&self, tag: Tag) -> u64 {
-        self.unstable.seq_of(tag)
+    pub fn unstable_seq(&self, key_hash: KeyHash) -> u64 {
+        self.unstable.seq_of(key_hash)
     }
 
     /// The answer of an earlier try of the same request (I9).
-    pub fn recall(&self, ask: &Ask) -> Option<Outcome> {
-        let (seq, answer) = match self.member.recall(ask.request.as_ref()?) {
+    pub fn recall(&self, header: &OpHeader) -> Option<Outcome> {
+        let (seq, answer) = match self.member.recall(header.request.as_ref()?) {
             Recall::New => return None,
             Recall::Waiting { seq, answer } => (seq, answer::recall(&answer)),
             Recall::Done { answer } => (0, answer::recall(&answer)),
@@ -102,8 +102,8 @@ impl Shell {
     }
 
     /// An answer as the request table keeps it: nothing where nobody retries.
-    pub fn kept(ask: &Ask, answer: &Answer) -> Bytes {
-        match ask.request {
+    pub fn kept(header: &OpHeader, answer: &Answer) -> Bytes {
+        match header.request {
             Some(_) => answer::keep(answer),
             None => NOTHING_KEPT,
         }
@@ -112,8 +112,8 @@ impl Shell {
     /// The outcome of a write that changed nothing. Where the client may retry, a delta without bytes brings
     /// the answer to every member, so that a late copy of the request does not take effect after all (I9).
     /// Elsewhere it is a read of what `seq` wrote.
-    pub fn record(&mut self, ask: &Ask, answer: Answer, seq: u64) -> Outcome {
-        let Some(request) = ask.request else {
+    pub fn record(&mut self, header: &OpHeader, answer: Answer, seq: u64) -> Outcome {
+        let Some(request) = header.request else {
             return Outcome::read(seq, answer);
         };
         let kept = answer::keep(&answer);
@@ -132,14 +132,14 @@ impl Shell {
     /// Nothing was changed.
     pub fn make(
         &mut self,
-        ask: &Ask,
+        header: &OpHeader,
         answer: &Answer,
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> Result<u64, UpdateError> {
-        let kept = Shell::kept(ask, answer);
+        let kept = BucketContext::kept(header, answer);
         self.admit(runs.len(), bytes.len(), kept.len())?;
-        Ok(self.commit(ask.request, kept, runs, bytes))
+        Ok(self.commit(header.request, kept, runs, bytes))
     }
 
     /// True if pages of this run are still to be rebuilt; requests them out of turn (row H6).
@@ -170,10 +170,10 @@ impl Shell {
         self.member.update(request, kept, runs, bytes)
     }
 
-    /// Records that delta `seq` wrote under a tag: reads of it wait until it is stable.
-    pub fn wrote(&mut self, tag: Tag, seq: u64) {
+    /// Records that delta `seq` wrote under a key hash: reads of it wait until it is stable.
+    pub fn wrote(&mut self, key_hash: KeyHash, seq: u64) {
         if seq > self.member.stable() {
-            self.unstable.insert(tag, seq);
+            self.unstable.insert(key_hash, seq);
         }
     }
 
@@ -181,7 +181,7 @@ impl Shell {
     pub fn deliver(
         &mut self,
         now: Time,
-        ask: &Ask,
+        header: &OpHeader,
         seq: u64,
         answer: Answer,
         read: bool,
@@ -197,7 +197,7 @@ impl Shell {
         if read && self.is_full() {
             return Err(Refused::Busy);
         }
-        self.waiters.push(seq, ask, answer, read);
+        self.waiters.push(seq, header, answer, read);
         Ok(None)
     }
 

@@ -172,13 +172,13 @@ impl View<'_> {
         })
     }
 
-    fn epoch(&self, seats: Vec<Option<EpochSeat>>, leader: MemberSlot) -> NewEpoch {
+    fn epoch(&self, seats: Vec<Option<EpochSeat>>, coordinator: MemberSlot) -> NewEpoch {
         NewEpoch {
             group: self.group.id,
             epoch: self.group.epoch.next(),
             members: seats.iter().map(|s| s.map(|(member, _)| member)).collect(),
             kept: seats.iter().map(|s| s.and_then(|(_, kept)| kept)).collect(),
-            leader,
+            coordinator,
             fresh: false,
         }
     }
@@ -186,7 +186,7 @@ impl View<'_> {
 
 /// True if a report that all others are stuck rather points to its sender: there are at least two
 /// others, and one of them could lead instead.
-pub(super) fn leader_is_the_odd_one(group: &Group, stuck: &BTreeSet<MemberSlot>) -> bool {
+pub(super) fn coordinator_is_the_odd_one(group: &Group, stuck: &BTreeSet<MemberSlot>) -> bool {
     let listed = group.listed().count();
     let could_lead = |(slot, x): (MemberSlot, &Member)| {
         stuck.contains(&slot) && x.complete && (group.open || group.retained(slot) || group.fresh)
@@ -239,8 +239,8 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     } else {
         seats_in_place(view, &kept, joiners)
     };
-    let leader = choose_leader(view, &seats)?;
-    Some(view.epoch(seats, leader))
+    let coordinator = choose_coordinator(view, &seats)?;
+    Some(view.epoch(seats, coordinator))
 }
 
 impl View<'_> {
@@ -256,7 +256,7 @@ fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> 
     let stuck = |x: &Member| {
         let listed = group.slot_of(x.id);
         without_stuck
-            && !leader_is_the_odd_one(group, view.stuck)
+            && !coordinator_is_the_odd_one(group, view.stuck)
             && listed.is_some_and(|s| view.stuck.contains(&s))
     };
     sources(group)
@@ -337,9 +337,9 @@ fn shorten(seats: &mut Vec<Option<EpochSeat>>, width: usize) {
     seats.truncate(end.max(width));
 }
 
-/// The leader: the present one if it is at work and has reported its obstacle; else the next in turn
+/// The coordinator: the present one if it is at work and has reported its obstacle; else the next in turn
 /// of those that are complete, beginning with the one that will serve.
-fn choose_leader(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<MemberSlot> {
+fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<MemberSlot> {
     let group = view.group;
     let whole = |from: MemberSlot| {
         sources(group)
@@ -355,10 +355,10 @@ fn choose_leader(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<MemberS
         return None;
     }
     let leads_now = |s: &usize| {
-        let now = group.member(group.leader).filter(|_| !group.open);
+        let now = group.member(group.coordinator).filter(|_| !group.open);
         now.is_some_and(|x| seats[*s].is_some_and(|(member, _)| x.id == member))
     };
-    let odd = leader_is_the_odd_one(group, view.stuck);
+    let odd = coordinator_is_the_odd_one(group, view.stuck);
     let reported = !view.stuck.is_empty() && !odd;
     let slot = match able.iter().copied().find(leads_now).filter(|_| reported) {
         Some(slot) => slot,
@@ -522,10 +522,10 @@ impl View<'_> {
             return None;
         };
         shorten(&mut seats, self.width());
-        let leader = seats
+        let coordinator = seats
             .iter()
             .position(|s| s.is_some_and(|(_, kept)| kept.is_some()))?;
-        Some((kind, self.epoch(seats, MemberSlot(leader as u8))))
+        Some((kind, self.epoch(seats, MemberSlot(coordinator as u8))))
     }
 
     /// Finds somebody for vacant slots. Whether it did.

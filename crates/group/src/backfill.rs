@@ -15,8 +15,8 @@ use staves_model::{
 };
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
-use crate::asks::{Asks, SourceCounts};
 use crate::code::{Recipes, ZERO_PAGE};
+use crate::page_requests::{PageRequests, SourceCounts};
 use crate::state::{Ctx, Effects, MemberState};
 use crate::table::{UNWRITTEN, is_zero};
 
@@ -30,7 +30,7 @@ const PARTS_MAX: usize = 16 << 10;
 
 /// The course of one fill: a member lacked pages and fetched them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Filled {
+pub struct BackfillStats {
     /// Pages that it lacked when its epoch opened.
     pub pages: u32,
     /// Pages that were asked for because a client waited.
@@ -46,8 +46,8 @@ type Gathered = Vec<(MemberSlot, Vec<PagePart>)>;
 
 /// A joiner's work.
 #[derive(Default)]
-pub(crate) struct Fill {
-    asks: Asks,
+pub(crate) struct Backfill {
+    requests: PageRequests,
     /// Answers at hand to requests that need more than one (m > 1), by the request's first page.
     gathered: BTreeMap<u32, Gathered>,
     /// The position of the sweep over the table.
@@ -58,13 +58,13 @@ pub(crate) struct Fill {
     pass_seen: Option<Time>,
     recipes: Recipes,
     /// The last time that pages were lacking.
-    pub filled: Option<Filled>,
+    pub stats: Option<BackfillStats>,
 }
 
-impl Fill {
+impl Backfill {
     /// Another epoch: what was asked for is void.
     pub fn clear(&mut self) {
-        self.asks.clear();
+        self.requests.clear();
         self.gathered.clear();
         self.next = 0;
         self.pass_seen = None;
@@ -72,7 +72,7 @@ impl Fill {
 
     /// Somebody waits for this page: who has it is asked soon, even where nothing is fetched unasked.
     pub fn wanted(&mut self, now: Time, page: u32) {
-        self.asks.demand(now, page, 1, 0);
+        self.requests.demand(now, page, 1, 0);
     }
 }
 
@@ -95,13 +95,15 @@ struct Rebuilding {
 }
 
 impl MemberState {
-    /// Asks again for what did not come, and for what is lacking.
-    pub fn tick_fill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
+    /// PageRequests again for what did not come, and for what is lacking.
+    pub fn tick_backfill(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if self.table.absent_count() > 0 {
-            let asks = &self.fill.asks;
-            self.fill.gathered.retain(|page, _| asks.begins(*page));
+            let requests = &self.backfill.requests;
+            self.backfill
+                .gathered
+                .retain(|page, _| requests.begins(*page));
             if self.table.drop_waiting(ctx.now - WAITS_FOR_STREAMS) {
-                self.fill.turns = self.fill.turns.wrapping_add(1);
+                self.backfill.turns = self.backfill.turns.wrapping_add(1);
             }
             self.ask_again(ctx, out);
         }
@@ -117,22 +119,22 @@ impl MemberState {
             sweep: self.sources(false).len(),
             urgent: self.sources(true).len(),
         };
-        let due = self.fill.asks.due(ctx.now, of, void);
+        let due = self.backfill.requests.due(ctx.now, of, void);
         if !due.is_empty() {
-            self.fill.turns = self.fill.turns.wrapping_add(1);
+            self.backfill.turns = self.backfill.turns.wrapping_add(1);
         }
         for due in due {
             let sources = self.sources(due.urgent);
-            self.say_get(ctx, due.page, due.count, due.urgent, &sources, out);
+            self.send_get(ctx, due.page, due.count, due.urgent, &sources, out);
         }
     }
 
-    /// Asks for what is lacking, within the window; when nothing is, tells the directory.
+    /// PageRequests for what is lacking, within the window; when nothing is, tells the directory.
     fn sweep(&mut self, ctx: &Ctx<'_>, out: &mut Effects) {
         if self.table.absent_count() == 0 {
             self.old = None;
-            if let Some(filled) = &mut self.fill.filled {
-                filled.ended.get_or_insert(ctx.now);
+            if let Some(stats) = &mut self.backfill.stats {
+                stats.ended.get_or_insert(ctx.now);
             }
             let listed = self.view.member(self.slot);
             if self.open && listed.is_some_and(|x| !x.complete) {
@@ -149,27 +151,30 @@ impl MemberState {
         if self.another_makes_the_pass(ctx.now) {
             return;
         }
-        let most = ctx.options.fetch_pages.min(ctx.options.fill_budget.limit());
-        while most > 0 && self.fill.asks.sweeping() < ctx.options.fetch_window {
-            let before = self.fill.next;
+        let most = ctx
+            .options
+            .fetch_pages
+            .min(ctx.options.backfill_budget.limit());
+        while most > 0 && self.backfill.requests.sweeping() < ctx.options.fetch_window {
+            let before = self.backfill.next;
             let Some((page, count)) = self.next_run(most) else {
                 break;
             };
             let sources = self.sources(false);
             let (now, of) = (ctx.now, sources.len());
-            let budget = &ctx.options.fill_budget;
-            if !self.fill.asks.sweep(now, page, count, of, budget) {
-                self.fill.next = before;
+            let budget = &ctx.options.backfill_budget;
+            if !self.backfill.requests.sweep(now, page, count, of, budget) {
+                self.backfill.next = before;
                 break;
             }
-            self.say_get(ctx, page, count, false, &sources, out);
+            self.send_get(ctx, page, count, false, &sources, out);
         }
     }
 
     // Pages are lacking: since now, unless they were before.
     fn note_begin(&mut self, now: Time) {
-        if self.fill.filled.is_none_or(|f| f.ended.is_some()) {
-            self.fill.filled = Some(Filled {
+        if self.backfill.stats.is_none_or(|f| f.ended.is_some()) {
+            self.backfill.stats = Some(BackfillStats {
                 pages: self.table.absent_count(),
                 demanded: 0,
                 began: now,
@@ -195,37 +200,37 @@ impl MemberState {
         if alone || self.joiners().next().is_none_or(|s| s >= self.slot) {
             return false;
         }
-        let seen = *self.fill.pass_seen.get_or_insert(now);
+        let seen = *self.backfill.pass_seen.get_or_insert(now);
         now.since(seen) < WAITS_FOR_THE_PASS
     }
 
     // The next run of absent pages that nobody was asked for and that is not at hand.
     fn next_run(&mut self, most: u32) -> Option<(u32, u32)> {
-        let mut wrapped = self.fill.next == 0;
+        let mut wrapped = self.backfill.next == 0;
         loop {
-            let Some(first) = self.table.next_absent(self.fill.next) else {
+            let Some(first) = self.table.next_absent(self.backfill.next) else {
                 if wrapped {
                     return None;
                 }
                 wrapped = true;
-                self.fill.next = 0;
+                self.backfill.next = 0;
                 continue;
             };
-            if let Some(end) = self.fill.asks.sweep_end(first) {
-                self.fill.next = end;
+            if let Some(end) = self.backfill.requests.sweep_end(first) {
+                self.backfill.next = end;
                 continue;
             }
             if self.table.is_waiting(first) {
-                self.fill.next = first + 1;
+                self.backfill.next = first + 1;
                 continue;
             }
-            let bound = self.fill.asks.next_sweep(first).unwrap_or(u32::MAX);
+            let bound = self.backfill.requests.next_sweep(first).unwrap_or(u32::MAX);
             let wanted =
                 |p: &u32| *p < bound && !self.table.is_here(*p) && !self.table.is_waiting(*p);
             let count = (first..first.saturating_add(most))
                 .take_while(wanted)
                 .count() as u32;
-            self.fill.next = first + count;
+            self.backfill.next = first + count;
             return Some((first, count));
         }
     }
@@ -238,7 +243,7 @@ impl MemberState {
             let lacks = |p: &u32| {
                 !self.table.is_here(*p)
                     && !self.table.is_waiting(*p)
-                    && !self.fill.asks.is_urgent(*p)
+                    && !self.backfill.requests.is_urgent(*p)
             };
             let most = ctx.options.fetch_pages.min(end - first);
             let count = (first..first + most).take_while(lacks).count() as u32;
@@ -247,15 +252,17 @@ impl MemberState {
                 continue;
             }
             let sources = self.sources(false);
-            self.fill.asks.demand(ctx.now, first, count, sources.len());
-            if let Some(filled) = &mut self.fill.filled {
-                filled.demanded = filled.demanded.saturating_add(count);
+            self.backfill
+                .requests
+                .demand(ctx.now, first, count, sources.len());
+            if let Some(stats) = &mut self.backfill.stats {
+                stats.demanded = stats.demanded.saturating_add(count);
             }
-            self.say_get(ctx, first, count, true, &sources, out);
+            self.send_get(ctx, first, count, true, &sources, out);
         }
     }
 
-    fn say_get(
+    fn send_get(
         &self,
         ctx: &Ctx<'_>,
         page: u32,
@@ -292,7 +299,7 @@ impl MemberState {
         if members.is_empty() || (all && m > 1) {
             return members;
         }
-        let turns = self.fill.turns as usize % members.len();
+        let turns = self.backfill.turns as usize % members.len();
         members.rotate_left(turns);
         members.truncate(m);
         members
@@ -321,10 +328,11 @@ impl MemberState {
             return;
         };
         // What was not asked for, or is not any more, is of no use.
-        let Some((page, count, of)) = self.fill.asks.answered_by(first.page, last.page) else {
+        let Some((page, count, of)) = self.backfill.requests.answered_by(first.page, last.page)
+        else {
             return;
         };
-        let mut gathered = self.fill.gathered.remove(&page).unwrap_or_default();
+        let mut gathered = self.backfill.gathered.remove(&page).unwrap_or_default();
         let at = match gathered.binary_search_by_key(&from, |(slot, _)| *slot) {
             Ok(at) => {
                 gathered[at].1 = parts;
@@ -336,7 +344,7 @@ impl MemberState {
             }
         };
         match self.rebuild(ctx, &gathered, at, of, out) {
-            true => self.fill.asks.answered(ctx.now, page, page + count),
+            true => self.backfill.requests.answered(ctx.now, page, page + count),
             false => self.gather(page, gathered),
         }
         self.sweep(ctx, out);
@@ -345,9 +353,9 @@ impl MemberState {
     // Keeps parts until those of other members are there, too.
     fn gather(&mut self, page: u32, gathered: Gathered) {
         let parts = |gathered: &Gathered| gathered.iter().map(|(_, p)| p.len()).sum::<usize>();
-        let all: usize = self.fill.gathered.values().map(parts).sum();
+        let all: usize = self.backfill.gathered.values().map(parts).sum();
         if all + parts(&gathered) <= PARTS_MAX {
-            self.fill.gathered.insert(page, gathered);
+            self.backfill.gathered.insert(page, gathered);
         }
     }
 
@@ -385,7 +393,7 @@ impl MemberState {
             // Once all that were asked have answered, parts whose labels disagree are dropped and asked for again.
             all &= done || (parts.len() >= enough && parts.len() >= of);
         }
-        self.fill.recipes = with.recipes;
+        self.backfill.recipes = with.recipes;
         for Made { slot, parts, .. } in with.made.into_iter().filter(|x| !x.parts.is_empty()) {
             if let Some(x) = self.view.member(slot) {
                 let message = GroupMessage::Parts { slot, parts };
@@ -409,7 +417,7 @@ impl MemberState {
             applied: self.applied(),
             made: wanted[1..].iter().map(made).collect(),
             wanted,
-            recipes: std::mem::take(&mut self.fill.recipes),
+            recipes: std::mem::take(&mut self.backfill.recipes),
             sources: Vec::new(),
             streams: Vec::new(),
         }
@@ -433,7 +441,7 @@ impl MemberState {
                 _ => {}
             }
         }
-        self.fill.pass_seen = Some(ctx.now);
+        self.backfill.pass_seen = Some(ctx.now);
         self.sweep(ctx, out);
     }
 

@@ -88,7 +88,7 @@ fn a_new_leader_waits_the_whole_time_before_a_group_starts_empty() {
     town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
     assert!(town.keep(&[]).is_empty());
     town.change(&node_up(Some(1)));
-    town.keeper = Keeper::new(KeeperConfig::default());
+    town.planner = Planner::new(PlannerConfig::default());
     assert!(town.keep(&[]).is_empty());
     town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
     assert!(town.keep(&[]).is_empty());
@@ -108,7 +108,7 @@ fn a_node_that_was_back_for_a_moment_is_waited_for_anew() {
     assert!(town.keep(&[]).is_empty());
     town.wait(START_EMPTY_AFTER.as_millis() as u64 - 1);
     town.change(&Change::NodeBack { node, incarnation });
-    town.keeper.look(town.now, &town.map);
+    town.planner.look(town.now, &town.map);
     town.change(&Change::NodeDown { node, incarnation });
     town.wait(2);
     assert!(town.keep(&[]).is_empty(), "it was heard a moment ago");
@@ -137,7 +137,7 @@ fn nodes_that_cannot_come_back_are_forgotten() {
     );
 }
 
-/// A cache begins anew, and its new members are taken for dead before the next step of the keeper: they may have reached
+/// A cache begins anew, and its new members are taken for dead before the next step of the planner: they may have reached
 /// the directory until now, and the time after which others may start empty is theirs.
 #[test]
 fn who_began_anew_is_waited_for_as_long_as_who_was_before() {

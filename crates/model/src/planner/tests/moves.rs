@@ -61,7 +61,7 @@ fn fills_that_do_not_end_hold_no_move_back_for_ever() {
         opens(&mut town);
         town.wait(100);
     }
-    let most = KeeperConfig::default().moves_at_once;
+    let most = PlannerConfig::default().moves_at_once;
     assert_eq!(begun, most, "and nobody completes");
     town.wait(59_000 - 1000);
     assert_eq!(epochs_of(&town.keep(&[])).len(), 0);
@@ -183,8 +183,8 @@ fn a_raised_budget_takes_effect_within_a_second() {
         let group = town.map.groups[&GroupId(1)].clone();
         let joins = group.listed().find(|(_, x)| !x.complete);
         if let (false, Some((slot, _))) = (group.open, joins) {
-            let leader = group.member(group.leader).expect("listed").id.node;
-            let report = stuck(&town, 1, &[slot.0], leader);
+            let coordinator = group.member(group.coordinator).expect("listed").id.node;
+            let report = stuck(&town, 1, &[slot.0], coordinator);
             town.keep(&[report]);
         }
         town.work(&mut Dice(1), 100);

@@ -44,7 +44,7 @@ impl MemberState {
     /// asks only once the epoch is open, so this one need not have been told yet: the joiner would have to
     /// wait until it asks again.
     #[allow(clippy::too_many_arguments)]
-    pub fn give(
+    pub fn send_pages(
         &mut self,
         ctx: &Ctx<'_>,
         to: MemberId,

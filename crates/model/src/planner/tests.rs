@@ -13,7 +13,7 @@ use crate::testing::*;
 /// A cluster in which epochs open and joiners complete as the test lets them.
 struct TestCluster {
     map: ClusterMap,
-    keeper: Keeper,
+    planner: Planner,
     now: Time,
     /// Most groups seen in change by moves at one time.
     moving_most: usize,
@@ -21,10 +21,10 @@ struct TestCluster {
 
 impl TestCluster {
     fn of(map: ClusterMap) -> TestCluster {
-        let keeper = Keeper::new(KeeperConfig::default());
+        let planner = Planner::new(PlannerConfig::default());
         TestCluster {
             map,
-            keeper,
+            planner,
             now: Time::from_millis(1000),
             moving_most: 0,
         }
@@ -40,9 +40,9 @@ impl TestCluster {
         self.now = self.now + Duration::from_millis(ms);
     }
 
-    /// One look of the keeper. What it proposes on the present map is never refused.
+    /// One look of the planner. What it proposes on the present map is never refused.
     fn keep(&mut self, stuck: &[StuckReport]) -> Vec<Change> {
-        let proposed = self.keeper.step(self.now, &self.map, stuck);
+        let proposed = self.planner.step(self.now, &self.map, stuck);
         for (revision, change) in &proposed {
             if let Err(refusal) = self.map.apply(Some(*revision), change) {
                 panic!("{refusal}\n{change:?}");
@@ -97,7 +97,7 @@ impl TestCluster {
         }
     }
 
-    /// Lets everything go well until the keeper proposes nothing more.
+    /// Lets everything go well until the planner proposes nothing more.
     fn settle(&mut self) {
         let mut dice = Dice(1);
         let mut idle = 0;
@@ -261,11 +261,11 @@ fn disturb(town: &mut TestCluster, dice: &mut Dice, scheme: &str) -> Vec<StuckRe
         8 => town.set_scheme(&format!("{}+{}", &scheme[..1], dice.below(4))),
         9 | 10 => {
             let group = &town.map.groups[&GroupId(1 + dice.below(8) as u32)];
-            let leader = group.member(group.leader).map_or(node, |x| x.id.node);
+            let coordinator = group.member(group.coordinator).map_or(node, |x| x.id.node);
             let slots: Vec<u8> = (0..5).filter(|_| dice.below(2) == 0).collect();
-            return vec![stuck(town, group.id.0, &slots, leader)];
+            return vec![stuck(town, group.id.0, &slots, coordinator)];
         }
-        11 => town.keeper = Keeper::new(KeeperConfig::default()),
+        11 => town.planner = Planner::new(PlannerConfig::default()),
         _ => {}
     }
     Vec::new()
@@ -284,7 +284,7 @@ fn heal(town: &mut TestCluster) {
 fn late_proposals_are_refused_and_made_anew() {
     let mut town = settled(5, "1+2", 8);
     town.change(&node_down(&town.map, 1));
-    let late = town.keeper.step(town.now, &town.map, &[]);
+    let late = town.planner.step(town.now, &town.map, &[]);
     town.change(&node_down(&town.map, 2));
     for (revision, change) in &late {
         let refusal = town
@@ -303,7 +303,7 @@ mod planted {
     use super::*;
     use crate::mutant::{Mutant, plant};
 
-    /// The simulator can only find what the keeper does with the rule off.
+    /// The simulator can only find what the planner does with the rule off.
     #[test]
     fn a_stuck_source_is_called_in_as_a_joiner() {
         let mut town = settled(3, "1+2", 1);

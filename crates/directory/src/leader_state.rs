@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use staves_model::detector::{Report, Verdict};
-use staves_model::keeper::record_since;
+use staves_model::planner::record_since;
 use staves_model::{
-    ClusterMap, Detector, DetectorConfig, Incarnation, Keeper, KeeperConfig, Leases, Node, NodeId,
-    NodeState, StopBook, StopTimes, StuckReport, Time,
+    ClusterMap, Detector, DetectorConfig, Incarnation, Leases, Node, NodeId, NodeState, Planner,
+    PlannerConfig, StopBook, StopTimes, StuckReport, Time,
 };
 
 use crate::message::LeaderResponse;
@@ -20,45 +20,45 @@ const STUCK_MAX: usize = 4096;
 const JOINS_MAX: usize = 64;
 
 /// The machines of one term's leader.
-pub(crate) struct Duties {
+pub(crate) struct LeaderState {
     /// Proposals that rest on this state carry this term.
     pub term: u64,
     pub leases: Leases,
-    pub keeper: Keeper,
+    pub planner: Planner,
     pub detector: Detector,
     pub stops: StopBook,
     reports: Vec<Report>,
     stuck: Vec<StuckReport>,
     down_since: BTreeMap<NodeId, Time>,
     /// Verdicts that were logged and stand.
-    told: BTreeMap<NodeId, Incarnation>,
+    logged: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
     joins: VecDeque<(u64, Option<LeaderResponse>)>,
 }
 
-impl Duties {
+impl LeaderState {
     /// The state of a newly elected leader; the map holds all that was committed before.
-    pub fn new(term: u64, now: Time, map: &ClusterMap, times: &Times) -> Duties {
+    pub fn new(term: u64, now: Time, map: &ClusterMap, times: &Times) -> LeaderState {
         let mut leases = Leases::new(times.lease);
         leases.become_leader(now);
-        let mut keeper = Keeper::new(KeeperConfig::default());
-        keeper.look(now, map);
-        Duties {
+        let mut planner = Planner::new(PlannerConfig::default());
+        planner.look(now, map);
+        LeaderState {
             term,
             leases,
-            keeper,
+            planner,
             detector: Detector::new(DetectorConfig::default()),
             stops: StopBook::new(now, map, StopTimes::default()),
             reports: Vec::new(),
             stuck: Vec::new(),
             down_since: BTreeMap::new(),
-            told: BTreeMap::new(),
+            logged: BTreeMap::new(),
             joins: VecDeque::new(),
         }
     }
 
     /// Keeps a report for the next tick. One that does not fit is dropped: a silent node is reported again.
-    pub fn hear(&mut self, report: Report) {
+    pub fn add_report(&mut self, report: Report) {
         if self.reports.len() < REPORTS_MAX {
             self.reports.push(report);
         }
@@ -69,7 +69,7 @@ impl Duties {
     }
 
     /// Keeps a report of stuck members for the next tick. One that does not fit is dropped: it comes again.
-    pub fn hear_stuck(&mut self, report: StuckReport) {
+    pub fn add_stuck_report(&mut self, report: StuckReport) {
         if self.stuck.len() < STUCK_MAX {
             self.stuck.push(report);
         }
@@ -89,10 +89,10 @@ impl Duties {
     /// Of these verdicts, those that are news. Without a majority none reaches the map, and the detector
     /// gives them again and again.
     pub fn news(&mut self, verdicts: &[Verdict]) -> Vec<Verdict> {
-        self.told.retain(|node, _| self.detector.doubts(*node));
-        let told = &mut self.told;
+        self.logged.retain(|node, _| self.detector.doubts(*node));
+        let logged = &mut self.logged;
         let news = verdicts.iter();
-        news.filter(|v| told.insert(v.node, v.incarnation) != Some(v.incarnation))
+        news.filter(|v| logged.insert(v.node, v.incarnation) != Some(v.incarnation))
             .cloned()
             .collect()
     }
@@ -151,13 +151,13 @@ mod tests {
 
     /// Regression: a leader that no majority follows wrote the same death to its log four times a second.
     #[test]
-    fn a_verdict_is_told_once_until_it_changes() {
+    fn a_verdict_is_logged_once_until_it_changes() {
         let map = cluster(3);
         let mut now = Time::from_millis(1000);
-        let mut duties = Duties::new(1, now, &map, &Times::default());
+        let mut leader_state = LeaderState::new(1, now, &map, &Times::default());
         let suspect = NodeId(2);
         let incarnation = map.nodes[&suspect].incarnation;
-        let mut pass = |duties: &mut Duties, ticks: u32, sign: Sign| {
+        let mut pass = |leader_state: &mut LeaderState, ticks: u32, sign: Sign| {
             let (mut given, mut told) = (0, 0);
             for _ in 0..ticks {
                 now = now + Duration::from_millis(50);
@@ -170,16 +170,18 @@ mod tests {
                     },
                 });
                 let mut findings = Findings::default();
-                duties.detector.step(now, &map, &reports, &mut findings);
+                leader_state
+                    .detector
+                    .step(now, &map, &reports, &mut findings);
                 given += findings.verdicts.len();
-                told += duties.news(&findings.verdicts).len();
+                told += leader_state.news(&findings.verdicts).len();
             }
             (given, told)
         };
-        let (given, told) = pass(&mut duties, 60, Sign::Silent);
+        let (given, told) = pass(&mut leader_state, 60, Sign::Silent);
         assert!(given > 5 && told == 1, "{given} given, {told} told");
-        assert_eq!(pass(&mut duties, 4, Sign::Alive), (0, 0));
-        let (given, told) = pass(&mut duties, 60, Sign::Silent);
+        assert_eq!(pass(&mut leader_state, 4, Sign::Alive), (0, 0));
+        let (given, told) = pass(&mut leader_state, 60, Sign::Silent);
         assert!(
             given > 5 && told == 1,
             "it lived: {given} given, {told} told"
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn who_died_with_the_last_change_of_the_map_is_just_down() {
         let mut map = cluster(3);
-        let mut duties = Duties::new(1, Time::ZERO, &map, &Times::default());
+        let mut leader_state = LeaderState::new(1, Time::ZERO, &map, &Times::default());
         let down = Change::NodeDown {
             node: NodeId(2),
             incarnation: Incarnation(2),
@@ -198,8 +200,8 @@ mod tests {
         let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
         let lately = Duration::from_millis(500);
         let two = BTreeSet::from([NodeId(2)]);
-        assert_eq!(duties.just_down(at(10), &map, lately), two);
-        assert_eq!(duties.just_down(at(509), &map, lately), two);
-        assert!(duties.just_down(at(510), &map, lately).is_empty());
+        assert_eq!(leader_state.just_down(at(10), &map, lately), two);
+        assert_eq!(leader_state.just_down(at(509), &map, lately), two);
+        assert!(leader_state.just_down(at(510), &map, lately).is_empty());
     }
 }
