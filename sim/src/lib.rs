@@ -34,6 +34,7 @@ pub mod elections;
 pub mod event;
 pub mod fault;
 pub mod ghost;
+pub mod group;
 pub mod history;
 pub mod keep;
 pub mod keys;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Incarnation, NodeId, StopBook, StopReply, StopState};
+use staves_model::{Group, Incarnation, NodeId, StopBook, StopReply, StopState};
 
 use crate::event::{Happening, Packet, Place};
 use crate::scale::MS;
@@ -238,7 +238,7 @@ impl World {
         self.queue.push(back, Happening::Start(node));
     }
 
-    // D6: the permits that nodes have, taken together, leave the group what it needs, by the map of the last of them.
+    // D6: the permits that nodes have, taken together, leave every group what it needs, by the map of the last of them.
     fn check_permits(&mut self) {
         let has = |p: &&Permit| {
             let node = self.node_of(p.node).map(|n| &self.nodes[n]);
@@ -250,16 +250,20 @@ impl World {
         let held: Vec<&Permit> = self.stops.permits.iter().filter(has).collect();
         let Some(last) = held.last() else { return };
         let gone: BTreeSet<NodeId> = held.iter().map(|p| p.node).collect();
-        let Some(group) = last.map.groups.get(&self.group) else {
-            return;
-        };
-        let bears = |gone: &BTreeSet<NodeId>| {
+        let bears = |group: &Group, gone: &BTreeSet<NodeId>| {
             group.tolerates(|x| last.map.is_up(x.node, x.incarnation) && !gone.contains(&x.node))
         };
-        let lost = bears(&gone).is_none() && bears(&BTreeSet::new()).is_some();
-        if lost && group.names(last.node) {
+        let groups = self
+            .groups
+            .iter()
+            .filter_map(|g| last.map.groups.get(&g.id));
+        let mut named = groups.filter(|group| group.names(last.node));
+        let lost = named.find(|group| {
+            bears(group, &gone).is_none() && bears(group, &BTreeSet::new()).is_some()
+        });
+        if let Some(lost) = lost.map(|group| group.id) {
             self.violation(format!(
-                "D6 {gone:?} may all stop, and the group would be lost with them"
+                "D6 {gone:?} may all stop, and {lost:?} would be lost with them"
             ));
         }
     }

@@ -16,6 +16,8 @@ use staves_sim::scenario::Scenario;
 struct Hunt {
     mutant: Mutant,
     shape: (usize, usize),
+    /// Groups of the world.
+    groups: usize,
     hunting: bool,
     seeds: u64,
     /// A part of the violation's text that the bug is meant to show as.
@@ -28,6 +30,7 @@ impl Hunt {
             seed,
             m: self.shape.0,
             k: self.shape.1,
+            groups: self.groups,
             mutant,
             hunting: self.hunting,
             trace: false,
@@ -59,14 +62,14 @@ impl Hunt {
 }
 
 macro_rules! hunts {
-    ($list:ident: $($name:ident: $mutant:ident, $m:literal + $k:literal, $profile:ident, $seeds:literal $(, $shows:literal)?;)*) => {
+    ($list:ident: $($name:ident: $mutant:ident, $m:literal + $k:literal, $profile:ident $(+ $others:literal)?, $seeds:literal $(, $shows:literal)?;)*) => {
         const $list: &[Mutant] = &[$(Mutant::$mutant),*];
         $(
             #[test]
             fn $name() {
                 let hunting = stringify!($profile) == "hunting";
                 let shows = concat!("" $(, $shows)?);
-                let hunt = Hunt { mutant: Mutant::$mutant, shape: ($m, $k), hunting, seeds: $seeds, shows };
+                let hunt = Hunt { mutant: Mutant::$mutant, shape: ($m, $k), groups: 1 $(+ $others)?, hunting, seeds: $seeds, shows };
                 hunt.hunt();
             }
         )*
@@ -174,6 +177,7 @@ fn a_no_op_that_is_not_remembered_is_found() {
     let hunt = Hunt {
         mutant,
         shape: (1, 2),
+        groups: 1,
         hunting: false,
         seeds: 1000,
         shows: "I",

@@ -75,6 +75,7 @@ fn seeds_that_failed_once_are_clean() {
             seed: *seed,
             m: *m,
             k: *k,
+            groups: 1,
             mutant: None,
             hunting: false,
             trace: false,
