@@ -110,9 +110,10 @@ impl Cache {
         };
         large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
+            let late = large.ask.deadline <= now;
             let progress = if large.full {
                 refuse_large(shell, &large)
-            } else if large.ask.deadline <= now {
+            } else if late {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
                 self.write_chunk(shell, now, &mut large)
@@ -121,6 +122,11 @@ impl Cache {
             };
             match progress {
                 Progress::More => {}
+                // The refusal of a write without memory waits for the log like the write itself, and no longer.
+                Progress::Wait if late => {
+                    out.answers.push((large.ask.token, Err(Refused::Deadline)));
+                    return;
+                }
                 Progress::Wait => {
                     large.waits = true;
                     break;
