@@ -255,6 +255,7 @@ impl World {
         self.queue.push(self.now + 20 * MS, Happening::Directory);
         self.show_former_map();
         self.tick_stops();
+        self.check_drains();
         if !self.directory.answers(self.now) {
             return;
         }

@@ -74,11 +74,12 @@ impl World {
         let Some(known) = self.directory.map.nodes.get(&self.nodes[node].id) else {
             return;
         };
-        let change = Change::Drain {
-            node: known.id,
-            on: !known.draining,
+        let on = !known.draining;
+        match on {
+            true => self.stops.wished.insert(node),
+            false => self.stops.wished.remove(&node),
         };
-        self.directory.map.apply(None, &change).ok();
+        self.set_drain(node, on);
         self.cover.count("drain or resume");
     }
 
@@ -100,20 +101,13 @@ impl World {
 
     /// Everything is as it was meant to be again: nobody drains, k is the scheme's.
     pub fn settle_operator(&mut self) {
-        let draining: Vec<_> = self
-            .directory
-            .map
-            .nodes
-            .values()
-            .filter(|n| n.draining)
-            .map(|n| n.id)
-            .collect();
-        for node in draining {
-            self.directory
-                .map
-                .apply(None, &Change::Drain { node, on: false })
-                .ok();
+        for node in 0..self.hosts() {
+            let known = self.directory.map.nodes.get(&self.nodes[node].id);
+            if known.is_some_and(|n| n.draining) {
+                self.set_drain(node, false);
+            }
         }
+        self.stops.marks.clear();
         for g in self.all_groups() {
             self.change_k(g, self.groups[g].k);
         }

@@ -99,6 +99,8 @@ fn of_stops(s: &Scenario) -> bool {
         Mutant::PermitsForgottenByNewLeader,
         Mutant::YoungLeaderTrusts,
         Mutant::PermitUnconfirmed,
+        Mutant::StopJudgedByOneGroup,
+        Mutant::DrainOfStopTakenBackLate,
     ];
     s.mutant.is_some_and(|m| bugs.contains(&m))
 }
@@ -106,7 +108,7 @@ fn of_stops(s: &Scenario) -> bool {
 /// Of a thousand stops, during how many the leader changes. A young leader refuses more than a missing record lets through.
 fn elects(s: &Scenario) -> u64 {
     match s.mutant {
-        Some(Mutant::PermitNotRecorded) => 0,
+        Some(Mutant::PermitNotRecorded | Mutant::StopJudgedByOneGroup) => 0,
         _ => 400,
     }
 }

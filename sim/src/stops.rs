@@ -1,14 +1,18 @@
 //! The driver of stops: nodes ask a leader of the directory for a permit ([`OwnStop`], [`StopBook`]), and stop.
+//!
+//! In worlds with several groups a node with a permit is drained first, so that others take over what it serves. That
+//! drain is taken back once the stop is over: as the node leaves, or, as a mark in its data folder says, when it is back.
 
 use std::collections::BTreeSet;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Group, Incarnation, NodeId, StopBook, StopReply, StopState};
+use staves_model::{Change, Group, Incarnation, NodeId, StopBook, StopReply, StopState};
 
 use crate::event::{Happening, Packet, Place};
 use crate::scale::MS;
 use crate::stop_state::{
-    ATTEMPT, Asking, DEADLINE, NodeStop, PATIENCE, PERMITS_MAX, Permit, StopRound, TIMES,
+    ATTEMPT, Asking, DEADLINE, DRAINED_MAX, NodeStop, PATIENCE, PERMITS_MAX, Permit, StopRound,
+    TIMES,
 };
 use crate::world::World;
 
@@ -42,6 +46,9 @@ impl World {
 
     /// A node's timer: it asks again, or gives up.
     pub(crate) fn tick_stop(&mut self, node: usize) {
+        if self.stops.marks.contains(&node) && !self.is_to_stop(node) {
+            self.end_drain_of_stop(node);
+        }
         let (now, incarnation) = (self.now, self.nodes[node].incarnation);
         let clock = self.nodes[node].clock(now);
         let stop = &mut self.nodes[node].stop;
@@ -216,6 +223,7 @@ impl World {
         if permitted {
             let soon = now + self.stops.rng.below(200) * MS;
             self.queue.push(soon, Happening::Stop(node, life));
+            self.drain_to_stop(node);
             self.check_permits();
         }
     }
@@ -234,8 +242,66 @@ impl World {
         }
         self.cover.count("stop: stopped");
         self.stop(node);
+        if self.groups.len() > 1 && self.stops.rng.chance(500) {
+            self.end_drain_of_stop(node);
+        }
         let back = self.now + (20 + self.stops.rng.below(400)) * MS;
         self.queue.push(back, Happening::Start(node));
+    }
+
+    /// True if a node has asked for a permit, or has one.
+    fn is_to_stop(&self, node: usize) -> bool {
+        let n = &self.nodes[node];
+        n.stop.own.state(n.clock(self.now), &TIMES) != StopState::Stays
+    }
+
+    fn drain_to_stop(&mut self, node: usize) {
+        let known = self.directory.map.nodes.get(&self.nodes[node].id);
+        let drained = known.is_none_or(|n| n.draining);
+        if self.groups.len() == 1 || drained || !self.directory.answers(self.now) {
+            return;
+        }
+        self.stops.marks.insert(node);
+        self.cover.count("stop: drained first");
+        self.set_drain(node, true);
+    }
+
+    fn end_drain_of_stop(&mut self, node: usize) {
+        let late = planted(Mutant::DrainOfStopTakenBackLate) && !self.stops.rng.chance(5);
+        if !late && self.directory.answers(self.now) && self.stops.marks.remove(&node) {
+            self.cover.count("stop: drain taken back");
+            self.set_drain(node, false);
+        }
+    }
+
+    /// A node is drained, or no more.
+    pub(crate) fn set_drain(&mut self, node: usize, on: bool) {
+        let drain = Change::Drain {
+            node: self.nodes[node].id,
+            on,
+        };
+        self.note(|| format!("{drain:?}"));
+        self.directory.map.apply(None, &drain).ok();
+    }
+
+    /// D6: a drain does not outlive the stop that it was for.
+    pub(crate) fn check_drains(&mut self) {
+        for node in 0..self.hosts() {
+            let n = &self.nodes[node];
+            let acts = n.up && n.paused_until <= self.now && !self.is_to_stop(node);
+            let known = self.directory.map.nodes.get(&n.id);
+            let drained = known.is_some_and(|n| n.draining) && !self.stops.wished.contains(&node);
+            if !acts || !drained || !self.directory.answers(self.now) {
+                self.stops.unwanted.remove(&node);
+                continue;
+            }
+            let since = *self.stops.unwanted.entry(node).or_insert(self.now);
+            if self.now > since + DRAINED_MAX {
+                self.violation(format!(
+                    "D6 node {node} is still drained for a stop that is over"
+                ));
+            }
+        }
     }
 
     // D6: the permits that nodes have, taken together, leave every group what it needs, by the map of the last of them.
